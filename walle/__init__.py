@@ -1,0 +1,37 @@
+"""Walle ships machine-learning tasks to fleets of devices and lets devices and cloud work on them together.
+
+Names are loaded when they are first used, so that a device, and each task VM in it, imports only what it runs.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from walle.engine_ext.session import BackendInfo, Plan, Session, TensorInfo, backends
+    from walle.errors import WalleError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BackendInfo": "walle.engine_ext.session",
+    "Plan": "walle.engine_ext.session",
+    "Session": "walle.engine_ext.session",
+    "TensorInfo": "walle.engine_ext.session",
+    "WalleError": "walle.errors",
+    "backends": "walle.engine_ext.session",
+}
+_MODULES = frozenset({"np", "vm"})
+
+__all__ = ["BackendInfo", "Plan", "Session", "TensorInfo", "WalleError", "__version__", "backends", "np", "vm"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"walle.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'walle' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The deployment platform (§6): task repos, bundles, policies, releases, push answer, agent."""

@@ -1,0 +1,1 @@
+"""The data pipeline (§5): events, sequences, trigger trie, feature store, tunnel."""

@@ -1,0 +1,77 @@
+"""Plain data and arrays as bytes: what the tunnel carries and the feature store keeps.
+
+Plain data is None, bool, int (64 bits), float, str, bytes, list, tuple, dict with str keys, and arrays: any object that
+speaks the buffer protocol with a numeric format (`walle.np.ndarray`, `numpy.ndarray`, `array.array`). The encoding is
+MessagePack; an array is extension type 1 and comes back as a shaped, read-only `memoryview` on the received bytes, which
+`walle.np.asarray` and `numpy.asarray` take without a copy. Tuples come back as lists.
+"""
+
+import math
+import struct
+from typing import Any
+
+import msgpack
+
+_ARRAY = 1
+_FORMATS = {"?", "b", "B", "h", "H", "i", "I", "q", "Q", "l", "L", "e", "f", "d"}
+_HEAD = struct.Struct("<cB")
+
+
+class PlainDataError(TypeError):
+    """A value that is not plain data, or bytes that do not hold any."""
+
+
+def _pack_other(value: object) -> msgpack.ExtType:
+    try:
+        view = memoryview(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise PlainDataError(
+            f"{type(value).__name__} is not plain data; send None, bool, int, float, str, bytes, list, dict or an array"
+        ) from None
+    code = view.format.lstrip("<=@")
+    if code not in _FORMATS:
+        raise PlainDataError(f"an array of format {view.format!r} cannot be sent; convert it to a number dtype")
+    shape = struct.pack(f"<{view.ndim}I", *(view.shape or ()))
+    return msgpack.ExtType(_ARRAY, _HEAD.pack(code.encode(), view.ndim) + shape + view.tobytes())
+
+
+def _unpack_array(kind: int, data: bytes) -> memoryview:
+    if kind != _ARRAY:
+        raise PlainDataError(f"unknown extension type {kind}")
+    code, ndim = _HEAD.unpack_from(data)
+    format_ = code.decode("latin-1")
+    if format_ not in _FORMATS:
+        raise PlainDataError(f"unknown array format {format_!r}")
+    shape = struct.unpack_from(f"<{ndim}I", data, _HEAD.size)
+    body = memoryview(data)[_HEAD.size + 4 * ndim :]
+    if len(body) != math.prod(shape) * struct.calcsize(format_):
+        raise PlainDataError(f"array of shape {shape} and format {format_!r} does not fit its {len(body)} bytes")
+    if ndim == 0 or 0 in shape:  # memoryview.cast takes neither; the flat view holds as much as there is
+        return body.cast(format_)
+    return body.cast(format_, shape)
+
+
+def encode(value: Any) -> bytes:
+    """Return the bytes of a plain value.
+
+    Raises:
+        PlainDataError: something in it is not plain data, or an int needs more than 64 bits.
+    """
+    try:
+        return bytes(msgpack.packb(value, default=_pack_other, use_bin_type=True))
+    except (OverflowError, ValueError, RecursionError) as error:
+        raise PlainDataError(f"this value cannot be sent: {error}") from error
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """Return the value that `encode` was given, tuples as lists and arrays as shaped memoryviews.
+
+    Raises:
+        PlainDataError: the bytes are cut short, followed by others, or hold something else.
+    """
+    try:
+        return msgpack.unpackb(data, ext_hook=_unpack_array, raw=False, strict_map_key=True)
+    except PlainDataError:
+        raise
+    except (ValueError, TypeError, struct.error, msgpack.exceptions.UnpackException) as error:
+        raise PlainDataError(f"these {len(data)} bytes are not plain data: {error}") from error

@@ -1,0 +1,409 @@
+"""Every message that crosses the device-cloud line. Imports nothing of walle.
+
+Over HTTP (§6):
+    request header   X-Walle-Profile   `Profile`, compact JSON
+    response header  X-Walle-Tasks     a list of `Directive`s, compact JSON
+    GET  /cdn/{sha256}                 a signed `Manifest` (an `Envelope`), then the files it lists
+    POST /v1/outcomes                  `OutcomeBatch`
+Over the tunnel (§5.2), each in one frame of `walle.pipeline.frames`:
+    device → cloud   `Hello`, `Upload`, `Request`, `Ping`
+    cloud → device   `Welcome`, `Ack`, `Response`, `Refusal`, `Pong`
+
+What is signed is the exact bytes that were received; nothing is re-encoded before a signature is checked.
+"""
+
+import base64
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+PROFILE_HEADER = "X-Walle-Profile"
+TASKS_HEADER = "X-Walle-Tasks"
+PROTOCOL_VERSION = 1
+
+type Attribute = str | int | float | bool
+
+
+class ProtocolError(ValueError):
+    """A message that does not say what its kind must say. `where` is the path to the offending part."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+        self.what = what
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the one JSON encoding of `value` that is signed and hashed: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def _parse_object(text: str | bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(where, f"not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ProtocolError(where, f"must be an object, is {type(value).__name__}")
+    return value
+
+
+def _take[T](source: Mapping[str, Any], key: str, kind: type[T], where: str) -> T:
+    if key not in source:
+        raise ProtocolError(f"{where}.{key}", "is missing")
+    value = source[key]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ProtocolError(f"{where}.{key}", f"must be {kind.__name__}, is {type(value).__name__}")
+    return value
+
+
+def _take_map(source: Mapping[str, Any], key: str, kinds: tuple[type, ...], where: str) -> dict[str, Any]:
+    mapping = _take(source, key, dict, where)
+    for name, value in mapping.items():
+        if not isinstance(value, kinds):
+            raise ProtocolError(f"{where}.{key}.{name}", f"must be {kinds[0].__name__}, is {type(value).__name__}")
+    return mapping
+
+
+def check_sha256(text: str, where: str) -> str:
+    """Return `text` if it is a sha256 in lower-case hex."""
+    if len(text) != 64 or any(letter not in "0123456789abcdef" for letter in text):
+        raise ProtocolError(where, f"{text[:80]!r} is not a sha256 in lower-case hex")
+    return text
+
+
+# --- push: profile up, directives down -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """What a device has (§6). `tasks` maps `scenario/task` to the version that is active, such as `v3`."""
+
+    device_id: str
+    app_version: str
+    attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
+    tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    MAX_HEADER_BYTES = 8192
+
+    def to_header(self) -> str:
+        return canonical_json(
+            {"d": self.device_id, "a": self.app_version, "x": dict(self.attributes), "t": dict(self.tasks)}
+        ).decode()
+
+    @classmethod
+    def from_header(cls, header: str) -> Self:
+        """Raises ProtocolError, naming the part, where the header is no profile."""
+        if len(header) > cls.MAX_HEADER_BYTES:
+            raise ProtocolError(PROFILE_HEADER, f"{len(header)} bytes, more than {cls.MAX_HEADER_BYTES}")
+        value = _parse_object(header, PROFILE_HEADER)
+        return cls(
+            _take(value, "d", str, PROFILE_HEADER),
+            _take(value, "a", str, PROFILE_HEADER),
+            _take_map(value, "x", (str, int, float, bool), PROFILE_HEADER),
+            _take_map(value, "t", (str,), PROFILE_HEADER),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Directive:
+    """What the cloud wants of one task on one device: be at `version`, or be gone where `version` is empty.
+
+    The release key signs all fields but `url`, `release` and `signature`. `serial` grows with every change of mind
+    of the cloud about this task, so that a rollback is newer metadata that points at an older version, and replaying an
+    old directive moves nothing. `manifest` is the sha256 of the manifest's envelope, `size_bytes` its length.
+    """
+
+    task: str  # scenario/task
+    version: str  # "v3", or "" to remove
+    manifest: str
+    size_bytes: int
+    serial: int
+    expires_s: int  # seconds since the epoch
+    url: str  # prefix under which sha256s are found, such as https://cdn.example/cdn
+    release: str  # release id, "" for a version that is simply current
+    signature: str = ""  # base64 of Ed25519 over signed_bytes()
+
+    def signed_bytes(self) -> bytes:
+        return canonical_json([self.task, self.version, self.manifest, self.size_bytes, self.serial, self.expires_s])
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = TASKS_HEADER) -> Self:
+        if not isinstance(value, dict):
+            raise ProtocolError(where, f"must be an object, is {type(value).__name__}")
+        texts = [
+            _take(value, key, str, where) for key in ("task", "version", "manifest", "url", "release", "signature")
+        ]
+        size_bytes, serial, expires_s = (_take(value, key, int, where) for key in ("size_bytes", "serial", "expires_s"))
+        task, version, manifest, url, release, signature = texts
+        directive = cls(task, version, manifest, size_bytes, serial, expires_s, url, release, signature)
+        if directive.version:
+            check_sha256(directive.manifest, f"{where}.manifest")
+        return directive
+
+
+def directives_to_header(directives: Sequence[Directive]) -> str:
+    return canonical_json([directive.to_json() for directive in directives]).decode()
+
+
+def directives_from_header(header: str) -> list[Directive]:
+    """Raises ProtocolError where the header is no list of directives."""
+    try:
+        values = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(TASKS_HEADER, f"not JSON ({error})") from error
+    if not isinstance(values, list):
+        raise ProtocolError(TASKS_HEADER, f"must be a list, is {type(values).__name__}")
+    return [Directive.from_json(value, f"{TASKS_HEADER}[{index}]") for index, value in enumerate(values)]
+
+
+# --- pull: manifests --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class FileEntry:
+    """One file of a bundle. `route` is `shared` (CDN) or `exclusive` (CEN)."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    route: str = "shared"
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What one task version is: every file with its hash, how it is triggered, where its phases run, its limits."""
+
+    scenario: str
+    task: str
+    version: str
+    commit: str  # git commit the tag pointed at
+    bytecode: tuple[str, ...]  # interpreter tags the bundle carries bytecode for, such as "cpython-313"
+    sequence: tuple[str, ...]  # trigger condition, §5.1
+    phases: Mapping[str, str]  # phase → device | cloud | auto
+    limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
+    files: tuple[FileEntry, ...]
+
+    FORMAT = 1
+
+    @property
+    def name(self) -> str:
+        """The task's full name, scenario/task."""
+        return f"{self.scenario}/{self.task}"
+
+    def to_bytes(self) -> bytes:
+        return canonical_json({"format": self.FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises ProtocolError, naming the field; a path that leaves the bundle's folder is refused here."""
+        value = _parse_object(data, "manifest")
+        if value.get("format") != cls.FORMAT:
+            raise ProtocolError("manifest.format", f"must be {cls.FORMAT}, is {value.get('format')!r}")
+        files = []
+        for index, entry in enumerate(_take(value, "files", list, "manifest")):
+            where = f"manifest.files[{index}]"
+            if not isinstance(entry, dict):
+                raise ProtocolError(where, f"must be an object, is {type(entry).__name__}")
+            path = _take(entry, "path", str, where)
+            parts = path.split("/")
+            if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+                raise ProtocolError(f"{where}.path", f"{path!r} is not a plain relative path")
+            size_bytes = _take(entry, "size_bytes", int, where)
+            if size_bytes < 0:
+                raise ProtocolError(f"{where}.size_bytes", f"{size_bytes} is negative")
+            route = _take(entry, "route", str, where)
+            if route not in ("shared", "exclusive"):
+                raise ProtocolError(f"{where}.route", f"{route!r} is neither shared nor exclusive")
+            sha256 = check_sha256(_take(entry, "sha256", str, where), f"{where}.sha256")
+            files.append(FileEntry(path, sha256, size_bytes, route))
+        if len({file.path for file in files}) != len(files):
+            raise ProtocolError("manifest.files", "a path is listed twice")
+        return cls(
+            _take(value, "scenario", str, "manifest"),
+            _take(value, "task", str, "manifest"),
+            _take(value, "version", str, "manifest"),
+            _take(value, "commit", str, "manifest"),
+            tuple(_take(value, "bytecode", list, "manifest")),
+            tuple(_take(value, "sequence", list, "manifest")),
+            _take_map(value, "phases", (str,), "manifest"),
+            _take_map(value, "limits", (int,), "manifest"),
+            tuple(files),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Envelope:
+    """Bytes and the signatures over them: key id → Ed25519 signature. The bytes travel as they were signed."""
+
+    payload: bytes
+    signatures: Mapping[str, bytes]
+
+    def to_bytes(self) -> bytes:
+        return canonical_json(
+            {
+                "payload": base64.b64encode(self.payload).decode(),
+                "signatures": {key: base64.b64encode(value).decode() for key, value in self.signatures.items()},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        value = _parse_object(data, "envelope")
+        try:
+            payload = base64.b64decode(_take(value, "payload", str, "envelope"), validate=True)
+            signatures = {
+                key: base64.b64decode(text, validate=True)
+                for key, text in _take_map(value, "signatures", (str,), "envelope").items()
+            }
+        except ProtocolError:
+            raise
+        except ValueError as error:
+            raise ProtocolError("envelope", f"not base64 ({error})") from error
+        return cls(payload, signatures)
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+class OutcomeKind(enum.StrEnum):
+    """What befell a task version on a device."""
+
+    INSTALLED = "installed"  # pulled, verified, checked and activated
+    REJECTED = "rejected"  # refused before activation: signature, hash, check
+    RUN = "run"  # executions since the last report: `ok` and `failed` of them
+    REVERTED = "reverted"  # activated, failed here, and left for the version before it
+    REMOVED = "removed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    task: str
+    version: str
+    release: str
+    kind: OutcomeKind
+    ok: int = 0
+    failed: int = 0
+    error: str = ""  # the last failure, shortened to MAX_ERROR_CHARS
+
+    MAX_ERROR_CHARS = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeBatch:
+    """What a device reports at once. `batch_id` is unique to the report, so that one sent again counts once."""
+
+    device_id: str
+    batch_id: str
+    outcomes: tuple[Outcome, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Raises ProtocolError, naming the part."""
+        if not isinstance(value, dict):
+            raise ProtocolError("outcomes", f"must be an object, is {type(value).__name__}")
+        outcomes = []
+        for index, entry in enumerate(_take(value, "outcomes", list, "batch")):
+            where = f"batch.outcomes[{index}]"
+            if not isinstance(entry, dict):
+                raise ProtocolError(where, f"must be an object, is {type(entry).__name__}")
+            try:
+                kind = OutcomeKind(_take(entry, "kind", str, where))
+            except ValueError as error:
+                raise ProtocolError(f"{where}.kind", str(error)) from error
+            ok, failed = (_take(entry, key, int, where) for key in ("ok", "failed"))
+            if ok < 0 or failed < 0:
+                raise ProtocolError(where, "ok and failed count executions and cannot be negative")
+            texts = [_take(entry, key, str, where) for key in ("task", "version", "release")]
+            error_text = _take(entry, "error", str, where)[: Outcome.MAX_ERROR_CHARS]
+            outcomes.append(Outcome(texts[0], texts[1], texts[2], kind, ok, failed, error_text))
+        return cls(_take(value, "device_id", str, "batch"), _take(value, "batch_id", str, "batch"), tuple(outcomes))
+
+
+# --- tunnel -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+    """First frame of a connection. `epoch` names the life of the device's outbox: a new outbox numbers from 1 again."""
+
+    device_id: str
+    epoch: str
+    token: str
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclasses.dataclass(frozen=True)
+class Welcome:
+    """`acked` is the highest sequence number that is durable here for the device's epoch; send what follows it.
+
+    `window` is how many uploads may be unacknowledged at once.
+    """
+
+    acked: int
+    window: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """One feature. Sequence numbers of an epoch start at 1 and have no gaps; `sent_ms` is the device's clock."""
+
+    seq: int
+    topic: str
+    payload: bytes
+    sent_ms: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Ack:
+    """Everything up to and with `seq` is durable in the cloud and may be forgotten by the device."""
+
+    seq: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A question from the device, answered once or not at all; not kept across connections."""
+
+    request_id: int
+    topic: str
+    payload: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """`error` is empty where the request was answered."""
+
+    request_id: int
+    payload: bytes
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """The last frame before the cloud hangs up. `retry_s` < 0: do not come back unchanged."""
+
+    code: str
+    message: str
+    retry_s: float = -1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ping:
+    token: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pong:
+    token: int
+
+
+type Frame = Hello | Welcome | Upload | Ack | Request | Response | Refusal | Ping | Pong
