@@ -1,0 +1,33 @@
+// C++ errors become the Python classes of walle.engine_ext.errors, found anew in each interpreter: nothing Python is cached in
+// a C++ static, because every VM has its own interpreter.
+#include "bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+const char* class_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::model: return "ModelError";
+    case ErrorKind::shape: return "ShapeError";
+    case ErrorKind::dtype: return "DTypeError";
+    case ErrorKind::unsupported: return "UnsupportedError";
+    case ErrorKind::backend: return "BackendError";
+  }
+  return "ModelError";
+}
+}  // namespace
+
+void bind_errors(py::module_&) {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      const auto type = py::module_::import("walle.engine_ext.errors").attr(class_name(error.kind()));
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+}
+
+}  // namespace walle

@@ -1,0 +1,89 @@
+// walle.np.ndarray's storage side: the buffer protocol both ways, shape, strides, dtype.
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+#include "bindings/bind.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+
+// Format characters of the buffer protocol by dtype; bfloat16 has none and is shown as uint16.
+constexpr const char* kFormats[kDTypeCount] = {"f", "d", "e", "H", "b", "h", "i", "q", "B", "H", "I", "Q", "?"};
+
+DType dtype_of_format(const char* format, std::size_t size) {
+  const char* code = format ? format : "B";
+  if (*code == '@' || *code == '=' || *code == '<') ++code;
+  if (code[0] != '\0' && code[1] == '\0') {
+    switch (*code) {
+      case 'f': return DType::f32;
+      case 'd': return DType::f64;
+      case 'e': return DType::f16;
+      case '?': return DType::b8;
+      case 'b': case 'h': case 'i': case 'l': case 'q':
+        return size == 1 ? DType::i8 : size == 2 ? DType::i16 : size == 4 ? DType::i32 : DType::i64;
+      case 'c': case 'B': case 'H': case 'I': case 'L': case 'Q':
+        return size == 1 ? DType::u8 : size == 2 ? DType::u16 : size == 4 ? DType::u32 : DType::u64;
+      default: break;
+    }
+  }
+  throw Error(ErrorKind::dtype, std::string("a buffer of format '") + (format ? format : "") + "' is no array of numbers");
+}
+
+// A Py_buffer that gives itself back in the interpreter that made it.
+struct HeldBuffer {
+  Py_buffer view{};
+  ~HeldBuffer() {
+    if (view.obj == nullptr) return;
+    PyBuffer_Release(&view);
+  }
+};
+
+}  // namespace
+
+Tensor tensor_from_buffer(py::handle object) {
+  auto held = std::make_shared<HeldBuffer>();
+  if (PyObject_GetBuffer(object.ptr(), &held->view, PyBUF_RECORDS_RO) != 0) throw py::error_already_set();
+  const Py_buffer& view = held->view;
+  const DType dtype = dtype_of_format(view.format, static_cast<std::size_t>(view.itemsize));
+  Dims shape(view.shape, view.shape + view.ndim), strides(static_cast<std::size_t>(view.ndim));
+  // The lowest and the highest byte that the view reaches; a negative stride puts the first element behind the lowest.
+  std::ptrdiff_t low = 0, high = view.itemsize;
+  bool empty = false;
+  for (int axis = 0; axis < view.ndim; ++axis) {
+    if (view.strides[axis] % view.itemsize != 0)
+      throw Error(ErrorKind::dtype, "strides that are no multiple of the item size cannot be shared; copy the array first");
+    strides[static_cast<std::size_t>(axis)] = view.strides[axis] / view.itemsize;
+    if (view.shape[axis] == 0) empty = true;
+    else (view.strides[axis] < 0 ? low : high) += (view.shape[axis] - 1) * view.strides[axis];
+  }
+  if (empty) low = high = 0;
+  auto* base = static_cast<std::byte*>(view.buf) + low;
+  auto storage = Storage::borrow(base, static_cast<std::size_t>(high - low), !view.readonly, [held]() mutable { held.reset(); });
+  return {std::move(storage), dtype, std::move(shape), std::move(strides), -low / view.itemsize};
+}
+
+void bind_tensor(py::module_& module) {
+  py::class_<Tensor>(module, "Tensor", py::buffer_protocol())
+      .def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
+      .def_property_readonly("shape", [](const Tensor& t) { return py::tuple(py::cast(t.shape())); })
+      .def_property_readonly("strides", [](const Tensor& t) { return py::tuple(py::cast(t.strides())); }, "in elements")
+      .def_property_readonly("dtype", [](const Tensor& t) { return std::string(dtype_name(t.dtype())); })
+      .def_property_readonly("ndim", &Tensor::ndim)
+      .def_property_readonly("size", &Tensor::size)
+      .def_property_readonly("address", [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
+      .def_buffer([](Tensor& t) {
+        const auto item = static_cast<py::ssize_t>(item_size(t.dtype()));
+        std::vector<py::ssize_t> strides;
+        for (const auto stride : t.strides()) strides.push_back(stride * item);
+        return py::buffer_info(t.raw(), item, kFormats[static_cast<int>(t.dtype())], t.ndim(),
+                               std::vector<py::ssize_t>(t.shape().begin(), t.shape().end()), std::move(strides),
+                               !(t.storage() && t.storage()->writable()));
+      });
+  module.def("live_storage_bytes", &live_storage_bytes, "Bytes of engine memory alive in this process.");
+}
+
+}  // namespace walle

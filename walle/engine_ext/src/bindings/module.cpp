@@ -1,0 +1,8 @@
+// The native module. Every VM loads its own copy of the Python side of it (own GIL, own types); the C++ side is shared.
+#include "bindings/bind.h"
+
+PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_gil()) {
+  module.doc() = "The compute container's native core (§4).";
+  walle::bind_errors(module);
+  walle::bind_tensor(module);
+}

@@ -1,0 +1,19 @@
+// The one exception of the engine. Loading, planning and shape checks may throw it; kernels never do.
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace walle {
+
+enum class ErrorKind { model, shape, dtype, unsupported, backend };
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const noexcept { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+}  // namespace walle

@@ -1,0 +1,108 @@
+#include "core/tensor.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace walle {
+
+namespace {
+std::atomic<std::size_t> live_bytes{0};
+}
+
+std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
+
+std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
+  const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment;
+  if (padded < size_bytes) throw std::bad_alloc();
+  auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
+  if (data == nullptr) throw std::bad_alloc();
+  const std::size_t tail = size_bytes / kAlignment * kAlignment;
+  std::memset(data + tail, 0, padded - tail);
+  live_bytes.fetch_add(padded, std::memory_order_relaxed);
+  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [data, padded] {
+    std::free(data);
+    live_bytes.fetch_sub(padded, std::memory_order_relaxed);
+  }));
+}
+
+std::shared_ptr<Storage> Storage::borrow(void* data, std::size_t size_bytes, bool writable, std::function<void()> release) {
+  return std::shared_ptr<Storage>(new Storage(static_cast<std::byte*>(data), size_bytes, writable, std::move(release)));
+}
+
+Storage::~Storage() {
+  if (release_) release_();
+}
+
+std::int64_t element_count(const Dims& shape) {
+  std::int64_t count = 1;
+  for (const auto dim : shape) {
+    if (dim < 0) throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has a negative dimension");
+    if (__builtin_mul_overflow(count, dim, &count))
+      throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has more elements than 63 bits count");
+  }
+  return count;
+}
+
+Dims contiguous_strides(const Dims& shape) {
+  Dims strides(shape.size());
+  std::int64_t step = 1;
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    strides[axis] = step;
+    step *= shape[axis];
+  }
+  return strides;
+}
+
+std::string to_string(const Dims& dims) {
+  std::string text = "(";
+  for (std::size_t i = 0; i < dims.size(); ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
+  return text + (dims.size() == 1 ? ",)" : ")");
+}
+
+Tensor::Tensor(std::shared_ptr<Storage> storage, DType dtype, Dims shape, Dims strides, std::int64_t offset)
+    : storage_(std::move(storage)), dtype_(dtype), shape_(std::move(shape)), strides_(std::move(strides)), offset_(offset) {
+  if (shape_.size() != strides_.size())
+    throw Error(ErrorKind::shape, "shape " + to_string(shape_) + " and strides " + to_string(strides_) + " differ in length");
+  if (element_count(shape_) == 0) return;
+  std::int64_t low = offset_, high = offset_;
+  for (std::size_t axis = 0; axis < shape_.size(); ++axis) {
+    std::int64_t span;
+    if (__builtin_mul_overflow(shape_[axis] - 1, strides_[axis], &span) ||
+        __builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high))
+      throw Error(ErrorKind::shape, "strides " + to_string(strides_) + " leave 63 bits");
+  }
+  const auto held = storage_ ? static_cast<std::int64_t>(storage_->size_bytes() / item_size(dtype_)) : 0;
+  if (low < 0 || high >= held)
+    throw Error(ErrorKind::shape, "a view of shape " + to_string(shape_) + " and strides " + to_string(strides_) + " at offset " +
+                                      std::to_string(offset_) + " leaves its storage of " + std::to_string(held) + " elements");
+}
+
+Tensor Tensor::empty(DType dtype, Dims shape) {
+  const auto count = static_cast<std::size_t>(element_count(shape));
+  if (count > SIZE_MAX / 2 / item_size(dtype)) throw std::bad_alloc();
+  auto strides = contiguous_strides(shape);
+  return {Storage::allocate(count * item_size(dtype)), dtype, std::move(shape), std::move(strides), 0};
+}
+
+std::int64_t Tensor::size() const noexcept {
+  std::int64_t count = 1;
+  for (const auto dim : shape_) count *= dim;
+  return count;
+}
+
+std::byte* Tensor::raw() const noexcept {
+  return storage_ ? storage_->data() + offset_ * static_cast<std::int64_t>(item_size(dtype_)) : nullptr;
+}
+
+bool Tensor::contiguous() const noexcept {
+  std::int64_t step = 1;
+  for (std::size_t axis = shape_.size(); axis-- > 0;) {
+    if (shape_[axis] != 1 && strides_[axis] != step) return size() == 0;
+    step *= shape_[axis];
+  }
+  return true;
+}
+
+}  // namespace walle
