@@ -1,7 +1,8 @@
 """Who may say what a device runs: Ed25519 keys in two roles, after The Update Framework (docs/adr/0010-two-keys.md).
 
-The bundle key signs manifests: it stays where versions are made, and may be offline. The release key signs directives: it
-is online, and can only choose among versions that the bundle key signed. A device holds the public halves (`TrustedKeys`).
+The bundle key signs manifests: it stays where versions are made, and may be offline. The release key signs directives:
+it is online, and can only choose among versions that the bundle key signed. A device holds the public halves
+(`TrustedKeys`).
 
 A manifest's signature covers `MANIFEST_DOMAIN` and the payload, a directive's covers `Directive.signed_bytes()`, which
 begins with a bracket: neither can pass for the other, even where one key has both roles. Expiry, serials and whether a
@@ -140,7 +141,7 @@ class TrustedKeys:
         """Return the manifest in an envelope that a bundle key signed.
 
         Raises:
-            SignatureError: the bytes are no envelope, no trusted bundle key signed them, or what was signed is no manifest.
+            SignatureError: the bytes are no envelope, no trusted bundle key signed them, or no manifest was signed.
         """
         try:
             envelope = Envelope.from_bytes(envelope_bytes)
