@@ -12,8 +12,6 @@ manifest is the one a directive meant are the agent's to judge.
 import base64
 import dataclasses
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from walle.deploy.files import replace_file
 from walle.errors import ConfigError, DeployError
 from walle.protocol import Directive, Envelope, Manifest, ProtocolError
 
@@ -76,16 +75,7 @@ class Signer:
     def save(self, path: Path) -> None:
         """Write the key as PEM, readable by its owner alone; at every instant `path` holds the old key or this one."""
         pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp makes it 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(pem)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, pem, mode=0o600)
 
     def sign_manifest(self, manifest: Manifest) -> Envelope:
         """Return `manifest` as bytes with this key's signature over them; for the bundle role."""
