@@ -41,7 +41,7 @@ class RangeError(ValueError):
 
 
 def replace_file(path: Path, data: bytes, *, mode: int) -> None:
-    """Put `data` at `path`, on the disk when this returns; at every instant `path` holds what it did or `data`, whole."""
+    """Put `data` at `path`, durable on return; at every instant `path` holds what it did before or `data`, whole."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new.")
     try:
         with os.fdopen(handle, "wb") as file:
