@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from apps.ipv.generator import ShoppingEvents
+from apps.ipv.generator import START_MS, ShoppingEvents
 from walle.pipeline.events import PAGE_EXIT, Event
 
 SIMULATION_PATH = Path(__file__).parent / "task" / "simulation" / "events.jsonl"
@@ -13,20 +13,24 @@ SEED = 1
 DEVICES = 10
 VISITS_EACH = 3
 MAX_VISIT_EVENTS = 10
+_WEEK_MS = 7 * 86_400_000
 
 
 def simulation_visits() -> list[list[Event]]:
-    """Return the visits, by start time: of each device its first short ones in which nothing is put in the cart."""
+    """Return the visits: of each device its first short ones in which nothing is put in the cart.
+
+    Devices follow each other, a week apart, so that the whole file is in the order of time.
+    """
     visits: list[list[Event]] = []
     for device in range(DEVICES):
-        fitting = (visit for visit in _visits(f"simulation-{device:02d}") if _fits(visit))
-        visits.extend(itertools.islice(fitting, VISITS_EACH))
-    return sorted(visits, key=lambda visit: visit[0].ts_ms)
+        stream = ShoppingEvents(SEED, f"simulation-{device:02d}", start_ms=START_MS + device * _WEEK_MS)
+        visits.extend(itertools.islice(filter(_fits, _visits(stream)), VISITS_EACH))
+    return visits
 
 
-def _visits(device_id: str) -> Iterator[list[Event]]:
+def _visits(stream: ShoppingEvents) -> Iterator[list[Event]]:
     visit: list[Event] = []
-    for _, event in ShoppingEvents(SEED, device_id):
+    for _, event in stream:
         visit.append(event)
         if event.event_id == PAGE_EXIT:
             yield visit

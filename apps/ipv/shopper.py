@@ -13,7 +13,7 @@ from typing import Protocol
 import httpx
 
 from walle.clock import Clock
-from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event, EventError
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER
 
 WAITING_REQUESTS = 8  # an app with more than these under way makes its user wait
@@ -24,7 +24,11 @@ class Device(Protocol):
     """What a shopper needs of a device."""
 
     async def on_event(self, event: Event, position: int) -> object:
-        """Take in the next event; return when it may take another."""
+        """Take in the next event; return when it may take another.
+
+        Raises:
+            EventError: the event cannot be taken and is skipped.
+        """
 
     def profile_header(self) -> str:
         """Return the device's profile as the value of a request header."""
@@ -35,9 +39,13 @@ class Device(Protocol):
 
 @dataclasses.dataclass(slots=True)
 class ShopperCounts:
-    """What a shopper did. `failed` of the `requests` found no server, or an answer with a status of 400 or more."""
+    """What a shopper did. `failed` of the `requests` found no server, or an answer with a status of 400 or more.
+
+    `events` are those that the device took in, `exits` the page exits among them, `refused` those it could not take.
+    """
 
     events: int = 0
+    refused: int = 0
     exits: int = 0
     requests: int = 0
     failed: int = 0
@@ -49,7 +57,8 @@ class Shopper:
 
     `speed` is how many times faster than the events' own times; None is as fast as the device takes them. A wait
     is never longer than LONGEST_WAIT_S. Requests go out in order beside the events; `client` has the shop's base URL.
-    A request that fails is counted, and the shopper goes on; an error of the device ends the run and is raised.
+    A request that fails and an event that is refused are counted, and the shopper goes on; any other error of the
+    device ends the run and is raised.
     """
 
     def __init__(
@@ -100,7 +109,11 @@ class Shopper:
             if self._stopped.is_set():
                 return
             before_ms = event.ts_ms
-            await self._device.on_event(event, position)
+            try:
+                await self._device.on_event(event, position)
+            except EventError:
+                self.counts.refused += 1
+                continue
             self.counts.events += 1
             self.counts.exits += event.event_id == PAGE_EXIT
             self.counts.last_position = position

@@ -11,7 +11,7 @@ from apps.ipv.generator import ShoppingEvents
 from apps.ipv.shop import create_shop
 from apps.ipv.shopper import LONGEST_WAIT_S, Shopper
 from walle.clock import ManualClock, SystemClock
-from walle.pipeline.events import Event
+from walle.pipeline.events import Event, EventError
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER
 
 type Receive = Callable[[], Awaitable[dict[str, object]]]
@@ -24,11 +24,12 @@ class RecordingDevice:
         self.events: list[tuple[int, Event]] = []
         self.answers: list[str] = []
         self.fails_at: int | None = None
+        self.failure: Exception = RuntimeError("the device is broken")
         self.taken = asyncio.Event()
 
     async def on_event(self, event: Event, position: int) -> None:
         if position == self.fails_at:
-            raise RuntimeError("the device is broken")
+            raise self.failure
         self.events.append((position, event))
         self.taken.set()
 
@@ -160,6 +161,17 @@ async def test_a_broken_device_ends_the_run(site: Site) -> None:
         with pytest.raises(RuntimeError, match="the device is broken"):
             await shopper.run()
     assert shopper.counts.events == 10
+
+
+@pytest.mark.asyncio
+async def test_an_event_that_is_refused_is_counted_and_left_out(site: Site) -> None:
+    device = RecordingDevice()
+    device.fails_at, device.failure = 3, EventError("contents", "is enormous")
+    async with httpx.AsyncClient(base_url=site.url) as client:
+        shopper = Shopper(ShoppingEvents(1, "device"), device, client, SystemClock(), shopper_id="ann", page_visits=2)
+        counts = await shopper.run()
+    assert (counts.refused, counts.exits) == (1, 2)
+    assert counts.last_position == counts.events
 
 
 @pytest.mark.asyncio

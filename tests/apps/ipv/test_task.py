@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.ipv.generator import ShoppingEvents, event_bytes
-from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder
+from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, write_encoder
 from apps.ipv.make_simulation import simulation_visits
+from walle.deploy.bundle import compile_tree
+from walle.deploy.repo import TaskTree
 from walle.deploy.task_config import TaskConfig
 from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event
 from walle.pipeline.stream import Events
@@ -93,6 +95,18 @@ def test_task_toml_is_taken_and_its_simulation_is_there() -> None:
     assert config.files == {"resources/encoder.walle": "shared"}
     assert (TASK / config.simulation_events).is_file()
     assert "name" in tomllib.loads((TASK / "task.toml").read_text())["task"]
+
+
+@pytest.mark.parametrize("folders", [(TASK,), (TASK, TASK_BROKEN)])
+def test_both_versions_can_be_bundled(tmp_path: Path, folders: tuple[Path, ...]) -> None:
+    files = {"resources/encoder.walle": write_encoder(tmp_path / "encoder.walle").read_bytes()}
+    for folder in folders:
+        paths = [path for path in folder.rglob("*") if path.suffix in {".py", ".toml", ".jsonl"}]
+        files |= {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    config, compiled = compile_tree(TaskTree("shop", "ipv", f"v{len(folders)}", "0" * 40, files))
+    assert config.name == "ipv"
+    modules = {"actions.pyc", "features.pyc", "fields.pyc", "main.pyc", "steps.pyc"}
+    assert set(compiled) == modules | {"resources/encoder.walle"}
 
 
 def test_sizes_fall_as_in_the_paper(load_task: Load, numpy_graph: Any) -> None:
@@ -265,6 +279,8 @@ def simulation() -> list[list[Event]]:
 
 def test_the_simulation_is_what_the_generator_made() -> None:
     assert simulation() == simulation_visits()
+    times = [event.ts_ms for visit in simulation() for event in visit]
+    assert times == sorted(times)
     assert 24 <= len(simulation()) <= 60
     assert (TASK / "simulation" / "events.jsonl").stat().st_size < 300_000
 
