@@ -61,7 +61,7 @@ class PageSequence:
     visit that was entered first is evicted and counted; its exit then finds no visit.
     """
 
-    def __init__(self, *, max_open: int = 64, max_bytes: int = 4 << 20, max_span: int = 100_000) -> None:
+    def __init__(self, *, max_open: int = 64, max_bytes: int = 4 << 20, max_span: int = 10_000) -> None:
         if max_open < 1 or max_bytes < 1 or max_span < 1:
             raise ValueError(f"{max_open} visits, {max_bytes} bytes and {max_span} positions hold no visit")
         self._max_open = max_open

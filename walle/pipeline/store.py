@@ -317,10 +317,10 @@ class FeatureStore:
     def _start_writer(self) -> asyncio.Future[None]:
         """Return the transaction under way, or start one.
 
-        It is a future of the store's thread and no task, so that no cancellation leaves a doubt about whether it was
-        written.
+        No task, so that no cancellation leaves a doubt about whether it was written. It is done after its accounts are:
+        whoever finds no writer finds the buffer without what was written.
         """
-        if self._writer is not None and not self._writer.done():
+        if self._writer is not None:
             return self._writer
         database = self._database
         if database is None:
@@ -331,16 +331,21 @@ class FeatureStore:
         rows = list(self._buffer)
         position, resume_from, forget_upto = self._position, self._resume_from, self._forget_upto
         changes, self._unwritten_positions = self._changes, 0
-        self._writer = self._in_thread(lambda: database.write(rows, position, resume_from, forget_upto))
-        self._writer.add_done_callback(lambda writer: self._after_write(writer, rows, changes))
+        self._writer = asyncio.get_running_loop().create_future()
+        running = self._in_thread(lambda: database.write(rows, position, resume_from, forget_upto))
+        running.add_done_callback(lambda done: self._after_write(done.exception(), rows, changes))
         return self._writer
 
-    def _after_write(self, writer: asyncio.Future[None], rows: list[Row], changes: int) -> None:
-        error = writer.exception()
+    def _after_write(self, error: BaseException | None, rows: list[Row], changes: int) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            raise AssertionError("a transaction ended that nobody began")
         if error is not None:
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
             self._start_timer(_RETRY_S)
+            writer.set_exception(self.last_error)
+            writer.exception()  # seen here, should nobody wait for it
         else:
             del self._buffer[: len(rows)]
             self._buffer_bytes -= sum(row.size_bytes for row in rows)
@@ -349,6 +354,7 @@ class FeatureStore:
             self.counts.transactions += 1
             self.last_error = None
             self._written = changes
+            writer.set_result(None)
             if len(self._buffer) >= self._threshold:
                 self._start_writer()
             elif self._buffer:
