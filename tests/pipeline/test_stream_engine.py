@@ -266,7 +266,7 @@ def features_in(path: pathlib.Path) -> list[tuple[object, ...]]:
 
 
 def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
-    count = "6000"
+    count = "15000"
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
     subprocess.run([sys.executable, "-c", PLAYER, str(whole), count], check=True, stdout=subprocess.DEVNULL)
     expected = features_in(whole)
@@ -279,7 +279,7 @@ def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: pathlib.Path) ->
             assert process.stdout is not None
             process.stdout.readline()
             try:
-                assert process.wait(seed.uniform(0.02, 0.15) if kills < 8 else None) == 0
+                assert process.wait(seed.uniform(0.01, 0.06) if kills < 8 else None) == 0
                 ended = True
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
