@@ -346,7 +346,7 @@ def _refuse_objects(repo: Repo, command: _Command, scenario: str) -> str:
 
 def _adopt_head(repo: Repo, ref: Ref) -> None:
     """Let HEAD, which a clone checks out, name the first branch where the one it names does not exist."""
-    if ref.startswith(b"refs/heads/") and HEADREF not in repo.refs:
+    if ref.startswith(b"refs/heads/") and repo.refs.follow(HEADREF)[1] is None:
         repo.refs.set_symbolic_ref(HEADREF, ref)
 
 
