@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from tests.sim import git_host
 from tests.sim.git_host import address, git
 from tests.sim.tasks import CONFIG, FILES
 from walle.deploy.access import Access, Role
+from walle.deploy.files import ASGIApp, Receive, Scope, Send
 from walle.deploy.git_http import MAX_REQUEST_BYTES, git_app
 from walle.deploy.repo import TaskRepos
 
@@ -36,8 +40,24 @@ class Host:
         return address(self.url, self.tokens[role], scenario)
 
 
+class Switch:
+    """An ASGI app that hands everything to another, so that one server serves each test its own."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Switch, str]]:
+    switch = Switch()
+    with git_host.served(switch) as url:
+        yield switch, url
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path, server: tuple[Switch, str]) -> Host:
     repos = TaskRepos(tmp_path / "repos")
     repos.create("shop")
     access = Access()
@@ -52,8 +72,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
     async def on_push(scenario: str, ref: str, commit: str) -> None:
         heard.append((scenario, ref, commit))
 
-    with git_host.served(git_app(repos, access, on_push)) as url:
-        yield Host(repos, url, tokens, heard)
+    switch, url = server
+    switch.app = git_app(repos, access, on_push)
+    return Host(repos, url, tokens, heard)
 
 
 def work(folder: Path, files: dict[str, bytes] | None = None, branch: str = "ipv") -> Path:
@@ -143,6 +164,20 @@ def test_broken_version_is_refused_with_the_reason(
     git(copy, "tag", "-f", "ipv/v1")
     git(copy, "push", host.remote(), "ipv", "ipv/v1")
     assert host.repos.versions("shop", "ipv") == ["v1"]
+
+
+def test_branch_names(host: Host, tmp_path: Path) -> None:
+    copy = work(tmp_path / "work")
+    git(copy, "push", host.remote(), "ipv", "ipv:feature/ünïcode")
+    for name, reason in ((b"a\xff", b"not a name that git allows in UTF-8"), (b"ipv/x", b"is another branch or tag")):
+        refspec = b"HEAD:refs/heads/" + name
+        push = subprocess.run(
+            [b"git", b"push", host.remote().encode(), refspec], cwd=copy, capture_output=True, check=False
+        )
+        assert b"[remote rejected] HEAD" in push.stderr
+        assert reason in push.stderr
+    branches = git(copy, "ls-remote", "--heads", host.remote()).stdout.split()[1::2]
+    assert branches == ["refs/heads/feature/ünïcode", "refs/heads/ipv"]
 
 
 @pytest.mark.parametrize("tag", ["v1", "ipv/1", "ipv/v0", "ipv/v01", "ipv/v1/x", "IPV/v1", "latest"])
@@ -246,10 +281,10 @@ def test_server_killed_in_a_push_leaves_a_usable_repository(tmp_path: Path, dies
 
 def test_upload_that_breaks_off_changes_nothing(host: Host) -> None:
     async def send_half() -> None:
-        hello = httpx.BasicAuth("dev", host.tokens["release"])._build_auth_header("dev", host.tokens["release"])
         reader, writer = await asyncio.open_connection("127.0.0.1", int(host.url.rpartition(":")[2]))
         head = "POST /git/shop.git/git-receive-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n"
-        head += f"content-type: application/x-git-receive-pack-request\r\nauthorization: {hello}\r\n\r\n"
+        head += f"authorization: Bearer {host.tokens['release']}\r\n"
+        head += "content-type: application/x-git-receive-pack-request\r\n\r\n"
         writer.write(head.encode() + b"0099half")
         await writer.drain()
         writer.close()
@@ -344,6 +379,14 @@ def test_push_that_has_begun_is_finished_though_its_request_is_cancelled(host: H
     asyncio.run(push_and_cancel())
     assert heard == ["refs/heads/other"]
     assert git(copy, "ls-remote", host.remote(), "other").stdout.split()[0] == head
+
+
+def test_mounted_in_another_app(host: Host, tmp_path: Path) -> None:
+    copy, access = work(tmp_path / "work"), Access()
+    token = access.issue("dev", {"shop": Role.WRITE})
+    with git_host.served(Starlette(routes=[Mount("/git", git_app(host.repos, access))])) as url:
+        git(copy, "push", address(url, token, "shop"), "ipv")
+        assert git(copy, "ls-remote", address(url, token, "shop"), "ipv").stdout
 
 
 def test_listener_that_fails_does_not_fail_the_push(tmp_path: Path) -> None:

@@ -242,16 +242,19 @@ def _receive(repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[by
         unpacked = "ok"
         if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
             unpacked = _unpack(repo, protocol)
-        report = [f"unpack {unpacked}"]
+        report = [b"unpack " + unpacked.encode()]
         for command in commands:
             refusal = refusals[command.ref]
             if not refusal:
                 refusal = "the pack could not be read" if unpacked != "ok" else _apply(repo, command, request.scenario)
-            report.append(f"ng {command.name} {_one_line(refusal)}" if refusal else f"ok {command.name}")
-            if not refusal and command.new != ZERO_SHA:
+            if refusal:
+                report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
+                continue
+            report.append(b"ok " + command.ref)
+            if command.new != ZERO_SHA:
                 updated.append((command.name, peel(repo.object_store, command.new, command.name).id.decode()))
     if reports:
-        answer.write(b"".join(pkt_line(f"{line}\n".encode()) for line in report) + pkt_line(None))
+        answer.write(b"".join(pkt_line(line + b"\n") for line in report) + pkt_line(None))
     return updated
 
 
@@ -279,8 +282,8 @@ def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
 
 def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
     """Return why a command is refused for its name, its role or the ref's present value; empty where it is not."""
-    if not check_ref_format(command.ref):
-        return "not a name that git allows"
+    if not check_ref_format(command.ref) or "\ufffd" in command.name:
+        return "not a name that git allows in UTF-8"
     kind, _, name = command.name.removeprefix("refs/").partition("/")
     present = repo.refs.read_ref(command.ref) or ZERO_SHA
     if kind == "tags":
@@ -351,7 +354,7 @@ def _adopt_head(repo: Repo, ref: Ref) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_MAX_REASON_CHARS]
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:_MAX_REASON_CHARS]
 
 
 async def _send_error(send: Send, error: GitHttpError) -> None:
