@@ -12,7 +12,6 @@ from walle.deploy.bundle import BundleError, build_bundle, compile_source, unpac
 from walle.deploy.repo import TaskTree
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.deploy.task_config import TaskConfigError
-from walle.protocol import Manifest
 
 SIGNER = Signer.generate()
 WITH_MODEL = {
@@ -56,7 +55,8 @@ def test_bundle_holds_what_travels_and_nothing_else() -> None:
 def test_unpacked_bundle_runs_from_bytecode_and_its_traceback_reads_well(tmp_path: Path) -> None:
     bundle = build_bundle(tree(WITH_MODEL), SIGNER)
     unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
-    assert Manifest.from_bytes((tmp_path / "task/manifest.json").read_bytes()) == bundle.manifest
+    laid_out = {str(path.relative_to(tmp_path / "task")) for path in (tmp_path / "task").rglob("*") if path.is_file()}
+    assert laid_out == {entry.path for entry in bundle.manifest.files}
     code = "import main; print(main.execute(None, 4)); main.execute(None, 0)"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path / "task", capture_output=True, text=True, check=False

@@ -28,7 +28,6 @@ CONFIG_FILE = "task.toml"
 MAIN_FILE = "main.py"
 RESOURCES = "resources/"
 SIMULATION = "simulation/"
-MANIFEST_FILE = "manifest.json"
 MAX_SOURCE_BYTES = 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_BUNDLE_BYTES = 128 * 1024 * 1024
@@ -134,7 +133,7 @@ def compile_source(source: bytes, path: str, code_name: str) -> bytes:
 
 
 def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None:
-    """Lay a bundle out as `folder`, which must not exist: its files, and the manifest as manifest.json.
+    """Lay a bundle out as `folder`, which must not exist: its files and nothing else, as a task finds them on a device.
 
     `folder` appears whole or not at all. The manifest is one that was built here or verified: its paths are plain.
 
@@ -149,7 +148,6 @@ def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None
             path = staging / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_checked_blob(entry, blobs))
-        (staging / MANIFEST_FILE).write_bytes(manifest.to_bytes())
         staging.chmod(0o755)
         staging.rename(folder)
     except BaseException:
@@ -158,8 +156,6 @@ def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None
 
 
 def _checked_blob(entry: FileEntry, blobs: Mapping[str, bytes]) -> bytes:
-    if entry.path == MANIFEST_FILE:
-        raise BundleError(entry.path, "is the name of the manifest itself")
     if entry.sha256 not in blobs:
         raise BundleError(entry.path, f"its blob {entry.sha256} is missing")
     data = blobs[entry.sha256]
@@ -177,7 +173,7 @@ def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
     for path, route in config.files.items():
         if path not in tree.files:
             raise BundleError(CONFIG_FILE, f"[files] {path!r} is not in the tree")
-        if path.endswith((".py", ".pyc", ".so")) or path in (CONFIG_FILE, MANIFEST_FILE):
+        if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
             raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
         if path.startswith(SIMULATION):
             raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
