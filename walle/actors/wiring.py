@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import ray
-from ray.actor import ActorHandle
 
 from walle.actors.device import DeviceActor
 from walle.actors.gateway import Gateway
@@ -34,11 +33,15 @@ def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
         ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=_OBJECT_STORE_BYTES, **common)
 
 
-def _spawn(kind: type, *arguments: Any) -> ActorHandle[Any]:
+def stop_ray() -> None:
+    """Leave the cluster; a Ray that `start_ray` started ends with all its processes."""
+    ray.shutdown()
+
+
+def _spawn(kind: type, *arguments: Any) -> Any:
     """Return an actor of `kind` in a process of its own. It reserves no core: actors wait more than they compute."""
     remote: Any = ray.remote(num_cpus=0)
-    handle: ActorHandle[Any] = remote(kind).remote(*arguments)
-    return handle
+    return remote(kind).remote(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,7 @@ class ActorCloud:
 
     home: CloudHome
     address: GatewayAddress
-    actors: dict[str, ActorHandle[Any]]
+    actors: dict[str, Any]
 
     @classmethod
     async def start(cls, config: CloudConfig) -> Self:
@@ -81,7 +84,7 @@ class Fleet:
         self, configs: Sequence[DeviceConfig], *, per_actor: int, driver: str, options: dict[str, Any]
     ) -> None:
         groups = [configs[start : start + per_actor] for start in range(0, len(configs), per_actor)]
-        self.actors: list[ActorHandle[Any]] = [_spawn(DeviceActor, group, driver, options) for group in groups]
+        self.actors: list[Any] = [_spawn(DeviceActor, group, driver, options) for group in groups]
 
     async def open(self) -> list[int]:
         """Start every device; return the ids of their processes."""
@@ -99,7 +102,7 @@ class Fleet:
         await asyncio.gather(*(_end(actor) for actor in self.actors))
 
 
-async def _end(actor: ActorHandle[Any]) -> None:
+async def _end(actor: Any) -> None:
     """Close what an actor holds, then end its process; one that does not answer is ended all the same."""
     try:
         async with asyncio.timeout(_STOP_S):
