@@ -13,7 +13,7 @@ import pytest
 
 from walle import plain
 from walle.clock import ManualClock
-from walle.pipeline.database import StoreCorruptError, StoreError, StoreFullError, StoreLockedError
+from walle.pipeline.database import Bounds, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
 from walle.pipeline.store import FeatureStore, PayloadError, Put, StoreClosedError
 
 
@@ -102,8 +102,19 @@ async def test_position_and_outputs_of_an_event_go_together(path: pathlib.Path) 
 
 
 @pytest.mark.asyncio
+async def test_a_position_alone_is_written_only_now_and_then(path: pathlib.Path) -> None:
+    async with FeatureStore(path) as store:
+        for position in range(2500):
+            await store.put_all([], position=position)
+            await asyncio.sleep(0)
+        assert 1 <= store.counts.transactions <= 2
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from) == (2499, 2500)
+
+
+@pytest.mark.asyncio
 async def test_the_oldest_features_go_beyond_the_bounds(path: pathlib.Path) -> None:
-    async with FeatureStore(path, max_rows_per_topic=5, max_rows=12) as store:
+    async with FeatureStore(path, keep=Bounds(rows_per_topic=5, rows=12)) as store:
         for value in range(8):
             await store.put("a", value)
         assert [plain.decode(feature.payload) for feature in await store.query("a")] == [3, 4, 5, 6, 7]
@@ -115,10 +126,25 @@ async def test_the_oldest_features_go_beyond_the_bounds(path: pathlib.Path) -> N
         assert store.state.last_seq == 20  # uploads are another matter: none is dropped
     assert rows_in(path) == 12
     assert rows_in(path, "outbox") == 20
-    async with FeatureStore(path, max_rows_per_topic=5, max_rows=12) as store:  # the bounds hold over a restart
+    async with FeatureStore(path, keep=Bounds(rows_per_topic=5, rows=12)) as store:  # the bounds hold over a restart
         await store.put("d", 5)
         await store.put("d", 6)
     assert rows_in(path) == 12
+
+
+@pytest.mark.asyncio
+async def test_features_are_bounded_in_bytes_too(path: pathlib.Path) -> None:
+    async with FeatureStore(path, keep=Bounds(size_bytes=10_000)) as store:
+        for value in range(30):
+            await store.put("ab"[value % 2], [value, b"x" * 900])
+            if value % 7 == 0:
+                await store.flush()
+        found = [plain.decode(one.payload)[0] for topic in "ab" for one in await store.query(topic)]
+        assert sorted(found) == list(range(20, 30))
+    async with FeatureStore(path, keep=Bounds(size_bytes=3_000)) as store:
+        await store.put("a", 1)
+        await store.flush()
+        assert [len(await store.query(topic)) for topic in "ab"] == [2, 2]
 
 
 @pytest.mark.asyncio
@@ -277,10 +303,11 @@ async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
 
 PUTTER = """
 import asyncio, sys
+from walle.pipeline.database import Bounds
 from walle.pipeline.store import FeatureStore
 
 async def main():
-    async with FeatureStore(sys.argv[1], threshold=7, interval_s=0.003, max_rows_per_topic=40) as store:
+    async with FeatureStore(sys.argv[1], threshold=7, interval_s=0.003, keep=Bounds(rows_per_topic=40)) as store:
         print("open", flush=True)
         position = store.position
         while True:

@@ -218,6 +218,49 @@ async def test_a_cancelled_event_is_never_passed_over(store: FeatureStore) -> No
 
 
 @pytest.mark.asyncio
+async def test_outputs_that_wait_for_room_outlive_a_cancelled_call(tmp_path: pathlib.Path) -> None:
+    async def big(task: str, trigger: Trigger) -> TaskOutput:
+        return TaskOutput([trigger.position, b"x" * 800])
+
+    async with FeatureStore(tmp_path / "features.db", max_outbox_bytes=1000) as store:
+        engine = StreamEngine(store, big)
+        engine.add_task("t", ["click"])
+        await engine.on_event(VISIT[2])
+        handling = asyncio.create_task(engine.on_event(VISIT[2]))
+        await store.wait_for_seq(0)
+        await asyncio.sleep(0)
+        handling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await handling
+        assert (engine.counts.triggers, store.position) == (2, 0)
+        store.forget(1)
+        await engine.settle()
+        assert store.position == 1
+        store.forget(2)
+        await engine.on_event(VISIT[0])
+        assert [feature.position for feature in await store.query("t")] == [0, 1]
+        assert store.state.last_seq == 2
+
+
+@pytest.mark.asyncio
+async def test_a_source_that_never_pauses_lets_others_run(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(other())
+    for _ in range(1000):
+        await engine.on_event(VISIT[0])
+    counting.cancel()
+    assert turns >= 10
+
+
+@pytest.mark.asyncio
 async def test_a_source_without_positions_goes_on_after_a_restart(tmp_path: pathlib.Path) -> None:
     for expected in (1, 2):
         async with FeatureStore(tmp_path / "features.db") as store:

@@ -21,13 +21,14 @@ _SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x57414C4C  # "WALL"
 _SCHEMA = """
 CREATE TABLE features (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, ts_ms INTEGER NOT NULL, position INTEGER NOT NULL,
-    payload BLOB NOT NULL);
+    payload BLOB NOT NULL, size_bytes INTEGER AS (length(topic) + length(payload) + 32));
 CREATE INDEX features_by_topic ON features (topic, id);
-CREATE TABLE outbox (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB NOT NULL, created_ms INTEGER NOT NULL);
+CREATE TABLE outbox (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB NOT NULL, created_ms INTEGER NOT NULL,
+    size_bytes INTEGER AS (length(topic) + length(payload) + 32));
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, last_seq INTEGER NOT NULL,
     position INTEGER NOT NULL, resume_from INTEGER NOT NULL);
 """
-ROW_OVERHEAD_BYTES = 32  # what a row takes beside its topic and payload, about
+ROW_OVERHEAD_BYTES = 32  # what a row takes beside its topic and payload, about; the schema has it too
 
 
 class StoreError(PipelineError):
@@ -87,18 +88,48 @@ class State:
     outbox_bytes: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many features are kept; the oldest go in the transaction that exceeds it."""
+
+    rows_per_topic: int = 10_000
+    rows: int = 100_000
+    size_bytes: int = 64 << 20
+
+
+@dataclasses.dataclass(slots=True)
+class _Kept:
+    """What the feature table holds by now."""
+
+    rows: dict[str, int]  # by topic
+    total_rows: int
+    size_bytes: int
+
+    def add(self, row: Row) -> None:
+        self.rows[row.topic] = self.rows.get(row.topic, 0) + 1
+        self.total_rows += 1
+        self.size_bytes += row.size_bytes
+
+    def remove(self, rows: Sequence[tuple[str, int]]) -> None:
+        for topic, size_bytes in rows:
+            self.rows[topic] -= 1
+            if not self.rows[topic]:
+                del self.rows[topic]
+            self.size_bytes -= size_bytes
+        self.total_rows -= len(rows)
+
+
 class StoreDatabase:
-    """One open file; `close` it. A feature table keeps `max_rows_per_topic` rows of each topic and `max_rows` in all.
+    """One open file; `close` it.
 
     Raises:
         StoreLockedError, StoreCorruptError, StoreFullError: as they say.
         StoreError: the file cannot be opened, or a newer walle made it.
     """
 
-    def __init__(self, path: pathlib.Path, *, max_rows_per_topic: int, max_rows: int) -> None:
+    def __init__(self, path: pathlib.Path, bounds: Bounds) -> None:
         self.path = path
-        self._max_rows_per_topic = max_rows_per_topic
-        self._max_rows = max_rows
+        self._bounds = bounds
         with contextlib.ExitStack() as stack:
             self._lock = self._take_lock()
             stack.callback(os.close, self._lock)
@@ -108,9 +139,7 @@ class StoreDatabase:
                 stack.callback(self._db.close)
                 self._prepare()
                 self.state = self._read_state()
-                self._counts: dict[str, int] = dict(
-                    self._db.execute("SELECT topic, count(*) FROM features GROUP BY topic")
-                )
+                self._kept = self._read_kept()
             stack.pop_all()
 
     def _take_lock(self) -> int:
@@ -154,11 +183,14 @@ class StoreDatabase:
         found = self._db.execute("SELECT epoch, last_seq, position, resume_from FROM state").fetchone()
         if found is None:
             raise sqlite3.DatabaseError("the state row is gone")
-        outbox_bytes = self._db.execute(
-            "SELECT coalesce(sum(length(topic) + length(payload) + ?), 0) FROM outbox", (ROW_OVERHEAD_BYTES,)
-        ).fetchone()[0]
+        outbox_bytes = self._db.execute("SELECT coalesce(sum(size_bytes), 0) FROM outbox").fetchone()[0]
         epoch, last_seq, position, resume_from = found
         return State(epoch, last_seq, position, resume_from, outbox_bytes)
+
+    def _read_kept(self) -> _Kept:
+        found = self._db.execute("SELECT topic, count(*), sum(size_bytes) FROM features GROUP BY topic").fetchall()
+        rows = {topic: count for topic, count, _ in found}
+        return _Kept(rows, sum(rows.values()), sum(size_bytes for _, _, size_bytes in found))
 
     @contextlib.contextmanager
     def _clear_errors(self) -> Iterator[None]:
@@ -194,9 +226,9 @@ class StoreDatabase:
         uploads = [row for row in rows if row.upload]
         first_seq = self.state.last_seq + 1
         last_seq = self.state.last_seq + len(uploads)
-        counts = dict(self._counts)
+        kept = dataclasses.replace(self._kept, rows=dict(self._kept.rows))
         for row in rows:
-            counts[row.topic] = counts.get(row.topic, 0) + 1
+            kept.add(row)
         with self._clear_errors(), self._transaction():
             db = self._db
             db.executemany(
@@ -208,40 +240,38 @@ class StoreDatabase:
                 [(first_seq + index, row.topic, row.payload, row.ts_ms) for index, row in enumerate(uploads)],
             )
             forgotten = db.execute(
-                "SELECT coalesce(sum(length(topic) + length(payload) + ?), 0) FROM outbox WHERE seq <= ?",
-                (ROW_OVERHEAD_BYTES, forget_upto),
+                "SELECT coalesce(sum(size_bytes), 0) FROM outbox WHERE seq <= ?", (forget_upto,)
             ).fetchone()[0]
             db.execute("DELETE FROM outbox WHERE seq <= ?", (forget_upto,))
-            self._retain(counts, {row.topic for row in rows})
+            self._retain(kept, {row.topic for row in rows})
             db.execute(
                 "UPDATE state SET last_seq = ?, position = ?, resume_from = ?", (last_seq, position, resume_from)
             )
-        self._counts = counts
+        self._kept = kept
         self.state.last_seq = last_seq
         self.state.position = position
         self.state.resume_from = resume_from
         self.state.outbox_bytes += sum(row.size_bytes for row in uploads) - forgotten
 
-    def _retain(self, counts: dict[str, int], touched: set[str]) -> None:
-        """Remove the oldest rows beyond the bounds, inside the transaction; `counts` follows."""
+    def _retain(self, kept: "_Kept", touched: set[str]) -> None:
+        """Remove the oldest rows beyond the bounds, inside the transaction; `kept` follows."""
         for topic in touched:
-            excess = counts[topic] - self._max_rows_per_topic
+            excess = kept.rows[topic] - self._bounds.rows_per_topic
             if excess > 0:
-                self._db.execute(
-                    "DELETE FROM features WHERE id IN (SELECT id FROM features WHERE topic = ? ORDER BY id LIMIT ?)",
+                removed = self._db.execute(
+                    "DELETE FROM features WHERE id IN (SELECT id FROM features WHERE topic = ? ORDER BY id LIMIT ?)"
+                    " RETURNING topic, size_bytes",
                     (topic, excess),
-                )
-                counts[topic] -= excess
-        excess = sum(counts.values()) - self._max_rows
-        if excess > 0:
-            removed = self._db.execute(
-                "DELETE FROM features WHERE id IN (SELECT id FROM features ORDER BY id LIMIT ?) RETURNING topic",
-                (excess,),
-            ).fetchall()
-            for (topic,) in removed:
-                counts[topic] -= 1
-                if not counts[topic]:
-                    del counts[topic]
+                ).fetchall()
+                kept.remove(removed)
+        oldest = self._db.execute("SELECT id, topic, size_bytes FROM features ORDER BY id")
+        last_removed = None
+        while kept.size_bytes > self._bounds.size_bytes or kept.total_rows > self._bounds.rows:
+            last_removed, topic, size_bytes = oldest.fetchone()
+            kept.remove([(topic, size_bytes)])
+        oldest.close()
+        if last_removed is not None:
+            self._db.execute("DELETE FROM features WHERE id <= ?", (last_removed,))
 
     def query(self, topic: str, since_ms: int, limit: int) -> list[Feature]:
         """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put."""
@@ -252,6 +282,13 @@ class StoreDatabase:
                 (topic, since_ms, limit),
             ).fetchall()
         return [Feature(*row) for row in reversed(found)]
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many features are kept, and how many uploads are not forgotten yet."""
+        with self._clear_errors():
+            query = "SELECT (SELECT count(*) FROM features), (SELECT count(*) FROM outbox)"
+            features, uploads = self._db.execute(query).fetchone()
+        return features, uploads
 
     def uploads(self, after_seq: int, limit: int, max_bytes: int) -> list[Upload]:
         """Return outbox rows after `after_seq`, oldest first: at most `limit`, and one or what fits `max_bytes`."""

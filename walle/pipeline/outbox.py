@@ -31,6 +31,15 @@ class Outbox:
         """How many bytes are not forgotten yet."""
         return self._store.state.outbox_bytes
 
+    async def put(self, topic: str, payload: object) -> None:
+        """Store one upload durably: it is in the file when this returns.
+
+        Raises:
+            PayloadError, StoreError: as `FeatureStore.put` and `flush`.
+        """
+        await self._store.put(topic, payload)
+        await self._store.flush()
+
     async def batch(self, after_seq: int, limit: int) -> list[Upload]:
         """Return uploads after `after_seq`, oldest first, at most `limit`; they are durable here before they are seen.
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.database import Feature, Row, State, StoreDatabase, StoreError
+from walle.pipeline.database import Bounds, Feature, Row, State, StoreDatabase, StoreError
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
@@ -58,7 +58,7 @@ class FeatureStore:
         max_buffer_bytes: gathered bytes at which `put` waits for a transaction.
         max_outbox_bytes: bytes not yet acknowledged by the cloud at which `put` with upload waits for `Outbox.forget`.
             Nothing is dropped; while a device is offline for long its event stream stands still there.
-        max_rows_per_topic, max_rows: features kept; the oldest go in the transaction that exceeds it.
+        keep: how many features stay, uploaded or not; the oldest go first. The outbox keeps its own copy of an upload.
     """
 
     def __init__(
@@ -69,8 +69,7 @@ class FeatureStore:
         interval_s: float = 0.02,
         max_buffer_bytes: int = 4 << 20,
         max_outbox_bytes: int = 64 << 20,
-        max_rows_per_topic: int = 10_000,
-        max_rows: int = 100_000,
+        keep: Bounds | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.path = pathlib.Path(path)
@@ -80,9 +79,8 @@ class FeatureStore:
         self._interval_s = interval_s
         self._max_buffer_bytes = max_buffer_bytes
         self._max_outbox_bytes = max_outbox_bytes
-        self._max_rows_per_topic = max_rows_per_topic
-        self._max_rows = max_rows
-        self._clock: Clock = clock or SystemClock()
+        self._keep = keep or Bounds()
+        self.clock: Clock = clock or SystemClock()
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
         self._buffer: list[Row] = []
@@ -110,9 +108,7 @@ class FeatureStore:
         if self._thread is not None:
             raise StoreError(self.path, "was opened before; make another FeatureStore")
         self._thread = concurrent.futures.ThreadPoolExecutor(1, f"store {self.path.name}")
-        opening = self._in_thread(
-            lambda: StoreDatabase(self.path, max_rows_per_topic=self._max_rows_per_topic, max_rows=self._max_rows)
-        )
+        opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep))
         try:
             self._database = await asyncio.shield(opening)
         except BaseException:
@@ -197,9 +193,17 @@ class FeatureStore:
         return Put(topic, data, upload)
 
     async def put_all(
-        self, puts: Sequence[Put], *, position: int | None = None, resume_from: int | None = None
+        self,
+        puts: Sequence[Put],
+        *,
+        position: int | None = None,
+        resume_from: int | None = None,
+        since_s: float | None = None,
     ) -> None:
         """Gather the outputs of one event, and that it is done, as one: a transaction holds all of it or nothing.
+
+        `since_s` is when the event came, by the store's clock; None for now. It is the time that the rows bear, so that
+        the cloud can tell how old a feature is when it arrives.
 
         Waits while the buffer or the outbox is at its byte bound. Cancelled while it waits, it has put nothing.
 
@@ -208,7 +212,7 @@ class FeatureStore:
             StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
         """
         self._opened()
-        ts_ms = int(self._clock.time() * 1000)
+        ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
         came_from = -1 if position is None else position
         rows = [Row(put.topic, put.payload, ts_ms, came_from, put.upload) for put in puts]
         upload_bytes = sum(row.size_bytes for row in rows if row.upload)
@@ -229,6 +233,10 @@ class FeatureStore:
             self._start_timer(self._interval_s)
 
     async def _wait_for_room(self, upload_bytes: int) -> None:
+        if len(self._buffer) >= self._threshold:
+            await asyncio.sleep(
+                0
+            )  # lets a transaction that has ended give its room back, whoever calls without a pause
         waited = False
         while True:
             outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
@@ -304,7 +312,7 @@ class FeatureStore:
             self._timer = asyncio.create_task(self._write_later(delay_s))
 
     async def _write_later(self, delay_s: float) -> None:
-        await self._clock.sleep(delay_s)
+        await self.clock.sleep(delay_s)
         self._timer = None
         if not self._closing:
             self._start_writer()

@@ -17,6 +17,8 @@ from walle.pipeline.sequences import PageSequence, TimeSequence
 from walle.pipeline.store import FeatureStore, Put
 from walle.pipeline.trie import MAX_CONDITION_LENGTH, TriggerTrie
 
+_YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
+
 
 class PositionError(PipelineError):
     """A stream position that does not follow. Carries `position` and `last`, the position before it."""
@@ -109,7 +111,7 @@ class StreamEngine:
         self._matching: collections.deque[int] = collections.deque(maxlen=MAX_CONDITION_LENGTH - 1)
         self._last = store.resume_from - 1
         self._turn = asyncio.Lock()
-        self._unstored: tuple[list[Put], int, int] | None = None
+        self._unstored: tuple[list[Put], int, int, float] | None = None
         self._interrupted_at: int | None = None
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -155,6 +157,8 @@ class StreamEngine:
             StoreError: the outputs could not be put. They are kept, and the next call puts them first.
         """
         size_bytes = event.size_bytes()
+        if self.counts.events % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)
         async with self._turn:
             await self._put_unstored()
             if self._interrupted_at is not None:
@@ -178,7 +182,7 @@ class StreamEngine:
                 self._interrupted_at = position
                 puts = await self._run_all(tasks, trigger)
                 self._interrupted_at = None
-            self._unstored = puts, position, self._needed_from(position)
+            self._unstored = puts, position, self._needed_from(position), came_s
             await self._put_unstored()
 
     async def settle(self) -> None:
@@ -192,8 +196,8 @@ class StreamEngine:
 
     async def _put_unstored(self) -> None:
         if self._unstored is not None:
-            puts, position, resume_from = self._unstored
-            await self._store.put_all(puts, position=position, resume_from=resume_from)
+            puts, position, resume_from, came_s = self._unstored
+            await self._store.put_all(puts, position=position, resume_from=resume_from, since_s=came_s)
             self._unstored = None
 
     async def _run_all(self, tasks: list[str], trigger: Trigger) -> list[Put]:
