@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from walle.deploy.access import Access, Role
 from walle.deploy.journal import Transition
 from walle.deploy.monitor import Gate
 from walle.deploy.monitor_service import Totals
@@ -33,7 +34,7 @@ MAX_OUTCOMES_BYTES = 1 << 20
 
 
 class AccessError(DeployError):
-    """A caller who may not do this. `status` is 401 where nobody is known by the token, 403 where its role is too low."""
+    """A caller who may not do this. `status`: 401 where nobody is known by the token, 403 where its role is too low."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(status, why)
@@ -74,7 +75,7 @@ class _Strict(BaseModel):
 
 
 class PolicyBody(_Strict):
-    app_version: str = Field("", description="PEP 440 range such as '>=10,<11'; empty: every device")
+    app_version: str = Field(default="", description="PEP 440 range such as '>=10,<11'; empty: every device")
 
 
 class GateBody(_Strict):
@@ -92,8 +93,10 @@ class CreateBody(_Strict):
     task: str
     version: str = Field(description="such as v3; the tag task/v3 must have been pushed")
     policy: PolicyBody = PolicyBody()
-    beta: int | list[str] = Field(DEFAULT_BETA_COUNT, description="how many beta devices, or their ids; 0: no beta")
-    steps: list[float] = Field(list(DEFAULT_STEPS), description="shares of the gray steps, growing to 1")
+    beta: int | list[str] = Field(
+        default=DEFAULT_BETA_COUNT, description="how many beta devices, or their ids; 0: no beta"
+    )
+    steps: list[float] = Field(default=list(DEFAULT_STEPS), description="shares of the gray steps, growing to 1")
     gate: GateBody = GateBody()
 
     def to_request(self) -> ReleaseRequest:
@@ -110,6 +113,20 @@ class CreateBody(_Strict):
 
 class RollbackBody(_Strict):
     reason: str = ""
+
+
+def authorize_by(access: Access) -> Authorize:
+    """Return the check that lets those release who have the role `release` in the scenario."""
+
+    async def authorize(authorization: str, scenario: str) -> str:
+        identity = access.identify_header(authorization)
+        if identity is None:
+            raise AccessError(401, "this needs a token: send the header Authorization: Bearer TOKEN")
+        if identity.role(scenario) < Role.RELEASE:
+            raise AccessError(403, f"{identity.name} has no role release in scenario {scenario}")
+        return identity.name
+
+    return authorize
 
 
 def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize) -> APIRouter:

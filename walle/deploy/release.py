@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from walle.deploy.monitor import Gate
 from walle.deploy.policy import Policy
+from walle.deploy.task_config import NAME_RULE, is_name
 from walle.errors import DeployError
 
 DEFAULT_STEPS = (0.25, 0.5, 1.0)
@@ -25,8 +26,7 @@ MAX_BETA_DEVICES = 1000
 MAX_STEPS = 100
 MAX_REASON_CHARS = 500
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_VERSION = re.compile(r"v[0-9]{1,9}")
+_VERSION = re.compile(r"v[1-9][0-9]{0,8}")
 
 
 class ReleaseRequestError(DeployError):
@@ -171,10 +171,8 @@ class ReleaseRequest:
 
     def __post_init__(self) -> None:
         for field in ("scenario", "task"):
-            if not _NAME.fullmatch(getattr(self, field)):
-                raise ReleaseRequestError(
-                    field, f"{getattr(self, field)[:100]!r} is no name (letters, digits, '.', '_' and '-')"
-                )
+            if not is_name(getattr(self, field)):
+                raise ReleaseRequestError(field, f"{getattr(self, field)[:100]!r} is no name ({NAME_RULE})")
         if not _VERSION.fullmatch(self.version):
             raise ReleaseRequestError(
                 "version", f"{self.version[:100]!r} is no version; tag the task as {self.task}/v1"

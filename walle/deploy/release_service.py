@@ -412,17 +412,22 @@ class ReleaseService:
         full = [release for release in releases if release.state is State.FULL]
         active = next((release for release in releases if release.state.under_way), None)
         plan = plan_row(task, full, active, self._cdn_url)
-        now_s = self._clock.time()
         row = self._rows.get(task)
-        if row is not None and row.expires_s - now_s > self._lifetime_s / 2 and (kept := plan.keeps(row)) is not None:
-            row = kept
-        elif row is None and not plan.lanes and plan.candidate is None:
+        if row is None and not plan.lanes and plan.candidate is None:
             return  # no device ever heard of it
+        kept = plan.keeps(row) if row is not None and self._stands(row) else None
+        if kept is not None:
+            row = kept
         else:
             first_serial = await self._journal.draw("serial", plan.serials)
-            row = plan.sign(self._world.sign, first_serial, int(now_s + self._lifetime_s))
+            row = plan.sign(self._world.sign, first_serial, int(self._clock.time() + self._lifetime_s))
         await self._journal.save_row(row)
         self._rows[task] = row
+
+    def _stands(self, row: TaskRow) -> bool:
+        """Tell whether a row's signatures are far from expiry, and by the present key: signing is deterministic."""
+        lasts_s = row.expires_s - self._clock.time()
+        return lasts_s > self._lifetime_s / 2 and self._world.sign(row.removal) == row.removal
 
     async def _publish_table(self) -> None:
         generation = await self._journal.draw("generation")

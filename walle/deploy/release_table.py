@@ -9,8 +9,8 @@ versions of a row change, or its directives near expiry, all of them are signed 
 is above everything signed before: a rollback reaches every device, and an old candidate moves no device that left it.
 Within a row, serials grow from the oldest lane to the candidate, the way devices normally move; for moves the other way
 (a device that left the release's policy) each lane also has a `back` directive with a serial above the candidate's,
-and the removal stands above them all. A device that goes back and then belongs forward again waits for the next signing.
-A device that never saw what replaced an old directive could still be replayed that directive until it expires.
+and the removal stands above them all. A device that goes back and then belongs forward again waits for the next
+signing. A device that never saw what replaced an old directive could still be replayed that directive until it expires.
 """
 
 import dataclasses
