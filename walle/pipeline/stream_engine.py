@@ -156,6 +156,7 @@ class StreamEngine:
                 `store.resume_from` with a new engine.
             StoreError: the outputs could not be put. They are kept, and the next call puts them first.
         """
+        came_s = self._store.clock.time()
         size_bytes = event.size_bytes()
         if self.counts.events % _YIELD_EVERY == 0:
             await asyncio.sleep(0)
