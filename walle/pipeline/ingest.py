@@ -149,6 +149,8 @@ class Ingest:
         try:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
+            # 32 MB: moving the log into the file holds commits up for milliseconds, so it should be rare.
+            database.execute("PRAGMA wal_autocheckpoint = 8000")
             self._check_format(database)
             with _transaction(database):
                 for statement in _SCHEMA.split(";"):
