@@ -336,9 +336,10 @@ class Staging:
         return self.seal(entry)
 
     def assemble(self, envelope: bytes, entries: Iterable[FileEntry]) -> Path:
-        """Lay out the files from sealed blobs, sync all of it, and return their folder.
+        """Lay out the files from sealed blobs, sync them, and return their folder.
 
-        The blobs stay until `Installed.adopt`, so that a try which ends before that costs no second pull.
+        The blobs stay until `Installed.adopt`, so that a try which ends before that costs no second pull. It syncs the
+        folder above, too.
         """
         files = self.folder / "files"
         _remove(files)
@@ -350,7 +351,6 @@ class Staging:
         _write_file(self.folder / "manifest", envelope)
         for root, _, _ in os.walk(files):
             _sync_folder(Path(root))
-        _sync_folder(self.folder)
         return files
 
     def discard(self) -> None:
