@@ -243,6 +243,21 @@ async def test_outputs_that_wait_for_room_outlive_a_cancelled_call(tmp_path: pat
 
 
 @pytest.mark.asyncio
+async def test_outputs_bear_the_time_at_which_their_event_came(tmp_path: pathlib.Path) -> None:
+    clock = ManualClock(100.0)
+
+    async def slow(task: str, trigger: Trigger) -> TaskOutput:
+        await clock.advance(2.0)
+        return TaskOutput(1)
+
+    async with FeatureStore(tmp_path / "features.db", clock=clock) as store:
+        engine = StreamEngine(store, slow)
+        engine.add_task("t", ["click"])
+        await engine.on_event(VISIT[2])
+        assert [feature.ts_ms for feature in await store.query("t")] == [100_000]
+
+
+@pytest.mark.asyncio
 async def test_a_source_that_never_pauses_lets_others_run(store: FeatureStore) -> None:
     engine = StreamEngine(store, summarise)
     turns = 0

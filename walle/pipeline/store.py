@@ -234,9 +234,8 @@ class FeatureStore:
 
     async def _wait_for_room(self, upload_bytes: int) -> None:
         if len(self._buffer) >= self._threshold:
-            await asyncio.sleep(
-                0
-            )  # lets a transaction that has ended give its room back, whoever calls without a pause
+            # Lets a transaction that has ended give its room back, where the caller never pauses.
+            await asyncio.sleep(0)
         waited = False
         while True:
             outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
