@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
 import random
 import shutil
 import threading
@@ -671,6 +672,14 @@ async def test_a_removal_holds_though_the_task_does_not_end_well(tmp_path: Path)
 
 
 @pytest.mark.asyncio
+async def test_no_directive_is_believed_before_the_serials_are_known(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    first, _ = await _two_versions(tmp_path / "agent", cloud)
+    with pytest.raises(RuntimeError, match="start the agent first"):
+        await Device(tmp_path / "agent", cloud).agent.handle([first])
+
+
+@pytest.mark.asyncio
 async def test_one_bad_directive_does_not_hold_up_the_others(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
@@ -793,6 +802,12 @@ async def _leave(device: Device, _: Mapping[str, Directive]) -> None:
 ACTS = {"update": (_update, "v3"), "rollback": (_roll_back, "v1"), "removal": (_drop, ""), "revert": (_leave, "v1")}
 
 
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Syncing is what `FaultyDisk` keeps account of; the real disk need not wait for it a thousand times."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[CloudFiles, Path, dict[str, Directive]]:
     """A device's folder with v2 active and v1 previous, and what may be asked of it next."""
@@ -814,6 +829,7 @@ def _assert_whole(device: Device, old: str, new: str) -> None:
     assert device.running.get(TASK, {}) == {"": {}, "v1": FILES["v1"], "v2": FILES["v2"], "v3": V3}[version]
 
 
+@pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("mode", ["kept", "lost", "torn"])
 @pytest.mark.parametrize("act", ACTS)
 def test_a_power_cut_at_any_step_leaves_the_old_version_or_the_new_one_whole(
@@ -856,6 +872,7 @@ async def _run(work: Awaitable[object]) -> None:
     await work
 
 
+@pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("mode", ["lost", "torn"])
 def test_a_power_cut_at_any_step_of_a_first_install_leaves_nothing_or_all(tmp_path: Path, mode: str) -> None:
     cloud = CloudFiles()
@@ -885,6 +902,7 @@ async def _start_and_handle(folder: Path, cloud: CloudFiles, directive: Directiv
     return device
 
 
+@pytest.mark.usefixtures("no_sync")
 def test_a_power_cut_at_any_step_of_a_recovery_is_recovered_from(
     tmp_path: Path, prepared: tuple[CloudFiles, Path, dict[str, Directive]]
 ) -> None:
@@ -905,6 +923,7 @@ def test_a_power_cut_at_any_step_of_a_recovery_is_recovered_from(
     assert step > 5
 
 
+@pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("act", ACTS)
 def test_a_disk_that_is_full_from_any_step_on_keeps_a_whole_version_and_nothing_half_done(
     tmp_path: Path, prepared: tuple[CloudFiles, Path, dict[str, Directive]], act: str

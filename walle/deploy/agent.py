@@ -114,6 +114,7 @@ class Agent:
         self._on_remove = on_remove
         self._jitter_s = jitter_s
         self._random = random_source or random.Random()
+        self._is_started = False
         self._states: dict[str, TaskState] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of tasks in signed directives only
         self._newest: dict[str, int] = {}  # task → highest serial that a call is working on
@@ -136,6 +137,7 @@ class Agent:
                     await to_the_end(self._recover(task))
                 except (OSError, TaskNameError) as error:
                     _log.warning("what is installed of %s cannot be read and is not run: %s", task, error)
+        self._is_started = True
 
     async def handle(self, directives: Sequence[Directive]) -> list[DeployError]:
         """Carry out `directives`; return why those that were not carried out were not, one error for each.
@@ -144,6 +146,8 @@ class Agent:
         an old one - is not told: no release should fail by it. Cancellation leaves each task at its old version or its
         new one.
         """
+        if not self._is_started:
+            raise RuntimeError("start the agent first: before that it knows neither what is installed nor any serial")
         async with asyncio.TaskGroup() as group:
             handling = [group.create_task(self._handle_one(directive)) for directive in directives]
         return [error for error in (task.result() for task in handling) if error is not None]
