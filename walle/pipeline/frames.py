@@ -148,9 +148,11 @@ class Encoder:
 
 
 class Decoder:
-    """Bytes of one connection, in chunks of any size, to messages. Holds at most one frame and one chunk.
+    """Bytes of one connection, in chunks of any size, to messages.
 
-    `max_body_bytes` may be changed between calls: a server trusts a stranger with less than a device it knows.
+    Holds what was added and not yet taken, at most one unfinished frame besides. `add` and `next` let a reader stop
+    between frames: few bytes may unpack to many. `max_body_bytes` may be changed between calls: a server trusts a
+    stranger with less than a device it knows.
     """
 
     def __init__(
@@ -159,36 +161,52 @@ class Decoder:
         self.max_body_bytes = max_body_bytes
         self._decompressor = decompressor or zstandard.ZstdDecompressor()
         self._buffer = bytearray()
+        self._at = 0  # where the next frame begins
         self._error: FrameError | None = None
 
     def feed(self, data: bytes) -> list[protocol.Frame]:
         """Return the messages that are complete with `data`.
 
         Raises:
+            FrameError: as `next`.
+        """
+        self.add(data)
+        frames = []
+        while (frame := self.next()) is not None:
+            frames.append(frame)
+        return frames
+
+    def add(self, data: bytes) -> None:
+        """Take bytes in, for `next` to read."""
+        if self._error is None:
+            del self._buffer[: self._at]
+            self._at = 0
+            self._buffer += data
+
+    def next(self) -> protocol.Frame | None:
+        """Return the next message, None where it has not all come yet.
+
+        Raises:
             FrameError: what came is no frame. The stream has lost its place: every later call raises the same.
         """
         if self._error is not None:
             raise self._error
-        buffer = self._buffer
-        buffer += data
-        frames = []
-        at, size = 0, len(buffer)
+        start = self._at + _HEADER.size
+        if len(self._buffer) < start:
+            return None
         try:
-            while size - at >= _HEADER.size:
-                length, number, flags, dictionary = _HEADER.unpack_from(buffer, at)
-                kind = self._check_header(length, number, flags, dictionary)
-                end = at + _HEADER.size + length
-                if end > size:
-                    break
-                body = bytes(buffer[at + _HEADER.size : end])
-                frames.append(kind.unpack(self._decompress(kind, body) if flags else body))
-                at = end
+            length, number, flags, dictionary = _HEADER.unpack_from(self._buffer, self._at)
+            kind = self._check_header(length, number, flags, dictionary)
+            if len(self._buffer) < start + length:
+                return None
+            body = bytes(self._buffer[start : start + length])
+            frame = kind.unpack(self._decompress(kind, body) if flags else body)
         except FrameError as error:
             self._error = error
-            buffer.clear()
+            self._buffer.clear()
             raise
-        del buffer[:at]
-        return frames
+        self._at = start + length
+        return frame
 
     def _check_header(self, length: int, number: int, flags: int, dictionary: int) -> _Kind:
         kind = _BY_NUMBER.get(number)

@@ -240,34 +240,32 @@ class TunnelClient:
     async def _one_connection(self) -> None:
         link = _Link(self._clock)
         try:
-            try:
-                async with asyncio.timeout(self._connect_s):
-                    await asyncio.get_running_loop().create_connection(
-                        lambda: link, *self._address, ssl=self._ssl_context, ssl_shutdown_timeout=_CLOSE_S
-                    )
-                    hello = protocol.Hello(self._device_id, self._outbox.epoch, self._token)
-                    link.write(self._encoder.encode(hello))
-                    welcome = await link.welcome()
-            except TimeoutError:
-                host, port = self._address
-                raise TunnelClosedError(f"no Welcome from {host}:{port} within {self._connect_s} s") from None
-            self.connections += 1
-            link.acked = welcome.acked
-            link.ack_came.set()
-            self._link = link
-            self._pulse()
-            await _first(
-                self._stop.wait(),
-                link.over(),
-                self._upload(link, welcome.window),
-                self._forget(link),
-                self._keep_alive(link),
-            )
+            await _first(self._stop.wait(), self._serve(link))
             await link.close()
         finally:
             link.abort()
             self._link = None
             self._pulse()
+
+    async def _serve(self, link: "_Link") -> None:
+        """Connect, and carry what there is until the link ends, which raises why."""
+        try:
+            async with asyncio.timeout(self._connect_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: link, *self._address, ssl=self._ssl_context, ssl_shutdown_timeout=_CLOSE_S
+                )
+                hello = protocol.Hello(self._device_id, self._outbox.epoch, self._token)
+                link.write(self._encoder.encode(hello))
+                welcome = await link.welcome()
+        except TimeoutError:
+            host, port = self._address
+            raise TunnelClosedError(f"no Welcome from {host}:{port} within {self._connect_s} s") from None
+        self.connections += 1
+        link.acked = welcome.acked
+        link.ack_came.set()
+        self._link = link
+        self._pulse()
+        await _first(link.over(), self._upload(link, welcome.window), self._forget(link), self._keep_alive(link))
 
     async def _upload(self, link: "_Link", window: int) -> None:
         sent = link.acked

@@ -29,6 +29,8 @@ from walle.pipeline.frames import MAX_BODY_BYTES, Decoder, Encoder, FrameError
 log = logging.getLogger(__name__)
 
 _STRANGER_BODY_BYTES = 4096  # a Hello needs no more
+_HANDFUL = 256  # uploads of a connection that enter the queue at once, before a look at whether it is full
+_HANDFUL_BYTES = 256 << 10
 
 
 class TunnelServerError(PipelineError):
@@ -249,7 +251,7 @@ class TunnelServer:
         return len(self._queue) >= self.limits.queue_uploads or self._queued_bytes >= self.limits.queue_bytes
 
     def enqueue(self, uploads: list[Received], connection: "_Connection") -> None:
-        """Take what one read of a connection brought, and stop reading it while the queue is full."""
+        """Take a handful of a connection's uploads, and hold the connection while the queue is full."""
         self._queue.extend(uploads)
         self._queued_bytes += sum(len(received.payload) for received in uploads)
         self.counts.uploads += len(uploads)
@@ -370,11 +372,17 @@ class _Connection(asyncio.Protocol):
             return
         if self._writable.is_set():
             self._since_s = server.clock.monotonic()
+        self._decoder.add(data)
+        self._take()
+
+    def _take(self) -> None:
+        """Take the frames that have come, up to where the connection is held: a few bytes may unpack to many."""
+        server = self._server
         received_ms = int(server.clock.time() * 1000)
         uploads: list[Received] = []
-        duplicates = 0
+        size_bytes = duplicates = 0
         try:
-            for frame in self._decoder.feed(data):
+            while self._holds == 0 and (frame := self._decoder.next()) is not None:
                 if type(frame) is protocol.Upload and self._state is _State.OPEN:
                     if frame.seq < self._due:
                         duplicates += 1
@@ -384,6 +392,10 @@ class _Connection(asyncio.Protocol):
                     self._due += 1
                     what = (frame.seq, frame.topic, frame.payload, frame.sent_ms, received_ms)
                     uploads.append(Received(self.device_id, self.epoch, *what))
+                    size_bytes += len(frame.payload)
+                    if size_bytes >= _HANDFUL_BYTES or len(uploads) >= _HANDFUL:
+                        server.enqueue(uploads, self)
+                        uploads, size_bytes = [], 0
                 elif not self._on_other(frame):
                     break
         except FrameError as error:
@@ -423,7 +435,9 @@ class _Connection(asyncio.Protocol):
         self._holds -= 1
         if self._holds == 0 and not self._is_closed:
             self._since_s = self._server.clock.monotonic()  # it was we who did not listen
-            self._transport.resume_reading()
+            self._take()
+            if self._holds == 0 and not self._is_closed:
+                self._transport.resume_reading()
 
     def check_patience(self, now_s: float) -> None:
         """Hang up on a device that has been silent, or has not read, for too long."""
