@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _LATENCIES_KEPT = 10_000
+_FAILURES_TO_REVERT = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +81,13 @@ class DeviceCounts:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Active:
-    """A task version in use: where its files are and what its manifest says."""
+    """A task version in use: where its files are, what its manifest says, and how it does."""
 
     files: Path
     manifest: Manifest
+    failures_in_a_row: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,11 +277,20 @@ class Device:
             )
         except Exception as error:
             self.agent.count_run(task, active.manifest.version, ok=False, error=str(error))
+            self._note_failure(task, active, error)
             raise
+        active.failures_in_a_row = 0
         self.agent.count_run(task, active.manifest.version, ok=True)
         self.counts.produced += (output.output is not None) + len(output.puts)
         self.counts.to_feature_ms.append((self._clock.monotonic() - started_s) * 1000)
         return output
+
+    def _note_failure(self, task: str, active: _Active, error: Exception) -> None:
+        """Leave a version that does nothing but fail, without waiting for the cloud to see it."""
+        active.failures_in_a_row += 1
+        if active.failures_in_a_row == _FAILURES_TO_REVERT:
+            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {error}"
+            self._hold(self.agent.revert(task, reason, version=active.manifest.version), "revert")
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)
