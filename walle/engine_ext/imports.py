@@ -1,0 +1,145 @@
+"""What a task may import, and how its own modules load in a VM (§4.3).
+
+A task's modules live in a registry of their own, not in `sys.modules`, so that a task with a `random.py` does not
+change what the standard library imports; their `__builtins__` have a checking `__import__` and lack what reaches files
+or compiles code. Walle's own modules and the standard library import freely.
+
+This guards against mistakes and makes a task's needs explicit. It is no wall against an author who wants to break out
+of CPython: who may ship a task at all is settled by signatures.
+"""
+
+import builtins
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from walle.engine_ext.bytecode import load_code
+from walle.errors import VMError
+
+_STANDARD = """
+__future__ abc array base64 binascii bisect calendar cmath collections collections.abc colorsys contextlib copy csv
+dataclasses datetime decimal difflib enum fractions functools hashlib heapq hmac html itertools json keyword math
+numbers operator random re secrets statistics string struct textwrap time typing unicodedata urllib.parse uuid
+warnings weakref zlib zoneinfo
+"""
+_WALLE = frozenset({"walle.cv", "walle.nn", "walle.np"})
+
+# Full names of the modules that a task may import, beside its own.
+ALLOWED_IMPORTS = frozenset(_STANDARD.split()) | _WALLE
+
+_WITHHELD = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
+
+
+class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of the design
+    """A task's import of something that is neither its own nor on the list; `file` and `line` say where."""
+
+    def __init__(self, module: str, file: str, line: int) -> None:
+        super().__init__(
+            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv, walle.nn and "
+            f"walle.engine_ext.imports.ALLOWED_IMPORTS"
+        )
+        self.module = module
+        self.file = file
+        self.line = line
+
+
+class TaskModules:
+    """The modules of one task. `sources` maps dotted names to (is package, file, `.pyc` bytes)."""
+
+    def __init__(self, sources: Mapping[str, tuple[bool, str, bytes]]) -> None:
+        self._sources = sources
+        self._modules: dict[str, ModuleType] = {}
+        self._walle = ModuleType("walle")  # only what a task may see of it
+        self._builtins: dict[str, Any] = {
+            name: value for name, value in vars(builtins).items() if name not in _WITHHELD
+        }
+        self._builtins["__import__"] = self._import
+
+    def load(self, name: str) -> ModuleType:
+        """Return the task's module, run once; a module whose body fails is forgotten and may be tried again.
+
+        Raises:
+            KeyError: the task has no such module.
+            BytecodeError: the module's bytecode cannot be loaded.
+        """
+        if name in self._modules:
+            return self._modules[name]
+        is_package, file, data = self._sources[name]
+        parent, _, leaf = name.rpartition(".")
+        if parent:
+            self.load(parent)
+        module = ModuleType(name)
+        module.__file__ = file
+        module.__package__ = name if is_package else parent
+        module.__dict__["__builtins__"] = self._builtins
+        if is_package:
+            module.__path__ = []
+        code = load_code(data, file)
+        self._modules[name] = module
+        try:
+            _run(code, module.__dict__)
+        except BaseException:
+            del self._modules[name]
+            raise
+        if parent:
+            setattr(self._modules[parent], leaf, module)
+        return module
+
+    def clear(self) -> None:
+        """Empty the modules' namespaces, so that what they hold goes now."""
+        for module in self._modules.values():
+            module.__dict__.clear()
+        self._modules.clear()
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 -- the signature of __import__
+        locals: Mapping[str, Any] | None = None,  # noqa: A002, ARG002 -- the signature of __import__
+        fromlist: tuple[str, ...] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        if level:
+            name = self._absolute(name, globals or {}, level)
+        if name.partition(".")[0] in self._sources:
+            return self._import_own(name, fromlist or (), top=not level and not fromlist)
+        if name == "walle" or name.startswith("walle."):
+            return self._import_walle(name, fromlist or ())
+        if name not in ALLOWED_IMPORTS:
+            raise self._forbidden(name)
+        return _import(name, None, None, fromlist or (), 0)
+
+    def _absolute(self, name: str, namespace: Mapping[str, Any], level: int) -> str:
+        parts = str(namespace.get("__package__") or "").split(".")
+        if level > len(parts) or not parts[0]:
+            raise ImportError("relative import beyond the task's top level")
+        base = ".".join(parts[: len(parts) - level + 1])
+        return f"{base}.{name}" if name else base
+
+    def _import_own(self, name: str, fromlist: tuple[str, ...], *, top: bool) -> ModuleType:
+        if name not in self._sources:
+            raise ModuleNotFoundError(f"the task has no module {name!r}", name=name)
+        module = self.load(name)
+        for item in fromlist:
+            if f"{name}.{item}" in self._sources:
+                self.load(f"{name}.{item}")
+        return self.load(name.partition(".")[0]) if top else module
+
+    def _import_walle(self, name: str, fromlist: tuple[str, ...]) -> ModuleType:
+        names = [f"walle.{item}" for item in fromlist] if name == "walle" else [name]
+        for wanted in names or [name]:
+            if wanted not in _WALLE:
+                raise self._forbidden(wanted)
+            setattr(self._walle, wanted.removeprefix("walle."), _import(wanted, None, None, ("*",), 0))
+        return getattr(self._walle, name.removeprefix("walle.")) if fromlist and name != "walle" else self._walle
+
+    def _forbidden(self, name: str) -> ForbiddenImport:
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        return ForbiddenImport(name, frame.f_code.co_filename, frame.f_lineno)
+
+
+_import: Callable[..., Any] = builtins.__import__
+_run = exec  # a task's code runs in its module's namespace
