@@ -3,20 +3,23 @@
 Runs inside a VM, started by the boot code of `walle.engine_ext.vm`; light on imports, because every VM pays for them.
 """
 
-import importlib
-from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any
+from __future__ import annotations
 
+import gc
+import importlib
+
+from walle.engine_ext._core import Stopped
 from walle.engine_ext.imports import ForbiddenImport, TaskModules
+
+TYPE_CHECKING = False  # `typing` would double a VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any
 
 _MESSAGE_CHARS = 2_000
 _TRACEBACK_FRAMES = 40
 _CHAIN = 4
-
-
-class Stopped(BaseException):
-    """Raised in a call from outside: its deadline passed, its caller went away, or the VM was closed."""
 
 
 class Task:
@@ -32,6 +35,10 @@ class Task:
         """Return the module `main`, loaded at its first use."""
         return self._modules.load("main")
 
+    def clear(self) -> None:
+        """Forget the task's modules and what they hold."""
+        self._modules.clear()
+
 
 _tasks: list[Task] = []  # the VM's one task, once it has started
 
@@ -41,16 +48,23 @@ def task() -> Task:
     return _tasks[0]
 
 
-def dispatch_with(functions: dict[str, Callable[..., Any]]) -> Callable[[str, tuple[Any, ...]], Any]:
-    """Return the function that every call goes through; `functions` remembers what was found."""
+def wipe() -> None:
+    """Let go of all that is the task's, as the VM's last call: finalizers are the task's code, and may be stopped."""
+    _functions.clear()
+    for one in _tasks:
+        one.clear()
+    gc.collect()
 
-    def dispatch(name: str, args: tuple[Any, ...]) -> Any:
-        function = functions.get(name)
-        if function is None:
-            function = functions[name] = find(name)
-        return function(*args)
 
-    return dispatch
+_functions: dict[str, Callable[..., Any]] = {}  # what calls have named so far
+
+
+def dispatch(name: str, args: tuple[Any, ...]) -> Any:
+    """Run one call."""
+    function = _functions.get(name)
+    if function is None:
+        function = _functions[name] = find(name)
+    return function(*args)
 
 
 def find(name: str) -> Callable[..., Any]:
@@ -105,10 +119,9 @@ def describe(error: BaseException) -> dict[str, Any]:
     return description
 
 
-def start(config: Mapping[str, Any]) -> Callable[[str, tuple[Any, ...]], Any]:
-    """Set this VM's task and return its dispatcher."""
+def start(config: Mapping[str, Any]) -> None:
+    """Set this VM's task."""
     _tasks.append(Task(config))
-    return dispatch_with({})
 
 
 _OWN_FILES = frozenset({__file__, TaskModules.load.__code__.co_filename})

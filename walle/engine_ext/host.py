@@ -3,10 +3,14 @@
 Runs inside a VM. The VM's thread waits without its GIL; the call's deadline goes on.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.errors import VMError
+
+TYPE_CHECKING = False  # `typing` would double a VM's start-up time
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class HostError(VMError):

@@ -8,14 +8,19 @@ This guards against mistakes and makes a task's needs explicit. It is no wall ag
 of CPython: who may ship a task at all is settled by signatures.
 """
 
+from __future__ import annotations
+
 import builtins
 import sys
-from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
 
 from walle.engine_ext.bytecode import load_code
 from walle.errors import VMError
+
+TYPE_CHECKING = False  # `typing` would double a VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 _STANDARD = """
 __future__ abc array base64 binascii bisect calendar cmath collections collections.abc colorsys contextlib copy csv

@@ -31,9 +31,9 @@ sys.path[:] = config["stdlib"] + config["walle"]
 sys.dont_write_bytecode = True
 import walle.engine_ext
 walle.engine_ext.__path__[:] = config["engine_ext"]
-from walle.engine_ext.dispatch import Stopped, describe, start
+from walle.engine_ext.dispatch import Stopped, describe, dispatch, start
 sys.path[:] = config["stdlib"]
-dispatch = start(config)
+start(config)
 """
 
 

@@ -148,6 +148,23 @@ py::tuple ask_host(const py::str& name, const py::tuple& arguments) {
   return py::make_tuple(is_error, py::reinterpret_steal<py::object>(answer));
 }
 
+// Stopped(BaseException): raised in a call from outside. Made in C, so that making it runs no Python code.
+PyObject* make_stopped() {
+  static constexpr auto init = [](PyObject* self, PyObject* args, PyObject* keywords) -> int {
+    if (reinterpret_cast<PyTypeObject*>(PyExc_BaseException)->tp_init(self, args, keywords) != 0) return -1;
+    if (vm::Interpreter* here = vm::Interpreter::here()) here->raise_again();
+    return 0;
+  };
+  PyType_Slot slots[] = {{Py_tp_init, reinterpret_cast<void*>(+init)},
+                         {Py_tp_doc, const_cast<char*>("Raised in a call from outside: its time is up, its caller is gone, or the VM "
+                                                       "was closed.")},
+                         {0, nullptr}};
+  PyType_Spec spec{"walle.engine_ext._core.Stopped", 0, 0, Py_TPFLAGS_DEFAULT, slots};
+  PyObject* type = PyType_FromSpecWithBases(&spec, PyExc_BaseException);
+  if (type == nullptr) throw py::error_already_set();
+  return type;
+}
+
 }  // namespace
 
 void bind_vm(py::module_& module) {
@@ -179,6 +196,7 @@ void bind_vm(py::module_& module) {
       .def_property_readonly("calls", [](const VMHandle& self) { return self.vm().calls(); })
       .def_property_readonly("create_ms", [](const VMHandle& self) { return self.vm().create_ms(); });
 
+  module.attr("Stopped") = py::reinterpret_steal<py::object>(make_stopped());
   module.def("vm_set_empty_site", [](const py::bytes& code) { vm::set_empty_site(code); });
   module.def("vm_abandoned", &vm::Interpreter::abandoned, "Abandoned VM threads that are still busy.");
   module.def("vm_shut_down", [](double timeout) {

@@ -1,6 +1,8 @@
 #include "vm/interpreter.h"
 
 #include <marshal.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,6 +53,8 @@ Registry& registry() {
 }
 
 thread_local Interpreter* interpreter_of_thread = nullptr;
+
+std::atomic<int> parked_threads{0};  // by cut_loose; written in a signal handler
 
 // Runs a thread's body. When the main interpreter is finalized, CPython ends any thread that asks for a GIL by unwinding its
 // stack; such a thread is parked instead, because nothing above it may run any more.
@@ -221,8 +225,33 @@ int Interpreter::shut_down(std::chrono::nanoseconds timeout) {
   }
   for (const auto& vm : open) vm->close();
   int busy = 0;
-  for (const auto& vm : open) busy += !vm->join(std::max<std::chrono::nanoseconds>(until - Watchdog::Clock::now(), 0ns));
+  for (const auto& vm : open) {
+    if (vm->join(std::max<std::chrono::nanoseconds>(until - Watchdog::Clock::now(), 0ns))) continue;
+    ++busy;
+    vm->cut_loose();
+  }
   return busy;
+}
+
+// The thread is stuck in C code. Py_FinalizeEx would end its interpreter under it, which aborts the process or waits for
+// ever; deleting the interpreter's record hides it from that. Its threads are parked in a signal handler first, so that none
+// ever steps on what is deleted.
+void Interpreter::cut_loose() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::ended || thread_ == nullptr) return;
+  state_ = State::cut_loose;
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    parked_threads.fetch_add(1);
+    for (;;) pause();
+  };
+  sigaction(SIGURG, &action, nullptr);
+  const int expected = parked_threads.load() + 1 + stopper_;
+  // Both are alive: each takes the mutex once more before it ends.
+  pthread_kill(thread_handle_, SIGURG);
+  if (stopper_) pthread_kill(stopper_handle_, SIGURG);
+  for (int waited_ms = 0; parked_threads.load() < expected && waited_ms < 500; ++waited_ms) std::this_thread::sleep_for(1ms);
+  PyInterpreterState_Delete(PyThreadState_GetInterpreter(thread_));
 }
 
 // --- stopping ----------------------------------------------------------------------------------------------------------
@@ -242,7 +271,9 @@ void Interpreter::request_stop(const std::shared_ptr<Call>& call, Outcome reason
   });
   changed_.notify_all();  // it may be waiting for an answer
   if (std::exchange(stopper_, true)) return;
-  std::thread([self = shared_from_this(), call] { guard_thread([&] { self->press(call); }); }).detach();
+  std::thread stopper([self = shared_from_this(), call] { guard_thread([&] { self->press(call); }); });
+  stopper_handle_ = stopper.native_handle();
+  stopper.detach();
 }
 
 void Interpreter::give_up(Call& call) {
@@ -252,7 +283,7 @@ void Interpreter::give_up(Call& call) {
   broken_ = "the VM was abandoned: a call did not stop";
   call.answered = true;
   const std::string where = call.place.empty() ? "inside a C call that cannot be interrupted" : call.place;
-  call.mailbox->push({call.id, *call.stopping, {}, where, false});
+  if (call.mailbox) call.mailbox->push({call.id, *call.stopping, {}, where, false});
   refuse_queued(broken_);
 }
 
@@ -262,7 +293,9 @@ void Interpreter::press(const std::shared_ptr<Call>& call) {
   PyThreadState* state = PyThreadState_New(PyThreadState_GetInterpreter(thread_));
   auto pause_time = 1ms;
   std::unique_lock lock(mutex_);
+  const auto insist_at = Watchdog::Clock::now() + settings_.grace / 2;
   while (!call->ended) {
+    if (Watchdog::Clock::now() > insist_at) insist_ = true;
     lock.unlock();
     PyEval_RestoreThread(state);
     lock.lock();
@@ -289,6 +322,10 @@ void Interpreter::press(const std::shared_ptr<Call>& call) {
   changed_.notify_all();
 }
 
+void Interpreter::raise_again() {
+  if (insist_) PyThreadState_SetAsyncExc(thread_id_, stopped_);
+}
+
 // "file:line" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
 std::string Interpreter::place() {
   std::string innermost;
@@ -312,6 +349,7 @@ std::string Interpreter::place() {
 void Interpreter::thread_main() {
   const auto begin = Watchdog::Clock::now();
   std::string error;
+  thread_handle_ = pthread_self();
   thread_ = make_interpreter(error);
   if (thread_ == nullptr) {
     const std::lock_guard lock(mutex_);
@@ -374,16 +412,20 @@ std::shared_ptr<Interpreter::Call> Interpreter::next_call() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return state_ != State::open || !queue_.empty(); });
   if (state_ != State::open) return nullptr;
-  current_ = std::move(queue_.front());
+  auto call = std::move(queue_.front());
   queue_.pop_front();
-  if (current_->deadline) {
-    current_->alarm = Watchdog::instance().set(
-        Watchdog::Clock::now() + *current_->deadline, [self = shared_from_this(), call = current_] {
-          const std::lock_guard guard(self->mutex_);
-          self->request_stop(call, Outcome::deadline);
-        });
-  }
-  return current_;
+  make_current(call);
+  return call;
+}
+
+// With mutex_ held: from here on the call can be stopped.
+void Interpreter::make_current(const std::shared_ptr<Call>& call) {
+  current_ = call;
+  if (!call->deadline) return;
+  call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + *call->deadline, [self = shared_from_this(), call] {
+    const std::lock_guard guard(self->mutex_);
+    self->request_stop(call, Outcome::deadline);
+  });
 }
 
 void Interpreter::run_call(Call& call) {
@@ -402,7 +444,7 @@ Notice Interpreter::perform(Call& call) {
   PyObject* result = name != nullptr ? PyObject_CallFunctionObjArgs(dispatch_, name, arguments, nullptr) : nullptr;
   Py_XDECREF(name);
   Py_XDECREF(arguments);
-  if (result == nullptr) return failure(call);
+  if (result == nullptr) return failure(call.id);
   try {
     notice.value = from_python(result, port_, "result");
   } catch (const NotPlain& error) {
@@ -414,8 +456,8 @@ Notice Interpreter::perform(Call& call) {
   return notice;
 }
 
-Notice Interpreter::failure(Call& call) {
-  Notice notice{call.id, Outcome::failed, {}, "", true};
+Notice Interpreter::failure(std::uint64_t call_id) {
+  Notice notice{call_id, Outcome::failed, {}, "", true};
   PyObject* error = PyErr_GetRaisedException();
   PyObject* description = PyObject_CallFunctionObjArgs(describe_, error, nullptr);
   if (description != nullptr) {
@@ -440,6 +482,7 @@ void Interpreter::finish(Call& call, Notice notice) {
   {
     std::unique_lock lock(mutex_);
     call.ended = true;
+    insist_ = false;
     if (call.alarm) Watchdog::instance().clear(*call.alarm);
     was_stopped = call.stopping.has_value();
     if (was_stopped) {
@@ -454,11 +497,23 @@ void Interpreter::finish(Call& call, Notice notice) {
   Lender::current()->drain();
   const std::lock_guard lock(mutex_);
   notice.alive = state_ == State::open;
-  if (!call.answered) call.mailbox->push(std::move(notice));
+  if (!call.answered && call.mailbox) call.mailbox->push(std::move(notice));
 }
 
+// The task's own objects go first, in a call that the watchdog can stop, because their finalizers are the task's code.
 void Interpreter::tear_down() {
-  // The task's own objects go first, as a call that the watchdog can stop: their finalizers are the task's code.
+  const auto wipe = std::make_shared<Call>();
+  wipe->function = "walle.engine_ext.dispatch:wipe";
+  wipe->arguments.data = Tuple{};
+  wipe->deadline = settings_.grace;
+  if (dispatch_ != nullptr) {
+    {
+      const std::lock_guard lock(mutex_);
+      make_current(wipe);
+    }
+    Notice unsent = perform(*wipe);
+    finish(*wipe, std::move(unsent));
+  }
   Py_CLEAR(dispatch_);
   Py_CLEAR(describe_);
   Py_CLEAR(stopped_);

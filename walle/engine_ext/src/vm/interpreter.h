@@ -2,6 +2,7 @@
 // and run in order; each can be stopped from outside; the answers go to mailboxes.
 #pragma once
 #include <Python.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -62,13 +63,18 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   // The VM that this thread belongs to, or null.
   static Interpreter* here();
 
+  // On the VM's thread, as Stopped is made to be raised: where the task has had its time to clean up, the next Stopped is set
+  // already, so that whatever catches this one meets that one at its next jump or call.
+  void raise_again();
+
   static int abandoned();
-  // Closes every VM and waits for the threads; returns how many did not end in time. No VM is made afterwards.
+  // For the exiting process, from the main interpreter's thread: closes every VM, waits for the threads, and cuts those that
+  // do not end in time loose from the runtime; returns how many. No VM is made afterwards.
   static int shut_down(std::chrono::nanoseconds timeout);
 
  private:
   struct Call;
-  enum class State : std::uint8_t { starting, open, closing, given_up, ended };
+  enum class State : std::uint8_t { starting, open, closing, given_up, ended, cut_loose };
 
   Interpreter(Settings settings, const ArrayPort& port) : settings_(std::move(settings)), port_(port) {}
 
@@ -77,12 +83,14 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   std::shared_ptr<Call> next_call();
   void run_call(Call& call);
   Notice perform(Call& call);
-  Notice failure(Call& call);
+  Notice failure(std::uint64_t call_id);
   void finish(Call& call, Notice notice);
   void tear_down();
+  void cut_loose();
   void end_of_thread();
 
   // With mutex_ held.
+  void make_current(const std::shared_ptr<Call>& call);
   void request_stop(const std::shared_ptr<Call>& call, Outcome reason);
   void refuse_queued(const std::string& why);
   void give_up(Call& call);
@@ -98,12 +106,15 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   std::string broken_;  // why the boot failed
   std::deque<std::shared_ptr<Call>> queue_;
   std::shared_ptr<Call> current_;
+  std::atomic<bool> insist_ = false;  // the running call is to meet Stopped wherever it goes
+  pthread_t stopper_handle_ = {};
   bool stopper_ = false;  // a stopper thread has a thread state in this interpreter
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<double> create_ms_{0};
 
   // Written by the VM's thread before the first call.
   PyThreadState* thread_ = nullptr;
+  pthread_t thread_handle_ = {};
   unsigned long thread_id_ = 0;
   PyObject* dispatch_ = nullptr;
   PyObject* describe_ = nullptr;
