@@ -22,16 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-_STANDARD = """
-__future__ abc array base64 binascii bisect calendar cmath collections collections.abc colorsys contextlib copy csv
-dataclasses datetime decimal difflib enum fractions functools hashlib heapq hmac html itertools json keyword math
-numbers operator random re secrets statistics string struct textwrap time typing unicodedata urllib.parse uuid
-warnings weakref zlib zoneinfo
-"""
-_WALLE = frozenset({"walle.cv", "walle.nn", "walle.np"})
+# A name allows what lies below it: `collections` allows `collections.abc`.
+ALLOWED_IMPORTS = frozenset(
+    {
+        "abc", "array", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal",
+        "enum", "fractions", "functools", "hashlib", "heapq", "io", "itertools", "json", "math", "numbers", "operator",
+        "random", "re", "statistics", "string", "struct", "textwrap", "time", "types", "typing", "unicodedata", "zlib",
+        "__future__", "walle.np", "walle.cv", "walle.nn",
+    }
+)  # fmt: skip
 
-# Full names of the modules that a task may import, beside its own.
-ALLOWED_IMPORTS = frozenset(_STANDARD.split()) | _WALLE
+# What a task gets of a module that could otherwise reach files.
+_PARTS = {"io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET")}
 
 _WITHHELD = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
 
@@ -49,13 +51,19 @@ class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of
         self.line = line
 
 
+def is_allowed(name: str) -> bool:
+    """Whether a task may import the module of this full name."""
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in ALLOWED_IMPORTS for count in range(1, len(parts) + 1))
+
+
 class TaskModules:
     """The modules of one task. `sources` maps dotted names to (is package, file, `.pyc` bytes)."""
 
     def __init__(self, sources: Mapping[str, tuple[bool, str, bytes]]) -> None:
         self._sources = sources
         self._modules: dict[str, ModuleType] = {}
-        self._walle = ModuleType("walle")  # only what a task may see of it
+        self._facades: dict[str, ModuleType] = {"walle": ModuleType("walle")}  # only what a task may see of them
         self._builtins: dict[str, Any] = {
             name: value for name, value in vars(builtins).items() if name not in _WITHHELD
         }
@@ -111,8 +119,10 @@ class TaskModules:
             return self._import_own(name, fromlist or (), top=not level and not fromlist)
         if name == "walle" or name.startswith("walle."):
             return self._import_walle(name, fromlist or ())
-        if name not in ALLOWED_IMPORTS:
+        if not is_allowed(name):
             raise self._forbidden(name)
+        if name in _PARTS:
+            return self._part(name)
         return _import(name, None, None, fromlist or (), 0)
 
     def _absolute(self, name: str, namespace: Mapping[str, Any], level: int) -> str:
@@ -132,12 +142,23 @@ class TaskModules:
         return self.load(name.partition(".")[0]) if top else module
 
     def _import_walle(self, name: str, fromlist: tuple[str, ...]) -> ModuleType:
-        names = [f"walle.{item}" for item in fromlist] if name == "walle" else [name]
-        for wanted in names or [name]:
-            if wanted not in _WALLE:
-                raise self._forbidden(wanted)
-            setattr(self._walle, wanted.removeprefix("walle."), _import(wanted, None, None, ("*",), 0))
-        return getattr(self._walle, name.removeprefix("walle.")) if fromlist and name != "walle" else self._walle
+        facade = self._facades["walle"]
+        wanted = [f"walle.{item}" for item in fromlist] if name == "walle" else [name]
+        for full_name in wanted:
+            if not is_allowed(full_name):
+                raise self._forbidden(full_name)
+            top = full_name.split(".")[1]
+            setattr(facade, top, getattr(_import(full_name), top))
+        if name == "walle" or not fromlist:
+            return facade
+        return _import(name, None, None, fromlist)  # type: ignore[no-any-return]
+
+    def _part(self, name: str) -> ModuleType:
+        if name not in self._facades:
+            whole = _import(name)
+            part = self._facades[name] = ModuleType(name, whole.__doc__)
+            part.__dict__.update({item: getattr(whole, item) for item in _PARTS[name]})
+        return self._facades[name]
 
     def _forbidden(self, name: str) -> ForbiddenImport:
         frame = sys._getframe(2)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from walle.engine_ext.bytecode import TAG, BytecodeError, check_magic, compile_source
+from walle.engine_ext.bytecode import TAG, BytecodeError, compile_source, load_code
 from walle.errors import ConfigError
 
-type Sources = dict[str, tuple[bool, str, bytes]]  # dotted name → (is package, file as shown, .pyc bytes)
+type Sources = dict[str, tuple[bool, str, bytes]]  # dotted name → (is package, file as tracebacks show it, .pyc bytes)
 
 _RESOURCES = "resources"  # holds no code
 _MAX_CODE_BYTES = 64 << 20
@@ -46,7 +46,7 @@ class TaskFiles:
 
     @property
     def prefix(self) -> str:
-        """What the file names of the task's own code begin with, in tracebacks."""
+        """What the paths of the task's files begin with in messages."""
         return f"{self.folder}{os.sep}" if self.folder else f"{self.name}/"
 
     @property
@@ -130,7 +130,7 @@ def read_sources(task: TaskFiles) -> Sources:
         if path.endswith(".py"):
             data = compile_source(data, shown)
         else:
-            check_magic(data, task.prefix + path)
+            shown = load_code(data, task.prefix + path).co_filename
         is_package = dotted.rpartition(".")[2] == "__init__"
         sources[dotted.removesuffix(".__init__") if is_package else dotted] = (is_package, shown, data)
     for dotted in list(sources):  # folders without __init__ are packages too

@@ -174,17 +174,18 @@ class VM:
     def __init__(self, task: TaskLike, *, name: str = "", grace_s: float = GRACE_S) -> None:
         files = task_files(task, name)
         self.name = files.name
+        sources = read_sources(files)
         config = {
             "name": files.name,
             "folder": str(files.folder or ""),
             "files": {path: bytes(data) for path, data in files.files.items() if not path.endswith((".py", ".pyc"))},
-            "modules": read_sources(files),
+            "modules": sources,
             "stdlib": _stdlib_paths(),
             "walle": [str(Path(path).parent) for path in walle.__path__],
             "engine_ext": _ENGINE_PATHS,
         }
         try:
-            self._core = _core.VM(files.name, _BOOT_CODE, config, files.prefix, grace_s)
+            self._core = _core.VM(files.name, _BOOT_CODE, config, {file for _, file, _ in sources.values()}, grace_s)
         except RuntimeError as error:
             raise VMError(f"task {files.name}: {error}") from error
 

@@ -43,7 +43,9 @@ bool take_array(PyObject* object, Tensor& tensor) {
     tensor = handle.cast<Tensor&>();
   } else if (PyObject_CheckBuffer(object)) {
     try {
-      tensor = tensor_from_buffer(handle);
+      // A face over a Tensor, such as walle.np.ndarray, shows it here, so that engine memory is known as such.
+      const py::object inner = py::getattr(handle, "__walle_tensor__", py::none());
+      tensor = py::isinstance<Tensor>(inner) ? inner.cast<Tensor&>() : tensor_from_buffer(handle);
     } catch (py::error_already_set& error) {
       error.restore();
       return false;
@@ -103,9 +105,9 @@ const char* outcome_name(vm::Outcome outcome) {
 // What Python holds: dropping it closes the VM.
 class VMHandle {
  public:
-  VMHandle(const std::string& name, const py::bytes& boot, py::handle config, const std::string& task_prefix, double grace) {
+  VMHandle(const std::string& name, const py::bytes& boot, py::handle config, std::unordered_set<std::string> task_files, double grace) {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) throw std::runtime_error("a VM can only be made by the main interpreter");
-    vm::Settings settings{name, boot, read_value(config, "config"), task_prefix,
+    vm::Settings settings{name, boot, read_value(config, "config"), std::move(task_files),
                           std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace))};
     vm_ = vm::Interpreter::start(std::move(settings), kPort);
   }
@@ -174,8 +176,8 @@ void bind_vm(py::module_& module) {
       .def("drain", &drain, "Notices so far: (call id, outcome, value, text, whether the VM is alive).");
 
   py::class_<VMHandle>(module, "VM")
-      .def(py::init<const std::string&, const py::bytes&, py::handle, const std::string&, double>(), py::arg("name"), py::arg("boot"),
-           py::arg("config"), py::arg("task_prefix"), py::arg("grace"))
+      .def(py::init<const std::string&, const py::bytes&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"), py::arg("boot"),
+           py::arg("config"), py::arg("task_files"), py::arg("grace"))
       .def("submit",
            [](const VMHandle& self, std::shared_ptr<vm::Mailbox> mailbox, std::uint64_t call_id, const std::string& function,
               const py::tuple& arguments, std::optional<double> deadline) {

@@ -335,7 +335,7 @@ std::string Interpreter::place() {
     const std::string file = attribute_text(reinterpret_cast<PyObject*>(code), "co_filename");
     std::string here = file + ":" + std::to_string(PyFrame_GetLineNumber(frame));
     Py_DECREF(code);
-    const bool own = !settings_.task_prefix.empty() && file.starts_with(settings_.task_prefix);
+    const bool own = settings_.task_files.contains(file);
     if (innermost.empty() || own) innermost = std::move(here);
     PyFrameObject* outer = own ? nullptr : PyFrame_GetBack(frame);
     Py_DECREF(frame);

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 
 #include "vm/channel.h"
 #include "vm/mailbox.h"
@@ -26,7 +27,7 @@ struct Settings {
   std::string name;
   std::string boot;
   Value config;
-  std::string task_prefix;  // file names of the task's own code begin with it
+  std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
   std::chrono::milliseconds grace{250};  // from the wish to stop to giving the VM up
 };
 
