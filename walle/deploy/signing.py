@@ -1,7 +1,8 @@
 """Who may say what a device runs: Ed25519 keys in two roles, after The Update Framework (docs/adr/0010-two-keys.md).
 
-The bundle key signs manifests: it stays where versions are made, and may be offline. The release key signs directives: it
-is online, and can only choose among versions that the bundle key signed. A device holds the public halves (`TrustedKeys`).
+The bundle key signs manifests: it stays where versions are made, and may be offline. The release key signs directives:
+it is online, and can only choose among versions that the bundle key signed. A device holds the public halves
+(`TrustedKeys`).
 
 A manifest's signature covers `MANIFEST_DOMAIN` and the payload, a directive's covers `Directive.signed_bytes()`, which
 begins with a bracket: neither can pass for the other, even where one key has both roles. Expiry, serials and whether a
@@ -11,8 +12,6 @@ manifest is the one a directive meant are the agent's to judge.
 import base64
 import dataclasses
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from walle.deploy.files import replace_file
 from walle.errors import ConfigError, DeployError
 from walle.protocol import Directive, Envelope, Manifest, ProtocolError
 
@@ -75,16 +75,7 @@ class Signer:
     def save(self, path: Path) -> None:
         """Write the key as PEM, readable by its owner alone; at every instant `path` holds the old key or this one."""
         pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp makes it 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(pem)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, pem, mode=0o600)
 
     def sign_manifest(self, manifest: Manifest) -> Envelope:
         """Return `manifest` as bytes with this key's signature over them; for the bundle role."""
@@ -140,7 +131,7 @@ class TrustedKeys:
         """Return the manifest in an envelope that a bundle key signed.
 
         Raises:
-            SignatureError: the bytes are no envelope, no trusted bundle key signed them, or what was signed is no manifest.
+            SignatureError: the bytes are no envelope, no trusted bundle key signed them, or no manifest was signed.
         """
         try:
             envelope = Envelope.from_bytes(envelope_bytes)

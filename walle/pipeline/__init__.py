@@ -1,1 +1,53 @@
-"""The data pipeline (§5): events, sequences, trigger trie, feature store, tunnel."""
+"""The data pipeline (§5): events, sequences, trigger trie, stream tasks, feature store, tunnel.
+
+Names are loaded when they are first used: a task VM that imports `walle.pipeline.stream` pays for neither asyncio nor
+SQLite.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from walle.pipeline.event_log import EventLog
+    from walle.pipeline.events import Event
+    from walle.pipeline.ingest import Ingest
+    from walle.pipeline.outbox import Outbox
+    from walle.pipeline.store import FeatureStore
+    from walle.pipeline.stream_engine import StreamEngine
+    from walle.pipeline.trie import TriggerTrie
+    from walle.pipeline.tunnel_client import TunnelClient
+    from walle.pipeline.tunnel_server import TunnelServer
+
+_HOMES = {
+    "Event": "events",
+    "EventLog": "event_log",
+    "FeatureStore": "store",
+    "Ingest": "ingest",
+    "Outbox": "outbox",
+    "StreamEngine": "stream_engine",
+    "TriggerTrie": "trie",
+    "TunnelClient": "tunnel_client",
+    "TunnelServer": "tunnel_server",
+}
+
+__all__ = [
+    "Event",
+    "EventLog",
+    "FeatureStore",
+    "Ingest",
+    "Outbox",
+    "StreamEngine",
+    "TriggerTrie",
+    "TunnelClient",
+    "TunnelServer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"walle.pipeline.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'walle.pipeline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,48 @@
+# Walle's chores. `make` lists them; `make demo` and `make test` set everything up first.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+NATIVE := CMakeLists.txt $(shell find walle/engine_ext/src -type f 2>/dev/null)
+TEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-cpp lint format figures clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml scripts/setup.sh $(NATIVE)
+	@sh scripts/setup.sh $(VENV)
+	@touch $(STAMP)
+
+setup: $(STAMP)  ## make .venv: Python packages, CMake, ninja, and the native core
+
+demo: $(STAMP)  ## ship the IPV task to a fleet of devices on this machine and watch its features come back
+	@$(BIN)/walle demo $(DEMO_ARGS)
+
+test: $(STAMP) test-cpp  ## pass every test, C++ ones under ASan and UBSan
+	@$(BIN)/python -m pytest $(TEST_ARGS)
+
+test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
+	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DWALLE_MODULE=OFF -DWALLE_TESTS=ON -DWALLE_SANITIZE=address,undefined > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
+	@$(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
+	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+
+lint: $(STAMP)  ## ruff, mypy, import-linter, clang-format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format --dry-run --Werror
+
+format: $(STAMP)  ## rewrite sources as lint wants them
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format -i
+
+figures: $(STAMP)  ## measure every figure that exists so far, on this machine, into out/
+	@$(BIN)/walle figures
+
+clean:  ## remove everything that setup, demo, test and figures made
+	rm -rf $(VENV) build out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache walle/engine_ext/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,125 @@
+"""Who plays a device's user in the demo: a shopper with generated events, or with the events of a log."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from apps.ipv.generator import ShoppingEvents, event_bytes
+from apps.ipv.shopper import Shopper
+from walle.clock import SystemClock
+from walle.device import Device
+from walle.errors import ConfigError
+from walle.pipeline.event_log import EventLog
+from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
+
+_ROUND_GAP_MS = 3_600_000  # between two rounds of a log
+
+
+class ShopperDriver:
+    """One user. Counts what the user did, and the raw bytes of each page visit (compact JSON of its events)."""
+
+    def __init__(self, device: Device, shopper: Shopper, client: httpx.AsyncClient, meter: "_Meter") -> None:
+        self._device = device
+        self._shopper = shopper
+        self._client = client
+        self._meter = meter
+
+    async def run(self) -> None:
+        try:
+            await self._shopper.run()
+        finally:
+            await self._client.aclose()
+
+    def stop(self) -> None:
+        self._shopper.stop()
+
+    def counts(self) -> dict[str, Any]:
+        counts = self._shopper.counts
+        return {
+            "events": counts.events,
+            "exits": counts.exits,
+            "requests": counts.requests,
+            "failed_requests": counts.failed,
+            "visits": self._meter.visits,
+            "visit_events": self._meter.visit_events,
+            "visit_bytes": self._meter.visit_bytes,
+        }
+
+
+class _Meter:
+    """Stands between shopper and device and adds up the raw events of finished page visits."""
+
+    def __init__(self, device: Device) -> None:
+        self.visits = self.visit_events = self.visit_bytes = 0
+        self._device = device
+        self._open: dict[str, tuple[int, int]] = {}  # page → events and bytes since its enter
+
+    async def on_event(self, event: Event, position: int) -> None:
+        size_bytes = event_bytes(event)
+        if event.event_id == PAGE_ENTER:
+            self._open[event.page_id] = (0, 0)
+        if event.page_id in self._open:
+            events, total = self._open[event.page_id]
+            self._open[event.page_id] = (events + 1, total + size_bytes)
+        await self._device.on_event(event, position)
+        if event.event_id == PAGE_EXIT and event.page_id in self._open:
+            events, total = self._open.pop(event.page_id)
+            self.visits += 1
+            self.visit_events += events
+            self.visit_bytes += total
+
+    def profile_header(self) -> str:
+        return self._device.profile_header()
+
+    async def handle_answer(self, header: str) -> None:
+        await self._device.handle_answer(header)
+
+
+class LogEvents:
+    """The events of some streams of a log, over and over: each round goes on in time and position where one ended.
+
+    Where there are several streams, page ids are led by the stream's, since users do not share their page visits.
+    """
+
+    def __init__(self, log: EventLog, streams: list[str]) -> None:
+        self._log = log
+        self._led = len(streams) > 1
+        first_ms, last_ms, self._length = 0, 0, 0
+        for record in log.records():
+            first_ms = first_ms if self._length else record.event.ts_ms
+            last_ms, self._length = max(last_ms, record.event.ts_ms), record.position + 1
+        if not self._length:
+            raise ConfigError(f"event log {log.path}: has no event that can be played")
+        self._span_ms = last_ms - first_ms + _ROUND_GAP_MS
+
+    def events_from(self, position: int) -> Iterator[tuple[int, Event]]:
+        """Give (position, event) from `position` on, without end."""
+        round_, start = divmod(position, self._length)
+        while True:
+            for record in self._log.records(start):
+                event = record.event
+                page_id = f"{record.stream}/{event.page_id}" if self._led else event.page_id
+                ts_ms = event.ts_ms + round_ * self._span_ms
+                yield record.position + round_ * self._length, Event(event.event_id, page_id, ts_ms, event.contents)
+            round_, start = round_ + 1, 0
+
+
+def make_driver(device: Device, options: dict[str, Any]) -> ShopperDriver:
+    """Return the user of `device`.
+
+    Options: `shop_url`, `seed`, `speed` (times real time, None for as fast as can be), and for the events of a log
+    `log`, `mapping`, and `streams`: device id → the log's streams that it plays.
+    """
+    device_id = device.config.device_id
+    client = httpx.AsyncClient(base_url=options["shop_url"], timeout=10.0)
+    meter = _Meter(device)
+    source: LogEvents | ShoppingEvents
+    if options["log"]:
+        streams = options["streams"][device_id]
+        source = LogEvents(EventLog(options["log"], options["mapping"], streams=frozenset(streams)), streams)
+    else:
+        source = ShoppingEvents(options["seed"], device_id)
+    events = source.events_from(device.resume_from)
+    shopper = Shopper(events, meter, client, SystemClock(), shopper_id=device_id, speed=options["speed"])
+    return ShopperDriver(device, shopper, client, meter)

@@ -1,0 +1,70 @@
+"""What a demo run saw: samples over time, marks, and the claims that must hold at its end."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One look at the fleet and the cloud, `t_s` seconds after the devices were up."""
+
+    t_s: float
+    active: dict[str, int]  # version → devices on which it is active; "" counts devices without one
+    produced: int
+    received: int
+    runs: int
+    failed: int
+    release: str = ""  # version under release, "" for none
+    state: str = ""  # state of that release
+    share: float = 0.0  # share of the fleet that it may reach now
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A moment worth a line in the picture."""
+
+    t_s: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """Something that must hold, and what was found."""
+
+    text: str
+    holds: bool
+    found: str
+
+
+@dataclasses.dataclass
+class Record:
+    """The whole run. Times in seconds since the devices were up, latencies in milliseconds."""
+
+    devices: int
+    seed: int
+    machine: str
+    samples: list[Sample] = dataclasses.field(default_factory=list)
+    marks: list[Mark] = dataclasses.field(default_factory=list)
+    claims: list[Claim] = dataclasses.field(default_factory=list)
+    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def mark(self, t_s: float, text: str) -> None:
+        self.marks.append(Mark(t_s, text))
+
+    def claim(self, text: str, holds: bool, found: object) -> None:
+        self.claims.append(Claim(text, holds, str(found)))
+
+    @property
+    def all_hold(self) -> bool:
+        return bool(self.claims) and all(claim.holds for claim in self.claims)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "all_hold": self.all_hold}
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which `share` of `values` lie (nearest rank); nan for none."""
+    if not values:
+        return float("nan")
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

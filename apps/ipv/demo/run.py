@@ -1,0 +1,367 @@
+"""The main job on one machine: push, simulate, release in steps, run on an event stream, collect, roll back, count."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from apps.ipv.attributes import device_attributes
+from apps.ipv.demo import report
+from apps.ipv.demo.push import TaskRepo
+from apps.ipv.demo.record import Record, Sample, percentile
+from apps.ipv.demo.view import View, report_table
+from walle import plain
+from walle.actors.wiring import ActorCloud, Fleet, start_ray, stop_ray
+from walle.cloud import CloudConfig
+from walle.deploy.policy import share
+from walle.device import DeviceConfig, DeviceSummary
+from walle.errors import ConfigError, WalleError
+from walle.pipeline.event_log import EventLog
+
+SCENARIO = "shop"
+TASK = "shop/ipv"
+BETA_DEVICES = 2
+STEPS = (0.25, 0.5, 1.0)
+# A demo's devices report within seconds, not weeks: a 1 % failure rate is good, 10 % bad, decided by some 50 good runs.
+GATE = {"p_good": 0.01, "p_bad": 0.10, "alpha": 0.01, "beta": 0.01, "min_devices": 1}
+_SPEED = 120.0  # times real time: some four page visits a second on each device
+_LOG_SPEED = 2000.0  # real logs pause for hours
+_SAMPLE_S = 0.4
+_RELEASE_LIMIT_S = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a person decides about a demo; see `walle demo --help`."""
+
+    devices: int
+    events: Path | None
+    mapping: Path | None
+    seed: int
+    out: Path
+    address: str
+    root: Path
+    as_json: bool
+
+
+def main(options: Options) -> int:
+    """Run the demo; return 0 if everything held, 1 if not, 130 after Ctrl-C. No process is left behind."""
+    console = Console(stderr=options.as_json)
+    folder = Path(tempfile.mkdtemp(prefix="walle-demo-"))
+    try:
+        start_ray(options.address, import_root=options.root)
+        record = asyncio.run(_interruptible(_Demo(options, folder, console).run()))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("stopped")
+        return 130
+    finally:
+        stop_ray()
+        shutil.rmtree(folder, ignore_errors=True)
+    paths = report.write(record, options.out)
+    if options.as_json:
+        sys.stdout.write(json.dumps(record.to_json(), indent=1) + "\n")
+    else:
+        console.print(report_table(record))
+        console.print("report:", *(str(path) for path in paths), highlight=False, soft_wrap=True)
+    return 0 if record.all_hold else 1
+
+
+async def _interruptible[T](work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, cancelled by SIGINT and SIGTERM, so that what it started is ended in order."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    return await task
+
+
+class _Demo:
+    """One run. Times are seconds since the fleet was up."""
+
+    def __init__(self, options: Options, folder: Path, console: Console) -> None:
+        self._options = options
+        self._folder = folder
+        self._console = console
+        machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+        self._record = Record(options.devices, options.seed, machine)
+        self._view = View(self._record, console)
+        self._ids = [f"device-{number:03d}" for number in range(options.devices)]
+        self._started_s = time.monotonic()
+        self._release: dict[str, Any] = {}
+        self._sampled = asyncio.Event()
+        self._summaries: list[tuple[DeviceSummary, dict[str, Any]]] = []
+
+    @property
+    def _now_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    async def run(self) -> Record:
+        options = self._options
+        config = CloudConfig(self._folder / "cloud", scenarios=(SCENARIO,), business_app="apps.ipv.shop:create_shop")
+        with self._console.status("starting the cloud") if not options.as_json else contextlib.nullcontext():
+            driver_options = await asyncio.to_thread(self._driver_options)
+            self._cloud = await ActorCloud.start(config)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._cloud.close)
+            address = self._cloud.address
+            token = self._cloud.home.admin_token
+            self._http = await undo.enter_async_context(
+                httpx.AsyncClient(base_url=address.url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+            )
+            configs = [self._device_config(device_id) for device_id in self._ids]
+            driver = "apps.ipv.demo.driver:make_driver"
+            self._fleet = Fleet(
+                configs, per_actor=5, driver=driver, options={**driver_options, "shop_url": address.url}
+            )
+            undo.push_async_callback(self._fleet.close)
+            with self._console.status("starting the devices") if not options.as_json else contextlib.nullcontext():
+                await self._fleet.open()
+            self._started_s = time.monotonic()
+            self._record.mark(0.0, f"{options.devices} devices up, their users shopping")
+            with self._view:
+                await self._play(TaskRepo(self._folder / "work", address.url, SCENARIO, token))
+        return self._record
+
+    async def _play(self, repo: "TaskRepo") -> None:
+        sampling = asyncio.create_task(self._sample_for_ever())
+        try:
+            await asyncio.to_thread(repo.push, "v1")
+            self._record.mark(self._now_s, "git push of ipv/v1")
+            first = await self._ship("v1", until={"full"})
+            await self._until_all_on("v1")
+            covered_s = self._now_s
+            self._record.mark(covered_s, "v1 active on every device")
+            await asyncio.to_thread(repo.push, "v2", broken=True)
+            self._record.mark(self._now_s, "git push of ipv/v2, which fails on some inputs")
+            second = await self._ship("v2", until={"rolled_back", "full"})
+            rolled_back_s = self._now_s
+            await self._until_all_on("v1")
+            back_s = self._now_s
+            self._record.mark(back_s, "every device on v1 again")
+            await self._fleet.stop()
+            await self._sample()
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
+        self._record.figures["time to full coverage"] = f"{covered_s - first['start_s']:.1f} s"
+        self._record.figures["time to roll back"] = (
+            f"{rolled_back_s - second['start_s']:.1f} s from release to verdict, "
+            f"{back_s - rolled_back_s:.1f} s from verdict to every device"
+        )
+        await self._judge(first, second)
+
+    # --- releases -----------------------------------------------------------------------------------------------------
+
+    async def _ship(self, version: str, until: set[str]) -> dict[str, Any]:
+        """Create and start a release, follow it to one of the states, and return it with its history."""
+        body = {
+            "scenario": SCENARIO,
+            "task": "ipv",
+            "version": version,
+            "policy": {"app_version": ">=10"},
+            "beta": BETA_DEVICES,
+            "steps": STEPS,
+            "gate": GATE,
+        }
+        response = (await self._http.post("/v1/releases", json=body)).raise_for_status()
+        release_id = response.json()["id"]
+        start_s = self._now_s
+        (await self._http.post(f"/v1/releases/{release_id}/start")).raise_for_status()
+        stage = ""
+        async with asyncio.timeout(_RELEASE_LIMIT_S):
+            while True:
+                self._release = (await self._http.get(f"/v1/releases/{release_id}")).raise_for_status().json()
+                if self._release["stage"] != stage:
+                    stage = self._release["stage"]
+                    reason = f": {self._release['reason']}" if self._release["reason"] else ""
+                    self._record.mark(self._now_s, f"{version} {stage.replace('_', ' ')}{reason[:160]}")
+                    self._view.update()
+                if self._release["state"] in until:
+                    return {**self._release, "start_s": start_s}
+                if self._release["state"] in ("failed", "rolled_back"):
+                    raise WalleError(f"{version} is {self._release['state']}: {self._release['reason']}")
+                await asyncio.sleep(0.1)
+
+    async def _until_all_on(self, version: str) -> None:
+        async with asyncio.timeout(_RELEASE_LIMIT_S):
+            await self._sampled.wait()
+            while self._record.samples[-1].active != {version: self._record.devices}:
+                self._sampled.clear()
+                await self._sampled.wait()
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    async def _sample_for_ever(self) -> None:
+        while True:
+            await self._sample()
+            self._view.update()
+            await asyncio.sleep(_SAMPLE_S)
+
+    async def _sample(self) -> None:
+        self._summaries = await self._fleet.summaries()
+        stats = await self._cloud.gateway.stats()
+        active: dict[str, int] = {}
+        for device, _ in self._summaries:
+            version = device.tasks.get(TASK, "")
+            active[version] = active.get(version, 0) + 1
+        devices = [device for device, _ in self._summaries]
+        failed = sum(device.runs_failed for device in devices)
+        release = self._release
+        self._record.samples.append(
+            Sample(
+                self._now_s,
+                active,
+                produced=sum(device.produced for device in devices),
+                received=stats.received,
+                runs=failed + sum(device.runs_ok for device in devices),
+                failed=failed,
+                release=release["request"]["version"] if release else "",
+                state=release["stage"] if release else "",
+                share=self._reach(release) / len(self._ids) if release else 0.0,
+            )
+        )
+        self._sampled.set()
+        self._to_feature_ms = [value for device in devices for value in device.to_feature_ms]
+        self._to_cloud_ms = list(stats.delays_ms)
+        for name, values in (("page exit to feature", self._to_feature_ms), ("to cloud receipt", self._to_cloud_ms)):
+            self._view.latencies[name] = percentile(values, 0.5), percentile(values, 0.99)
+
+    def _reach(self, release: dict[str, Any]) -> int:
+        """Return how many devices a release may reach in the state that it has."""
+        state = release["state"]
+        if state == "full":
+            return len(self._ids)
+        if state not in ("beta", "gray"):
+            return 0
+        step = STEPS[release["step"]] if state == "gray" else 0.0
+        reached = {device_id for device_id in self._ids if share(release["id"], device_id) < step}
+        return len(reached | set(release["beta_devices"]))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def _judge(self, first: dict[str, Any], second: dict[str, Any]) -> None:
+        record = self._record
+        devices = [device for device, _ in self._summaries]
+        drivers = [driver for _, driver in self._summaries]
+        last = record.samples[-1]
+        produced = sum(device.produced for device in devices)
+        stored = sum(device.stored for device in devices)
+        record.claim(
+            "v1 went through simulation, beta and gray steps to every device",
+            first["state"] == "full" and self._stages(first) == ["simulating", "beta", "gray", "gray", "gray", "full"],
+            " → ".join(self._stages(first)),
+        )
+        record.claim(
+            "features produced = stored = received",
+            produced == stored == last.received > 0,
+            f"{produced} = {stored} = {last.received}",
+        )
+        stage = second["reason"].partition(":")[0]
+        record.claim(
+            "v2 was rolled back by the monitor, in the beta or the first gray step",
+            second["state"] == "rolled_back" and stage in ("beta", f"gray {STEPS[0]:g}"),
+            second["reason"][:120],
+        )
+        most = max(sample.active.get("v2", 0) for sample in record.samples)
+        allowed = max(self._reach({**second, "state": "gray", "step": 0}), BETA_DEVICES)
+        record.claim(f"v2 never reached more devices than its steps allow ({allowed})", most <= allowed, most)
+        record.claim(
+            "every device is on v1 again", last.active == {"v1": record.devices}, f"{last.active.get('v1', 0)} devices"
+        )
+        bare = sum(device.bare_events for device in devices)
+        record.claim("no device went without a working version once it had one", bare == 0, f"{bare} events without")
+        requests, failed = (sum(driver[key] for driver in drivers) for key in ("requests", "failed_requests"))
+        record.claim(
+            "every business request was answered", failed == 0 < requests, f"{requests - failed} of {requests}"
+        )
+        await self._measure(drivers, devices)
+
+    @staticmethod
+    def _stages(release: dict[str, Any]) -> list[str]:
+        return [entry["state"] for entry in release["history"] if entry["state"] != "created"]
+
+    async def _measure(self, drivers: list[dict[str, Any]], devices: list[DeviceSummary]) -> None:
+        figures = self._record.figures
+        visits = sum(driver["visits"] for driver in drivers) or 1
+        raw_bytes = sum(driver["visit_bytes"] for driver in drivers) / visits
+        raw_events = sum(driver["visit_events"] for driver in drivers) / visits
+        features = encodings = count = after = 0
+        while batch := await self._cloud.gateway.uploads(TASK, after, 1000):
+            after = batch[-1][0]
+            for _, upload in batch:
+                output = plain.decode(upload.payload)
+                features += len(json.dumps(output["feature"], separators=(",", ":")))
+                encodings += len(output["encoding"])
+                count += 1
+        if count:
+            figures["bytes a page visit"] = (
+                f"{raw_bytes:,.0f} raw ({raw_events:.1f} events) → {features / count:,.0f} feature → "
+                f"{encodings / count:,.0f} encoding"
+            )
+        for name, values in (
+            ("page exit to feature", self._to_feature_ms),
+            ("page exit to cloud receipt", self._to_cloud_ms),
+        ):
+            figures[name] = f"p50 {percentile(values, 0.5):.2f} ms, p99 {percentile(values, 0.99):.2f} ms"
+        figures["page visits"] = visits
+        figures["phases run by the cloud for a device"] = sum(device.escalated for device in devices)
+        figures["whole demo, fleet up to all settled"] = f"{self._now_s:.1f} s"
+
+    # --- set-up -------------------------------------------------------------------------------------------------------
+
+    def _device_config(self, device_id: str) -> DeviceConfig:
+        attributes = device_attributes(self._options.seed, device_id)
+        address, home = self._cloud.address, self._cloud.home
+        return DeviceConfig(
+            device_id,
+            self._folder / "devices" / device_id,
+            attributes.app_version,
+            attributes.to_profile(),
+            address.url,
+            address.tunnel_host,
+            address.tunnel_port,
+            address.ca_pem,
+            home.device_token,
+            home.trusted_keys.to_json(),
+            vms=1,
+            report_interval_s=0.5,
+        )
+
+    def _driver_options(self) -> dict[str, Any]:
+        options = self._options
+        common: dict[str, Any] = {"seed": options.seed, "log": None, "mapping": None, "streams": {}, "speed": _SPEED}
+        if options.events is None:
+            if options.mapping is not None:
+                raise ConfigError("--mapping says how to read an event log; name the log with --events")
+            return common
+        log = EventLog(options.events, options.mapping)
+        streams: dict[str, None] = {}
+        for record in log.records():
+            streams.setdefault(record.stream)
+        if len(streams) < options.devices:
+            raise ConfigError(f"{options.events} has {len(streams)} users; give at most as many devices with --devices")
+        names = list(streams)
+        skipped = {fault.value: count for fault, count in log.skipped.items() if count}
+        self._record.figures["events in the log"] = f"{log.events:,} of {len(names)} users"
+        self._record.figures["lines skipped"] = ", ".join(f"{count} {fault}" for fault, count in skipped.items()) or "0"
+        for line in log.reports[:20]:
+            self._record.mark(0.0, f"line {line.line} skipped, {line.fault}: {line.reason}"[:200])
+        by_device = {device_id: names[number :: options.devices] for number, device_id in enumerate(self._ids)}
+        paths = {
+            "log": str(options.events.resolve()),
+            "mapping": str(options.mapping.resolve()) if options.mapping else None,
+        }
+        return {**common, **paths, "streams": by_device, "speed": _LOG_SPEED}

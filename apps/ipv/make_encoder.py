@@ -1,0 +1,108 @@
+"""Makes the IPV encoder, a recurrent network from a visit's steps to 32 numbers: `python -m apps.ipv.make_encoder`.
+
+The encoder is a GRU with a state of 32, in the form that applies the reset gate after the recurrent product:
+
+    z, r = sigmoid(x W_zr + b_zr + h U_zr)        x: one step, [1, 16], laid out as task/steps.py says
+    n    = tanh(x W_n + b_n + r * (h U_n))
+    h'   = h + present * z * (n - h)              present: column 0 of x; a padding step leaves the state as it is
+
+Its weights are random, from a seed: nobody has trained it. A fixed random recurrent network still maps like visits to
+near encodings, which is enough to carry and compare them; a trained encoder with the same inputs and output
+takes its place by replacing the one file. Update gates start at sigmoid(-0.5) and the recurrent product keeps about its
+input's size, so that the state neither dies out over a visit nor saturates (tests/apps/ipv/test_encoder.py holds it).
+
+The model takes CHUNK = 8 steps at once, and the caller carries the state on:
+
+    x [8, 16], state [1, 32]  ->  next_state [1, 32]
+
+One step a run would cross from Python into the engine once an event, about 19 times a visit; a graph of a fixed 64
+steps would cost every visit what a long one costs. With 8 the mean visit takes 3 runs and wastes 4 steps of padding,
+the graph has some 140 small operators, and a visit may have any length.
+"""
+
+import argparse
+import math
+import random
+from pathlib import Path
+
+from walle.engine_ext.model import GraphBuilder, Value
+
+CHUNK = 8
+WIDTH = 16
+STATE = 32
+SEED = 2022
+ENCODER_PATH = Path(__file__).parent / "task" / "resources" / "encoder.walle"
+
+
+def build_encoder(graph: GraphBuilder, seed: int = SEED) -> None:
+    """Add the encoder to an empty graph."""
+    rng = random.Random(seed)
+    x = graph.input("x", (CHUNK, WIDTH))
+    state = graph.input("state", (1, STATE))
+    weights = {
+        "w_zr": _normal(rng, WIDTH, 2 * STATE, 0.6),
+        "b_zr": [[-0.5] * STATE + [0.0] * STATE],
+        "u_zr": _normal(rng, STATE, 2 * STATE, 0.8 / math.sqrt(STATE)),
+        "w_n": _normal(rng, WIDTH, STATE, 0.6),
+        "b_n": _normal(rng, 1, STATE, 0.1),
+        "u_n": _normal(rng, STATE, STATE, 1.0 / math.sqrt(STATE)),
+    }
+    w = {name: graph.constant(name, value) for name, value in weights.items()}
+    steps = _Slices(graph)
+    gates_x = graph.op("Add", [graph.op("MatMul", [x, w["w_zr"]]), w["b_zr"]])  # of all steps at once
+    new_x = graph.op("Add", [graph.op("MatMul", [x, w["w_n"]]), w["b_n"]])
+    present = steps.cut(x, 1, 0, 1)
+    for step in range(CHUNK):
+        gates_h = graph.op("MatMul", [state, w["u_zr"]])
+        gates = graph.op("Sigmoid", [graph.op("Add", [steps.cut(gates_x, 0, step, step + 1), gates_h])])
+        update, reset = steps.cut(gates, 1, 0, STATE), steps.cut(gates, 1, STATE, 2 * STATE)
+        past = graph.op("Mul", [reset, graph.op("MatMul", [state, w["u_n"]])])
+        new = graph.op("Tanh", [graph.op("Add", [steps.cut(new_x, 0, step, step + 1), past])])
+        share = graph.op("Mul", [steps.cut(present, 0, step, step + 1), update])
+        state = graph.op("Add", [state, graph.op("Mul", [share, graph.op("Sub", [new, state])])])
+    graph.output("next_state", state)
+
+
+class _Slices:
+    """Slices of a graph's tensors; each bound is one constant, however often it is used."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self._graph = graph
+        self._numbers: dict[int, Value] = {}
+
+    def cut(self, value: Value, axis: int, start: int, end: int) -> Value:
+        """Return value[start:end] along `axis`."""
+        bounds = [self._number(number) for number in (start, end, axis)]
+        result: Value = self._graph.op("Slice", [value, *bounds])
+        return result
+
+    def _number(self, number: int) -> Value:
+        if number not in self._numbers:
+            self._numbers[number] = self._graph.constant(f"int_{number}", [number], "int64")
+        return self._numbers[number]
+
+
+def _normal(rng: random.Random, rows: int, columns: int, deviation: float) -> list[list[float]]:
+    return [[rng.gauss(0.0, deviation) for _ in range(columns)] for _ in range(rows)]
+
+
+def write_encoder(path: Path = ENCODER_PATH, seed: int = SEED) -> Path:
+    """Write the encoder to `path`, making its folder; return the path. The same seed gives the same bytes."""
+    graph = GraphBuilder("ipv_encoder")
+    build_encoder(graph, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    graph.save(path)
+    return path
+
+
+def main() -> None:
+    """Write the encoder to where the task expects it, or to the path given."""
+    parser = argparse.ArgumentParser(description="Write the IPV encoder as a .walle model.")
+    parser.add_argument("path", nargs="?", type=Path, default=ENCODER_PATH)
+    parser.add_argument("--seed", type=int, default=SEED)
+    arguments = parser.parse_args()
+    write_encoder(arguments.path, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

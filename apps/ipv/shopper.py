@@ -1,0 +1,166 @@
+"""A shopper: plays an event stream into a device, and makes the requests that a shop app makes along the way.
+
+The requests are the app's own business. Walle rides on them: the device's profile goes out in a header, and where the
+answer brings a header with tasks, the device is handed it (§6, push-then-pull).
+"""
+
+import asyncio
+import dataclasses
+import urllib.parse
+from collections.abc import Iterable
+from typing import Protocol
+
+import httpx
+
+from walle.clock import Clock
+from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event, EventError
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER
+
+WAITING_REQUESTS = 8  # an app with more than these under way makes its user wait
+LONGEST_WAIT_S = 1.0  # pauses between sessions last hours; nobody watches those
+
+
+class Device(Protocol):
+    """What a shopper needs of a device."""
+
+    async def on_event(self, event: Event, position: int) -> object:
+        """Take in the next event; return when it may take another.
+
+        Raises:
+            EventError: the event cannot be taken and is skipped.
+        """
+
+    def profile_header(self) -> str:
+        """Return the device's profile as the value of a request header."""
+
+    async def handle_answer(self, header: str) -> object:
+        """Act on the tasks header of an answer."""
+
+
+@dataclasses.dataclass(slots=True)
+class ShopperCounts:
+    """What a shopper did. `failed` of the `requests` found no server, or an answer with a status of 400 or more.
+
+    `events` are those that the device took in, `exits` the page exits among them, `refused` those it could not take.
+    """
+
+    events: int = 0
+    refused: int = 0
+    exits: int = 0
+    requests: int = 0
+    failed: int = 0
+    last_position: int | None = None  # of the last event that the device has taken in
+
+
+class Shopper:
+    """Plays `events` (with positions, in order) into `device`: `page_visits` visits, all there are, or until `stop()`.
+
+    `speed` is how many times faster than the events' own times; None is as fast as the device takes them. A wait
+    is never longer than LONGEST_WAIT_S. Requests go out in order beside the events; `client` has the shop's base URL.
+    A request that fails and an event that is refused are counted, and the shopper goes on; any other error of the
+    device ends the run and is raised.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[tuple[int, Event]],
+        device: Device,
+        client: httpx.AsyncClient,
+        clock: Clock,
+        *,
+        shopper_id: str,
+        speed: float | None = None,
+        page_visits: int | None = None,
+    ) -> None:
+        if speed is not None and speed <= 0:
+            raise ValueError(f"speed {speed}: must be above 0, or None for as fast as the device takes events")
+        if page_visits is not None and page_visits < 1:
+            raise ValueError(f"page_visits {page_visits}: must be at least 1, or None for as many as there are")
+        self._events = events
+        self._device = device
+        self._client = client
+        self._clock = clock
+        self._shopper_id = shopper_id
+        self._speed = speed
+        self._page_visits = page_visits
+        self._stopped = asyncio.Event()
+        self.counts = ShopperCounts()
+
+    def stop(self) -> None:
+        """Let `run` return after the event that is under way."""
+        self._stopped.set()
+
+    async def run(self) -> ShopperCounts:
+        """Play, and return the counts when the last request is answered. Cancelled, it leaves nothing running."""
+        waiting: asyncio.Queue[httpx.Request | None] = asyncio.Queue(WAITING_REQUESTS)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send_all(waiting))
+                await self._play(waiting)
+                await waiting.put(None)
+        except BaseExceptionGroup as errors:  # of one player and one sender the first error is the one that matters
+            raise errors.exceptions[0] from None
+        return self.counts
+
+    async def _play(self, waiting: asyncio.Queue[httpx.Request | None]) -> None:
+        before_ms: int | None = None
+        for position, event in self._events:
+            await self._pause(before_ms, event.ts_ms)
+            if self._stopped.is_set():
+                return
+            before_ms = event.ts_ms
+            try:
+                await self._device.on_event(event, position)
+            except EventError:
+                self.counts.refused += 1
+                continue
+            self.counts.events += 1
+            self.counts.exits += event.event_id == PAGE_EXIT
+            self.counts.last_position = position
+            request = self._request(event)
+            if request is not None:
+                await waiting.put(request)
+            if self.counts.exits == self._page_visits:
+                return
+
+    async def _pause(self, before_ms: int | None, ts_ms: int) -> None:
+        """Sleep until the event is due, but not past `stop()`; let others have their turn in any case."""
+        seconds = 0.0
+        if before_ms is not None and self._speed is not None:
+            seconds = min(LONGEST_WAIT_S, (ts_ms - before_ms) / 1000 / self._speed)
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        sleep = asyncio.ensure_future(self._clock.sleep(seconds))
+        stop = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait((sleep, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            stop.cancel()
+
+    def _request(self, event: Event) -> httpx.Request | None:
+        """The request that the app makes on this event, if any."""
+        contents = event.contents
+        item_id = str(contents.get("item_id", ""))
+        if event.event_id == PAGE_ENTER:
+            if item_id:
+                return self._client.build_request("GET", f"/shop/items/{urllib.parse.quote(item_id, safe='')}")
+            return self._client.build_request("GET", "/shop/search", params={"q": str(contents.get("category", ""))})
+        if event.event_id == CLICK and contents.get("action") == "add_cart":
+            line = {"shopper": self._shopper_id, "item_id": item_id}
+            return self._client.build_request("POST", "/shop/cart", json=line)
+        return None
+
+    async def _send_all(self, waiting: asyncio.Queue[httpx.Request | None]) -> None:
+        while (request := await waiting.get()) is not None:
+            request.headers[PROFILE_HEADER] = self._device.profile_header()
+            self.counts.requests += 1
+            try:
+                response = await self._client.send(request)
+            except httpx.HTTPError:
+                self.counts.failed += 1
+                continue
+            self.counts.failed += response.status_code >= 400
+            if TASKS_HEADER in response.headers:
+                await self._device.handle_answer(response.headers[TASKS_HEADER])

@@ -1,0 +1,122 @@
+"""The IPV feature: what a visitor did on a page between entering and leaving it, about 1.2 KB as JSON (§7.1: 1.3 KB).
+
+The page's events are grouped by kind, contents are cut down to the fields that say something of the visit (device
+status, network, screen, ids of user and session and the like go), and statistics are gathered over what is left. Every
+list has a limit, and no field needs to be there: what is missing counts as 0, "" or nothing.
+"""
+
+import collections
+import itertools
+import math
+
+from actions import action_counts
+from fields import KINDS, number, text
+
+KEPT_FIELDS = {
+    "page_enter": ("item_id", "category", "price_cents", "source"),
+    "page_scroll": ("depth", "velocity"),
+    "exposure": ("item_id", "slot"),
+    "click": ("item_id", "widget_id", "action", "sku_id", "price_cents"),
+    "page_exit": ("item_id", "category", "price_cents", "reason"),
+}
+MAX_ITEMS = 24  # distinct exposed items that are listed
+MAX_CLICKS = 12  # clicks that are listed
+MAX_WIDGETS = 8
+
+
+def ipv_feature(events):
+    """Return the feature of one page visit, plain data; `events` is what `ctx.events` is.
+
+    Times ending in `_ms` are milliseconds; those of events are counted from the first event of the visit.
+    """
+    groups = events.key_by(lambda event: event.event_id)
+    by_kind = {kind: groups[kind].map(_keeper(kind)) for kind in KINDS if kind in groups}
+    enter, leave = by_kind.get("page_enter", ()), by_kind.get("page_exit", ())
+    times = [event.ts_ms for event in events]
+    first_ms = times[0] if times else 0
+    about = {**(leave[-1].contents if leave else {}), **(enter[0].contents if enter else {})}
+    clicks = by_kind.get("click", ())
+    return {
+        "version": 1,
+        "page_id": events[-1].page_id if times else "",
+        "item_id": text(about.get("item_id")),
+        "category": text(about.get("category")),
+        "price_cents": int(number(about.get("price_cents"), 0.0)),
+        "source": text(about.get("source")),
+        "exit_reason": text(about.get("reason")),
+        "enter_ms": enter[0].ts_ms if enter else first_ms,
+        "exit_ms": leave[-1].ts_ms if leave else max(times, default=0),
+        "dwell_ms": max(0, (leave[-1].ts_ms if leave else max(times, default=0)) - first_ms),
+        "events": len(times),
+        "counts": {kind: len(by_kind.get(kind, ())) for kind in KINDS},
+        "times": {kind: _span(by_kind[kind], first_ms) for kind in KINDS[1:-1] if kind in by_kind},
+        "gaps_ms": _spread([max(0, after - before) for before, after in itertools.pairwise(times)]),
+        "scroll": _scroll(by_kind.get("page_scroll", ())),
+        "exposed": _exposed(by_kind.get("exposure", ()), first_ms),
+        "clicks": [_click(event, first_ms) for event in clicks[:MAX_CLICKS]],
+        "widgets": dict(_count(clicks, "widget_id").most_common(MAX_WIDGETS)),
+        "actions": action_counts([event.contents for event in clicks]),
+    }
+
+
+def _keeper(kind):
+    kept = KEPT_FIELDS[kind]
+    return lambda contents: {name: contents[name] for name in kept if name in contents}
+
+
+def _span(events, first_ms):
+    """When a kind of event came first and last, and how far apart on average."""
+    first, last = events[0].ts_ms, events[-1].ts_ms
+    mean = (last - first) / (len(events) - 1) if len(events) > 1 else 0.0
+    return {"first_ms": first - first_ms, "last_ms": last - first_ms, "mean_gap_ms": round(mean, 1)}
+
+
+def _spread(values):
+    """Mean, standard deviation, quartiles and the largest of some numbers; zeros where there are none."""
+    ordered = sorted(values) or [0]
+    mean = sum(ordered) / len(ordered)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in ordered) / len(ordered))
+    quartiles = [ordered[(len(ordered) - 1) * part // 4] for part in (1, 2, 3)]
+    return {"mean": round(mean, 1), "std": round(deviation, 1), "quartiles": quartiles, "max": ordered[-1]}
+
+
+def _scroll(events):
+    depths = [number(event.contents.get("depth"), 0.0) for event in events]
+    moves = [after - before for before, after in itertools.pairwise([0.0, *depths])]
+    speeds = [number(event.contents.get("velocity"), 0.0) for event in events]
+    return {
+        "max": round(max(depths, default=0.0), 3),
+        "last": round(depths[-1], 3) if depths else 0.0,
+        "down": round(sum(move for move in moves if move > 0), 3),
+        "up": round(-sum(move for move in moves if move < 0), 3),
+        "turns": sum(before * after < 0 for before, after in itertools.pairwise(moves)),
+        "velocity": _spread(speeds),
+    }
+
+
+def _exposed(events, first_ms):
+    """The items that were shown: how many, and of the first ones the id and when they came into sight first."""
+    seen = {}
+    for event in events:
+        seen.setdefault(text(event.contents.get("item_id")), event.ts_ms - first_ms)
+    seen.pop("", None)
+    slots = [number(event.contents.get("slot"), 0.0) for event in events]
+    items = list(seen)[:MAX_ITEMS]
+    return {
+        "distinct": len(seen),
+        "deepest_slot": int(max(slots, default=0.0)),
+        "item_ids": items,
+        "seen_ms": [seen[item] for item in items],
+    }
+
+
+def _click(event, first_ms):
+    names = ("widget_id", "action", "item_id", "sku_id")
+    named = {name: text(event.contents.get(name)) for name in names}
+    return {"at_ms": event.ts_ms - first_ms, **{name: value for name, value in named.items() if value}}
+
+
+def _count(events, name):
+    counts = collections.Counter(text(event.contents.get(name)) for event in events)
+    counts.pop("", None)
+    return counts

@@ -1,0 +1,39 @@
+"""The IPV task: a page visit's events become a feature of about 1.2 KB and an encoding of 128 bytes (§7.1).
+
+`preprocess` aggregates the events, `execute` runs the recurrent encoder over them, `postprocess` puts both together.
+On a device of performance class "low", a visit of more than `DEVICE_STEPS` events is encoded by the cloud, which runs
+the same `execute` over the same steps: the encoding does not tell where it was made.
+"""
+
+import features
+import steps
+import walle.np as np
+
+DEVICE_STEPS = 64  # what a device of class "low" encodes by itself
+STATE_SIZE = 32
+
+
+def preprocess(ctx, trigger):
+    """Return the feature, and the visit as steps: float32 [T, 16], T a multiple of `steps.CHUNK`."""
+    events = list(ctx.events)
+    if len(events) > steps.MAX_STEPS:
+        ctx.log(f"{len(events)} events in one visit: the encoding covers the last {steps.MAX_STEPS}")
+    rows = np.asarray(steps.step_rows(events), dtype="float32")
+    return {"feature": features.ipv_feature(ctx.events), "steps": rows}
+
+
+def execute(ctx, x):
+    """Return the feature and the encoder's last state; `x` is what `preprocess` made, on the device or escalated."""
+    rows = np.asarray(x["steps"])
+    if rows.shape[0] > DEVICE_STEPS and ctx.device.get("performance") == "low" and not x.get("escalated"):
+        return ctx.escalate({"feature": x["feature"], "steps": rows, "escalated": True})
+    encoder = ctx.session("encoder")
+    state = np.zeros((1, STATE_SIZE), dtype="float32")
+    for start in range(0, rows.shape[0], steps.CHUNK):
+        state = encoder.run({"x": rows[start : start + steps.CHUNK], "state": state})["next_state"]
+    return {"feature": x["feature"], "encoding": memoryview(state).tobytes()}
+
+
+def postprocess(ctx, y):
+    """Return what is stored and uploaded: the feature, and the encoding as 32 float32 = 128 bytes, little-endian."""
+    return {"feature": y["feature"], "encoding": y["encoding"]}

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Makes the virtual environment: finds a Python that can run VMs with their own GIL, checks for a compiler, installs, builds.
+# usage: setup.sh VENV [EXTRA]      EXTRA is the group of dependencies to install, dev if not given
+set -eu
+venv=$1
+extra=${2:-dev}
+
+say() { printf 'walle: %s\n' "$*"; }
+die() { say "$*" >&2; exit 1; }
+
+# A candidate will do if it is 3.13 or newer, has a GIL to give to each VM, and has headers, venv and pip.
+fits() {
+    "$1" -c '
+import os, sys, sysconfig
+import ensurepip, venv
+sys.exit(not (sys.version_info >= (3, 13) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+              and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))))' 2>/dev/null
+}
+
+find_python() {
+    for candidate in "${PYTHON:-}" python3.13 python3 python3.14 python3.15 python \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[3-9]*/bin/python \
+        "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-3.1[3-9]*/bin/python3; do
+        if [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 && fits "$candidate"; then
+            printf '%s' "$candidate"
+            return
+        fi
+    done
+}
+
+if ! [ -x "$venv/bin/python" ]; then
+    python=$(find_python)
+    [ -n "$python" ] || die "no Python 3.13 or newer with headers and venv was found; get one with 'sudo apt-get install python3.13-dev python3.13-venv' (Debian, Ubuntu) or 'uv python install 3.13', or name one with PYTHON=/path/to/python"
+fi
+command -v "${CXX:-c++}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 ||
+    die "no C++ compiler was found; get one with 'sudo apt-get install g++' (uv and pip cannot install one)"
+
+if ! [ -x "$venv/bin/python" ]; then
+    say "making $venv with $("$python" --version) ($python)"
+    "$python" -m venv "$venv"
+fi
+say "installing packages and building the native core (about a minute the first time)"
+mkdir -p build
+log=build/setup.log
+if ! { "$venv/bin/python" -m pip install --disable-pip-version-check --upgrade 'pip>=25' \
+    && "$venv/bin/python" -m pip install --disable-pip-version-check 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' \
+    && PATH="$(cd "$venv/bin" && pwd):$PATH" "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation -e ".[$extra]"; } >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    die "set-up failed; the whole log is $log"
+fi
+say "ready"

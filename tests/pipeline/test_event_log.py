@@ -1,0 +1,309 @@
+import collections
+import gzip
+import json
+import pathlib
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from walle.pipeline import event_log
+from walle.pipeline.event_log import MAX_REPORTS, EventLog, EventLogError, Fault
+from walle.pipeline.event_mapping import EventMapping, Mapped, MappingError, StreamOrder
+from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event
+
+ROOT = pathlib.Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data" / "events"
+MAPPINGS = ROOT / "apps" / "ipv" / "mappings"
+
+SHOP = """
+[fields]
+event_id = ["kind", "fallback.name"]
+page_id = "page"
+time = "at"
+stream = "who"
+session = "visit"
+id = "uuid"
+[time]
+format = "iso"
+[kinds]
+open = "page_enter"
+shown = "exposure"
+[contents]
+keep = ["item", "more.price"]
+json = ["more", "fallback"]
+[pages]
+derive = true
+gap_s = 60
+"""
+
+
+def write(path: pathlib.Path, *lines: object) -> pathlib.Path:
+    data = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def plain_event(ts_ms: int, event_id: str = "click", **more: Any) -> dict[str, Any]:
+    return {"event_id": event_id, "page_id": "p", "ts_ms": ts_ms, "contents": {}, **more}
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_json_lines_of_event_fields_need_no_mapping(tmp_path: pathlib.Path, name: str) -> None:
+    path = write(tmp_path / name, plain_event(1), plain_event(2, contents={"a": [1.5, None]}), b"\n", plain_event(2))
+    log = EventLog(path)
+    expected = [
+        (0, Event("click", "p", 1, {})),
+        (1, Event("click", "p", 2, {"a": [1.5, None]})),
+        (2, Event("click", "p", 2, {})),
+    ]
+    assert list(log) == expected
+    assert list(log) == expected  # each reading begins anew, counts included
+    assert (log.lines, log.events, sum(log.skipped.values())) == (4, 3, 0)
+    assert [record.position for record in log.records(start=2)] == [2]
+
+
+def test_bad_lines_are_counted_reported_and_skipped(tmp_path: pathlib.Path) -> None:
+    path = write(
+        tmp_path / "log.jsonl",
+        plain_event(10, stream="d1"),
+        b'{"event_id": "cl\n',
+        b"[1, 2]\n",
+        plain_event(11, stream="d1") | {"ts_ms": "late"},
+        plain_event(9, stream="d1"),
+        plain_event(9, stream="d2"),  # each stream has an order of its own
+        plain_event(10, stream="d1"),
+        plain_event(12, stream="d1", id="x"),
+        plain_event(13, stream="d1", id="x"),
+        plain_event(14, stream="d1", contents={"text": "x" * MAX_EVENT_BYTES}),
+        plain_event(14, stream="d1", contents={"floats": [0.5] * 40_000}),  # small as JSON, enormous as plain data
+        b"\xff\xfe broken\n",
+        plain_event(15, stream="d1", contents={"huge": 2**80}),
+        plain_event(16, stream="d1"),
+        b'{"cut',
+    )
+    log = EventLog(path)
+    assert [event.ts_ms for _, event in log] == [10, 9, 12, 16]
+    assert [(report.line, report.fault) for report in log.reports] == [
+        (2, Fault.BROKEN),
+        (3, Fault.BROKEN),
+        (4, Fault.BROKEN),
+        (5, Fault.OUT_OF_ORDER),
+        (7, Fault.DUPLICATE),
+        (9, Fault.DUPLICATE),
+        (10, Fault.ENORMOUS),
+        (11, Fault.ENORMOUS),
+        (12, Fault.BROKEN),
+        (13, Fault.BROKEN),
+        (15, Fault.BROKEN),
+    ]
+    assert log.skipped == {Fault.BROKEN: 6, Fault.OUT_OF_ORDER: 1, Fault.DUPLICATE: 2, Fault.ENORMOUS: 2}
+    assert all(report.reason for report in log.reports)
+    assert log.lines == 15
+
+
+def test_reports_and_memory_are_bounded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "_DUPLICATE_WINDOW", 10)
+    path = write(tmp_path / "log.jsonl", *[plain_event(ts, id=str(ts % 50)) for ts in range(200)], *[b"no\n"] * 500)
+    log = EventLog(path)
+    assert len(list(log)) == 200
+    assert log.skipped[Fault.BROKEN] == 500
+    assert len(log.reports) == MAX_REPORTS
+    assert len(log._seen) == 10
+
+
+def test_an_enormous_line_is_passed_over_in_pieces(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(40):
+            file.write(b"x" * 1_000_000)
+        file.write(b"\n" + json.dumps(plain_event(1)).encode() + b"\n")
+    log = EventLog(path)
+    assert [event.ts_ms for _, event in log] == [1]
+    assert [(report.line, report.fault) for report in log.reports] == [(1, Fault.ENORMOUS)]
+
+
+def test_a_cut_compressed_file_gives_what_is_whole(tmp_path: pathlib.Path) -> None:
+    seed = random.Random(1)
+    lines = [plain_event(ts, contents={"n": seed.random()}) for ts in range(2000)]
+    path = write(tmp_path / "log.jsonl.gz", *lines)
+    path.write_bytes(path.read_bytes()[:-2000])
+    log = EventLog(path)
+    found = [event.ts_ms for _, event in log]
+    assert found == list(range(len(found)))
+    assert 1000 < len(found) < 2000
+    assert log.reports[-1].fault is Fault.BROKEN
+    assert "compressed" in log.reports[-1].reason
+
+
+def test_a_mapping_says_which_column_is_which(tmp_path: pathlib.Path) -> None:
+    mapping = tmp_path / "shop.toml"
+    mapping.write_text(SHOP)
+    path = tmp_path / "log.csv"
+    path.write_bytes(
+        b"\xef\xbb\xbfuuid,who,visit,at,kind,page,item,more,fallback,unused\n"
+        b'1,u,v1,2024-01-01 00:00:00,open,list,,"{""price"": 3}",,x\n'
+        b'2,u,v1,2024-01-01 00:00:01.500,shown,,i1,,,"two\nlines"\n'
+        b'3,u,v1,2024-01-01T00:00:02+00:00,,item,,,"[{""name"": ""other""}]",\n'
+        b"4,u,v2,2024-01-01 00:00:03,shown,item,i2,,,\n"
+        b"5,u,v2,2024-01-01 00:02:00,shown,item,i3,,,\n"
+    )
+    log = EventLog(path, mapping)
+    base = 1_704_067_200_000
+    derived = {"derived": True}
+    assert [event for _, event in log] == [
+        Event(PAGE_ENTER, "list", base, {"more.price": 3}),
+        Event("exposure", "list", base + 1500, {"item": "i1"}),
+        Event(PAGE_EXIT, "list", base + 2000, derived),
+        Event(PAGE_ENTER, "item", base + 2000, derived),
+        Event("other", "item", base + 2000, {}),
+        Event(PAGE_EXIT, "item", base + 2000, derived),  # a new session
+        Event(PAGE_ENTER, "item", base + 3000, derived),
+        Event("exposure", "item", base + 3000, {"item": "i2"}),
+        Event(PAGE_EXIT, "item", base + 3000, derived),  # a silence
+        Event(PAGE_ENTER, "item", base + 120_000, derived),
+        Event("exposure", "item", base + 120_000, {"item": "i3"}),
+        Event(PAGE_EXIT, "item", base + 120_000, derived),  # the log's end
+    ]
+    assert sum(log.skipped.values()) == 0
+    assert [record.line for record in log.records()] == [2, 3, 5, 5, 5, 6, 6, 6, 7, 7, 7, 0]
+
+
+def test_a_stray_quote_costs_its_own_line(tmp_path: pathlib.Path) -> None:
+    mapping = EventMapping(whole=True, stream=(), time_format="s")
+    path = tmp_path / "log.csv"
+    path.write_text(
+        'event_id,page_id,ts_ms\nclick,"p,1\n' + "".join(f"click,p,{ts}\n" for ts in range(2, 300)) + "a,b\n"
+    )
+    log = EventLog(path, mapping)
+    assert [event.ts_ms for _, event in log] == [ts * 1000 for ts in range(2, 300)]
+    assert [(report.line, report.fault) for report in log.reports] == [(2, Fault.BROKEN), (301, Fault.BROKEN)]
+
+
+def test_lines_out_of_order_are_sorted_within_the_window(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "log.jsonl", *[plain_event(ts) for ts in (3, 1, 2, 6, 5, 4, 0)])
+    log = EventLog(path, EventMapping(sort_window=3))
+    assert [event.ts_ms for _, event in log] == [1, 2, 3, 4, 5, 6]
+    assert [(report.line, report.fault) for report in log.reports] == [(7, Fault.OUT_OF_ORDER)]
+
+
+def test_streams_are_parted_and_positions_stay(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "log.jsonl", *[plain_event(ts, stream="ab"[ts % 2]) for ts in range(6)])
+    assert EventLog(path).stream_ids() == ["a", "b"]
+    assert EventLog(path).stream_ids(limit=1) == ["a"]
+    assert [position for position, _ in EventLog(path, streams={"b"})] == [1, 3, 5]
+    assert [record.stream for record in EventLog(path).records(4)] == ["a", "b"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("uv"),
+            st.sampled_from(["s1", "s2"]),
+            st.sampled_from(["", "p", "q"]),
+            st.sampled_from([PAGE_ENTER, PAGE_EXIT, "click"]),
+            st.integers(0, 90_000),
+        ).filter(lambda line: line[2] or line[3] == "click"),
+        max_size=40,
+    )
+)
+def test_derived_visits_are_closed_and_of_one_page_at_a_time(lines: list[tuple[str, str, str, str, int]]) -> None:
+    order = StreamOrder(derive=True, gap_s=60, max_streams=1)
+    found: list[tuple[str, Event]] = []
+    clock = {"u": 0, "v": 0}
+    for stream, session, page, kind, wait_ms in lines:
+        clock[stream] += wait_ms
+        found += order.feed(Mapped(stream, session, "", Event(kind, page, clock[stream], {})))
+    found += order.finish()
+    assert sum(not event.contents for _, event in found) == len(lines)
+    for stream in "uv":
+        page, last_ms = "", 0
+        for event in (event for name, event in found if name == stream):
+            assert event.ts_ms >= last_ms
+            last_ms = event.ts_ms
+            if event.event_id == PAGE_ENTER:
+                assert page == ""
+                page = event.page_id
+            else:
+                assert event.page_id == page
+                if event.event_id == PAGE_EXIT:
+                    assert page
+                    page = ""
+        assert page == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("not toml", "file"),
+        ("[fields]\npage_id = 'p'\ntime = 't'", "fields.event_id"),
+        ("[fields]\nevent_id = 3", "fields.event_id"),
+        (SHOP + "[extra]", "extra"),
+        (SHOP + "slack = 1", "pages.slack"),
+        (SHOP.replace('"iso"', '"fast"'), "time.format"),
+        (SHOP.replace("gap_s = 60", "gap_s = 0"), "pages.gap_s"),
+        (SHOP.replace("derive = true", "derive = 1"), "pages.derive"),
+        (SHOP.replace('open = "page_enter"', "open = 1"), "kinds.open"),
+        (SHOP + "[order]\nsort_window = 10000000", "order.sort_window"),
+        ("kinds = 1", "kinds"),
+    ],
+)
+def test_a_bad_mapping_names_its_key(tmp_path: pathlib.Path, text: str, where: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(MappingError, match=r"bad\.toml") as caught:
+        EventMapping.load(path)
+    assert caught.value.where == where
+
+
+def test_a_log_that_cannot_be_read_says_why(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(EventLogError, match="is no file"):
+        EventLog(tmp_path / "none.jsonl")
+    with pytest.raises(EventLogError, match=r"must end in \.jsonl"):
+        EventLog(write(tmp_path / "log.parquet"))
+    with pytest.raises(EventLogError, match="needs a mapping"):
+        EventLog(write(tmp_path / "log.csv", b"a,b\n"))
+    with pytest.raises(MappingError, match="No such file"):
+        EventLog(tmp_path / "log.csv", tmp_path / "none.toml")
+    mapping = tmp_path / "shop.toml"
+    mapping.write_text(SHOP)
+    with pytest.raises(EventLogError, match="no column page, which the mapping names for page_id"):
+        list(EventLog(write(tmp_path / "log.csv", b"kind,at,who\n"), mapping))
+
+
+@pytest.mark.parametrize(
+    ("name", "mapping", "lines", "events", "visits", "late", "streams"),
+    [
+        ("shop_app_events_a.jsonl.gz", "shop_app_events", 5884, 7129, 1270, 25, 49),
+        ("web_shop_hits_a.csv.gz", "web_shop_hits", 12325, 22834, 10548, 0, 465),
+        ("snowplow_ecommerce_events.csv", "snowplow_ecommerce", 835, 1714, 440, 0, 61),
+    ],
+)
+def test_real_logs_play_with_the_mappings_that_are_shipped(
+    name: str, mapping: str, lines: int, events: int, visits: int, late: int, streams: int
+) -> None:
+    if not (DATA / name).exists():
+        pytest.skip(f"the real log {name} is not at {DATA}")
+    log = EventLog(DATA / name, MAPPINGS / f"{mapping}.toml")
+    records = list(log.records())
+    assert (log.lines, log.events) == (lines, events)
+    assert log.skipped == {Fault.BROKEN: 0, Fault.OUT_OF_ORDER: late, Fault.DUPLICATE: 0, Fault.ENORMOUS: 0}
+    assert [record.position for record in records] == list(range(events))
+    kinds = collections.Counter(record.event.event_id for record in records)
+    assert kinds[PAGE_ENTER] == kinds[PAGE_EXIT] == visits
+    assert kinds["click"] > 50
+    assert len({record.stream for record in records}) == streams
+    open_pages: dict[str, str] = {}
+    latest: dict[str, int] = {}
+    for record in records:
+        event = record.event
+        assert event.ts_ms >= latest.get(record.stream, 0)
+        latest[record.stream] = event.ts_ms
+        if event.event_id == PAGE_ENTER:
+            assert record.stream not in open_pages
+            open_pages[record.stream] = event.page_id
+        elif event.event_id == PAGE_EXIT:
+            assert open_pages.pop(record.stream) == event.page_id
+    assert open_pages == {}

@@ -1,0 +1,87 @@
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from walle import pipeline
+from walle.pipeline import events
+from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
+
+EVENT = Event("exposure", "item_page", 1_700_000_000_000, {"item_id": "i1", "position": 3})
+
+
+def test_an_event_comes_back_from_a_json_line_and_from_pickle() -> None:
+    assert Event.from_dict(json.loads(json.dumps(EVENT.to_dict()))) == EVENT
+    assert pickle.loads(pickle.dumps(EVENT)) == EVENT
+    assert hash(Event.from_dict(EVENT.to_dict())) == hash(EVENT)
+    assert Event("click", "item_page", EVENT.ts_ms, EVENT.contents) != EVENT
+
+
+def test_an_event_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        EVENT.page_id = "other"
+    with pytest.raises(AttributeError):
+        del EVENT.page_id
+    with pytest.raises(AttributeError):
+        EVENT.extra = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"event_id": ""}, "event_id"),
+        ({"event_id": 3}, "event_id"),
+        ({"event_id": "x" * 2000}, "event_id"),
+        ({"page_id": None}, "page_id"),
+        ({"page_id": "x" * 2000}, "page_id"),
+        ({"ts_ms": 1.5}, "ts_ms"),
+        ({"ts_ms": True}, "ts_ms"),
+        ({"ts_ms": -1}, "ts_ms"),
+        ({"ts_ms": 2**60}, "ts_ms"),
+        ({"contents": [1]}, "contents"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, object], where: str) -> None:
+    with pytest.raises(EventError) as caught:
+        Event.from_dict({**EVENT.to_dict(), **change})
+    assert caught.value.where == where
+
+
+def test_a_missing_field_and_a_value_that_is_no_object_are_named() -> None:
+    value = EVENT.to_dict()
+    del value["ts_ms"]
+    with pytest.raises(EventError, match="ts_ms: is missing"):
+        Event.from_dict(value)
+    with pytest.raises(EventError, match="must be an object, is list"):
+        Event.from_dict([1])
+
+
+def test_an_enormous_event_is_refused_and_one_just_below_is_not() -> None:
+    small = Event("click", "p", 1, {"text": "x" * (MAX_EVENT_BYTES - 100)})
+    assert MAX_EVENT_BYTES - 100 < small.size_bytes() <= MAX_EVENT_BYTES
+    with pytest.raises(EventError, match="more than"):
+        Event("click", "p", 1, {"text": "x" * MAX_EVENT_BYTES}).size_bytes()
+    with pytest.raises(EventError, match="object is not plain data"):
+        Event("click", "p", 1, {"thing": object()}).size_bytes()
+
+
+def test_the_basic_kinds_are_those_of_the_paper() -> None:
+    assert events.BASIC_KINDS == ("page_enter", "page_scroll", "exposure", "click", "page_exit")
+
+
+def test_stream_functions_load_nothing_heavy() -> None:
+    heavy = "['asyncio', 'sqlite3', 'dataclasses', 'json', 'msgpack', 'ssl']"
+    code = f"import sys, walle.pipeline.stream; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
+
+
+def test_every_public_name_of_this_part_is_found_and_no_other() -> None:
+    for name in ("Event", "EventLog", "FeatureStore", "Outbox", "StreamEngine", "TriggerTrie"):
+        assert getattr(pipeline, name).__name__ == name
+        assert name in dir(pipeline)
+    assert set(pipeline._HOMES) == set(pipeline.__all__)
+    with pytest.raises(AttributeError):
+        _ = pipeline.Nothing

@@ -1,0 +1,362 @@
+import asyncio
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from walle import plain
+from walle.clock import ManualClock
+from walle.pipeline.database import Bounds, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
+from walle.pipeline.store import FeatureStore, PayloadError, Put, StoreClosedError
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "features.db"
+
+
+def rows_in(path: pathlib.Path, table: str = "features") -> int:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+@pytest.mark.asyncio
+async def test_what_was_put_is_found_again_also_after_closing(path: pathlib.Path) -> None:
+    async with FeatureStore(path, clock=ManualClock(5.0)) as store:
+        await store.put("ipv", {"dwell_ms": 3})
+        await store.put("local", [1, 2], upload=False)
+        (feature,) = await store.query("ipv")
+        assert (feature.topic, feature.ts_ms, feature.position) == ("ipv", 5000, -1)
+        assert plain.decode(feature.payload) == {"dwell_ms": 3}
+        epoch = store.state.epoch
+    async with FeatureStore(path) as store:
+        assert plain.decode((await store.query("local"))[0].payload) == [1, 2]
+        assert store.state.epoch == epoch
+        assert store.state.last_seq == 1
+    assert rows_in(path, "outbox") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_query_is_bounded_by_time_and_count_and_gives_the_latest_in_order(path: pathlib.Path) -> None:
+    clock = ManualClock(0.0)
+    async with FeatureStore(path, clock=clock) as store:
+        for value in range(5):
+            await store.put("t", value)
+            await clock.advance(0.001)
+        assert [plain.decode(feature.payload) for feature in await store.query("t", limit=2)] == [3, 4]
+        assert [plain.decode(feature.payload) for feature in await store.query("t", since_ms=3)] == [3, 4]
+        assert await store.query("nothing") == []
+
+
+@pytest.mark.asyncio
+async def test_outputs_gather_until_the_threshold_and_go_in_one_transaction(path: pathlib.Path) -> None:
+    async with FeatureStore(path, threshold=10, clock=ManualClock()) as store:
+        for value in range(9):
+            await store.put("t", value)
+        assert store.counts.transactions == 0
+        await store.put("t", 9)
+        await store.wait_for_seq(9)
+        assert (store.counts.transactions, store.counts.rows) == (1, 10)
+        for value in range(7):
+            await store.put("t", value)
+        assert len(await store.query("t")) == 17  # a read flushes
+        assert (store.counts.transactions, store.counts.rows) == (2, 17)
+        await store.query("t")
+        assert store.counts.transactions == 2  # nothing gathered, nothing written
+        await store.put("t", 0)
+    assert (store.counts.transactions, store.counts.rows) == (3, 18)  # shutdown flushes
+    assert rows_in(path) == 18
+
+
+@pytest.mark.asyncio
+async def test_the_timer_writes_what_waits(path: pathlib.Path) -> None:
+    clock = ManualClock()
+    async with FeatureStore(path, interval_s=0.5, clock=clock) as store:
+        await store.put("t", 1)
+        await clock.advance(0.4)
+        assert store.counts.transactions == 0
+        await clock.advance(0.2)
+        await asyncio.wait_for(store.wait_for_seq(0), 5)
+        assert store.state.last_seq == 1
+        await store.put("t", 2)  # the timer starts anew
+        await clock.advance(0.6)
+        await asyncio.wait_for(store.wait_for_seq(1), 5)
+
+
+@pytest.mark.asyncio
+async def test_position_and_outputs_of_an_event_go_together(path: pathlib.Path) -> None:
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from) == (-1, 0)
+        await store.put_all([store.encode("a", 1), store.encode("b", 2)], position=7, resume_from=3)
+        await store.put_all([], position=8, resume_from=5)
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from) == (8, 5)
+        assert (await store.query("a"))[0].position == 7
+
+
+@pytest.mark.asyncio
+async def test_a_position_alone_is_written_only_now_and_then(path: pathlib.Path) -> None:
+    async with FeatureStore(path) as store:
+        for position in range(999):
+            await store.put_all([], position=position)
+        assert [store._writer] == [None]
+        await store.put_all([], position=999)
+        writer = store._writer
+        assert writer is not None
+        await writer
+        for position in range(1000, 1500):
+            await store.put_all([], position=position)
+        assert store.counts.transactions == 1
+    assert store.counts.transactions == 2
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from) == (1499, 1500)
+
+
+@pytest.mark.asyncio
+async def test_the_oldest_features_go_beyond_the_bounds(path: pathlib.Path) -> None:
+    async with FeatureStore(path, keep=Bounds(rows_per_topic=5, rows=12)) as store:
+        for value in range(8):
+            await store.put("a", value)
+        assert [plain.decode(feature.payload) for feature in await store.query("a")] == [3, 4, 5, 6, 7]
+        for topic in ("b", "c", "d"):
+            await store.put_all([store.encode(topic, value) for value in range(4)])
+        await store.flush()
+        assert len(await store.query("a")) == 0
+        assert [len(await store.query(topic)) for topic in ("b", "c", "d")] == [4, 4, 4]
+        assert store.state.last_seq == 20  # uploads are another matter: none is dropped
+    assert rows_in(path) == 12
+    assert rows_in(path, "outbox") == 20
+    async with FeatureStore(path, keep=Bounds(rows_per_topic=5, rows=12)) as store:  # the bounds hold over a restart
+        await store.put("d", 5)
+        await store.put("d", 6)
+    assert rows_in(path) == 12
+
+
+@pytest.mark.asyncio
+async def test_features_are_bounded_in_bytes_too(path: pathlib.Path) -> None:
+    async with FeatureStore(path, keep=Bounds(size_bytes=10_000)) as store:
+        for value in range(30):
+            await store.put("ab"[value % 2], [value, b"x" * 900])
+            if value % 7 == 0:
+                await store.flush()
+        found = [plain.decode(one.payload)[0] for topic in "ab" for one in await store.query(topic)]
+        assert sorted(found) == list(range(20, 30))
+    async with FeatureStore(path, keep=Bounds(size_bytes=3_000)) as store:
+        await store.put("a", 1)
+        await store.flush()
+        assert [len(await store.query(topic)) for topic in "ab"] == [2, 2]
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_is_told_and_loses_nothing(path: pathlib.Path) -> None:
+    async with FeatureStore(path, threshold=1000, max_buffer_bytes=200_000) as store:
+        await store.put("t", 0)
+        await store.flush()
+        pages = await store.call(lambda database: database._db.execute("PRAGMA page_count").fetchone()[0])
+        await store.call(lambda database: database._db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        for _ in range(2):
+            await store.put("t", b"x" * 100_000)
+        with pytest.raises(StoreFullError, match="make room"):
+            await store.flush()
+        with pytest.raises(StoreFullError):
+            await store.put("t", 1)
+        assert store.counts.failed_transactions >= 2
+        problem = store.last_error
+        assert isinstance(problem, StoreFullError)
+        assert store.state.last_seq == 1
+        await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 100000").fetchone())
+        await store.put("t", 1)
+        assert len(await store.query("t")) == 4
+        assert store.last_error is None
+        assert store.state.last_seq == 4
+
+
+@pytest.mark.asyncio
+async def test_a_full_buffer_waits_for_its_transaction(path: pathlib.Path) -> None:
+    async with FeatureStore(path, threshold=10**6, max_buffer_bytes=1000, clock=ManualClock()) as store:
+        for _ in range(20):
+            await store.put("t", b"x" * 300)
+            assert store._buffer_bytes < 1000 + 400
+        assert store.counts.waits > 0
+    assert rows_in(path) == 20
+
+
+@pytest.mark.asyncio
+async def test_a_full_outbox_holds_the_put_until_it_is_sent(path: pathlib.Path) -> None:
+    async with FeatureStore(path, max_outbox_bytes=1000) as store:
+        await store.put("t", b"x" * 800)
+        waiting = asyncio.create_task(store.put("t", b"y" * 800))
+        await store.wait_for_seq(0)
+        await store.put("t", b"local" * 100, upload=False)  # what is not sent is not held
+        assert not waiting.done()
+        cancelled = asyncio.create_task(store.put("t", b"z" * 800))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        store.forget(1)
+        await asyncio.wait_for(waiting, 5)
+        await store.flush()
+        assert store.state.last_seq == 2
+        assert len(await store.query("t")) == 3
+        assert store.counts.waits == 2
+        closing = asyncio.create_task(store.put("t", b"y" * 800))
+        await asyncio.sleep(0)
+    with pytest.raises(StoreClosedError):
+        await closing
+    assert rows_in(path, "outbox") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_flush_leaves_no_doubt(path: pathlib.Path) -> None:
+    async with FeatureStore(path, threshold=10**6) as store:
+        for value in range(100):
+            await store.put("t", value)
+            flushing = asyncio.create_task(store.flush())
+            await asyncio.sleep(0)
+            flushing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await flushing
+        found = [plain.decode(feature.payload) for feature in await store.query("t", limit=1000)]
+        assert found == list(range(100))
+    assert rows_in(path, "outbox") == 100
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_stored_is_refused_whole(path: pathlib.Path) -> None:
+    async with FeatureStore(path) as store:
+        for topic, payload in (("", 1), ("x" * 300, 1), ("t", object()), ("t", b"x" * (2 << 20))):
+            with pytest.raises(PayloadError):
+                await store.put(topic, payload)
+        assert await store.query("t") == []
+    with pytest.raises(StoreClosedError):
+        await store.put("t", 1)
+    await store.close()
+    with pytest.raises(StoreError, match="opened before"):
+        await store.open()
+
+
+def try_to_open(path: pathlib.Path) -> None:
+    async def main() -> None:
+        async with FeatureStore(path):
+            pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.asyncio
+async def test_a_file_is_open_once(path: pathlib.Path) -> None:
+    async with FeatureStore(path) as store:
+        with pytest.raises(StoreLockedError, match="open elsewhere"):
+            await FeatureStore(path).open()
+        code = (
+            f"import asyncio; from walle.pipeline import FeatureStore; asyncio.run(FeatureStore({str(path)!r}).open())"
+        )
+        other = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE)
+        _, said = await other.communicate()
+        assert b"StoreLockedError" in said
+        await store.put("t", 1)
+    async with FeatureStore(path) as store:
+        assert len(await store.query("t")) == 1
+
+
+def test_a_damaged_file_is_named_and_left_as_it_is(path: pathlib.Path) -> None:
+    async def fill() -> None:
+        async with FeatureStore(path) as store:
+            for value in range(500):
+                await store.put("t", {"value": value, "text": "x" * 100})
+
+    asyncio.run(fill())
+    whole = path.read_bytes()
+    header = bytearray(whole)
+    header[:16] = b"not a database.."
+    trees = bytearray(whole)
+    for page in range(2, len(whole) // 4096):
+        trees[page * 4096 : page * 4096 + 100] = bytes(100)
+    for damaged in (bytes(header), bytes(trees), whole[: len(whole) // 2 + 100]):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreCorruptError, match=path.name) as caught:
+            try_to_open(path)
+        assert "move it away" in str(caught.value)
+        assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+    try_to_open(path)
+
+
+@pytest.mark.asyncio
+async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
+    path: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(StoreCorruptError, match="no feature store"):
+        await FeatureStore(path).open()
+    async with FeatureStore(tmp_path / "new.db"):
+        pass
+    with contextlib.closing(sqlite3.connect(tmp_path / "new.db")) as db:
+        db.execute("PRAGMA user_version = 9")
+    with pytest.raises(StoreError, match="format 9"):
+        await FeatureStore(tmp_path / "new.db").open()
+    with pytest.raises(StoreError, match="is its folder there"):
+        await FeatureStore(tmp_path / "none" / "x.db").open()
+
+
+PUTTER = """
+import asyncio, sys
+from walle.pipeline.database import Bounds
+from walle.pipeline.store import FeatureStore
+
+async def main():
+    async with FeatureStore(sys.argv[1], threshold=7, interval_s=0.003, keep=Bounds(rows_per_topic=40)) as store:
+        print("open", flush=True)
+        position = store.position
+        while True:
+            position += 1
+            puts = [store.encode("t", position)] * (position % 4)
+            await store.put_all(puts, position=position, resume_from=max(0, position - 3))
+            store.forget(store.state.last_seq - 300)
+            await asyncio.sleep(0.0002)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_process_leaves_whole_transactions_only(path: pathlib.Path) -> None:
+    seed = random.Random(7)
+    reached = []
+    for _ in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PUTTER), str(path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seed.uniform(0.0, 0.25))
+            os.kill(process.pid, signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            last_seq, position, resume_from = db.execute("SELECT last_seq, position, resume_from FROM state").fetchone()
+            features = [row[0] for row in db.execute("SELECT position FROM features ORDER BY id")]
+            outbox = db.execute("SELECT seq, payload FROM outbox ORDER BY seq").fetchall()
+        reached.append(position)
+        expected = [done for done in range(position + 1) for _ in range(done % 4)]  # each event's outputs, once
+        assert features == expected[-40:]
+        assert last_seq == len(expected)
+        assert [seq for seq, _ in outbox] == list(range(last_seq - len(outbox) + 1, last_seq + 1))
+        assert [plain.decode(payload) for _, payload in outbox] == expected[len(expected) - len(outbox) :]
+        assert resume_from == max(0, position - 3)
+    assert reached == sorted(reached)
+    assert reached[-1] > 50  # the kills fell into real work
+
+
+@pytest.mark.asyncio
+async def test_puts_take_their_encoding_as_it_is(path: pathlib.Path) -> None:
+    async with FeatureStore(path) as store:
+        assert store.encode("t", 1, upload=False) == Put("t", plain.encode(1), False)

@@ -1,0 +1,355 @@
+import asyncio
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import pytest_asyncio
+
+from walle import plain
+from walle.clock import ManualClock
+from walle.pipeline.database import StoreFullError
+from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event, EventError
+from walle.pipeline.sequences import TimeSequence
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput, Trigger
+from walle.pipeline.trie import TriggerError
+
+VISIT = [
+    Event(PAGE_ENTER, "item", 100, {}),
+    Event("exposure", "item", 150, {"id": 1}),
+    Event("click", "item", 200, {"id": 1}),
+    Event(PAGE_EXIT, "item", 300, {}),
+]
+
+
+async def summarise(task: str, trigger: Trigger) -> TaskOutput:
+    kinds = [event.event_id for event in trigger.page_events]
+    return TaskOutput({"task": task, "kinds": kinds, "position": trigger.position})
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: pathlib.Path) -> AsyncIterator[FeatureStore]:
+    async with FeatureStore(tmp_path / "features.db", clock=ManualClock()) as opened:
+        yield opened
+
+
+async def outputs(store: FeatureStore, topic: str) -> list[object]:
+    return [plain.decode(feature.payload) for feature in await store.query(topic, limit=10_000)]
+
+
+async def play(engine: StreamEngine, events: Sequence[Event]) -> None:
+    for event in events:
+        await engine.on_event(event)
+
+
+@pytest.mark.asyncio
+async def test_a_page_exit_triggers_the_task_with_the_whole_visit(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise)
+    engine.add_task("ipv", [PAGE_EXIT])
+    engine.add_task("clicks", ["exposure", "click"])
+    await play(engine, [Event("start", "", 1, {}), *VISIT, Event("click", "item", 400, {})])
+    kinds = [PAGE_ENTER, "exposure", "click", PAGE_EXIT]
+    assert await outputs(store, "ipv") == [{"task": "ipv", "kinds": kinds, "position": 4}]
+    assert await outputs(store, "clicks") == [{"task": "clicks", "kinds": kinds[:3], "position": 3}]
+    assert (engine.counts.events, engine.counts.triggers, engine.counts.failures) == (6, 2, 0)
+    assert (store.position, store.resume_from) == (5, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_trigger_crosses_as_plain_data(store: FeatureStore) -> None:
+    seen: list[Trigger] = []
+
+    async def keep(task: str, trigger: Trigger) -> TaskOutput:
+        seen.append(trigger)
+        return TaskOutput(None, [("aside", 1), ("aside", 2)])
+
+    engine = StreamEngine(store, keep)
+    engine.add_task("t", [PAGE_EXIT])
+    await play(engine, VISIT)
+    (trigger,) = seen
+    value = plain.decode(plain.encode(trigger.to_plain()))
+    assert [Event.from_dict(event) for event in value["page_events"]] == VISIT
+    assert Event.from_dict(value["event"]) == VISIT[-1]
+    assert value["position"] == 3
+    assert list(trigger.recent) == VISIT
+    assert await outputs(store, "t") == []
+    assert await outputs(store, "aside") == [1, 2]
+
+
+@pytest.mark.asyncio
+async def test_one_tasks_failure_stays_that_tasks(store: FeatureStore) -> None:
+    outcomes: list[tuple[str, bool, str]] = []
+
+    async def runner(task: str, trigger: Trigger) -> TaskOutput:
+        if task == "raises":
+            raise ZeroDivisionError("by zero")
+        if task == "cancels":
+            raise asyncio.CancelledError
+        return TaskOutput(object() if task == "unstorable" else 1, [("", 1)] if task == "topicless" else [])
+
+    engine = StreamEngine(store, runner, on_outcome=lambda task, ok, error: outcomes.append((task, ok, str(error))))
+    for task in ("good", "raises", "cancels", "unstorable", "topicless"):
+        engine.add_task(task, ["click"])
+    await engine.on_event(VISIT[2])
+    engine.remove_task("good")
+    for task in ("raises", "unstorable", "topicless"):
+        engine.remove_task(task)
+    await engine.on_event(VISIT[2])  # a lone task takes another path than several
+    assert await outputs(store, "good") == [1]
+    assert {(task, ok) for task, ok, _ in outcomes} == {
+        ("good", True),
+        ("raises", False),
+        ("cancels", False),
+        ("unstorable", False),
+        ("topicless", False),
+    }
+    assert ("raises", False, "by zero") in outcomes
+    assert (engine.counts.triggers, engine.counts.failures) == (6, 5)
+    assert store.position == 1
+
+
+@pytest.mark.asyncio
+async def test_tasks_of_one_event_run_at_once_and_events_in_turn(store: FeatureStore) -> None:
+    running: set[str] = set()
+    together = asyncio.Event()
+    order: list[int] = []
+
+    async def meet(task: str, trigger: Trigger) -> TaskOutput:
+        running.add(task)
+        if running == {"a", "b"}:
+            together.set()
+        await asyncio.wait_for(together.wait(), 5)
+        order.append(trigger.position)
+        return TaskOutput()
+
+    engine = StreamEngine(store, meet)
+    engine.add_task("a", ["click"])
+    engine.add_task("b", ["click"])
+    await asyncio.gather(*(engine.on_event(VISIT[2]) for _ in range(3)))
+    assert order == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.asyncio
+async def test_tasks_change_while_events_run(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise)
+    engine.add_task("t", ["exposure", "click"])
+    await play(engine, VISIT[:2])
+    engine.add_task("t", ["click"])  # a new version with another condition
+    with pytest.raises(TriggerError):
+        engine.add_task("t", [])
+    assert engine.tasks == {"t": ("click",)}
+    await play(engine, VISIT[2:])
+    assert len(await outputs(store, "t")) == 1
+    engine.remove_task("t")
+    engine.remove_task("t")
+    await play(engine, VISIT)
+    assert len(await outputs(store, "t")) == 1
+
+
+@pytest.mark.asyncio
+async def test_an_enormous_event_is_skipped(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise)
+    with pytest.raises(EventError, match="more than"):
+        await engine.on_event(Event("click", "p", 1, {"text": "x" * MAX_EVENT_BYTES}))
+    await engine.on_event(VISIT[0])
+    assert (engine.counts.events, store.position) == (1, 0)
+
+
+@pytest.mark.asyncio
+async def test_positions_must_grow(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise)
+    await engine.on_event(VISIT[0], 5)
+    for position in (5, 4):
+        with pytest.raises(PositionError, match="must grow"):
+            await engine.on_event(VISIT[1], position)
+    await engine.on_event(VISIT[1], 9)
+    assert (store.position, store.resume_from) == (9, 5)
+
+
+@pytest.mark.asyncio
+async def test_what_a_full_disk_refused_is_put_by_the_next_call(tmp_path: pathlib.Path) -> None:
+    async def big(task: str, trigger: Trigger) -> TaskOutput:
+        return TaskOutput(b"x" * 50_000)
+
+    async with FeatureStore(tmp_path / "features.db", max_buffer_bytes=40_000, clock=ManualClock()) as store:
+        engine = StreamEngine(store, big)
+        engine.add_task("t", ["click"])
+        await store.flush()
+        await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 8").fetchone())
+        await engine.on_event(VISIT[2], 0)
+        with pytest.raises(StoreFullError):
+            await engine.on_event(VISIT[2], 1)
+        with pytest.raises(StoreFullError):
+            await engine.on_event(VISIT[2], 2)
+        assert store.position == 0
+        await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 10000").fetchone())
+        await engine.settle()
+        await engine.on_event(VISIT[2], 2)
+        assert [feature.position for feature in await store.query("t")] == [0, 1, 2]
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_event_is_never_passed_over(store: FeatureStore) -> None:
+    started = asyncio.Event()
+
+    async def forever(task: str, trigger: Trigger) -> TaskOutput:
+        started.set()
+        await asyncio.Event().wait()
+        return TaskOutput()
+
+    engine = StreamEngine(store, forever)
+    engine.add_task("t", ["click"])
+    await engine.on_event(VISIT[0])
+    handling = asyncio.create_task(engine.on_event(VISIT[2]))
+    await started.wait()
+    handling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handling
+    with pytest.raises(PositionError, match="cancelled"):
+        await engine.on_event(VISIT[3])
+    assert store.position == 0
+
+
+@pytest.mark.asyncio
+async def test_outputs_that_wait_for_room_outlive_a_cancelled_call(tmp_path: pathlib.Path) -> None:
+    async def big(task: str, trigger: Trigger) -> TaskOutput:
+        return TaskOutput([trigger.position, b"x" * 800])
+
+    async with FeatureStore(tmp_path / "features.db", max_outbox_bytes=1000) as store:
+        engine = StreamEngine(store, big)
+        engine.add_task("t", ["click"])
+        await engine.on_event(VISIT[2])
+        handling = asyncio.create_task(engine.on_event(VISIT[2]))
+        await store.wait_for_seq(0)
+        await asyncio.sleep(0)
+        handling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await handling
+        assert (engine.counts.triggers, store.position) == (2, 0)
+        store.forget(1)
+        await engine.settle()
+        assert store.position == 1
+        store.forget(2)
+        await engine.on_event(VISIT[0])
+        assert [feature.position for feature in await store.query("t")] == [0, 1]
+        assert store.state.last_seq == 2
+
+
+@pytest.mark.asyncio
+async def test_outputs_bear_the_time_at_which_their_event_came(tmp_path: pathlib.Path) -> None:
+    clock = ManualClock(100.0)
+
+    async def slow(task: str, trigger: Trigger) -> TaskOutput:
+        await clock.advance(2.0)
+        return TaskOutput(1)
+
+    async with FeatureStore(tmp_path / "features.db", clock=clock) as store:
+        engine = StreamEngine(store, slow)
+        engine.add_task("t", ["click"])
+        await engine.on_event(VISIT[2])
+        assert [feature.ts_ms for feature in await store.query("t")] == [100_000]
+
+
+@pytest.mark.asyncio
+async def test_a_source_that_never_pauses_lets_others_run(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(other())
+    for _ in range(1000):
+        await engine.on_event(VISIT[0])
+    counting.cancel()
+    assert turns >= 10
+
+
+@pytest.mark.asyncio
+async def test_a_source_without_positions_goes_on_after_a_restart(tmp_path: pathlib.Path) -> None:
+    for expected in (1, 2):
+        async with FeatureStore(tmp_path / "features.db") as store:
+            engine = StreamEngine(store, summarise)
+            engine.add_task("ipv", [PAGE_EXIT])
+            await play(engine, VISIT)
+            assert len(await outputs(store, "ipv")) == expected
+            assert engine.counts.replayed == 0
+
+
+PLAYER = """
+import asyncio, random, sys
+from walle.pipeline.events import Event
+from walle.pipeline.sequences import PageSequence, TimeSequence
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+
+def source(count):
+    seed = random.Random(3)
+    for position in range(count):
+        kind = seed.choice(["page_enter", "exposure", "exposure", "click", "click", "page_exit"])
+        yield position * 3, Event(kind, seed.choice("abc"), position, {"n": position})
+
+async def run(task, trigger):
+    await asyncio.sleep(0)
+    return TaskOutput([trigger.position, [event.contents["n"] for event in trigger.page_events]], [("aside", task)])
+
+async def main(path, count):
+    async with FeatureStore(path, threshold=20, interval_s=0.004) as store:
+        engine = StreamEngine(store, run, recent=TimeSequence(max_events=20), pages=PageSequence(max_span=500))
+        engine.add_task("exit", ["page_exit"])
+        engine.add_task("pair", ["exposure", "click", "b"])
+        print("open", flush=True)
+        for position, event in source(count):
+            if position >= store.resume_from:
+                await engine.on_event(event, position)
+        assert engine.counts.replayed < 600, engine.counts
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def features_in(path: pathlib.Path) -> list[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT topic, position, payload FROM features ORDER BY id").fetchall()
+
+
+def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
+    count = "15000"
+    whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
+    subprocess.run([sys.executable, "-c", PLAYER, str(whole), count], check=True, stdout=subprocess.DEVNULL)
+    expected = features_in(whole)
+    assert len(expected) > 1000
+    seed, kills, ended = random.Random(5), 0, False
+    while not ended:
+        with subprocess.Popen(
+            [sys.executable, "-c", PLAYER, str(killed), count], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            try:
+                assert process.wait(seed.uniform(0.01, 0.06) if kills < 8 else None) == 0
+                ended = True
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+    assert kills >= 2
+    assert features_in(killed) == expected
+
+
+@pytest.mark.asyncio
+async def test_recent_events_are_bounded(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise, recent=TimeSequence(max_events=3))
+    for position in range(200):
+        await engine.on_event(Event("click", "p", position, {}), position)
+    assert len(engine.recent) == 3
+    assert store.resume_from == 200 - 63  # what a condition of the greatest length may have matched

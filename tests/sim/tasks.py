@@ -1,0 +1,12 @@
+"""A small task, as files."""
+
+from walle.deploy.repo import TaskTree
+
+CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
+MAIN = b"import math\n\n\ndef execute(ctx, x):\n    return math.sqrt(x)\n"
+FILES = {"task.toml": CONFIG, "main.py": MAIN}
+
+
+def tree(files: dict[str, bytes] | None = None, **more: bytes) -> TaskTree:
+    """Return a version v1 of shop/ipv: the small task, with `files` instead of or besides its own."""
+    return TaskTree("shop", "ipv", "v1", "c" * 40, {**FILES, **(files or {}), **more})

@@ -1,0 +1,69 @@
+"""The cloud's half of a tunnel: server, ingest and pump as they really are, stopped and started again at will."""
+
+import asyncio
+import dataclasses
+import ssl
+from pathlib import Path
+from typing import Any, Self
+
+from walle.pipeline.ingest import Ingest, pump
+from walle.pipeline.tunnel_server import ServerLimits, TunnelServer
+
+TOKENS = {f"device-{number}": f"token-{number}" for number in range(100)}
+
+
+async def check_token(device_id: str, token: str) -> bool:
+    return TOKENS.get(device_id) == token
+
+
+async def echo(device_id: str, topic: str, payload: bytes) -> bytes:
+    return f"{device_id} {topic} ".encode() + payload
+
+
+@dataclasses.dataclass
+class TunnelCloud:
+    ssl_context: ssl.SSLContext
+    path: Path
+    limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
+    on_request: Any = echo
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of pump
+
+    server: TunnelServer = dataclasses.field(init=False)
+    ingest: Ingest = dataclasses.field(init=False)
+    pumping: asyncio.Task[None] = dataclasses.field(init=False)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        self.ingest = Ingest(self.path)
+        await self.ingest.open()
+        self.server = TunnelServer(
+            ssl_context=self.ssl_context,
+            token_check=check_token,
+            acked=self.ingest.acked,
+            on_request=self.on_request,
+            limits=self.limits,
+        )
+        await self.server.start()
+        self.pumping = asyncio.create_task(pump(self.server, self.ingest, **self.options))
+
+    async def stop(self) -> None:
+        """Stop as a cloud does that is told to: what has arrived is stored."""
+        await self.server.close()
+        await self.pumping
+        await self.ingest.close()
+
+    async def crash(self) -> None:
+        """Stop at once: what has arrived and is not stored is lost with the process."""
+        self.pumping.cancel()
+        await asyncio.gather(self.pumping, return_exceptions=True)
+        self.server._queue.clear()
+        for connection in list(self.server._connections):
+            connection._transport.abort()
+        await self.server.close()
+        await self.ingest.close()

@@ -1,0 +1,115 @@
+"""Round trips and refusals of the messages that cross the line."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from walle.protocol import (
+    Directive,
+    Envelope,
+    FileEntry,
+    Manifest,
+    Outcome,
+    OutcomeBatch,
+    OutcomeKind,
+    Profile,
+    ProtocolError,
+    directives_from_header,
+    directives_to_header,
+)
+
+HASH = "ab" * 32
+words = st.text(max_size=20)
+attributes = st.dictionaries(words, st.one_of(words, st.integers(-(2**53), 2**53), st.booleans()), max_size=5)
+directives = st.builds(
+    Directive,
+    task=words,
+    version=words,
+    manifest=st.just(HASH),
+    size_bytes=st.integers(0, 2**40),
+    serial=st.integers(0, 2**40),
+    expires_s=st.integers(0, 2**40),
+    url=words,
+    release=words,
+    signature=words,
+)
+manifests = st.builds(
+    Manifest,
+    scenario=words,
+    task=words,
+    version=words,
+    commit=words,
+    bytecode=st.tuples(words),
+    sequence=st.lists(words, max_size=4).map(tuple),
+    phases=st.dictionaries(words, words, max_size=3),
+    limits=st.dictionaries(words, st.integers(0, 2**31), max_size=3),
+    files=st.just((FileEntry("main.pyc", HASH, 3), FileEntry("resources/a.walle", HASH, 0, "exclusive"))),
+)
+
+
+@given(
+    st.builds(Profile, device_id=words, app_version=words, attributes=attributes, tasks=st.dictionaries(words, words))
+)
+def test_a_profile_survives_its_header(profile: Profile) -> None:
+    header = profile.to_header()
+    assert header.isascii()
+    assert "\n" not in header
+    assert Profile.from_header(header) == profile
+
+
+@given(st.lists(directives, max_size=4))
+def test_directives_survive_their_header(some: list[Directive]) -> None:
+    assert directives_from_header(directives_to_header(some)) == some
+
+
+@given(manifests)
+def test_a_manifest_survives_its_bytes(manifest: Manifest) -> None:
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+@given(st.binary(max_size=50), st.dictionaries(words, st.binary(max_size=64), max_size=3))
+def test_an_envelope_keeps_bytes_as_they_were(payload: bytes, signatures: dict[str, bytes]) -> None:
+    envelope = Envelope(payload, signatures)
+    assert Envelope.from_bytes(envelope.to_bytes()) == envelope
+
+
+@given(st.builds(Outcome, words, words, words, st.sampled_from(OutcomeKind), st.integers(0), st.integers(0), words))
+def test_an_outcome_batch_survives_json(outcome: Outcome) -> None:
+    batch = OutcomeBatch("device", "batch", (outcome,))
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+
+
+@given(st.text(max_size=200))
+def test_arbitrary_headers_are_refused_or_read_never_worse(text: str) -> None:
+    for read in (Profile.from_header, directives_from_header):
+        with contextlib.suppress(ProtocolError):
+            read(text)
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_refused_or_read_never_worse(data: bytes) -> None:
+    for read in (Manifest.from_bytes, Envelope.from_bytes):
+        with pytest.raises(ProtocolError):
+            read(data)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\\b", "a\0b"])
+def test_a_path_that_leaves_the_bundle_is_refused(path: str) -> None:
+    files = (FileEntry(path, HASH, 1),)
+    manifest = Manifest("s", "t", "v1", "c", ("cpython-313",), ("page_exit",), {}, {}, files)
+    with pytest.raises(ProtocolError, match=r"files\[0\]\.path"):
+        Manifest.from_bytes(manifest.to_bytes())
+
+
+def test_a_refusal_names_the_part() -> None:
+    with pytest.raises(ProtocolError, match=r"X-Walle-Profile\.t\.ipv: must be str, is int"):
+        Profile.from_header('{"d":"x","a":"1","x":{},"t":{"ipv":3}}')
+    with pytest.raises(ProtocolError, match=r"batch\.outcomes\[0\]: ok and failed"):
+        OutcomeBatch.from_json(
+            json.loads(json.dumps(OutcomeBatch("d", "b", (Outcome("t", "v", "r", OutcomeKind.RUN, -1),)).to_json()))
+        )
+    with pytest.raises(ProtocolError, match="more than"):
+        Profile.from_header("x" * 10_000)

@@ -1,0 +1,62 @@
+"""Devices in a process of their own, each with whoever plays its user."""
+
+import asyncio
+import contextlib
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from walle.device import Device, DeviceConfig, DeviceSummary
+
+
+class Driver(Protocol):
+    """Who plays a device's user: made by a factory(device, options), run until it is done or stopped."""
+
+    async def run(self) -> None: ...
+    def stop(self) -> None: ...
+    def counts(self) -> dict[str, Any]: ...
+
+
+class DeviceActor:
+    """Hosts devices. `driver` names the factory of drivers, `package.module:function`; `options` go to it as is."""
+
+    def __init__(self, configs: Sequence[DeviceConfig], driver: str, options: dict[str, Any]) -> None:
+        self._configs = configs
+        module, _, function = driver.partition(":")
+        self._make_driver = getattr(importlib.import_module(module), function)
+        self._options = options
+        self._undo = contextlib.AsyncExitStack()
+        self._devices: list[Device] = []
+        self._drivers: list[Driver] = []
+        self._playing: list[asyncio.Task[None]] = []
+
+    async def open(self) -> int:
+        """Start the devices and their drivers; return the process's id."""
+        for config in self._configs:
+            self._devices.append(await self._undo.enter_async_context(Device(config)))
+        self._drivers = [self._make_driver(device, self._options) for device in self._devices]
+        self._playing = [asyncio.create_task(driver.run()) for driver in self._drivers]
+        return os.getpid()
+
+    async def stop(self) -> None:
+        """Let the drivers come to an end, and everything that was produced reach the cloud."""
+        for driver in self._drivers:
+            driver.stop()
+        await asyncio.gather(*self._playing)
+        for device in self._devices:
+            await device.settled()
+
+    async def summaries(self) -> list[tuple[DeviceSummary, dict[str, Any]]]:
+        """Return each device as it is, and its driver's counts. A driver that failed fails here."""
+        for playing in self._playing:
+            if playing.done():
+                playing.result()
+        both = zip(self._devices, self._drivers, strict=True)
+        return [(await device.summary(), driver.counts()) for device, driver in both]
+
+    async def close(self) -> None:
+        for playing in self._playing:
+            playing.cancel()
+        await asyncio.gather(*self._playing, return_exceptions=True)
+        await self._undo.aclose()

@@ -1,0 +1,21 @@
+"""The gateway in a process of its own. On a cluster, one on every node that devices reach."""
+
+from typing import Any
+
+from ray.actor import ActorHandle
+
+from walle.actors.node import NodeActor, Remote
+from walle.cloud import CloudConfig, GatewayAddress, GatewayNode
+
+
+class Gateway(NodeActor):
+    def __init__(self, config: CloudConfig) -> None:
+        super().__init__(config)
+        self._node = GatewayNode(config)
+
+    async def open(
+        self, releases: ActorHandle[Any], monitor: ActorHandle[Any], inference: ActorHandle[Any]
+    ) -> GatewayAddress:
+        self._undo.push_async_callback(self._node.close)
+        address: GatewayAddress = await self._node.open(Remote(releases), Remote(monitor), Remote(inference))
+        return address

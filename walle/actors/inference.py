@@ -1,0 +1,18 @@
+"""Fallback inference in a process of its own, where the bigger models' memory is."""
+
+from typing import Any
+
+from ray.actor import ActorHandle
+
+from walle.actors.node import NodeActor, Remote
+from walle.cloud import CloudConfig, InferenceNode
+
+
+class InferenceActor(NodeActor):
+    def __init__(self, config: CloudConfig) -> None:
+        super().__init__(config)
+        self._node = InferenceNode(config)
+
+    async def open(self, releases: ActorHandle[Any]) -> None:
+        await self._node.open(Remote(releases))
+        self._undo.push_async_callback(self._node.close)

@@ -1,0 +1,14 @@
+"""The monitor that takes failing versions back, in a process of its own."""
+
+from typing import Any
+
+from ray.actor import ActorHandle
+
+from walle.actors.node import NodeActor, Remote
+from walle.cloud import rollback_node
+
+
+class RollbackActor(NodeActor):
+    async def open(self, releases: ActorHandle[Any]) -> None:
+        self._node = await self._undo.enter_async_context(rollback_node(self._config))
+        self._node.on_verdict = Remote(releases).verdict

@@ -1,0 +1,36 @@
+"""The `walle` command. Every sub-command has `--help` and `--json`, and an error says what to do next."""
+
+import importlib
+import sys
+
+import typer
+
+from walle.cli.output import fail
+from walle.errors import WalleError
+
+app = typer.Typer(
+    name="walle",
+    help="Ship machine-learning tasks to fleets of devices, and let devices and cloud work on them together.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Each module registers its commands on `app`; what a command needs it imports when it runs, so that
+# `walle device run` works where only the device's packages are.
+for _name in ("demo", "task", "release", "cloud", "device", "model", "figures"):
+    importlib.import_module(f"walle.cli.{_name}").register(app)
+
+
+def main() -> None:
+    """Run the command line; exit status 1 for an error of walle's, 2 for a wrong use, 130 for Ctrl-C."""
+    try:
+        app(standalone_mode=True)
+    except WalleError as error:
+        sys.exit(fail(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except ModuleNotFoundError as error:
+        if error.name and not error.name.startswith("walle"):
+            sys.exit(fail(WalleError(f"this command needs {error.name}; install it with: pip install 'walle[cloud]'")))
+        raise

@@ -1,0 +1,44 @@
+"""How commands speak: tables for people, one JSON document for programs, errors on standard error."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def emit(value: Any, *, as_json: bool, text: str | None = None) -> None:
+    """Print `value` as JSON, or `text` (a rich markup line) for people."""
+    if as_json:
+        print(json.dumps(value, indent=1, default=str))
+    elif text is not None:
+        console.print(text, highlight=False)
+
+
+def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = "") -> None:
+    """Print rows of the same keys as a JSON list or a table."""
+    if as_json:
+        print(json.dumps(list(rows), indent=1, default=str))
+        return
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2))
+    for key in rows[0] if rows else ():
+        table.add_column(key)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table if rows else "[dim]nothing to show[/]")
+
+
+def fail(error: BaseException) -> int:
+    """Print an error as one line on standard error (a JSON object where `--json` was asked for); return 1."""
+    if "--json" in sys.argv:
+        print(json.dumps({"error": str(error), "type": type(error).__name__}), file=sys.stderr)
+    else:
+        print(f"walle: {error}", file=sys.stderr)
+    return 1

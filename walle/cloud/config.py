@@ -1,0 +1,23 @@
+"""What a person decides about a cloud."""
+
+import dataclasses
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class CloudConfig:
+    """`folder` holds all that the cloud keeps; every node of it sees the same folder.
+
+    `business_app` names a factory (`package.module:function`) of the business's own ASGI app, which the gateway serves
+    beside Walle's routes with the push answer added; empty for none. Ports 0 are chosen by the system.
+    """
+
+    folder: Path
+    host: str = "127.0.0.1"
+    http_port: int = 0
+    tunnel_port: int = 0
+    tunnel_names: tuple[str, ...] = ()  # what devices call this host, beside localhost; for the certificate
+    scenarios: tuple[str, ...] = ()  # task repositories to make at start
+    business_app: str = ""
+    simulation_vms: int = 2
+    inference_vms: int = 2

@@ -1,0 +1,177 @@
+"""The gateway: everything that devices and engineers reach. HTTP with the push answer around it, and the tunnel."""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import importlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from walle.cloud.config import CloudConfig
+from walle.cloud.home import CloudHome
+from walle.cloud.peers import Inference, Judged, Monitor
+from walle.deploy.access import Role
+from walle.deploy.api import AccessError, device_router, install_error_handlers, release_router, watch_router
+from walle.deploy.files import cdn_app
+from walle.deploy.git_http import git_app
+from walle.deploy.policy import Policy
+from walle.deploy.push import Answerer, WallePush
+from walle.deploy.release_table import ReleaseTable
+from walle.errors import ConfigError
+from walle.pipeline.ingest import Ingest, pump
+from walle.pipeline.tunnel_server import Received, TunnelServer
+
+_DELAYS_KEPT = 50_000
+
+
+@dataclasses.dataclass(frozen=True)
+class GatewayAddress:
+    """Where a gateway is, and what a device needs to trust its tunnel."""
+
+    url: str
+    tunnel_host: str
+    tunnel_port: int
+    ca_pem: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GatewayStats:
+    """`received` uploads are durable; `delays_ms` are from the device's clock at the event to receipt, the latest."""
+
+    received: int
+    connections: int
+    delays_ms: tuple[float, ...]
+
+
+class GatewayNode:
+    """One gateway. It takes the release table from when it is made, and serves between `open` and `close`."""
+
+    def __init__(self, config: CloudConfig) -> None:
+        self._config = config
+        self._home = CloudHome(config.folder)
+        self._answerer = Answerer()
+        self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
+        self._undo = contextlib.AsyncExitStack()
+
+    # --- lifetime -----------------------------------------------------------------------------------------------------
+
+    async def open(self, releases: Judged, monitor: Monitor, inference: Inference) -> GatewayAddress:
+        """Serve, and return where.
+
+        Raises:
+            ConfigError: the business app cannot be loaded.
+            OSError: a port is taken.
+        """
+        config = self._config
+        async with contextlib.AsyncExitStack() as undo:
+            self._ingest = await undo.enter_async_context(Ingest(self._home.uploads_db))
+            authority = self._home.authority(config.tunnel_names)
+            self._tunnel = TunnelServer(
+                ssl_context=authority.server_context(),
+                token_check=self._lets_in,
+                acked=self._ingest.acked,
+                on_request=inference.answer,
+                host=config.host,
+                port=config.tunnel_port,
+            )
+            await self._tunnel.start()
+            pumping = asyncio.create_task(pump(self._tunnel, self._ingest, consumer=self._note_delays))
+            undo.push_async_callback(self._drain, pumping)
+            app = WallePush(self._app(releases, monitor), self._answerer)
+            url = await undo.enter_async_context(_serving(app, config.host, config.http_port))
+            self._undo = undo.pop_all()
+        return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
+
+    async def close(self) -> None:
+        """Stop serving; uploads that have arrived are stored and acknowledged first."""
+        await self._undo.aclose()
+
+    async def _drain(self, pumping: asyncio.Task[None]) -> None:
+        await self._tunnel.close()
+        await pumping
+
+    def _app(self, releases: Judged, monitor: Monitor) -> FastAPI:
+        app = FastAPI(title="Walle", description="Releases, task repositories and devices of a Walle cloud.")
+        install_error_handlers(app)
+        app.include_router(release_router(releases, monitor, self._authorize))
+        app.include_router(device_router(monitor))
+        app.include_router(watch_router(releases, monitor, self._answerer))
+        app.mount("/cdn", cdn_app(self._home.files))
+        app.mount("/git", git_app(self._home.repos, self._home.access))
+        if self._config.business_app:
+            app.mount("/", _load_app(self._config.business_app))
+        return app
+
+    async def _lets_in(self, _device_id: str, token: str) -> bool:
+        return self._home.lets_in(token)
+
+    async def _authorize(self, authorization: str, scenario: str) -> str:
+        identity = self._home.access.identify_header(authorization)
+        if identity is None:
+            raise AccessError(401, "give a token: Authorization: Bearer TOKEN")
+        if identity.role(scenario) < Role.RELEASE:
+            raise AccessError(403, f"{identity.name} may not release in {scenario}; it takes the role release")
+        return identity.name
+
+    async def _note_delays(self, batch: list[Received]) -> None:
+        self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
+
+    # --- what the release node asks -----------------------------------------------------------------------------------
+
+    async def publish(self, table: ReleaseTable) -> None:
+        """Answer from `table` from now on."""
+        self._answerer.swap(table)
+
+    async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]:
+        return self._answerer.recent(count, policy)
+
+    # --- what an operator asks ----------------------------------------------------------------------------------------
+
+    async def stats(self) -> GatewayStats:
+        counts = self._tunnel.counts
+        return GatewayStats(await self._ingest.count(), counts.connections, tuple(self._delays_ms))
+
+    async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
+        """Return stored uploads of a topic, with their positions, in the order of their receipt, from past `after` on."""
+        return await self._ingest.query(topic=topic, after=after, limit=limit)
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves signals to the program around it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
+    """Serve `app` within the block; give the base URL."""
+    listener = socket.create_server((host, port), backlog=2048)
+    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none"))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells its start by a flag only
+            await asyncio.sleep(0.005)
+        if serving.done():
+            await serving
+        yield f"http://{host}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+def _load_app(spec: str) -> ASGIApp:
+    """Return what the factory `package.module:function` makes."""
+    module_name, _, function = spec.partition(":")
+    try:
+        app: ASGIApp = getattr(importlib.import_module(module_name), function)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {error}") from error
+    return app

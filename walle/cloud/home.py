@@ -1,0 +1,96 @@
+"""The cloud's folder: keys, tokens, authority, repositories, files and databases, made at first start."""
+
+import functools
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from walle.deploy.access import ANY_SCENARIO, Access, Role
+from walle.deploy.authority import Authority
+from walle.deploy.files import FileStore
+from walle.deploy.repo import TaskRepos
+from walle.deploy.signing import Signer, TrustedKeys
+
+
+class CloudHome:
+    """What lies in a cloud's folder:
+
+        keys/bundle.pem     signs versions          keys/release.pem    chooses among them
+        access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
+        device.token        lets devices in         authority/          the tunnel's certificate authority
+        repos/              task repositories       files/              what /cdn serves
+        releases.db  monitor.db  uploads.db
+
+    `prepare` makes what is absent; the nodes only read keys and tokens.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.releases_db = folder / "releases.db"
+        self.monitor_db = folder / "monitor.db"
+        self.uploads_db = folder / "uploads.db"
+        self.inference_folder = folder / "inference"
+
+    def prepare(self, scenarios: tuple[str, ...] = ()) -> None:
+        """Make keys, tokens and repositories that are not there yet. Call it once, before any node starts."""
+        keys = self.folder / "keys"
+        keys.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in ("bundle", "release"):
+            if not (keys / f"{name}.pem").exists():
+                Signer.generate().save(keys / f"{name}.pem")
+        if not (self.folder / "access.toml").exists():
+            access = Access()
+            token = access.issue("admin", {ANY_SCENARIO: Role.RELEASE})
+            _write_secret(self.folder / "admin.token", token)
+            access.save(self.folder / "access.toml")
+        if not (self.folder / "device.token").exists():
+            _write_secret(self.folder / "device.token", secrets.token_urlsafe(24))
+        for scenario in scenarios:
+            self.repos.create(scenario)
+
+    @functools.cached_property
+    def bundle_signer(self) -> Signer:
+        return Signer.load(self.folder / "keys" / "bundle.pem")
+
+    @functools.cached_property
+    def release_signer(self) -> Signer:
+        return Signer.load(self.folder / "keys" / "release.pem")
+
+    @property
+    def trusted_keys(self) -> TrustedKeys:
+        """What a device must hold to believe this cloud."""
+        return TrustedKeys.of(self.bundle_signer, self.release_signer)
+
+    @property
+    def access(self) -> Access:
+        return Access.load(self.folder / "access.toml")
+
+    @property
+    def admin_token(self) -> str:
+        return (self.folder / "admin.token").read_text().strip()
+
+    @functools.cached_property
+    def device_token(self) -> str:
+        return (self.folder / "device.token").read_text().strip()
+
+    def lets_in(self, token: str) -> bool:
+        """Say whether `token` lets a device in."""
+        return hmac.compare_digest(token.encode(), self.device_token.encode())
+
+    def authority(self, names: tuple[str, ...] = ()) -> Authority:
+        return Authority(self.folder / "authority", hosts=names)
+
+    @functools.cached_property
+    def repos(self) -> TaskRepos:
+        return TaskRepos(self.folder / "repos")
+
+    @functools.cached_property
+    def files(self) -> FileStore:
+        return FileStore(self.folder / "files")
+
+
+def _write_secret(path: Path, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text + "\n")

@@ -1,0 +1,222 @@
+"""A task version as devices get it: compiled on the cloud, named by hashes, signed (§4.3 "Functionality Tailoring").
+
+What travels: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`), and the files that task.toml
+lists. What does not: sources, task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
+The same tree gives the same bytes, whichever process builds it.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import importlib.util
+import marshal
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from walle.deploy.repo import TaskTree
+from walle.deploy.signing import Signer
+from walle.deploy.task_config import TaskConfig
+from walle.engine_ext.imports import ALLOWED_IMPORTS
+from walle.errors import DeployError
+from walle.protocol import FileEntry, Manifest
+
+CONFIG_FILE = "task.toml"
+MAIN_FILE = "main.py"
+RESOURCES = "resources/"
+SIMULATION = "simulation/"
+MAX_SOURCE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_BUNDLE_BYTES = 128 * 1024 * 1024
+_UNCHECKED_HASH = 0b01  # PEP 552: named by its source's hash, which no device needs to check
+_COMPILE_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
+
+
+class BundleError(DeployError):
+    """A task version that cannot be made into a bundle. `path` is the file at fault, `line` 0 where there is none."""
+
+    def __init__(self, path: str, reason: str, line: int = 0) -> None:
+        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """A signed task version. `envelope` is what devices fetch first; `blobs` holds each file under its sha256."""
+
+    manifest: Manifest
+    envelope: bytes
+    blobs: Mapping[str, bytes]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the envelope: the name of the version in a directive, and on the CDN."""
+        return hashlib.sha256(self.envelope).hexdigest()
+
+
+def build_bundle(tree: TaskTree, signer: Signer) -> Bundle:
+    """Return the bundle of a task version, signed with the bundle key.
+
+    Raises:
+        TaskConfigError: task.toml is wrong.
+        BundleError: a file is missing, too large, not listed, does not compile, or imports what a task may not.
+    """
+    config, files = compile_tree(tree)
+    blobs: dict[str, bytes] = {}
+    entries = []
+    for path in sorted(files):
+        sha256 = hashlib.sha256(files[path]).hexdigest()
+        blobs[sha256] = files[path]
+        entries.append(FileEntry(path, sha256, len(files[path]), "shared"))
+    manifest = Manifest(
+        tree.scenario,
+        tree.task,
+        tree.version,
+        tree.commit,
+        (str(sys.implementation.cache_tag),),
+        config.sequence,
+        config.phases,
+        config.limits,
+        tuple(entries),
+    )
+    return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
+
+
+def compile_tree(tree: TaskTree) -> tuple[TaskConfig, dict[str, bytes]]:
+    """Return the configuration of a task version and the files that travel; raises as `build_bundle` does."""
+    if CONFIG_FILE not in tree.files:
+        raise BundleError(CONFIG_FILE, "is missing; a task's files lie at the root of its branch")
+    config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
+    if config.name != tree.task:
+        raise BundleError(CONFIG_FILE, f"[task] name is {config.name!r}, but the version is one of {tree.task!r}")
+    if MAIN_FILE not in tree.files:
+        raise BundleError(MAIN_FILE, "is missing; it holds preprocess, execute and postprocess")
+    if config.simulation_events and config.simulation_events not in tree.files:
+        raise BundleError(CONFIG_FILE, f"[simulation] events: there is no file {config.simulation_events!r}")
+    files = _listed_files(tree, config)
+    sources = {path: data for path, data in tree.files.items() if _is_source(path)}
+    own_modules = {path.split("/")[0].removesuffix(".py") for path in sources}
+    for path, source in sources.items():
+        compiled = f"{path}c"
+        if any(other.startswith(f"{compiled}/") for other in files):
+            raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
+        files[compiled] = compile_source(source, path, f"{tree.scenario}/{tree.task}/{tree.version}/{path}")
+        _check_imports(source, path, own_modules)
+    size_bytes = sum(map(len, files.values()))
+    if size_bytes > MAX_BUNDLE_BYTES:
+        raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
+    return config, files
+
+
+def compile_source(source: bytes, path: str, code_name: str) -> bytes:
+    """Return a .pyc of `source` for this interpreter; tracebacks will call the file `code_name`.
+
+    Raises:
+        BundleError: it is too large or does not compile; names the line.
+    """
+    if len(source) > MAX_SOURCE_BYTES:
+        raise BundleError(path, f"has {len(source)} bytes, more than {MAX_SOURCE_BYTES} for a source file")
+    try:  # from bytes, not from a tree: objects that a tree still held would be marshalled otherwise
+        code = compile(source, code_name, "exec", dont_inherit=True, optimize=0)
+        body = marshal.dumps(code)
+    except SyntaxError as error:
+        raise BundleError(path, f"does not compile: {error.msg}", error.lineno or 0) from error
+    except _COMPILE_ERRORS as error:
+        raise BundleError(path, f"does not compile: {error or type(error).__name__}") from error
+    head = importlib.util.MAGIC_NUMBER + struct.pack("<I", _UNCHECKED_HASH)
+    return head + importlib.util.source_hash(source) + body
+
+
+def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None:
+    """Lay a bundle out as `folder`, which must not exist: its files and nothing else, as a task finds them on a device.
+
+    `folder` appears whole or not at all. The manifest is one that was built here or verified: its paths are plain.
+
+    Raises:
+        BundleError: a blob is missing, or is not what the manifest says.
+    """
+    if folder.exists():
+        raise BundleError(str(folder), "is there already; lay a bundle out in a new folder")
+    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
+    try:
+        for entry in manifest.files:
+            path = staging / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_checked_blob(entry, blobs))
+        staging.chmod(0o755)
+        staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _checked_blob(entry: FileEntry, blobs: Mapping[str, bytes]) -> bytes:
+    if entry.sha256 not in blobs:
+        raise BundleError(entry.path, f"its blob {entry.sha256} is missing")
+    data = blobs[entry.sha256]
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise BundleError(entry.path, f"its blob does not have the sha256 {entry.sha256}")
+    return data
+
+
+def _is_source(path: str) -> bool:
+    return path.endswith(".py") and not path.startswith(SIMULATION)
+
+
+def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
+    files = {}
+    for path, route in config.files.items():
+        if path not in tree.files:
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} is not in the tree")
+        if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
+        if path.startswith(SIMULATION):
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
+        if route == "exclusive":
+            raise BundleError(
+                CONFIG_FILE,
+                f"[files] {path!r} is exclusive, and this cloud has no private route to a device yet;"
+                ' make it "shared", or leave it out and let the task ask for it over the tunnel',
+            )
+        if len(tree.files[path]) > MAX_FILE_BYTES:
+            raise BundleError(path, f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES}")
+        files[path] = tree.files[path]
+    for path in tree.files:
+        if path.startswith(RESOURCES) and path not in files and not _is_source(path):
+            raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
+    return files
+
+
+def _check_imports(source: bytes, path: str, own_modules: set[str]) -> None:
+    try:
+        tree = ast.parse(source)
+    except _COMPILE_ERRORS as error:
+        raise BundleError(path, f"does not compile: {error}") from error
+    for line, name in _imports(tree):
+        if name.split(".")[0] not in own_modules and not _is_allowed(name):
+            raise BundleError(
+                path, f"imports {name}, which a task may not (docs/adr/0011-bundles.md says what it may)", line
+            )
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            if node.module == "walle":  # `from walle import np` names a module, not an attribute
+                for alias in node.names:
+                    yield node.lineno, f"walle.{alias.name}"
+            else:
+                yield node.lineno, node.module
+
+
+def _is_allowed(name: str) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[: end + 1]) in ALLOWED_IMPORTS for end in range(len(parts)))

@@ -1,0 +1,97 @@
+"""Pulling: the agent's way to bytes that are named by their sha256 (§6, "pull the task files using the CDN address").
+
+A `Fetcher` gives the rest of one file from an offset on. It knows nothing of hashes: what it brings is not trusted.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import httpx
+
+from walle.errors import DeployError
+
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+
+
+class FetchError(DeployError):
+    """A pull that the network or the server did not carry out; nothing is said against the file. Worth another try."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"cannot pull {url}: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class WrongLengthError(FetchError):
+    """The server has another number of bytes under this address than the signed metadata promises."""
+
+
+class Fetcher(Protocol):
+    """Where an agent pulls from."""
+
+    def fetch(self, url: str, *, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
+        """Give the bytes `offset` ≤ i < `size_bytes` of the file at `url`, which has `size_bytes` in all.
+
+        `url` is absolute, or relative ("/cdn/…") to a base address that the fetcher has. Requires offset < size_bytes.
+
+        Raises:
+            FetchError: no connection, a time-out, a refusal, a link that dropped half-way.
+            WrongLengthError: the file there is longer or shorter than `size_bytes`. No byte beyond it is given.
+        """
+
+
+class HttpFetcher:
+    """A `Fetcher` over HTTP, resuming with Range. Relative addresses are taken from the client's `base_url`.
+
+    A server that ignores Range is put up with: what is already here is skipped.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, *, timeout: httpx.Timeout = _TIMEOUT) -> None:
+        self._client = client
+        self._timeout = timeout
+
+    async def fetch(self, url: str, *, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
+        headers = {"Accept-Encoding": "identity"}  # lengths and offsets are those of the file itself
+        if offset:
+            headers["Range"] = f"bytes={offset}-{size_bytes - 1}"
+        position = offset
+        try:
+            async with self._client.stream("GET", url, headers=headers, timeout=self._timeout) as response:
+                to_skip = _start(response, url, offset, size_bytes)
+                async for chunk in response.aiter_raw():
+                    skipped = min(to_skip, len(chunk))
+                    to_skip -= skipped
+                    rest = chunk[skipped:]
+                    if position + len(rest) > size_bytes:
+                        raise WrongLengthError(url, f"more than the {size_bytes} bytes that are signed")
+                    position += len(rest)
+                    if rest:
+                        yield rest
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise FetchError(url, f"{type(error).__name__}: {error}") from error
+        if position < size_bytes:  # a length that was announced was compared; without one, an end may be a dropped link
+            raise FetchError(url, f"ended after {position} bytes of {size_bytes}")
+
+
+def _start(response: httpx.Response, url: str, offset: int, size_bytes: int) -> int:
+    """Return how many bytes of the body come before `offset`, for an answer that carries the file."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise FetchError(url, f"the server sent it {encoding}-encoded, though asked not to")
+    if response.status_code == httpx.codes.PARTIAL_CONTENT:
+        content_range = response.headers.get("Content-Range", "")
+        unit, _, span = content_range.partition(" ")
+        first, _, total = span.partition("/")
+        if unit != "bytes" or first.partition("-")[0] != str(offset):
+            raise FetchError(url, f"asked for bytes from {offset}, the server sent {content_range[:80]!r}")
+        if total not in ("*", str(size_bytes)):
+            raise WrongLengthError(url, f"{total[:20]} bytes there, {size_bytes} are signed")
+        return 0
+    if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+        raise WrongLengthError(url, f"it has no byte {offset}, {size_bytes} bytes are signed")
+    if response.status_code != httpx.codes.OK:
+        raise FetchError(url, f"the server answered {response.status_code}")
+    length = response.headers.get("Content-Length", str(size_bytes))
+    if length != str(size_bytes):
+        raise WrongLengthError(url, f"{length[:20]} bytes there, {size_bytes} are signed")
+    return offset

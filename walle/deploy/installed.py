@@ -1,0 +1,449 @@
+"""What is installed on a device, on disk: for each task two versions, and the pointer that says which one is active.
+
+    folder/
+      scenario%2Ftask/                 one folder a task
+        state.json                     `TaskState`: serial, active and previous version, what came of the last directive
+        versions/{manifest sha256}/    whole and verified; active, previous, no other
+          manifest                     the signed envelope, as it was received
+          files/...                    what the manifest lists, and nothing else; read-only
+        staging/{manifest sha256}/     a version on its way
+          blobs/{sha256}               pulled so far, cut short perhaps: a later pull goes on from there
+          manifest, files/...          the version being put together, in the form it will have
+
+A version is put together in `staging`, synced, and renamed to `versions`, where nobody looks at it yet. Replacing
+`state.json` by one rename is what activates it, together with the serial: whatever instant the power fails at, the file
+names the old version or the new one, and both are whole. Every other leftover is removed by `clean`.
+
+One process at a time may use a folder. Everything here blocks on the disk and raises OSError as the disk does.
+"""
+
+import dataclasses
+import enum
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import urllib.parse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from walle.errors import DeployError
+from walle.protocol import FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
+
+_log = logging.getLogger(__name__)
+
+_FORMAT = 1
+_MAX_NAME_BYTES = 200
+_CHUNK_BYTES = 1 << 20
+
+
+class TaskNameError(DeployError):
+    """A task name that is not `scenario/task`, or is too long to be a folder's name."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"{task[:80]!r} is not a task's name: it must be scenario/task, of at most 200 bytes")
+        self.task = task
+
+
+class CorruptedError(DeployError):
+    """Something on the device's disk is not what was written there. It is not run."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is corrupted: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class Standing(enum.StrEnum):
+    """What became of the directive whose serial is recorded."""
+
+    OPEN = "open"  # still to be carried out: its pull was interrupted, or what it installed was corrupted since
+    DONE = "done"
+    REFUSED = "refused"  # its version was found bad here; only a newer directive can change that
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionRef:
+    """An installed version, the sha256 of its envelope, and the release that brought it."""
+
+    version: str
+    manifest: str
+    release: str
+
+    def is_back_from(self, other: "VersionRef") -> bool:
+        """Whether going from `other` to this one is going back: versions are v1, v2, ..."""
+        mine, theirs = (re.fullmatch(r"v(\d{1,18})", ref.version) for ref in (self, other))
+        return mine is not None and theirs is not None and int(mine[1]) < int(theirs[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskState:
+    """One task's pointer. Pure: each method returns the next state.
+
+    `previous` is kept to go back to without a pull; `previous_good` says whether the device may do so by itself. It may
+    not after a rollback or a fall-back: the version left then was left because it is bad.
+    """
+
+    task: str
+    serial: int = 0
+    standing: Standing = Standing.DONE
+    active: VersionRef | None = None
+    previous: VersionRef | None = None
+    previous_good: bool = False
+    outcome: Outcome | None = None  # told again after a restart
+
+    def begin(self, serial: int) -> Self:
+        """The directive `serial` was believed, and an older one no longer is."""
+        return dataclasses.replace(self, serial=serial, standing=Standing.OPEN)
+
+    def activate(self, serial: int, target: VersionRef) -> Self:
+        """`target` takes the active version's place, which is kept as the previous one."""
+        outcome = Outcome(self.task, target.version, target.release, OutcomeKind.INSTALLED)
+        state = dataclasses.replace(self, serial=serial, standing=Standing.DONE, active=target, outcome=outcome)
+        if self.active is None:
+            is_target = self.previous is not None and self.previous.manifest == target.manifest
+            return dataclasses.replace(state, previous=None) if is_target else state
+        if self.active.manifest == target.manifest:
+            return state
+        is_back = self.is_previous(target.manifest) or target.is_back_from(self.active)
+        return dataclasses.replace(state, previous=self.active, previous_good=not is_back)
+
+    def is_previous(self, manifest: str) -> bool:
+        return self.previous is not None and self.previous.manifest == manifest
+
+    def refuse(self, serial: int, target: VersionRef, error: str, *, final: bool) -> Self:
+        """`target` was refused before activation; `final` where trying the same directive again is of no use."""
+        outcome = Outcome(self.task, target.version, target.release, OutcomeKind.REJECTED, error=_shorten(error))
+        standing = Standing.REFUSED if final else Standing.OPEN
+        return dataclasses.replace(self, serial=serial, standing=standing, outcome=outcome)
+
+    def fall_back(self, error: str, *, corrupted: bool = False) -> Self:
+        """The active version failed: the previous one takes its place where it is good, else the task is dropped.
+
+        The directive that brought a failed version will not bring it again; a corrupted one it may.
+        """
+        if self.active is None:
+            return self
+        failed = self.active
+        outcome = Outcome(self.task, failed.version, failed.release, OutcomeKind.REVERTED, error=_shorten(error))
+        standing = self.standing
+        if standing is Standing.DONE:
+            standing = Standing.OPEN if corrupted else Standing.REFUSED
+        state = dataclasses.replace(self, standing=standing, active=None, outcome=outcome)
+        if self.previous is None or not self.previous_good:
+            return dataclasses.replace(state, previous=None, previous_good=False)
+        left = None if corrupted else failed
+        return dataclasses.replace(state, active=self.previous, previous=left, previous_good=False)
+
+    def without_previous(self) -> Self:
+        return dataclasses.replace(self, previous=None, previous_good=False)
+
+    def remove(self, serial: int, release: str) -> Self:
+        """The task is gone; its serial stays, so that an older directive cannot bring it back."""
+        outcome = Outcome(self.task, self.active.version, release, OutcomeKind.REMOVED) if self.active else None
+        return type(self)(self.task, serial, outcome=outcome)
+
+    def to_bytes(self) -> bytes:
+        body = dataclasses.asdict(self)
+        digest = hashlib.sha256(canonical_json(body)).hexdigest()
+        return canonical_json({"format": _FORMAT, "state": body, "sha256": digest})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises ValueError, TypeError or KeyError where `data` is not what `to_bytes` gave."""
+        value: dict[str, Any] = json.loads(data)
+        body = value["state"]
+        if value["format"] != _FORMAT or hashlib.sha256(canonical_json(body)).hexdigest() != value["sha256"]:
+            raise ValueError("its format or checksum is wrong")
+        active, previous, outcome = body["active"], body["previous"], body["outcome"]
+        return cls(
+            body["task"],
+            body["serial"],
+            Standing(body["standing"]),
+            VersionRef(**active) if active else None,
+            VersionRef(**previous) if previous else None,
+            body["previous_good"],
+            Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) if outcome else None,
+        )
+
+
+class Installed:
+    """The folder drawn above."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def tasks(self) -> list[str]:
+        """Return the tasks that have a folder, removed ones among them."""
+        _make_folders(self.folder)
+        names = sorted(path.name for path in self.folder.iterdir() if path.is_dir() and "%2F" in path.name)
+        return [urllib.parse.unquote(name) for name in names]
+
+    def read(self, task: str) -> TaskState:
+        """Return the state of `task`, an empty one where it never had any.
+
+        Raises:
+            CorruptedError: `state.json` is not what was written.
+            TaskNameError: `task` cannot be a task's name.
+        """
+        path = self.task_folder(task) / "state.json"
+        try:
+            state = TaskState.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return TaskState(task)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise CorruptedError(path, str(error)) from error
+        if state.task != task:
+            raise CorruptedError(path, f"it speaks of {state.task!r}")
+        return state
+
+    def write(self, state: TaskState) -> None:
+        """Make `state` the task's state, whole or not at all."""
+        folder = self.task_folder(state.task)
+        _make_folders(folder)
+        temporary = folder / "state.json.new"
+        _write_file(temporary, state.to_bytes())
+        temporary.replace(folder / "state.json")
+        try:
+            _sync_folder(folder)
+        except OSError as error:  # the swap is made, and either side of it is a whole version: it is not unmade
+            _log.warning("%s may not survive a power cut: %s", folder, error)
+
+    def version_files(self, task: str, ref: VersionRef) -> Path:
+        """Return where the files of an installed version are."""
+        return self._version_folder(task, ref.manifest) / "files"
+
+    def envelope(self, task: str, ref: VersionRef) -> bytes:
+        """Return the signed envelope of an installed version, as it was received.
+
+        Raises:
+            CorruptedError: it is gone, or has another sha256 than the state says.
+        """
+        path = self._version_folder(task, ref.manifest) / "manifest"
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise CorruptedError(path, error.strerror or str(error)) from error
+        if hashlib.sha256(data).hexdigest() != ref.manifest:
+            raise CorruptedError(path, "its sha256 is another")
+        return data
+
+    def staging(self, task: str, manifest: str) -> "Staging":
+        """Return the place where the version with this manifest is put together; nothing is made yet."""
+        return Staging(self.task_folder(task) / "staging" / manifest)
+
+    def adopt(self, staging: "Staging", state: TaskState) -> None:
+        """Move a version that was put together to its place and make `state`, which points at it, the task's state."""
+        place = self._version_folder(state.task, staging.folder.name)
+        _make_folders(place.parent)
+        _remove(place)  # a broken one of the same name; it is not the active version
+        _remove(staging.folder / "blobs")
+        _sync_folder(staging.folder)
+        staging.folder.rename(place)
+        _sync_folder(place.parent)
+        self.write(state)
+
+    def clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
+        """Remove what `state` does not point at; half-pulled versions too, or those last touched before a time.
+
+        `partial_newer_than_s` is in seconds since the epoch.
+        """
+        folder = self.task_folder(state.task)
+        _remove(folder / "state.json.new")
+        kept = {ref.manifest for ref in (state.active, state.previous) if ref is not None}
+        for path in _children(folder / "versions"):
+            if path.name not in kept:
+                _remove(path)
+        for path in _children(folder / "staging"):
+            if partial_newer_than_s is None or path.stat().st_mtime < partial_newer_than_s:
+                _remove(path)
+
+    def forget(self, task: str) -> None:
+        """Remove everything of `task`, its state too."""
+        _remove(self.task_folder(task))
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.folder).free
+
+    def task_folder(self, task: str) -> Path:
+        """Return the folder of `task`. Raises TaskNameError where that is no task's name."""
+        try:
+            name = urllib.parse.quote(task, safe="")
+        except UnicodeEncodeError as error:
+            raise TaskNameError(task) from error
+        if len(name) > _MAX_NAME_BYTES or not all(task.split("/")) or "/" not in task:
+            raise TaskNameError(task)
+        return self.folder / name
+
+    def _version_folder(self, task: str, manifest: str) -> Path:
+        return self.task_folder(task) / "versions" / manifest
+
+
+class Staging:
+    """A version being put together, from blobs that come in any order, in pieces, over several tries."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self) -> None:
+        """Make the folder, or go on with what an earlier try left; what earlier tries of other versions left goes."""
+        for path in _children(self.folder.parent):
+            if path != self.folder:
+                _remove(path)
+        _make_folders(self.folder / "blobs")
+
+    def held_bytes(self, sha256: str) -> int:
+        """Return how much of a blob is here."""
+        try:
+            return self._blob(sha256).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, sha256: str, data: bytes) -> None:
+        """Add `data` to the end of a blob."""
+        handle = os.open(self._blob(sha256), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(handle, data)
+        finally:
+            os.close(handle)
+
+    def drop(self, sha256: str) -> None:
+        """Forget what is here of a blob."""
+        self._blob(sha256).unlink(missing_ok=True)
+
+    def seal(self, entry: FileEntry) -> bool:
+        """Sync a blob and return whether it is what `entry` says; if not it is dropped."""
+        path = self._blob(entry.sha256)
+        if not path.exists():
+            self.append(entry.sha256, b"")  # an empty file has no piece that would have made it
+        _sync_file(path)
+        if _is_file_of(path, entry):
+            path.chmod(0o444)
+            return True
+        self.drop(entry.sha256)
+        return False
+
+    def take(self, source: Path, entry: FileEntry) -> bool:
+        """Make a blob of a file that another version has on this disk; return whether it was what `entry` says."""
+        self.drop(entry.sha256)
+        if not source.is_file():
+            return False
+        _link(source, self._blob(entry.sha256))
+        return self.seal(entry)
+
+    def assemble(self, envelope: bytes, entries: Iterable[FileEntry]) -> Path:
+        """Lay out the files from sealed blobs, sync them, and return their folder.
+
+        The blobs stay until `Installed.adopt`, so that a try which ends before that costs no second pull. It syncs the
+        folder above, too.
+        """
+        files = self.folder / "files"
+        _remove(files)
+        _make_folders(files)
+        for entry in entries:
+            place = files / entry.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _link(self._blob(entry.sha256), place)
+        _write_file(self.folder / "manifest", envelope)
+        for root, _, _ in os.walk(files):
+            _sync_folder(Path(root))
+        return files
+
+    def discard(self) -> None:
+        _remove(self.folder)
+
+    def _blob(self, sha256: str) -> Path:
+        return self.folder / "blobs" / sha256
+
+
+def verify_files(folder: Path, manifest: Manifest) -> None:
+    """Raise CorruptedError unless `folder` holds the files of `manifest` to the byte, and no others."""
+    expected = {entry.path: entry for entry in manifest.files}
+    for root, folders, files in os.walk(folder):
+        for name in (*files, *(name for name in folders if Path(root, name).is_symlink())):
+            path = Path(root, name)
+            entry = expected.pop(path.relative_to(folder).as_posix(), None)
+            if entry is None:
+                raise CorruptedError(path, "the manifest does not list it")
+            if path.is_symlink() or not _is_file_of(path, entry):
+                raise CorruptedError(path, "its length or sha256 is another")
+    if expected:
+        raise CorruptedError(folder / min(expected), "it is missing")
+
+
+def _shorten(error: str) -> str:
+    return error[: Outcome.MAX_ERROR_CHARS]
+
+
+def _is_file_of(path: Path, entry: FileEntry) -> bool:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != entry.size_bytes:
+            return False
+        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+
+def _children(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _make_folders(path: Path) -> None:
+    """Make `path` and its parents, each durable before the next."""
+    if path.is_dir():
+        return
+    _make_folders(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync_folder(path.parent)
+
+
+def _link(source: Path, place: Path) -> None:
+    """Make `place` the same file as `source`, or a copy where the file system has no hard links."""
+    try:
+        place.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        shutil.copyfile(source, place)
+        _sync_file(place)
+        place.chmod(0o444)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        _write_all(handle, data)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view[:_CHUNK_BYTES]) :]
+
+
+def _sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,202 @@
+"""`task.toml`, read and checked: what starts a task, where its phases run, which files it takes along, its limits.
+
+```
+[task]
+name = "ipv"
+[trigger]
+sequence = ["page_exit"]
+[phases]                                  # "device" where a phase is not named
+execute = "device"
+[files]
+"resources/encoder.walle" = "shared"
+[limits]
+deadline_ms = 500
+[simulation]
+events = "simulation/events.jsonl"
+```
+An unknown section or key is an error: a misspelt limit must not be a limit that does not hold.
+"""
+
+import dataclasses
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from typing import Any, Self
+
+from walle.errors import DeployError
+
+PHASES = ("preprocess", "execute", "postprocess")
+PLACES = ("device", "cloud", "auto")
+ROUTES = ("shared", "exclusive")
+LIMITS = {  # key: (default, least, most)
+    "deadline_ms": (500, 1, 60_000),
+    "memory_mb": (32, 1, 1024),
+}
+MAX_CONFIG_BYTES = 64 * 1024
+MAX_SEQUENCE = 64
+MAX_FILES = 1000
+_SECTIONS = ("task", "trigger", "phases", "files", "limits", "simulation")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+class TaskConfigError(DeployError):
+    """A task.toml that cannot be taken. `section` and `key` are empty where the fault lies above them."""
+
+    def __init__(self, where: str, section: str, key: str, reason: str) -> None:
+        place = f"[{section}] {key}".strip() if section else ""
+        super().__init__(f"{where}: {place} {reason}" if place else f"{where}: {reason}")
+        self.where = where
+        self.section = section
+        self.key = key
+        self.reason = reason
+
+
+def is_name(text: str) -> bool:
+    """Tell whether `text` may name a scenario or a task: it is a folder, a branch and part of a URL."""
+    return _NAME.fullmatch(text) is not None
+
+
+NAME_RULE = "lower-case letters, digits, - and _, at most 64, the first a letter or digit"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """A checked task.toml. `phases` and `limits` are complete; `files` maps a path in the tree to its route."""
+
+    name: str
+    sequence: tuple[str, ...]
+    phases: Mapping[str, str]
+    files: Mapping[str, str]
+    limits: Mapping[str, int]
+    simulation_events: str = ""  # path in the tree, empty where the task brings none
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Self:
+        """Return the configuration in `data`; `where` is what errors call the file.
+
+        Raises:
+            TaskConfigError: not TOML, a part missing, unknown or out of range.
+        """
+        document = _load(data, where)
+        sections = {name: _Section(where, name, value) for name, value in document.items()}
+        _refuse_unknown(where, "", "section", sections, _SECTIONS)
+        task = _need(sections, where, "task").only("name")
+        name = task.text("name")
+        if not is_name(name):
+            raise task.error("name", f"must be {NAME_RULE}; is {name!r}")
+        trigger = _need(sections, where, "trigger").only("sequence")
+        phases = dict.fromkeys(PHASES, "device")
+        if "phases" in sections:
+            section = sections["phases"].only(*PHASES)
+            phases.update({phase: section.choice(phase, PLACES) for phase in section.values})
+        limits = {key: default for key, (default, _, _) in LIMITS.items()}
+        if "limits" in sections:
+            section = sections["limits"].only(*LIMITS)
+            limits.update({key: section.integer(key, *LIMITS[key][1:]) for key in section.values})
+        events = ""
+        if "simulation" in sections:
+            section = sections["simulation"].only("events")
+            events = section.path("events", section.text("events"))
+        files = _files(sections["files"]) if "files" in sections else {}
+        return cls(name, _sequence(trigger), phases, files, limits, events)
+
+
+class _Section:
+    """One table of the file, which knows its place for the errors."""
+
+    def __init__(self, where: str, name: str, value: object) -> None:
+        self.where = where
+        self.name = name
+        if not isinstance(value, dict):
+            raise TaskConfigError(where, "", "", f"{name} must be a section: write [{name}] on a line of its own")
+        self.values: dict[str, Any] = value
+
+    def error(self, key: str, reason: str) -> TaskConfigError:
+        return TaskConfigError(self.where, self.name, key, reason)
+
+    def only(self, *known: str) -> Self:
+        _refuse_unknown(self.where, self.name, "key", self.values, known)
+        return self
+
+    def take(self, key: str) -> Any:
+        if key not in self.values:
+            raise self.error(key, "is missing")
+        return self.values[key]
+
+    def text(self, key: str) -> str:
+        value = self.take(key)
+        if not isinstance(value, str) or not value:
+            raise self.error(key, f"must be a non-empty string, is {_shown(value)}")
+        return value
+
+    def choice(self, key: str, allowed: Collection[str]) -> str:
+        value = self.take(key)
+        if value not in allowed:
+            hint = _nearest(value, allowed) if isinstance(value, str) else ""
+            raise self.error(key, f"must be one of {', '.join(allowed)}; is {_shown(value)}{hint}")
+        return str(value)
+
+    def integer(self, key: str, least: int, most: int) -> int:
+        value = self.take(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.error(key, f"must be a whole number from {least} to {most}, is {_shown(value)}")
+        return value
+
+    def path(self, key: str, path: str) -> str:
+        if "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+            raise self.error(
+                key, f"{_shown(path)} must be a plain path from the task's root, such as resources/a.walle"
+            )
+        return path
+
+
+def _load(data: bytes, where: str) -> dict[str, Any]:
+    if len(data) > MAX_CONFIG_BYTES:
+        raise TaskConfigError(where, "", "", f"has {len(data)} bytes, more than {MAX_CONFIG_BYTES}")
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise TaskConfigError(where, "", "", f"is not UTF-8 (byte {error.start})") from error
+    except (ValueError, RecursionError) as error:
+        raise TaskConfigError(where, "", "", f"is not TOML: {error}") from error
+
+
+def _need(sections: Mapping[str, _Section], where: str, name: str) -> _Section:
+    if name not in sections:
+        raise TaskConfigError(where, name, "", "is missing")
+    return sections[name]
+
+
+def _sequence(trigger: _Section) -> tuple[str, ...]:
+    sequence = trigger.take("sequence")
+    if not isinstance(sequence, list) or not sequence or len(sequence) > MAX_SEQUENCE:
+        raise trigger.error("sequence", f"must be a list of 1 to {MAX_SEQUENCE} trigger ids, is {_shown(sequence)}")
+    for index, trigger_id in enumerate(sequence):
+        if not isinstance(trigger_id, str) or not trigger_id:
+            raise trigger.error(f"sequence[{index}]", f"must be an event id or page id, is {_shown(trigger_id)}")
+    return tuple(sequence)
+
+
+def _files(section: _Section) -> dict[str, str]:
+    if len(section.values) > MAX_FILES:
+        raise section.error("", f"lists {len(section.values)} files, more than {MAX_FILES}")
+    return {section.path(path, path): section.choice(path, ROUTES) for path in section.values}
+
+
+def _refuse_unknown(where: str, section: str, kind: str, names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            shown = f"[{name[:80]}]" if kind == "section" else _shown(name)
+            hint = _nearest(name, known) or f"; there are {', '.join(known)}"
+            raise TaskConfigError(where, section, "", f"has an unknown {kind} {shown}{hint}")
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,359 @@
+"""One device as one asyncio program: agent, trigger trie, task VMs, feature store and tunnel client.
+
+The app around it does three things: it hands over the user's events (`on_event`), adds `profile_header()` to its
+ordinary HTTP requests, and gives the answer's header back (`handle_answer`). `walle device run` is such an app.
+
+    async with Device(config) as device:
+        await device.on_event(Event("page_enter", "item/7", ts_ms, {}), position=0)
+
+After a crash a new `Device` on the same folder goes on where the old one was: the app replays its events from
+`device.resume_from`, and nothing is produced twice (ARCHITECTURE.md, "Exactly once").
+"""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import logging
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from walle import plain
+from walle.clock import Clock, SystemClock
+from walle.deploy.agent import Agent
+from walle.deploy.fetch import HttpFetcher
+from walle.deploy.outcomes import OutcomeReport
+from walle.deploy.signing import TrustedKeys
+from walle.pipeline.events import Event
+from walle.pipeline.outbox import Outbox
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
+from walle.pipeline.tunnel_client import TunnelClient, client_context
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError
+from walle.protocol import directives_from_header as parse_directives
+from walle.task_runner import TaskRunner
+
+_log = logging.getLogger(__name__)
+
+PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
+_LATENCIES_KEPT = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceConfig:
+    """Who a device is and where its cloud is. `folder` holds all that it keeps; one process may use it at a time."""
+
+    device_id: str
+    folder: Path
+    app_version: str
+    attributes: Mapping[str, Attribute]
+    cloud_url: str  # of the gateway, for pulls and outcomes
+    tunnel_host: str
+    tunnel_port: int
+    ca_pem: str  # certificate authority of the tunnel server
+    token: str  # lets a device in
+    trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
+    vms: int = 2  # task VMs at once
+    report_interval_s: float = 10.0
+    escalation_timeout_s: float = 5.0
+
+
+@dataclasses.dataclass
+class DeviceCounts:
+    """What happened on a device since it was started. Latencies in ms, the latest few thousand of each."""
+
+    produced: int = 0  # task outputs put in the store
+    runs_ok: int = 0
+    runs_failed: int = 0
+    escalated: int = 0
+    last_error: str = ""
+    bare_events: int = 0  # events taken while no task was active although one had been before
+    to_feature_ms: collections.deque[float] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_LATENCIES_KEPT)
+    )
+    to_ack_ms: collections.deque[float] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_LATENCIES_KEPT)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Active:
+    """A task version in use: where its files are and what its manifest says."""
+
+    files: Path
+    manifest: Manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceSummary:
+    """A device at one moment, as plain values. `stored` features are in its file, `unsent` ones not acknowledged."""
+
+    device_id: str
+    tasks: dict[str, str]
+    produced: int
+    stored: int
+    unsent: int
+    runs_ok: int
+    runs_failed: int
+    escalated: int
+    bare_events: int
+    last_error: str
+    to_feature_ms: tuple[float, ...]
+    to_ack_ms: tuple[float, ...]
+
+
+class Device:
+    """A device at work between `start` and `close` (or in `async with`).
+
+    Raises, from `start`:
+        StoreError: another process uses the folder, or its feature store cannot be read.
+    """
+
+    def __init__(self, config: DeviceConfig, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
+        self.config = config
+        self.counts = DeviceCounts()
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._active: dict[str, _Active] = {}
+        self._had_task = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._profile: str | None = None
+
+    # --- lifetime -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        config = self.config
+        config.folder.mkdir(parents=True, exist_ok=True)
+        ca_path = config.folder / "ca.pem"
+        ca_path.write_text(config.ca_pem)
+        async with contextlib.AsyncExitStack() as undo:
+            self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=self._clock))
+            self.outbox = Outbox(self.store)
+            self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
+            self._runner = TaskRunner(config.vms)
+            undo.push_async_callback(self._runner.close)
+            self._http = await undo.enter_async_context(httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0))
+            self.agent = Agent(
+                config.folder / "tasks",
+                TrustedKeys.from_json(config.trusted_keys),
+                HttpFetcher(self._http),
+                self._runner.load,
+                self._clock,
+                outcomes=OutcomeReport(config.device_id),
+                on_activate=self._activate,
+                on_remove=self._remove,
+                random_source=self._rng,
+            )
+            self.tunnel = TunnelClient(
+                self.outbox,
+                device_id=config.device_id,
+                token=config.token,
+                host=config.tunnel_host,
+                port=config.tunnel_port,
+                ssl_context=client_context(ca_path),
+                clock=self._clock,
+                rng=self._rng,
+                on_ack=self._on_ack,
+            )
+            await self.agent.start()
+            undo.push_async_callback(self._stop_tasks)
+            self._hold(self.tunnel.run(), "tunnel")
+            self._hold(self._report_for_ever(), "report")
+            self._undo = undo.pop_all()
+        return self
+
+    async def close(self) -> None:
+        """Write what is gathered, report what is unreported, and stop. What is not yet sent stays in the outbox."""
+        with contextlib.suppress(httpx.HTTPError):
+            await self.report()
+        await self._undo.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _hold(self, work: Any, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.config.device_id} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._let_go)
+
+    def _let_go(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s ended: %s", task.get_name(), error)
+
+    async def _stop_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- push ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """The active version of each task."""
+        return self.agent.tasks
+
+    def profile_header(self) -> str:
+        """Return the value of `X-Walle-Profile` for the app's next request."""
+        if self._profile is None:
+            config = self.config
+            profile = Profile(config.device_id, config.app_version, config.attributes, self.agent.tasks)
+            self._profile = profile.to_header()
+        return self._profile
+
+    async def handle_answer(self, header: str | None) -> None:
+        """Take `X-Walle-Tasks` of an answer, None where it had none; the work goes on behind."""
+        if not header:
+            return
+        try:
+            directives = parse_directives(header)
+        except ProtocolError as error:
+            _log.warning("%s: an answer that is no list of directives: %s", self.config.device_id, error)
+            return
+        self._hold(self.agent.handle(directives), "directives")
+
+    async def checkin(self) -> None:
+        """Ask the cloud for news without any business of one's own.
+
+        Raises:
+            httpx.HTTPError: the cloud does not answer.
+        """
+        response = await self._http.post("/v1/checkin", headers={PROFILE_HEADER: self.profile_header()})
+        response.raise_for_status()
+        await self.handle_answer(response.headers.get(TASKS_HEADER))
+
+    async def report(self) -> None:
+        """Send outcomes until none is left to tell.
+
+        Raises:
+            httpx.HTTPError: the cloud does not take them; they are sent again by the next report.
+        """
+        while (batch := self.agent.outcomes.take_batch()) is not None:
+            response = await self._http.post("/v1/outcomes", json=batch.to_json())
+            response.raise_for_status()
+            self.agent.outcomes.confirm(batch.batch_id)
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(self.config.report_interval_s * self._rng.uniform(0.8, 1.2))
+            try:
+                await self.report()
+            except httpx.HTTPError as error:
+                _log.info("%s: outcomes were not taken: %s", self.config.device_id, error)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    async def _activate(self, task: str, files: Path, manifest: Manifest) -> None:
+        self.stream.add_task(task, manifest.sequence)
+        self._active[task] = _Active(files, manifest)
+        self._had_task = True
+        self._profile = None
+
+    async def _remove(self, task: str) -> None:
+        self.stream.remove_task(task)
+        self._active.pop(task, None)
+        self._profile = None
+
+    async def _run_task(self, task: str, trigger: Trigger) -> TaskOutput:
+        active = self._active[task]
+        started_s = self._clock.monotonic()
+        host = {
+            "escalate": lambda phase, payload: self._escalate(active.manifest, phase, payload),
+            "store.query": self._query,
+        }
+        try:
+            output = await self._runner.run(
+                active.files, active.manifest, trigger, {**self.config.attributes, "id": self.config.device_id}, host
+            )
+        except Exception as error:
+            self.agent.count_run(task, active.manifest.version, ok=False, error=str(error))
+            raise
+        self.agent.count_run(task, active.manifest.version, ok=True)
+        self.counts.produced += (output.output is not None) + len(output.puts)
+        self.counts.to_feature_ms.append((self._clock.monotonic() - started_s) * 1000)
+        return output
+
+    def _on_ack(self, _seq: int, latency_s: float) -> None:
+        self.counts.to_ack_ms.append(latency_s * 1000)
+
+    def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
+        if ok:
+            self.counts.runs_ok += 1
+        else:
+            self.counts.runs_failed += 1
+            self.counts.last_error = str(error)
+            _log.info("%s: %s failed: %s", self.config.device_id, task, error)
+
+    async def _escalate(self, manifest: Manifest, phase: str, payload: Any) -> Any:
+        """Have the cloud run a phase (fallback inference); the answer to a task's `ctx.escalate`."""
+        question = {
+            "task": manifest.name,
+            "version": manifest.version,
+            "phase": phase,
+            "payload": payload,
+            "device": dict(self.config.attributes),
+        }
+        self.counts.escalated += 1
+        answer = await self.tunnel.request(
+            PHASE_TOPIC, plain.encode(question), timeout=self.config.escalation_timeout_s
+        )
+        return plain.decode(answer)
+
+    async def _query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
+        """The answer to a task's `ctx.store.query`: payloads, oldest first."""
+        return [plain.decode(feature.payload) for feature in await self.store.query(topic, since_ms, limit)]
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    async def on_event(self, event: Event, position: int | None = None) -> None:
+        """Take one event of the user's; return when every task that it triggers has run and its output is stored.
+
+        Raises:
+            EventError, PositionError, StoreError: as `StreamEngine.on_event`.
+        """
+        if self._had_task and not self._active:
+            self.counts.bare_events += 1
+        await self.stream.on_event(event, position)
+
+    @property
+    def resume_from(self) -> int:
+        """Where the event source must start again after a crash."""
+        return self.store.resume_from
+
+    async def settled(self) -> None:
+        """Return once everything produced so far is stored, acknowledged by the cloud, and reported.
+
+        Raises:
+            StoreError, TunnelClosedError, httpx.HTTPError: it cannot be.
+        """
+        await self.stream.settle()
+        await self.store.flush()
+        await self.tunnel.drained()
+        await self.report()
+
+    async def summary(self) -> DeviceSummary:
+        """Return the device as it is now."""
+        counts = self.counts
+        stored, unsent = await self.store.call(lambda database: database.counts())
+        return DeviceSummary(
+            self.config.device_id,
+            self.tasks,
+            counts.produced,
+            stored,
+            unsent,
+            counts.runs_ok,
+            counts.runs_failed,
+            counts.escalated,
+            counts.bare_events,
+            counts.last_error,
+            tuple(counts.to_feature_ms),
+            tuple(counts.to_ack_ms),
+        )

@@ -1,0 +1,288 @@
+"""The events of any log file, one after the other: JSON lines or CSV, plain or gzip.
+
+A line that is broken, out of order within its stream, duplicated or enormous is counted, reported by its number, and
+skipped; the run goes on. Memory is bounded whatever the file holds.
+"""
+
+import collections
+import csv
+import dataclasses
+import enum
+import gzip
+import hashlib
+import heapq
+import io
+import json
+import pathlib
+import zlib
+from collections.abc import Container, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+from walle.errors import ConfigError
+from walle.pipeline.event_mapping import EventMapping, Mapped, StreamOrder
+from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
+
+MAX_REPORTS = 100
+_DUPLICATE_WINDOW = 65_536  # ids remembered
+_MAX_RECORD_LINES = 100  # lines that one quoted CSV record may span
+
+
+class EventLogError(ConfigError):
+    """A log that cannot be read at all. `path` is the file."""
+
+    def __init__(self, path: pathlib.Path, what: str) -> None:
+        super().__init__(f"event log {path}: {what}")
+        self.path = path
+
+
+class Fault(enum.StrEnum):
+    """Why a line was skipped."""
+
+    BROKEN = "broken"
+    OUT_OF_ORDER = "out of order"
+    DUPLICATE = "duplicate"
+    ENORMOUS = "enormous"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LineReport:
+    """One skipped line, counted from 1."""
+
+    fault: Fault
+    line: int
+    reason: str
+
+
+class Record(NamedTuple):
+    """One event of the log. `position` counts events, `line` is where it stands, 0 for the exits at the log's end."""
+
+    position: int
+    line: int
+    stream: str
+    event: Event
+
+
+class _BrokenRecord(Exception):  # noqa: N818 (never leaves this module)
+    pass
+
+
+class EventLog:
+    """A log file. Each iteration reads it anew and gives the same positions, so that a crashed player can go on.
+
+    Args:
+        path: a file whose name ends in .jsonl, .json, .ndjson or .csv, or one of those with .gz.
+        mapping: which of its fields are which, or the TOML file that says so; None for the fields of `Event`, with
+            `stream` and `id` where a line has them.
+        streams: only events of these streams are given; None for all. Positions are the same either way.
+
+    Raises:
+        EventLogError: the file is not there, has another ending, is CSV without a mapping, or, when it is read, lacks
+            a column that the mapping names.
+        MappingError: the mapping cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: str | pathlib.Path,
+        mapping: EventMapping | str | pathlib.Path | None = None,
+        *,
+        streams: Container[str] | None = None,
+    ) -> None:
+        self.path = pathlib.Path(path)
+        suffixes = self.path.suffixes
+        self._gzip = suffixes[-1:] == [".gz"]
+        kind = suffixes[-2:-1] if self._gzip else suffixes[-1:]
+        if kind not in ([".jsonl"], [".json"], [".ndjson"], [".csv"]):
+            raise EventLogError(self.path, "must end in .jsonl or .csv, with or without .gz")
+        self._csv = kind == [".csv"]
+        if self._csv and mapping is None:
+            raise EventLogError(self.path, "CSV needs a mapping file that names which column is which")
+        if not self.path.is_file():
+            raise EventLogError(self.path, "is no file")
+        if mapping is None:
+            mapping = EventMapping()
+        self._mapping = mapping if isinstance(mapping, EventMapping) else EventMapping.load(mapping)
+        self._streams = streams
+        self._clear()
+
+    def _clear(self) -> None:
+        self.lines = 0
+        self.events = 0
+        self.skipped: dict[Fault, int] = dict.fromkeys(Fault, 0)
+        self.reports: list[LineReport] = []
+        self._seen: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+
+    def __iter__(self) -> Iterator[tuple[int, Event]]:
+        """Give (position, event). The counts and reports of this object are those of the latest reading."""
+        return ((record.position, record.event) for record in self.records())
+
+    def stream_ids(self, limit: int = 10_000) -> list[str]:
+        """Return the streams in the order they begin, at most `limit`; reads the log through."""
+        log = EventLog(self.path, self._mapping)
+        found: dict[str, None] = {}
+        for record in log.records():
+            if len(found) == limit:
+                break
+            found.setdefault(record.stream)
+        return list(found)
+
+    def records(self, start: int = 0) -> Iterator[Record]:
+        """Give the events from position `start` on.
+
+        Raises:
+            EventLogError: the file cannot be read, or lacks a column that the mapping names.
+        """
+        self._clear()
+        order = StreamOrder(derive=self._mapping.derive_pages, gap_s=self._mapping.gap_s)
+        position = 0
+        for line, mapped in self._sorted(self._mapped()):
+            for stream, event in self._in_order(order, line, mapped):
+                if position >= start and (self._streams is None or stream in self._streams):
+                    self.events += 1
+                    yield Record(position, line, stream, event)
+                position += 1
+        for stream, event in order.finish():
+            if position >= start and (self._streams is None or stream in self._streams):
+                self.events += 1
+                yield Record(position, 0, stream, event)
+            position += 1
+
+    # --- from lines to events -----------------------------------------------------------------------------------------
+
+    def _skip(self, fault: Fault, line: int, reason: str) -> None:
+        self.skipped[fault] += 1
+        if len(self.reports) < MAX_REPORTS:
+            self.reports.append(LineReport(fault, line, reason))
+
+    def _mapped(self) -> Iterator[tuple[int, Mapped]]:
+        try:
+            with self._open() as file:
+                for line, fields, digest in self._csv_lines(file) if self._csv else self._json_lines(file):
+                    try:
+                        mapped = self._mapping.map(fields)
+                        mapped.event.size_bytes()
+                    except EventError as error:
+                        self._skip(Fault.ENORMOUS if error.where == "event" else Fault.BROKEN, line, str(error))
+                        continue
+                    if self._is_duplicate(mapped, digest):
+                        self._skip(
+                            Fault.DUPLICATE, line, f"id {mapped.id}" if mapped.id else "equal to a line before it"
+                        )
+                        continue
+                    yield line, mapped
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            self._skip(Fault.BROKEN, self.lines + 1, f"the compressed file ends or breaks here ({error})")
+        except OSError as error:
+            raise EventLogError(self.path, f"cannot be read ({error.strerror or error})") from error
+
+    def _is_duplicate(self, mapped: Mapped, digest: bytes) -> bool:
+        key = hashlib.blake2b(f"{mapped.stream}\0{mapped.id}".encode(), digest_size=8).digest() if mapped.id else digest
+        if key in self._seen:
+            return True
+        self._seen[key] = None
+        if len(self._seen) > _DUPLICATE_WINDOW:
+            self._seen.popitem(last=False)
+        return False
+
+    def _sorted(self, source: Iterator[tuple[int, Mapped]]) -> Iterator[tuple[int, Mapped]]:
+        window: list[tuple[int, int, Mapped]] = []
+        for line, mapped in source:
+            heapq.heappush(window, (mapped.event.ts_ms, line, mapped))
+            if len(window) > self._mapping.sort_window:
+                _, first, earliest = heapq.heappop(window)
+                yield first, earliest
+        while window:
+            _, first, earliest = heapq.heappop(window)
+            yield first, earliest
+
+    def _in_order(self, order: StreamOrder, line: int, mapped: Mapped) -> list[tuple[str, Event]]:
+        if order.is_late(mapped):
+            self._skip(Fault.OUT_OF_ORDER, line, f"{mapped.event.ts_ms} is before an event of its stream above it")
+            return []
+        try:
+            return order.feed(mapped)
+        except EventError as error:
+            self._skip(Fault.BROKEN, line, str(error))
+            return []
+
+    # --- from bytes to lines ------------------------------------------------------------------------------------------
+
+    def _open(self) -> BinaryIO:
+        if self._gzip:
+            return io.BufferedReader(gzip.open(self.path, "rb"))
+        return self.path.open("rb")
+
+    def _read_lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        """Give each line that is not empty or enormous, with its number."""
+        while line := file.readline(MAX_EVENT_BYTES + 2):
+            self.lines += 1
+            number = self.lines
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if len(line) <= MAX_EVENT_BYTES + 1:
+                if line.strip():
+                    yield number, line
+                continue
+            size_bytes = len(line)
+            while not line.endswith(b"\n") and (line := file.readline(MAX_EVENT_BYTES)):
+                size_bytes += len(line)
+            self._skip(Fault.ENORMOUS, number, f"{size_bytes} bytes, more than {MAX_EVENT_BYTES}")
+
+    def _json_lines(self, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+        for number, line in self._read_lines(file):
+            try:
+                fields = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                self._skip(Fault.BROKEN, number, f"not JSON ({error})")
+                continue
+            if not isinstance(fields, dict):
+                self._skip(Fault.BROKEN, number, f"must be an object, is {type(fields).__name__}")
+                continue
+            yield number, fields, hashlib.blake2b(line, digest_size=8).digest()
+
+    def _csv_lines(self, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any], bytes]]:
+        """Give each record's columns by name. A quote that never closes costs its own line, and no line after it."""
+        lines = self._read_lines(file)
+        returned: collections.deque[tuple[int, bytes]] = collections.deque()
+        header: list[str] = []
+        while first := returned.popleft() if returned else next(lines, None):
+            number, text = first
+            more: list[tuple[int, bytes]] = []
+            while text.count(b'"') % 2 and len(more) < _MAX_RECORD_LINES and len(text) <= MAX_EVENT_BYTES:
+                if (following := returned.popleft() if returned else next(lines, None)) is None:
+                    break
+                more.append(following)
+                text += following[1]
+            try:
+                row = _parse_csv(text, len(header))
+            except _BrokenRecord as error:
+                self._skip(Fault.BROKEN, number, str(error))
+                returned.extendleft(reversed(more))
+                continue
+            if header:
+                yield number, dict(zip(header, row, strict=True)), hashlib.blake2b(text, digest_size=8).digest()
+            else:
+                header = row
+                self._check_columns(header)
+
+    def _check_columns(self, header: list[str]) -> None:
+        for name, columns in self._mapping.columns:
+            if not set(columns) & set(header):
+                raise EventLogError(
+                    self.path, f"has no column {' or '.join(columns)}, which the mapping names for {name}"
+                )
+
+
+def _parse_csv(text: bytes, columns: int) -> list[str]:
+    """Return the columns of one record; 0 `columns` is any number."""
+    try:
+        rows = list(csv.reader(io.StringIO(text.decode(), newline=""), strict=True))
+    except UnicodeDecodeError as error:
+        raise _BrokenRecord(f"not UTF-8 ({error.reason} at byte {error.start})") from error
+    except csv.Error as error:
+        raise _BrokenRecord(f"not CSV ({error})") from error
+    if len(rows) != 1:
+        raise _BrokenRecord(f"{len(rows)} records in one line")
+    if columns and len(rows[0]) != columns:
+        raise _BrokenRecord(f"{len(rows[0])} columns, the header has {columns}")
+    return rows[0]

@@ -1,0 +1,315 @@
+"""Which fields of an event log are which of ours: a mapping read from TOML, and page visits where a log has none.
+
+[fields]                        a name, a dotted path into JSON, or a list of them: the first that is not empty counts
+event_id = "event_type"         the kind of event
+page_id = "screen"              empty or absent: the event belongs to the page that its stream is on
+time = "timestamp"
+stream = "device_id"            events of different streams are different devices' (optional)
+session = "session_id"          a change of it ends the page (optional)
+id = "uuid"                     two lines with one id are duplicates (optional; without it, equal lines are)
+[time]
+format = "ms"                   ms, s (since the epoch) or iso (without a zone: UTC)
+[kinds]
+product_exposure = "exposure"   the publisher's event id = ours; what is not listed keeps its name
+[contents]
+keep = "all"                    or a list of fields
+json = ["context"]              columns whose text is JSON
+[pages]
+derive = true                   make page_enter and page_exit at each change of page
+gap_s = 1800                    a longer silence ends the page
+[order]
+sort_window = 1000              lines held and sorted by time, for logs that are not in order
+"""
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from walle.errors import ConfigError
+from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event, EventError
+
+MAX_SORT_WINDOW = 100_000
+MAX_STREAMS = (
+    10_000  # whose page and latest time are remembered; the one silent for longest is forgotten, its page exited
+)
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+type Fields = tuple[tuple[str, ...], ...]
+
+
+class MappingError(ConfigError):
+    """A mapping file that cannot be used. `path` is the file, `where` the key."""
+
+    def __init__(self, path: pathlib.Path, where: str, what: str) -> None:
+        super().__init__(f"event mapping {path}: {where}: {what}")
+        self.path = path
+        self.where = where
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mapped:
+    """One line of a log in our terms. `id` is empty where the log gives none."""
+
+    stream: str
+    session: str
+    id: str
+    event: Event
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EventMapping:
+    """See the module's head for what each part means. The default is the fields of `Event` itself."""
+
+    event_id: Fields = (("event_id",),)
+    page_id: Fields = (("page_id",),)
+    time: Fields = (("ts_ms",),)
+    stream: Fields = (("stream",),)
+    session: Fields = ()
+    id: Fields = (("id",),)
+    time_format: str = "ms"
+    kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    keep: Fields | None = None
+    json_fields: tuple[str, ...] = ()
+    derive_pages: bool = False
+    gap_s: float = math.inf
+    sort_window: int = 0
+    whole: bool = False  # contents are the line's own fields, not its field `contents`
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path) -> Self:
+        """Return the mapping that a TOML file describes.
+
+        Raises:
+            MappingError: the file cannot be read or is no TOML; a key is unknown, missing, or of the wrong type.
+        """
+        path = pathlib.Path(path)
+        try:
+            tables = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise MappingError(path, "file", error.strerror or str(error)) from error
+        except ValueError as error:
+            raise MappingError(path, "file", f"not TOML ({error})") from error
+        return cls(whole=True, **_MappingReader(path, tables).read())
+
+    @property
+    def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The fields that a log must have, each with the columns of which one suffices."""
+        needed = (("event_id", self.event_id), ("page_id", self.page_id), ("time", self.time), ("stream", self.stream))
+        return tuple(
+            (name, tuple(dict.fromkeys(column for field in fields for column in (".".join(field), field[0]))))
+            for name, fields in needed
+            if fields
+        )
+
+    def map(self, line: Mapping[str, Any]) -> Mapped:
+        """Return one line, its fields by name, in our terms.
+
+        Raises:
+            EventError: a field is missing or wrong; named by our name for it.
+        """
+        if self.json_fields:
+            line = {**line, **{name: _parse_json(name, line[name]) for name in self.json_fields if line.get(name)}}
+        if not self.whole:
+            event = Event.from_dict(line)
+            return Mapped(_text(line, self.stream, "stream"), "", _text(line, self.id, "id"), event)
+        kind = _text(line, self.event_id, "event_id")
+        kind = self.kinds.get(kind, kind)
+        page_id = _text(line, self.page_id, "page_id")
+        event = Event(kind, page_id, self._time_ms(line), self._contents(line))
+        stream, session = _text(line, self.stream, "stream"), _text(line, self.session, "session")
+        return Mapped(stream, session, _text(line, self.id, "id"), event)
+
+    def _time_ms(self, line: Mapping[str, Any]) -> int:
+        text = _text(line, self.time, "ts_ms")
+        if not text:
+            raise EventError("ts_ms", "is missing")
+        try:
+            if self.time_format == "iso":
+                moment = datetime.fromisoformat(text)
+                if moment.tzinfo is None:
+                    moment = moment.replace(tzinfo=UTC)
+                return (moment - _EPOCH) // timedelta(milliseconds=1)
+            return round(float(text) * (1000 if self.time_format == "s" else 1))
+        except (ValueError, OverflowError) as error:
+            raise EventError("ts_ms", f"{text[:80]!r} is no time in the format {self.time_format!r}") from error
+
+    def _contents(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        if self.keep is None:
+            return {name: value for name, value in line.items() if value not in ("", None)}
+        kept = ((".".join(field), _find(line, field)) for field in self.keep)
+        return {name: value for name, value in kept if value not in ("", None)}
+
+
+def _find(line: Mapping[str, Any], field: tuple[str, ...]) -> Any:
+    """Return the value at a dotted path; None where the line has none. A list stands for its first element."""
+    value: Any = line
+    if len(field) > 1 and (dotted := ".".join(field)) in line:
+        return line[dotted]  # the name has the dots itself
+    for name in field:
+        if isinstance(value, list) and value:
+            value = value[0]
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    return value
+
+
+def _text(line: Mapping[str, Any], fields: Fields, where: str) -> str:
+    """Return the first of `fields` that is not empty, as text; "" where all are."""
+    for field in fields:
+        value = _find(line, field)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        if value not in (None, ""):
+            raise EventError(where, f"{'.'.join(field)} must be text or a number, is {type(value).__name__}")
+    return ""
+
+
+def _parse_json(name: str, text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EventError(name, f"not JSON ({error})") from error
+
+
+class _MappingReader:
+    """Reads the tables of one mapping file, and tells which key is wrong."""
+
+    def __init__(self, path: pathlib.Path, tables: dict[str, Any]) -> None:
+        self._path = path
+        self._tables = tables
+
+    def read(self) -> dict[str, Any]:
+        for name, table in self._tables.items():
+            if name not in ("fields", "time", "kinds", "contents", "pages", "order"):
+                raise MappingError(
+                    self._path, name, "unknown; a mapping has fields, time, kinds, contents, pages, order"
+                )
+            self._check(isinstance(table, dict), name, "must be a table")
+        found: dict[str, Any] = {}
+        for name in ("event_id", "page_id", "time", "stream", "session", "id"):
+            found[name] = self._fields("fields", name, required=name in ("event_id", "page_id", "time"))
+        found["time_format"] = self._take("time", "format", str, "ms")
+        self._check(found["time_format"] in ("ms", "s", "iso"), "time.format", "must be ms, s or iso")
+        found["kinds"] = self._tables.pop("kinds", {})
+        for kind, ours in found["kinds"].items():
+            self._check(isinstance(ours, str) and ours, f"kinds.{kind}", "must be an event id")
+        keep = self._fields("contents", "keep", required=False)
+        found["keep"] = None if keep in ((), (("all",),)) else keep
+        found["json_fields"] = tuple(".".join(field) for field in self._fields("contents", "json", required=False))
+        found["derive_pages"] = self._take("pages", "derive", bool, False)
+        found["gap_s"] = self._take("pages", "gap_s", int, 1800)
+        self._check(found["gap_s"] > 0, "pages.gap_s", "must be more than 0 seconds")
+        found["sort_window"] = self._take("order", "sort_window", int, 0)
+        self._check(
+            0 <= found["sort_window"] <= MAX_SORT_WINDOW, "order.sort_window", f"must be 0 to {MAX_SORT_WINDOW}"
+        )
+        for name, table in self._tables.items():
+            for key in table:
+                raise MappingError(self._path, f"{name}.{key}", "unknown key")
+        return found
+
+    def _check(self, holds: object, where: str, what: str) -> None:
+        if not holds:
+            raise MappingError(self._path, where, what)
+
+    def _take[T](self, table: str, key: str, kind: type[T], default: T) -> T:
+        value = self._tables.get(table, {}).pop(key, default)
+        self._check(type(value) is kind, f"{table}.{key}", f"must be {kind.__name__}, is {type(value).__name__}")
+        return value  # type: ignore[no-any-return]
+
+    def _fields(self, table: str, key: str, *, required: bool) -> Fields:
+        value = self._tables.get(table, {}).pop(key, [])
+        names = [value] if isinstance(value, str) else value
+        good = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+        self._check(good, f"{table}.{key}", "must be the name of a field or a list of names")
+        self._check(names or not required, f"{table}.{key}", "is missing; name the field of the log that holds it")
+        return tuple(tuple(name.split(".")) for name in names)
+
+
+@dataclasses.dataclass(slots=True)
+class _Stream:
+    session: str
+    last_ms: int
+    page_id: str = ""  # the open page
+
+
+class StreamOrder:
+    """What is remembered of each stream: its latest time, to refuse what is older, and its open page, to exit it.
+
+    Where `derive` is set, an event that opens a page is preceded by a page_enter unless it is one, and a page is exited
+    by an event on another page (at its time), by a new session, a silence of more than `gap_s`, or the log's end (at
+    the time of the page's last event). So each page_exit has its page_enter, and a stream is on one page at a time.
+    """
+
+    def __init__(self, *, derive: bool, gap_s: float, max_streams: int = MAX_STREAMS) -> None:
+        self._derive = derive
+        self._gap_ms = gap_s * 1000
+        self._max_streams = max_streams
+        self._streams: collections.OrderedDict[str, _Stream] = collections.OrderedDict()
+
+    def is_late(self, mapped: Mapped) -> bool:
+        """Return whether the event is older than one of its stream that was fed before."""
+        stream = self._streams.get(mapped.stream)
+        return stream is not None and mapped.event.ts_ms < stream.last_ms
+
+    def feed(self, mapped: Mapped) -> list[tuple[str, Event]]:
+        """Return the event with the enters and exits around it, each with its stream.
+
+        Raises:
+            EventError: an enter or exit that belongs to no page, where pages are derived.
+        """
+        event = mapped.event
+        stream = self._streams.get(mapped.stream)
+        if self._derive and event.event_id in (PAGE_ENTER, PAGE_EXIT) and not event.page_id:
+            raise EventError("page_id", f"is empty in a {event.event_id}")
+        events: list[tuple[str, Event]] = []
+        if stream is None:
+            stream = self._streams[mapped.stream] = _Stream(mapped.session, event.ts_ms)
+            events += self._forget_silent()
+        self._streams.move_to_end(mapped.stream)
+        if self._derive:
+            events += [(mapped.stream, one) for one in self._with_pages(stream, mapped)]
+        else:
+            events.append((mapped.stream, event))
+        stream.last_ms = event.ts_ms
+        return events
+
+    def _with_pages(self, stream: _Stream, mapped: Mapped) -> Iterator[Event]:
+        event = mapped.event
+        if mapped.session != stream.session or event.ts_ms - stream.last_ms > self._gap_ms:
+            yield from _exit(stream, stream.last_ms)
+        stream.session = mapped.session
+        if event.page_id and (event.page_id != stream.page_id or event.event_id == PAGE_ENTER):
+            yield from _exit(stream, event.ts_ms)
+            stream.page_id = event.page_id
+            if event.event_id != PAGE_ENTER:
+                yield Event(PAGE_ENTER, event.page_id, event.ts_ms, {"derived": True})
+        yield Event(event.event_id, stream.page_id, event.ts_ms, event.contents)
+        if event.event_id == PAGE_EXIT:
+            stream.page_id = ""
+
+    def _forget_silent(self) -> Iterator[tuple[str, Event]]:
+        while len(self._streams) > self._max_streams:
+            name, stream = self._streams.popitem(last=False)
+            yield from ((name, event) for event in _exit(stream, stream.last_ms))
+
+    def finish(self) -> Iterator[tuple[str, Event]]:
+        """Return the exits of the pages that are open still."""
+        for name, stream in self._streams.items():
+            yield from ((name, event) for event in _exit(stream, stream.last_ms))
+
+
+def _exit(stream: _Stream, ts_ms: int) -> Iterator[Event]:
+    if stream.page_id:
+        yield Event(PAGE_EXIT, stream.page_id, ts_ms, {"derived": True})
+        stream.page_id = ""

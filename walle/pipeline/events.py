@@ -1,0 +1,143 @@
+"""One tracked behaviour of a user (§5.1): event id, page id, timestamp, contents; and the five basic kinds.
+
+A task VM imports this module, so it stays clear of `dataclasses` and `json`, which cost more than everything here.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Self
+
+from walle.errors import PipelineError
+
+PAGE_ENTER = "page_enter"
+PAGE_SCROLL = "page_scroll"
+EXPOSURE = "exposure"
+CLICK = "click"
+PAGE_EXIT = "page_exit"
+BASIC_KINDS = (PAGE_ENTER, PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT)
+
+MAX_EVENT_BYTES = 256 * 1024  # an event larger than this, encoded, is refused as enormous
+MAX_ID_CHARS = 1024
+MAX_TS_MS = 2**53  # what a float64, and so any JSON reader, still holds exactly
+
+_FIELDS = ("event_id", "page_id", "ts_ms", "contents")
+
+
+class EventError(PipelineError):
+    """An event that does not say what an event must say. `where` is the offending field, `what` what is wrong."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+        self.what = what
+
+
+class Event:
+    """One behaviour. Cannot be changed; equal by value.
+
+    `event_id` names its kind: a basic kind or a tracker's own. `page_id` is empty outside pages. `ts_ms` is in
+    milliseconds since the epoch. `contents` holds plain data with str keys, such as the item of an exposure.
+
+    Raises:
+        EventError: a field is of the wrong type, `event_id` is empty, an id is longer than MAX_ID_CHARS, or the time is
+            negative.
+    """
+
+    __slots__ = ("contents", "event_id", "page_id", "ts_ms")
+    event_id: str
+    page_id: str
+    ts_ms: int
+    contents: Mapping[str, Any]
+
+    def __init__(self, event_id: str, page_id: str, ts_ms: int, contents: Mapping[str, Any]) -> None:
+        if (
+            type(event_id) is not str
+            or type(page_id) is not str
+            or type(ts_ms) is not int
+            or type(contents) is not dict
+        ):
+            _check_types(event_id, page_id, ts_ms, contents)
+        if not event_id:
+            raise EventError("event_id", "is empty")
+        if len(event_id) > MAX_ID_CHARS or len(page_id) > MAX_ID_CHARS:
+            raise EventError(
+                "event_id" if len(event_id) > MAX_ID_CHARS else "page_id", f"is longer than {MAX_ID_CHARS} characters"
+            )
+        if not 0 <= ts_ms <= MAX_TS_MS:
+            raise EventError("ts_ms", f"{ts_ms} is not milliseconds since the epoch")
+        put = object.__setattr__
+        put(self, "event_id", event_id)
+        put(self, "page_id", page_id)
+        put(self, "ts_ms", ts_ms)
+        put(self, "contents", contents)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"an event cannot be changed (setting {name!r})")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"an event cannot be changed (deleting {name!r})")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, int, Mapping[str, Any]]]:
+        return type(self), (self.event_id, self.page_id, self.ts_ms, self.contents)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Event):
+            return NotImplemented
+        return (
+            self.event_id == other.event_id
+            and self.page_id == other.page_id
+            and self.ts_ms == other.ts_ms
+            and self.contents == other.contents
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.event_id, self.page_id, self.ts_ms))
+
+    def __repr__(self) -> str:
+        return f"Event({self.event_id!r}, {self.page_id!r}, {self.ts_ms}, {self.contents!r})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain data, with the field names of a JSON line."""
+        return {
+            "event_id": self.event_id,
+            "page_id": self.page_id,
+            "ts_ms": self.ts_ms,
+            "contents": dict(self.contents),
+        }
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Return the event that `to_dict` described; fields it does not know are ignored.
+
+        Raises:
+            EventError: `value` is no mapping, lacks a field, or a field is wrong.
+        """
+        if not isinstance(value, Mapping):
+            raise EventError("event", f"must be an object, is {type(value).__name__}")
+        for field in _FIELDS:
+            if field not in value:
+                raise EventError(field, "is missing")
+        return cls(value["event_id"], value["page_id"], value["ts_ms"], value["contents"])
+
+    def size_bytes(self) -> int:
+        """Return how many bytes the event takes, encoded as plain data.
+
+        Raises:
+            EventError: the contents are not plain data, or the event is larger than MAX_EVENT_BYTES.
+        """
+        from walle import plain  # not in a task VM, which never measures events
+
+        try:
+            size = len(plain.encode((self.event_id, self.page_id, self.ts_ms, self.contents)))
+        except plain.PlainDataError as error:
+            raise EventError("contents", str(error)) from error
+        if size > MAX_EVENT_BYTES:
+            raise EventError("event", f"{size} bytes, more than {MAX_EVENT_BYTES}")
+        return size
+
+
+def _check_types(event_id: object, page_id: object, ts_ms: object, contents: object) -> None:
+    for where, value, kind in (("event_id", event_id, str), ("page_id", page_id, str), ("ts_ms", ts_ms, int)):
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise EventError(where, f"must be {kind.__name__}, is {type(value).__name__}")
+    if not isinstance(contents, Mapping):
+        raise EventError("contents", f"must be an object, is {type(contents).__name__}")

@@ -1,0 +1,234 @@
+"""Framing of the tunnel's messages (§5.2): bytes to frames and back, without I/O.
+
+A frame on the wire is a header and a body, big-endian throughout:
+
+    body length, 4 bytes | kind, 1 byte | flags, 1 byte | dictionary, 2 bytes | body
+
+The body holds the message's fields in their order in `walle.protocol`: first the fixed part, 8 bytes for each int
+(signed) and float and a 4-byte length for each text and byte string, then those strings one after the other. Flag 1:
+the body is one zstd frame that states its content size. `dictionary` names the zstd dictionary it was made with; 0 is
+none.
+"""
+
+import dataclasses
+import math
+import struct
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import zstandard
+
+from walle import protocol
+from walle.errors import PipelineError
+
+MAX_BODY_BYTES = 8 << 20  # of a body, as sent and as decompressed
+MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - 4096  # leaves room for a topic and the fixed part
+COMPRESS_FROM_BYTES = 256  # below this zstd's own header eats the gain
+
+_HEADER = struct.Struct(">IBBH")
+_COMPRESSED = 1
+
+
+class FrameError(PipelineError):
+    """Bytes that are no frame, or a message that does not fit into one. `part` names what is wrong."""
+
+    def __init__(self, part: str, what: str) -> None:
+        super().__init__(f"tunnel frame, {part}: {what}")
+        self.part = part
+        self.what = what
+
+
+class _Kind:
+    """How the fields of one message lie in a body."""
+
+    def __init__(self, number: int, message: type[protocol.Frame]) -> None:
+        fields = dataclasses.fields(message)
+        codes = {int: "q", float: "d", str: "I", bytes: "I"}
+        self.number = number
+        self.message: Callable[..., protocol.Frame] = message
+        self.name = message.__name__
+        self.names = [field.name for field in fields]
+        self.types: list[Any] = [field.type for field in fields]
+        self.head = struct.Struct(">" + "".join(codes[kind] for kind in self.types))
+        self.strings = [(index, kind is str) for index, kind in enumerate(self.types) if kind in (str, bytes)]
+        self.floats = [index for index, kind in enumerate(self.types) if kind is float]
+        get = attrgetter(*self.names)
+        self.values: Callable[[Any], tuple[Any, ...]] = get if len(fields) > 1 else lambda frame: (get(frame),)
+
+    def pack(self, frame: protocol.Frame) -> bytes:
+        values = list(self.values(frame))
+        strings = []
+        for index, is_text in self.strings:
+            value = values[index]
+            if type(value) is not self.types[index]:
+                what = f"must be {self.types[index].__name__}, is {type(value).__name__}"
+                raise FrameError(f"{self.name}.{self.names[index]}", what)
+            try:
+                data = value.encode() if is_text else value
+            except UnicodeEncodeError as error:
+                raise FrameError(f"{self.name}.{self.names[index]}", f"cannot be UTF-8 ({error})") from error
+            strings.append(data)
+            values[index] = len(data)
+        self._check_floats(values)
+        try:
+            return b"".join((self.head.pack(*values), *strings))
+        except struct.error as error:
+            raise FrameError(self.name, f"a field is no number of 64 bits ({error})") from error
+
+    def unpack(self, body: bytes) -> protocol.Frame:
+        at = self.head.size
+        if len(body) < at:
+            raise FrameError(self.name, f"body of {len(body)} bytes, at least {at} are needed")
+        values: list[Any] = list(self.head.unpack_from(body))
+        for index, is_text in self.strings:
+            end = at + values[index]
+            data = body[at:end]
+            try:
+                values[index] = data.decode() if is_text else data
+            except UnicodeDecodeError as error:
+                raise FrameError(f"{self.name}.{self.names[index]}", f"is not UTF-8 ({error})") from error
+            at = end
+        if at != len(body):
+            raise FrameError(self.name, f"body of {len(body)} bytes, its fields need {at}")
+        self._check_floats(values)
+        return self.message(*values)
+
+    def _check_floats(self, values: list[Any]) -> None:
+        for index in self.floats:
+            value = values[index]
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise FrameError(f"{self.name}.{self.names[index]}", f"{value!r} is not a finite number")
+
+
+# The numbers are the wire format: never give one a new meaning.
+_BY_NUMBER = {
+    number: _Kind(number, message)
+    for number, message in (
+        (1, protocol.Hello),
+        (2, protocol.Welcome),
+        (3, protocol.Upload),
+        (4, protocol.Ack),
+        (5, protocol.Request),
+        (6, protocol.Response),
+        (7, protocol.Refusal),
+        (8, protocol.Ping),
+        (9, protocol.Pong),
+    )
+}
+_BY_MESSAGE = {kind.message: kind for kind in _BY_NUMBER.values()}
+
+
+class Encoder:
+    """Messages to bytes.
+
+    Nothing is kept from one frame to the next: one encoder, with its one zstd context, may serve all connections of a
+    thread.
+    """
+
+    def __init__(self, *, level: int = 3) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=level, write_content_size=True)
+
+    def encode(self, frame: protocol.Frame) -> bytes:
+        """Return the frame's bytes; a body that zstd makes smaller is sent compressed.
+
+        Raises:
+            FrameError: a field is of the wrong type or size, or the body is longer than MAX_BODY_BYTES.
+        """
+        kind = _BY_MESSAGE[type(frame)]
+        body = kind.pack(frame)
+        if len(body) > MAX_BODY_BYTES:
+            raise FrameError(kind.name, f"body of {len(body)} bytes, at most {MAX_BODY_BYTES} can be sent")
+        flags = 0
+        if len(body) >= COMPRESS_FROM_BYTES:
+            packed = self._compressor.compress(body)
+            if len(packed) < len(body):
+                body, flags = packed, _COMPRESSED
+        return _HEADER.pack(len(body), kind.number, flags, 0) + body
+
+
+class Decoder:
+    """Bytes of one connection, in chunks of any size, to messages.
+
+    Holds what was added and not yet taken, at most one unfinished frame besides. `add` and `next` let a reader stop
+    between frames: few bytes may unpack to many. `max_body_bytes` may be changed between calls: a server trusts a
+    stranger with less than a device it knows.
+    """
+
+    def __init__(
+        self, *, max_body_bytes: int = MAX_BODY_BYTES, decompressor: zstandard.ZstdDecompressor | None = None
+    ) -> None:
+        self.max_body_bytes = max_body_bytes
+        self._decompressor = decompressor or zstandard.ZstdDecompressor()
+        self._buffer = bytearray()
+        self._at = 0  # where the next frame begins
+        self._error: FrameError | None = None
+
+    def feed(self, data: bytes) -> list[protocol.Frame]:
+        """Return the messages that are complete with `data`.
+
+        Raises:
+            FrameError: as `next`.
+        """
+        self.add(data)
+        frames = []
+        while (frame := self.next()) is not None:
+            frames.append(frame)
+        return frames
+
+    def add(self, data: bytes) -> None:
+        """Take bytes in, for `next` to read."""
+        if self._error is None:
+            del self._buffer[: self._at]
+            self._at = 0
+            self._buffer += data
+
+    def next(self) -> protocol.Frame | None:
+        """Return the next message, None where it has not all come yet.
+
+        Raises:
+            FrameError: what came is no frame. The stream has lost its place: every later call raises the same.
+        """
+        if self._error is not None:
+            raise self._error
+        start = self._at + _HEADER.size
+        if len(self._buffer) < start:
+            return None
+        try:
+            length, number, flags, dictionary = _HEADER.unpack_from(self._buffer, self._at)
+            kind = self._check_header(length, number, flags, dictionary)
+            if len(self._buffer) < start + length:
+                return None
+            body = bytes(self._buffer[start : start + length])
+            frame = kind.unpack(self._decompress(kind, body) if flags else body)
+        except FrameError as error:
+            self._error = error
+            self._buffer.clear()
+            raise
+        self._at = start + length
+        return frame
+
+    def _check_header(self, length: int, number: int, flags: int, dictionary: int) -> _Kind:
+        kind = _BY_NUMBER.get(number)
+        if kind is None:
+            raise FrameError("kind", f"{number} is none of {min(_BY_NUMBER)} to {max(_BY_NUMBER)}")
+        if flags & ~_COMPRESSED:
+            raise FrameError(f"{kind.name} flags", f"{flags:#04x} has bits that mean nothing here")
+        if dictionary:
+            raise FrameError(f"{kind.name} dictionary", f"{dictionary} is not known here")
+        if length > self.max_body_bytes:
+            raise FrameError(f"{kind.name} length", f"{length} bytes, at most {self.max_body_bytes} are taken")
+        return kind
+
+    def _decompress(self, kind: _Kind, body: bytes) -> bytes:
+        try:
+            size = zstandard.frame_content_size(body)
+            # The stated size is checked before a byte is unpacked; zstd refuses a frame that then yields another.
+            if size < 0:
+                raise FrameError(f"{kind.name} body", "its zstd frame does not state a content size")
+            if size > self.max_body_bytes:
+                what = f"unpacks to {size} bytes, at most {self.max_body_bytes} are taken"
+                raise FrameError(f"{kind.name} body", what)
+            return self._decompressor.decompress(body, max_output_size=size, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise FrameError(f"{kind.name} body", f"is not one zstd frame ({error})") from error

@@ -1,0 +1,64 @@
+"""The uploads of a device that the cloud has not acknowledged yet: a face of the feature store for the tunnel.
+
+Sending is oldest first, so that no old feature starves. Rows are numbered from 1 without gaps in an epoch, the life of
+the store's file. Bounded by the store's `max_outbox_bytes`: at the bound `FeatureStore.put` waits; nothing is dropped.
+"""
+
+from walle.pipeline.store import FeatureStore
+from walle.protocol import Upload
+
+MAX_BATCH_BYTES = 1 << 20
+
+
+class Outbox:
+    """What is still to send of an open store."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
+
+    @property
+    def epoch(self) -> str:
+        """The name of this outbox's life: random hex, made with the file."""
+        return self._store.state.epoch
+
+    @property
+    def last_seq(self) -> int:
+        """The highest number given so far, 0 before the first."""
+        return self._store.state.last_seq
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are not forgotten yet."""
+        return self._store.state.outbox_bytes
+
+    async def put(self, topic: str, payload: object) -> None:
+        """Store one upload durably: it is in the file when this returns.
+
+        Raises:
+            PayloadError, StoreError: as `FeatureStore.put` and `flush`.
+        """
+        await self._store.put(topic, payload)
+        await self._store.flush()
+
+    async def batch(self, after_seq: int, limit: int) -> list[Upload]:
+        """Return uploads after `after_seq`, oldest first, at most `limit`; they are durable here before they are seen.
+
+        Cut at MAX_BATCH_BYTES, yet never to nothing. Empty where all is sent.
+        """
+        return await self._store.call(lambda database: database.uploads(after_seq, limit, MAX_BATCH_BYTES))
+
+    async def forget(self, upto_seq: int) -> None:
+        """Let go of everything up to and with `upto_seq`, which the cloud has acknowledged.
+
+        The rows leave the file with the store's next transaction; a crash before that sends them again, and the cloud
+        drops them by their numbers.
+        """
+        self._store.forget(min(upto_seq, self.last_seq))
+
+    async def wait_for_more(self, after_seq: int) -> None:
+        """Return once there is an upload after `after_seq`.
+
+        Raises:
+            StoreClosedError: the store closed meanwhile.
+        """
+        await self._store.wait_for_seq(after_seq)

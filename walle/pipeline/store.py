@@ -1,0 +1,369 @@
+"""Collective storage (§5.1): outputs gather in memory and reach SQLite in one transaction.
+
+That happens at a threshold of rows, on a read, on a timer, and at shutdown. A transaction holds the features, their
+outbox rows and the stream position they came from (ARCHITECTURE.md, "Exactly once").
+"""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from walle import plain
+from walle.clock import Clock, SystemClock
+from walle.pipeline.database import Bounds, Feature, Row, State, StoreDatabase, StoreError
+
+MAX_PAYLOAD_BYTES = 1 << 20
+MAX_TOPIC_CHARS = 200
+_POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
+_RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
+
+
+class PayloadError(StoreError):
+    """A topic or a payload that cannot be stored. Nothing of its call was put."""
+
+
+class StoreClosedError(StoreError):
+    """The store is closed, or was never opened."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Put:
+    """One output to store: a topic and its encoded payload."""
+
+    topic: str
+    payload: bytes
+    upload: bool = True
+
+
+@dataclasses.dataclass(slots=True)
+class StoreCounts:
+    """What collective storage saves shows as rows per transaction. `waits` counts puts that had to wait for room."""
+
+    rows: int = 0
+    transactions: int = 0
+    failed_transactions: int = 0
+    waits: int = 0
+
+
+class FeatureStore:
+    """One device's features, outbox and stream position in the file `path`; open it once, by `open` or `async with`.
+
+    Args:
+        path: the SQLite file; it and its lock file `path.lock` are made where they are not. Its folder must exist.
+        threshold: rows gathered before a transaction starts.
+        interval_s: the longest that a row waits in memory for others.
+        max_buffer_bytes: gathered bytes at which `put` waits for a transaction.
+        max_outbox_bytes: bytes not yet acknowledged by the cloud at which `put` with upload waits for `Outbox.forget`.
+            Nothing is dropped; while a device is offline for long its event stream stands still there.
+        keep: how many features stay, uploaded or not; the oldest go first. The outbox keeps its own copy of an upload.
+    """
+
+    def __init__(
+        self,
+        path: str | pathlib.Path,
+        *,
+        threshold: int = 64,
+        interval_s: float = 0.02,
+        max_buffer_bytes: int = 4 << 20,
+        max_outbox_bytes: int = 64 << 20,
+        keep: Bounds | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path = pathlib.Path(path)
+        self.counts = StoreCounts()
+        self.last_error: StoreError | None = None
+        self._threshold = threshold
+        self._interval_s = interval_s
+        self._max_buffer_bytes = max_buffer_bytes
+        self._max_outbox_bytes = max_outbox_bytes
+        self._keep = keep or Bounds()
+        self.clock: Clock = clock or SystemClock()
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._database: StoreDatabase | None = None
+        self._buffer: list[Row] = []
+        self._buffer_bytes = 0
+        self._pending_upload_bytes = 0
+        self._position = -1
+        self._resume_from = 0
+        self._forget_upto = 0
+        self._unwritten_positions = 0
+        self._changes = 0  # every put, move and forget counts one; `_written` is how many of them are in the file
+        self._written = 0
+        self._writer: asyncio.Future[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._progress = asyncio.Event()  # replaced at every transaction, after it is set
+        self._closing = False
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Open or make the file.
+
+        Raises:
+            StoreLockedError, StoreCorruptError, StoreFullError, StoreError: as they say.
+        """
+        if self._thread is not None:
+            raise StoreError(self.path, "was opened before; make another FeatureStore")
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, f"store {self.path.name}")
+        opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep))
+        try:
+            self._database = await asyncio.shield(opening)
+        except BaseException:
+            await asyncio.wait([opening])
+            if opening.exception() is None:  # cancelled; the file must not stay open
+                await self._in_thread(opening.result().close)
+            self._thread.shutdown(wait=False)
+            raise
+        self._position = self._database.state.position
+        self._resume_from = self._database.state.resume_from
+        return self
+
+    async def close(self) -> None:
+        """Write what is gathered and close the file. A second call does nothing.
+
+        Raises:
+            StoreError: the last transaction failed, and its rows go with the process. The file is closed all the same.
+        """
+        if self._database is None or self._closing:
+            return
+        self._closing = True
+        self._pulse()
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._flush()
+        finally:
+            if self._writer is not None:
+                await asyncio.wait([self._writer])
+            database, self._database = self._database, None
+            await asyncio.shield(self._in_thread(database.close))
+            if self._thread is not None:
+                self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- what the device knows of it ----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What is in the file by now.
+
+        Raises:
+            StoreClosedError: the store is not open.
+        """
+        return self._opened().state
+
+    @property
+    def position(self) -> int:
+        """The position of the last event whose outputs are all put; -1 before the first."""
+        return self._position
+
+    @property
+    def resume_from(self) -> int:
+        """Where the event source must start again after a crash: from here to `position` events rebuild open pages."""
+        return self._resume_from
+
+    # --- write --------------------------------------------------------------------------------------------------------
+
+    async def put(self, topic: str, payload: object, *, upload: bool = True) -> None:
+        """Gather one plain value under `topic`; see `put_all`."""
+        await self.put_all([self.encode(topic, payload, upload=upload)])
+
+    def encode(self, topic: str, payload: object, *, upload: bool = True) -> Put:
+        """Return the value as it is stored.
+
+        Raises:
+            PayloadError: the topic is empty or too long; the value is no plain data, or larger than MAX_PAYLOAD_BYTES.
+        """
+        if not topic or len(topic) > MAX_TOPIC_CHARS:
+            raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
+        try:
+            data = plain.encode(payload)
+        except plain.PlainDataError as error:
+            raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
+        if len(data) > MAX_PAYLOAD_BYTES:
+            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_PAYLOAD_BYTES}")
+        return Put(topic, data, upload)
+
+    async def put_all(
+        self,
+        puts: Sequence[Put],
+        *,
+        position: int | None = None,
+        resume_from: int | None = None,
+        since_s: float | None = None,
+    ) -> None:
+        """Gather the outputs of one event, and that it is done, as one: a transaction holds all of it or nothing.
+
+        `since_s` is when the event came, by the store's clock; None for now. It is the time that the rows bear, so that
+        the cloud can tell how old a feature is when it arrives.
+
+        Waits while the buffer or the outbox is at its byte bound. Cancelled while it waits, it has put nothing.
+
+        Raises:
+            StoreClosedError: the store is not open, or closes while this waits.
+            StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
+        """
+        self._opened()
+        ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
+        came_from = -1 if position is None else position
+        rows = [Row(put.topic, put.payload, ts_ms, came_from, put.upload) for put in puts]
+        upload_bytes = sum(row.size_bytes for row in rows if row.upload)
+        if rows:
+            await self._wait_for_room(upload_bytes)
+        self._buffer.extend(rows)
+        self._buffer_bytes += sum(row.size_bytes for row in rows)
+        self._pending_upload_bytes += upload_bytes
+        if position is not None:
+            self._position = position
+            self._resume_from = position + 1 if resume_from is None else resume_from
+            self._unwritten_positions += 1
+        self._changes += 1
+        due = len(self._buffer) >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
+        if due and self.last_error is None:  # after an error the timer tries again, not every put
+            self._start_writer()
+        elif self._buffer:
+            self._start_timer(self._interval_s)
+
+    async def _wait_for_room(self, upload_bytes: int) -> None:
+        if len(self._buffer) >= self._threshold:
+            # Lets a transaction that has ended give its room back, where the caller never pauses.
+            await asyncio.sleep(0)
+        waited = False
+        while True:
+            outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
+            # A lone output larger than a bound goes through once there is nothing else.
+            buffer_full = self._buffer_bytes >= self._max_buffer_bytes
+            outbox_full = upload_bytes and outbox_bytes and outbox_bytes + upload_bytes > self._max_outbox_bytes
+            if not buffer_full and not outbox_full:
+                return
+            self.counts.waits += not waited
+            waited = True
+            if self._buffer:  # rows must be in the file before the tunnel can send them and room comes of it
+                await asyncio.shield(self._start_writer())
+            else:
+                await self._progress.wait()
+
+    async def flush(self) -> None:
+        """Return once everything put before this call is in the file.
+
+        Raises:
+            StoreError: it could not be written; it stays in memory, and the next flush tries again.
+        """
+        self._opened()
+        await self._flush()
+
+    def forget(self, upto_seq: int) -> None:
+        """Let outbox rows up to and with `upto_seq` go with the next transaction."""
+        self._opened()
+        if upto_seq > self._forget_upto:
+            self._forget_upto = upto_seq
+            self._changes += 1
+            self._start_timer(self._interval_s)
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    async def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Feature]:
+        """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put.
+
+        Flushes first, so that it sees every put before it.
+        """
+        database = self._opened()
+        if self._buffer:
+            await self._flush()
+        return await self._in_thread(lambda: database.query(topic, since_ms, limit))
+
+    async def wait_for_seq(self, after_seq: int) -> None:
+        """Return once an outbox row after `after_seq` is in the file."""
+        while self._opened().state.last_seq <= after_seq:
+            await self._progress.wait()
+
+    async def call[T](self, function: Callable[[StoreDatabase], T]) -> T:
+        """Return what `function` finds in the database; it runs in the store's thread, between transactions."""
+        database = self._opened()
+        return await self._in_thread(lambda: function(database))
+
+    # --- within -------------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> StoreDatabase:
+        if self._database is None or self._closing:
+            raise StoreClosedError(self.path, "is not open")
+        return self._database
+
+    def _in_thread[T](self, function: Callable[[], T]) -> asyncio.Future[T]:
+        if self._thread is None:
+            raise StoreClosedError(self.path, "is not open")
+        return asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    def _pulse(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    def _start_timer(self, delay_s: float) -> None:
+        if not self._closing and (self._timer is None or self._timer.done()):
+            self._timer = asyncio.create_task(self._write_later(delay_s))
+
+    async def _write_later(self, delay_s: float) -> None:
+        await self.clock.sleep(delay_s)
+        self._timer = None
+        if not self._closing:
+            self._start_writer()
+
+    async def _flush(self) -> None:
+        goal = self._changes
+        while self._written < goal:
+            await asyncio.shield(self._start_writer())
+
+    def _start_writer(self) -> asyncio.Future[None]:
+        """Return the transaction under way, or start one.
+
+        No task, so that no cancellation leaves a doubt about whether it was written. It is done after its accounts are:
+        whoever finds no writer finds the buffer without what was written.
+        """
+        if self._writer is not None:
+            return self._writer
+        database = self._database
+        if database is None:
+            raise StoreClosedError(self.path, "is not open")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rows = list(self._buffer)
+        position, resume_from, forget_upto = self._position, self._resume_from, self._forget_upto
+        changes, self._unwritten_positions = self._changes, 0
+        self._writer = asyncio.get_running_loop().create_future()
+        running = self._in_thread(lambda: database.write(rows, position, resume_from, forget_upto))
+        running.add_done_callback(lambda done: self._after_write(done.exception(), rows, changes))
+        return self._writer
+
+    def _after_write(self, error: BaseException | None, rows: list[Row], changes: int) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            raise AssertionError("a transaction ended that nobody began")
+        if error is not None:
+            self.counts.failed_transactions += 1
+            self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
+            self._start_timer(_RETRY_S)
+            writer.set_exception(self.last_error)
+            writer.exception()  # seen here, should nobody wait for it
+        else:
+            del self._buffer[: len(rows)]
+            self._buffer_bytes -= sum(row.size_bytes for row in rows)
+            self._pending_upload_bytes -= sum(row.size_bytes for row in rows if row.upload)
+            self.counts.rows += len(rows)
+            self.counts.transactions += 1
+            self.last_error = None
+            self._written = changes
+            writer.set_result(None)
+            if len(self._buffer) >= self._threshold:
+                self._start_writer()
+            elif self._buffer:
+                self._start_timer(self._interval_s)
+        self._pulse()

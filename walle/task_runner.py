@@ -1,0 +1,71 @@
+"""Runs installed task versions in VMs: what a device does at a trigger, and the cloud in its simulation."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from walle.engine_ext.vm import VMPool
+from walle.errors import VMError
+from walle.pipeline.stream_engine import TaskOutput, Trigger
+from walle.protocol import Attribute, Manifest
+
+_RUN = "walle.pipeline.context:run"
+_PHASE = "walle.pipeline.context:phase"
+_DEFAULT_DEADLINE_MS = 500
+
+type Host = Mapping[str, Callable[..., Any]]
+
+
+class TaskOutputError(VMError):
+    """A task returned something else than its runtime does: the version's own modules shadow walle's."""
+
+
+def deadline_s(manifest: Manifest) -> float:
+    """Return how long one run of the task may take."""
+    return manifest.limits.get("deadline_ms", _DEFAULT_DEADLINE_MS) / 1000
+
+
+class TaskRunner:
+    """A pool of VMs and the way tasks are called in them. Runs of one version share its VM and follow one another."""
+
+    def __init__(self, vms: int) -> None:
+        self._pool = VMPool(vms)
+
+    async def load(self, files: Path, manifest: Manifest) -> None:
+        """Load a version's modules as a run would, running none of its phases.
+
+        Raises:
+            VMError: it does not load; the message has the traceback.
+        """
+        await self._pool.call(files, "walle.pipeline.context:load", deadline=max(2.0, deadline_s(manifest)))
+
+    async def run(
+        self, files: Path, manifest: Manifest, trigger: Trigger, device: Mapping[str, Attribute], host: Host
+    ) -> TaskOutput:
+        """Run the phases of a version on a trigger and return what it gave.
+
+        Raises:
+            VMError: the task raised, ran past its deadline, or reached for what it may not have.
+        """
+        plain = trigger.to_plain()
+        events = plain.pop("page_events")
+        result = await self._pool.call(
+            files, _RUN, plain, events, dict(device), dict(manifest.phases), deadline=deadline_s(manifest), host=host
+        )
+        if not isinstance(result, dict):
+            raise TaskOutputError(f"{manifest.name} {manifest.version} gave a {type(result).__name__} from its runtime")
+        return TaskOutput(result["output"], [(topic, payload) for topic, payload in result["puts"]])
+
+    async def phase(
+        self, files: Path, manifest: Manifest, phase: str, payload: Any, device: Mapping[str, Attribute]
+    ) -> Any:
+        """Run one phase by itself, as fallback inference does, and return its result.
+
+        Raises:
+            VMError: as `run`.
+        """
+        return await self._pool.call(files, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest))
+
+    async def close(self) -> None:
+        """Stop every VM."""
+        self._pool.close()
