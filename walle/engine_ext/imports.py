@@ -1,4 +1,26 @@
-"""What a task may import besides its own modules: checked when a bundle is built, and held again by the VM."""
+"""What a task may import, and how its own modules load in a VM (§4.3).
+
+A task's modules live in a registry of their own, not in `sys.modules`, so that a task with a `random.py` does not
+change what the standard library imports; their `__builtins__` have a checking `__import__` and lack what reaches files
+or compiles code. Walle's own modules and the standard library import freely.
+
+This guards against mistakes and makes a task's needs explicit. It is no wall against an author who wants to break out
+of CPython: who may ship a task at all is settled by signatures.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from types import ModuleType
+
+from walle.engine_ext.bytecode import load_code
+from walle.errors import VMError
+
+TYPE_CHECKING = False  # `typing` would double a VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 # A name allows what lies below it: `collections` allows `collections.abc`.
 ALLOWED_IMPORTS = frozenset(
@@ -9,3 +31,141 @@ ALLOWED_IMPORTS = frozenset(
         "__future__", "walle.np", "walle.cv", "walle.nn",
     }
 )  # fmt: skip
+
+# What a task gets of a module that could otherwise reach files.
+_PARTS = {"io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET")}
+
+_WITHHELD = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
+
+
+class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of the design
+    """A task's import of something that is neither its own nor on the list; `file` and `line` say where."""
+
+    def __init__(self, module: str, file: str, line: int) -> None:
+        super().__init__(
+            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv, walle.nn and "
+            f"walle.engine_ext.imports.ALLOWED_IMPORTS"
+        )
+        self.module = module
+        self.file = file
+        self.line = line
+
+
+def is_allowed(name: str) -> bool:
+    """Whether a task may import the module of this full name."""
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in ALLOWED_IMPORTS for count in range(1, len(parts) + 1))
+
+
+class TaskModules:
+    """The modules of one task. `sources` maps dotted names to (is package, file, `.pyc` bytes)."""
+
+    def __init__(self, sources: Mapping[str, tuple[bool, str, bytes]]) -> None:
+        self._sources = sources
+        self._modules: dict[str, ModuleType] = {}
+        self._facades: dict[str, ModuleType] = {"walle": ModuleType("walle")}  # only what a task may see of them
+        self._builtins: dict[str, Any] = {
+            name: value for name, value in vars(builtins).items() if name not in _WITHHELD
+        }
+        self._builtins["__import__"] = self._import
+
+    def load(self, name: str) -> ModuleType:
+        """Return the task's module, run once; a module whose body fails is forgotten and may be tried again.
+
+        Raises:
+            KeyError: the task has no such module.
+            BytecodeError: the module's bytecode cannot be loaded.
+        """
+        if name in self._modules:
+            return self._modules[name]
+        is_package, file, data = self._sources[name]
+        parent, _, leaf = name.rpartition(".")
+        if parent:
+            self.load(parent)
+        module = ModuleType(name)
+        module.__file__ = file
+        module.__package__ = name if is_package else parent
+        module.__dict__["__builtins__"] = self._builtins
+        if is_package:
+            module.__path__ = []
+        code = load_code(data, file)
+        self._modules[name] = module
+        try:
+            _run(code, module.__dict__)
+        except BaseException:
+            del self._modules[name]
+            raise
+        if parent:
+            setattr(self._modules[parent], leaf, module)
+        return module
+
+    def clear(self) -> None:
+        """Empty the modules' namespaces, so that what they hold goes now."""
+        for module in self._modules.values():
+            module.__dict__.clear()
+        self._modules.clear()
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 -- the signature of __import__
+        locals: Mapping[str, Any] | None = None,  # noqa: A002, ARG002 -- the signature of __import__
+        fromlist: tuple[str, ...] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        if level:
+            name = self._absolute(name, globals or {}, level)
+        if name.partition(".")[0] in self._sources:
+            return self._import_own(name, fromlist or (), top=not level and not fromlist)
+        if name == "walle" or name.startswith("walle."):
+            return self._import_walle(name, fromlist or ())
+        if not is_allowed(name):
+            raise self._forbidden(name)
+        if name in _PARTS:
+            return self._part(name)
+        return _import(name, None, None, fromlist or (), 0)
+
+    def _absolute(self, name: str, namespace: Mapping[str, Any], level: int) -> str:
+        parts = str(namespace.get("__package__") or "").split(".")
+        if level > len(parts) or not parts[0]:
+            raise ImportError("relative import beyond the task's top level")
+        base = ".".join(parts[: len(parts) - level + 1])
+        return f"{base}.{name}" if name else base
+
+    def _import_own(self, name: str, fromlist: tuple[str, ...], *, top: bool) -> ModuleType:
+        if name not in self._sources:
+            raise ModuleNotFoundError(f"the task has no module {name!r}", name=name)
+        module = self.load(name)
+        for item in fromlist:
+            if f"{name}.{item}" in self._sources:
+                self.load(f"{name}.{item}")
+        return self.load(name.partition(".")[0]) if top else module
+
+    def _import_walle(self, name: str, fromlist: tuple[str, ...]) -> ModuleType:
+        facade = self._facades["walle"]
+        wanted = [f"walle.{item}" for item in fromlist] if name == "walle" else [name]
+        for full_name in wanted:
+            if not is_allowed(full_name):
+                raise self._forbidden(full_name)
+            top = full_name.split(".")[1]
+            setattr(facade, top, getattr(_import(full_name), top))
+        if name == "walle" or not fromlist:
+            return facade
+        return _import(name, None, None, fromlist)  # type: ignore[no-any-return]
+
+    def _part(self, name: str) -> ModuleType:
+        if name not in self._facades:
+            whole = _import(name)
+            part = self._facades[name] = ModuleType(name, whole.__doc__)
+            part.__dict__.update({item: getattr(whole, item) for item in _PARTS[name]})
+        return self._facades[name]
+
+    def _forbidden(self, name: str) -> ForbiddenImport:
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        return ForbiddenImport(name, frame.f_code.co_filename, frame.f_lineno)
+
+
+_import: Callable[..., Any] = builtins.__import__
+_run = exec  # a task's code runs in its module's namespace

@@ -8,6 +8,7 @@ namespace walle {
 
 void bind_errors(pybind11::module_& module);
 void bind_tensor(pybind11::module_& module);
+void bind_vm(pybind11::module_& module);
 
 // A view of any object that speaks the buffer protocol with a numeric format; copies nothing and keeps the buffer until the last
 // Tensor on it goes. Throws Error (dtype) for other formats, and Python's TypeError for an object without a buffer.

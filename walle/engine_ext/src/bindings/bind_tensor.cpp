@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "vm/lending.h"
 
 namespace py = pybind11;
 
@@ -33,21 +34,8 @@ DType dtype_of_format(const char* format, std::size_t size) {
   throw Error(ErrorKind::dtype, std::string("a buffer of format '") + (format ? format : "") + "' is no array of numbers");
 }
 
-// A Py_buffer that gives itself back in the interpreter that made it.
-struct HeldBuffer {
-  Py_buffer view{};
-  ~HeldBuffer() {
-    if (view.obj == nullptr) return;
-    PyBuffer_Release(&view);
-  }
-};
-
-}  // namespace
-
-Tensor tensor_from_buffer(py::handle object) {
-  auto held = std::make_shared<HeldBuffer>();
-  if (PyObject_GetBuffer(object.ptr(), &held->view, PyBUF_RECORDS_RO) != 0) throw py::error_already_set();
-  const Py_buffer& view = held->view;
+// The view's array. Once the view is lent out, its `obj` is cleared here.
+Tensor tensor_on(Py_buffer& view) {
   const DType dtype = dtype_of_format(view.format, static_cast<std::size_t>(view.itemsize));
   Dims shape(view.shape, view.shape + view.ndim), strides(static_cast<std::size_t>(view.ndim));
   // The lowest and the highest byte that the view reaches; a negative stride puts the first element behind the lowest.
@@ -61,9 +49,22 @@ Tensor tensor_from_buffer(py::handle object) {
     else (view.strides[axis] < 0 ? low : high) += (view.shape[axis] - 1) * view.strides[axis];
   }
   if (empty) low = high = 0;
-  auto* base = static_cast<std::byte*>(view.buf) + low;
-  auto storage = Storage::borrow(base, static_cast<std::size_t>(high - low), !view.readonly, [held]() mutable { held.reset(); });
+  auto storage = vm::lend(view, static_cast<std::byte*>(view.buf) + low, static_cast<std::size_t>(high - low));
+  view.obj = nullptr;
   return {std::move(storage), dtype, std::move(shape), std::move(strides), -low / view.itemsize};
+}
+
+}  // namespace
+
+Tensor tensor_from_buffer(py::handle object) {
+  Py_buffer view{};
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) throw py::error_already_set();
+  try {
+    return tensor_on(view);
+  } catch (...) {
+    PyBuffer_Release(&view);
+    throw;
+  }
 }
 
 void bind_tensor(py::module_& module) {

@@ -1,0 +1,86 @@
+"""Python source to `.pyc` bytes and back to code, with every refusal named (§4.3: the cloud compiles, a device runs bytecode).
+
+A `.pyc` is the standard one: magic number, flags, source time and size, marshalled code. Its magic number belongs to
+one minor version of CPython, which is why a bundle may carry a module several times: `main.pyc`, or
+`main.cpython-313.pyc` beside `main.cpython-314.pyc`.
+"""
+
+import marshal
+import sys
+from importlib.util import MAGIC_NUMBER
+from types import CodeType
+
+from walle.errors import VMError
+
+_HEAD_BYTES = 16
+_HASH_BASED = 0b01  # PEP 552: checked by hash, so that equal sources make equal bytes
+# First and last magic number of each version's releases and their names; older ones are of no use to anyone here.
+_VERSIONS = ((3495, "3.11"), (3531, "3.12"), (3571, "3.13"), (3627, "3.14"))
+
+TAG = sys.implementation.cache_tag
+
+
+class BytecodeError(VMError):
+    """Code that this interpreter cannot load: source that does not compile, or bytecode that is broken or another's."""
+
+    def __init__(self, file: str, problem: str, line: int = 0) -> None:
+        super().__init__(f"{file}{f':{line}' if line else ''}: {problem}")
+        self.file = file
+        self.problem = problem
+        self.line = line
+
+
+def _python_of(magic: bytes) -> str:
+    """Name the Python of a magic number, as well as it is known."""
+    if magic[2:] != b"\r\n":
+        return "no Python (this is no bytecode file)"
+    number = int.from_bytes(magic[:2], "little")
+    for last, version in _VERSIONS:
+        if number <= last:
+            return f"Python {version}" if number > 3400 else "a Python before 3.9"
+    return f"a Python after {_VERSIONS[-1][1]}"
+
+
+def compile_source(source: bytes | str, file: str) -> bytes:
+    """Return the `.pyc` bytes of the source; the same source gives the same bytes. `file` is what tracebacks show.
+
+    Raises:
+        BytecodeError: a syntax error, with its line.
+    """
+    try:
+        code = compile(source, file, "exec", dont_inherit=True, optimize=0)
+    except SyntaxError as error:
+        raise BytecodeError(file, f"syntax error: {error.msg}", error.lineno or 0) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise BytecodeError(file, f"does not compile: {error}") from error
+    flags = _HASH_BASED.to_bytes(4, "little")
+    return MAGIC_NUMBER + flags + bytes(8) + marshal.dumps(code)
+
+
+def check_magic(data: bytes, file: str) -> None:
+    """Refuse bytes that are no bytecode of this interpreter, without loading them.
+
+    Raises:
+        BytecodeError: names the Python that the bytes are for.
+    """
+    if len(data) < _HEAD_BYTES:
+        raise BytecodeError(file, f"is {len(data)} bytes long, too short for bytecode")
+    if data[:4] != MAGIC_NUMBER:
+        here = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        raise BytecodeError(file, f"is bytecode of {_python_of(data[:4])}, this is {here}; build it with {here}")
+
+
+def load_code(data: bytes, file: str) -> CodeType:
+    """Return the code of `.pyc` bytes. The bytes must be trusted: `marshal` is no defence against made-up ones.
+
+    Raises:
+        BytecodeError: the bytes are another Python's, cut short or no code.
+    """
+    check_magic(data, file)
+    try:
+        code = marshal.loads(memoryview(data)[_HEAD_BYTES:])
+    except (ValueError, EOFError, TypeError) as error:
+        raise BytecodeError(file, f"is broken bytecode: {error}") from error
+    if not isinstance(code, CodeType):
+        raise BytecodeError(file, f"holds {type(code).__name__}, not code")
+    return code

@@ -1,0 +1,127 @@
+"""The Python end of a VM: finds the function of each call, and turns an exception into plain data.
+
+Runs inside a VM, started by the boot code of `walle.engine_ext.vm`; light on imports, because every VM pays for them.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+
+from walle.engine_ext._core import Stopped
+from walle.engine_ext.imports import ForbiddenImport, TaskModules
+
+TYPE_CHECKING = False  # `typing` would double a VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any
+
+_MESSAGE_CHARS = 2_000
+_TRACEBACK_FRAMES = 40
+_CHAIN = 4
+
+
+class Task:
+    """The task that this VM runs. `folder` is empty where the task's files are only in memory, in `files`."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.name: str = config["name"]
+        self.folder: str = config["folder"]
+        self.files: Mapping[str, bytes] = config["files"]
+        self._modules = TaskModules(config["modules"])
+
+    def main(self) -> ModuleType:
+        """Return the module `main`, loaded at its first use."""
+        return self._modules.load("main")
+
+    def clear(self) -> None:
+        """Forget the task's modules and what they hold."""
+        self._modules.clear()
+
+
+_tasks: list[Task] = []  # the VM's one task, once it has started
+
+
+def task() -> Task:
+    """Return this VM's task."""
+    return _tasks[0]
+
+
+def wipe() -> None:
+    """Let go of all that is the task's, as the VM's last call: finalizers are the task's code, and may be stopped."""
+    _functions.clear()
+    for one in _tasks:
+        one.clear()
+    gc.collect()
+
+
+_functions: dict[str, Callable[..., Any]] = {}  # what calls have named so far
+
+
+def dispatch(name: str, args: tuple[Any, ...]) -> Any:
+    """Run one call."""
+    function = _functions.get(name)
+    if function is None:
+        function = _functions[name] = find(name)
+    return function(*args)
+
+
+def find(name: str) -> Callable[..., Any]:
+    """Return the function of `main` by its name, or that of a walle module as "walle.module:name"."""
+    module_name, _, function_name = name.rpartition(":")
+    if module_name and not module_name.startswith("walle."):
+        raise AttributeError(f"{name!r} is neither a function of main nor of a walle module")
+    module = importlib.import_module(module_name) if module_name else task().main()
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise AttributeError(f"{module.__name__} has no function {function_name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:_MESSAGE_CHARS]
+    except Stopped:
+        raise
+    except BaseException as other:  # noqa: BLE001 -- a task's __str__ may raise anything
+        return f"(its text cannot be had: {type(other).__name__})"
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the error's traceback as Python prints it, without source lines: `traceback` costs a VM a megabyte."""
+    lines: list[str] = []
+    shown: BaseException | None = error
+    for _ in range(_CHAIN):
+        if shown is None:
+            break
+        frames = []
+        step = shown.__traceback__
+        while step is not None:
+            if step.tb_frame.f_code.co_filename not in _OWN_FILES:
+                code = step.tb_frame.f_code
+                frames.append(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_name}')
+            step = step.tb_next
+        if len(frames) > _TRACEBACK_FRAMES:
+            half = _TRACEBACK_FRAMES // 2
+            frames[half:-half] = [f"  [{len(frames) - 2 * half} more frames]"]
+        text = ["Traceback (most recent call last):", *frames, f"{type(shown).__name__}: {_message(shown)}"]
+        lines[:0] = [*text, "", "which led to:", ""] if lines else text
+        shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
+    return "\n".join(lines)
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return the error as plain data for the caller's side."""
+    description = {"type": type(error).__name__, "message": _message(error), "traceback": _traceback(error)}
+    if type(error) is ForbiddenImport:
+        description["forbidden"] = (error.module, error.file, error.line)
+    return description
+
+
+def start(config: Mapping[str, Any]) -> None:
+    """Set this VM's task."""
+    _tasks.append(Task(config))
+
+
+_OWN_FILES = frozenset({__file__, TaskModules.load.__code__.co_filename})

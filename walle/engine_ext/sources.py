@@ -1,0 +1,144 @@
+"""A task's code as a VM takes it: every module as bytecode of this interpreter, read and checked before a VM starts.
+
+A folder is an installed bundle (`main.pyc`, or `main.cpython-313.pyc` where a bundle carries several versions) or, for
+development, the sources themselves (`main.py`), which are compiled here and never in a VM. Bytecode wins over source.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from walle.engine_ext.bytecode import TAG, BytecodeError, compile_source, load_code
+from walle.errors import ConfigError
+
+type Sources = dict[str, tuple[bool, str, bytes]]  # dotted name → (is package, file as tracebacks show it, .pyc bytes)
+
+_RESOURCES = "resources"  # holds no code
+_MAX_CODE_BYTES = 64 << 20
+
+
+class InMemory(Protocol):
+    """A bundle whose files are in memory: relative path → bytes."""
+
+    @property
+    def files(self) -> Mapping[str, bytes]: ...
+
+
+class Installed(Protocol):
+    """A bundle whose files are in a folder."""
+
+    @property
+    def folder(self) -> Path: ...
+
+
+type TaskLike = str | os.PathLike[str] | Installed | InMemory
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskFiles:
+    """Where a task's files are: in `folder`, or in `files` where folder is None."""
+
+    name: str
+    folder: Path | None
+    files: Mapping[str, bytes]
+
+    @property
+    def prefix(self) -> str:
+        """What the paths of the task's files begin with in messages."""
+        return f"{self.folder}{os.sep}" if self.folder else f"{self.name}/"
+
+    @property
+    def key(self) -> str | int:
+        """Equal for two mentions of the same task."""
+        return str(self.folder) if self.folder else id(self.files)
+
+
+def task_files(task: TaskLike, name: str = "") -> TaskFiles:
+    """Return where the task's files are.
+
+    Raises:
+        ConfigError: there is no such folder, or the object is neither a folder nor a bundle.
+    """
+    if isinstance(task, str | os.PathLike):
+        folder: Path | None = Path(task)
+    else:
+        folder = getattr(task, "folder", None)
+    if folder is not None:
+        folder = Path(folder).resolve()
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder; a task is a folder with main.py or main.pyc")
+        return TaskFiles(name or folder.name, folder, {})
+    files = getattr(task, "files", None)
+    if not isinstance(files, Mapping):
+        raise ConfigError(f"a {type(task).__name__} is no task; give a folder, or a bundle with `folder` or `files`")
+    return TaskFiles(name or str(getattr(task, "name", "task")), None, files)
+
+
+def _code_paths(task: TaskFiles) -> list[str]:
+    if task.folder is None:
+        return sorted(path for path in task.files if path.endswith((".py", ".pyc")))
+    found = []
+    for base, folders, names in os.walk(task.folder):
+        top = Path(base) == task.folder
+        folders[:] = [name for name in folders if name.isidentifier() and not (top and name == _RESOURCES)]
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        relative = Path(base).relative_to(task.folder)
+        found += [(relative / name).as_posix() for name in names if name.endswith((".py", ".pyc"))]
+    return sorted(found)
+
+
+def _read(task: TaskFiles, path: str) -> bytes:
+    return (task.folder / path).read_bytes() if task.folder else bytes(task.files[path])
+
+
+def _choose(paths: list[str], shown: str) -> str:
+    """Return the best of one module's files: bytecode tagged for this Python, plain bytecode, source."""
+    ranks = {f".{TAG}.pyc": 0, ".pyc": 1, ".py": 2}
+    best = min(paths, key=lambda path: ranks.get("." + path.rpartition("/")[2].partition(".")[2], 3))
+    ending = best.rpartition("/")[2].partition(".")[2]
+    if f".{ending}" not in ranks:
+        tags = ", ".join(sorted(path.rpartition("/")[2].split(".")[1] for path in paths))
+        raise BytecodeError(shown, f"there is bytecode for {tags}, but none for {TAG}")
+    return best
+
+
+def read_sources(task: TaskFiles) -> Sources:
+    """Return every module of the task, compiled.
+
+    Raises:
+        BytecodeError: a syntax error, bytecode of another Python, or no `main`.
+        OSError: a file cannot be read.
+    """
+    modules: dict[str, list[str]] = {}
+    for path in _code_paths(task):
+        folder, _, name = path.rpartition("/")
+        parts = [*folder.split("/")] if folder else []
+        stem = name.partition(".")[0]
+        if all(part.isidentifier() for part in [*parts, stem]) and parts[:1] != [_RESOURCES]:
+            modules.setdefault(".".join([*parts, stem]), []).append(path)
+    sources: Sources = {}
+    total_bytes = 0
+    for dotted, paths in sorted(modules.items()):
+        shown = task.prefix + dotted.replace(".", "/") + ".py"
+        path = _choose(paths, shown)
+        data = _read(task, path)
+        total_bytes += len(data)
+        if total_bytes > _MAX_CODE_BYTES:
+            raise BytecodeError(shown, f"the task's code is larger than {_MAX_CODE_BYTES} bytes")
+        if path.endswith(".py"):
+            data = compile_source(data, shown)
+        else:
+            shown = load_code(data, task.prefix + path).co_filename
+        is_package = dotted.rpartition(".")[2] == "__init__"
+        sources[dotted.removesuffix(".__init__") if is_package else dotted] = (is_package, shown, data)
+    for dotted in list(sources):  # folders without __init__ are packages too
+        parent = dotted.rpartition(".")[0]
+        while parent and parent not in sources:
+            shown = task.prefix + parent.replace(".", "/")
+            sources[parent] = (True, shown, compile_source("", shown))
+            parent = parent.rpartition(".")[0]
+    if "main" not in sources:
+        raise BytecodeError(task.prefix + "main.py", "is missing; a task needs main.py or main.pyc")
+    return sources

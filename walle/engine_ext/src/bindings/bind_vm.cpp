@@ -1,0 +1,211 @@
+// VMs and mailboxes for walle.engine_ext.vm, and the VM-side door to the host. The asyncio side is Python; nothing here waits
+// while it holds a GIL.
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+#include "bindings/bind.h"
+#include "vm/interpreter.h"
+#include "vm/lending.h"
+#include "vm/mailbox.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+
+// A contiguous copy in engine memory.
+Tensor copy_of(const Tensor& source) {
+  Tensor copy = Tensor::empty(source.dtype(), source.shape());
+  if (copy.size() == 0) return copy;
+  const std::size_t item = item_size(source.dtype());
+  if (source.contiguous()) {
+    std::memcpy(copy.raw(), source.raw(), item * static_cast<std::size_t>(copy.size()));
+    return copy;
+  }
+  std::byte* target = copy.raw();
+  Dims index(source.shape().size(), 0);
+  for (std::int64_t done = 0; done < copy.size(); ++done, target += item) {
+    std::int64_t offset = 0;
+    for (std::size_t axis = 0; axis < index.size(); ++axis) offset += index[axis] * source.strides()[axis];
+    std::memcpy(target, source.raw() + offset * static_cast<std::int64_t>(item), item);
+    for (std::size_t axis = index.size(); axis-- > 0 && ++index[axis] == source.shape()[axis];) index[axis] = 0;
+  }
+  return copy;
+}
+
+// An array arrives as a Tensor; one leaves as the Tensor that it is or wraps, else by the buffer protocol. Memory that a VM's
+// own Python objects hold would die with the VM, so it leaves as a copy; the main interpreter outlives every VM.
+bool take_array(PyObject* object, Tensor& tensor) {
+  const py::handle handle(object);
+  if (py::isinstance<Tensor>(handle)) {
+    tensor = handle.cast<Tensor&>();
+  } else if (PyObject_CheckBuffer(object)) {
+    try {
+      // A face over a Tensor, such as walle.np.ndarray, shows it here, so that engine memory is known as such.
+      const py::object inner = py::getattr(handle, "__walle_tensor__", py::none());
+      tensor = py::isinstance<Tensor>(inner) ? inner.cast<Tensor&>() : tensor_from_buffer(handle);
+    } catch (py::error_already_set& error) {
+      error.restore();
+      return false;
+    }
+  } else {
+    return false;
+  }
+  if (vm::Interpreter::here() != nullptr && vm::lent_here(tensor.storage().get())) tensor = copy_of(tensor);
+  return true;
+}
+
+PyObject* give_array(const Tensor& tensor) {
+  try {
+    return py::cast(tensor).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+constexpr vm::ArrayPort kPort{take_array, give_array};
+
+vm::Value read_value(py::handle object, const char* root) {
+  try {
+    return vm::from_python(object.ptr(), kPort, root);
+  } catch (const vm::NotPlain& error) {
+    throw py::type_error(error.what());
+  }
+}
+
+py::object write_value(const vm::Value& value) {
+  PyObject* object = vm::to_python(value, kPort);
+  if (object == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
+}
+
+std::chrono::nanoseconds nanoseconds(double seconds) {
+  constexpr double kLongest = 1e9;  // seconds: as good as for ever, and far from overflow
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, kLongest) * 1e9));
+}
+
+const char* outcome_name(vm::Outcome outcome) {
+  switch (outcome) {
+    case vm::Outcome::ok: return "ok";
+    case vm::Outcome::failed: return "failed";
+    case vm::Outcome::not_plain: return "not_plain";
+    case vm::Outcome::deadline: return "deadline";
+    case vm::Outcome::cancelled: return "cancelled";
+    case vm::Outcome::closed: return "closed";
+    case vm::Outcome::ask: return "ask";
+  }
+  return "closed";
+}
+
+// What Python holds: dropping it closes the VM.
+class VMHandle {
+ public:
+  VMHandle(const std::string& name, const py::bytes& boot, py::handle config, std::unordered_set<std::string> task_files, double grace) {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) throw std::runtime_error("a VM can only be made by the main interpreter");
+    vm::Settings settings{name, boot, read_value(config, "config"), std::move(task_files),
+                          std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace))};
+    vm_ = vm::Interpreter::start(std::move(settings), kPort);
+  }
+  VMHandle(const VMHandle&) = delete;
+  VMHandle& operator=(const VMHandle&) = delete;
+  ~VMHandle() {
+    if (vm_) vm_->close();
+  }
+  vm::Interpreter& vm() const { return *vm_; }
+
+ private:
+  std::shared_ptr<vm::Interpreter> vm_;
+};
+
+py::list drain(vm::Mailbox& mailbox) {
+  vm::Lender::current()->drain();
+  py::list notices;
+  for (vm::Notice& notice : mailbox.take_all()) {
+    py::object value = py::none();
+    std::string text = std::move(notice.text);
+    vm::Outcome outcome = notice.outcome;
+    try {
+      value = write_value(notice.value);
+    } catch (py::error_already_set& error) {  // no memory for it: that call fails, not its neighbours
+      outcome = vm::Outcome::not_plain;
+      text = std::string("the result could not be received: ") + error.what();
+    }
+    notices.append(py::make_tuple(notice.call_id, outcome_name(outcome), std::move(value), py::reinterpret_steal<py::str>(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace")), notice.alive));
+  }
+  return notices;
+}
+
+py::tuple ask_host(const py::str& name, const py::tuple& arguments) {
+  vm::Interpreter* here = vm::Interpreter::here();
+  if (here == nullptr) throw std::runtime_error("only code in a VM has a host to call");
+  bool is_error = false;
+  PyObject* answer = here->ask(name.ptr(), arguments.ptr(), is_error);
+  if (answer == nullptr) throw py::error_already_set();
+  return py::make_tuple(is_error, py::reinterpret_steal<py::object>(answer));
+}
+
+// Stopped(BaseException): raised in a call from outside. Made in C, so that making it runs no Python code.
+PyObject* make_stopped() {
+  static constexpr auto init = [](PyObject* self, PyObject* args, PyObject* keywords) -> int {
+    if (reinterpret_cast<PyTypeObject*>(PyExc_BaseException)->tp_init(self, args, keywords) != 0) return -1;
+    if (vm::Interpreter* here = vm::Interpreter::here()) here->raise_again();
+    return 0;
+  };
+  PyType_Slot slots[] = {{Py_tp_init, reinterpret_cast<void*>(+init)},
+                         {Py_tp_doc, const_cast<char*>("Raised in a call from outside: its time is up, its caller is gone, or the VM "
+                                                       "was closed.")},
+                         {0, nullptr}};
+  PyType_Spec spec{"walle.engine_ext._core.Stopped", 0, 0, Py_TPFLAGS_DEFAULT, slots};
+  PyObject* type = PyType_FromSpecWithBases(&spec, PyExc_BaseException);
+  if (type == nullptr) throw py::error_already_set();
+  return type;
+}
+
+}  // namespace
+
+void bind_vm(py::module_& module) {
+  py::class_<vm::Mailbox, std::shared_ptr<vm::Mailbox>>(module, "Mailbox")
+      .def(py::init<>())
+      .def_property_readonly("fd", &vm::Mailbox::fd)
+      .def("drain", &drain, "Notices so far: (call id, outcome, value, text, whether the VM is alive).");
+
+  py::class_<VMHandle>(module, "VM")
+      .def(py::init<const std::string&, const py::bytes&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"), py::arg("boot"),
+           py::arg("config"), py::arg("task_files"), py::arg("grace"))
+      .def("submit",
+           [](const VMHandle& self, std::shared_ptr<vm::Mailbox> mailbox, std::uint64_t call_id, const std::string& function,
+              const py::tuple& arguments, std::optional<double> deadline) {
+             std::optional<std::chrono::nanoseconds> limit;
+             if (deadline) limit = nanoseconds(*deadline);
+             self.vm().submit(std::move(mailbox), call_id, function, read_value(arguments, "args"), limit);
+           })
+      .def("cancel", [](const VMHandle& self, std::uint64_t call_id) { self.vm().cancel(call_id); })
+      .def("answer", [](const VMHandle& self, std::uint64_t call_id, py::handle value, bool is_error) {
+             self.vm().answer(call_id, read_value(value, "answer"), is_error);
+           })
+      .def("close", [](const VMHandle& self) { self.vm().close(); })
+      .def("join", [](const VMHandle& self, double timeout) {
+             const py::gil_scoped_release release;
+             return self.vm().join(nanoseconds(timeout));
+           })
+      .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
+      .def_property_readonly("calls", [](const VMHandle& self) { return self.vm().calls(); })
+      .def_property_readonly("create_ms", [](const VMHandle& self) { return self.vm().create_ms(); });
+
+  module.attr("Stopped") = py::reinterpret_steal<py::object>(make_stopped());
+  module.def("vm_set_empty_site", [](const py::bytes& code) { vm::set_empty_site(code); });
+  module.def("vm_abandoned", &vm::Interpreter::abandoned, "Abandoned VM threads that are still busy.");
+  module.def("vm_shut_down", [](double timeout) {
+    const py::gil_scoped_release release;
+    return vm::Interpreter::shut_down(nanoseconds(timeout));
+  });
+  module.def("ask_host", &ask_host, "(is_error, answer) of the caller's side; only in a VM.");
+}
+
+}  // namespace walle

@@ -1,0 +1,236 @@
+#include "vm/channel.h"
+
+namespace walle::vm {
+
+namespace {
+
+// One strong reference.
+class Ref {
+ public:
+  explicit Ref(PyObject* owned = nullptr) : object_(owned) {}
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object_); }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_;
+};
+
+// The message of the Python error that is set, which is then cleared.
+std::string take_error_text() {
+  Ref error(PyErr_GetRaisedException());
+  if (!error) return "unknown error";
+  Ref text(PyObject_Str(error.get()));
+  const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  PyErr_Clear();
+  return std::string(Py_TYPE(error.get())->tp_name) + (utf8 ? std::string(": ") + utf8 : std::string());
+}
+
+// Walks one object. Items are held while they are looked at, and sizes are read anew at each step, because an array's
+// `__buffer__` may be Python code that changes the containers around it.
+class Reader {
+ public:
+  Reader(const ArrayPort& port, const std::string& root, const Limits& limits) : port_(port), root_(root), limits_(limits) {}
+
+  Value read(PyObject* object) {
+    if (++nodes_ > limits_.nodes) fail("has more than " + std::to_string(limits_.nodes) + " items");
+    if (object == Py_None) return {};
+    if (PyBool_Check(object)) return {object == Py_True};
+    if (PyLong_Check(object)) return read_int(object);
+    if (PyFloat_Check(object)) return {PyFloat_AS_DOUBLE(object)};
+    if (PyUnicode_Check(object)) return read_text(object);
+    if (PyBytes_Check(object)) {
+      count_bytes(PyBytes_GET_SIZE(object));
+      return {Bytes{std::string(PyBytes_AS_STRING(object), static_cast<std::size_t>(PyBytes_GET_SIZE(object)))}};
+    }
+    if (PyList_Check(object) || PyTuple_Check(object) || PyDict_Check(object)) return read_container(object);
+    return read_array(object);
+  }
+
+ private:
+  struct Step {
+    PyObject* container;  // borrowed: the walk holds it
+    Py_ssize_t index;
+    PyObject* key;  // borrowed: the walk holds it; null in a sequence
+  };
+
+  [[noreturn]] void fail(const std::string& what) const {
+    std::string where = root_;
+    for (const Step& step : steps_) {
+      if (step.key == nullptr) {
+        where += "[" + std::to_string(step.index) + "]";
+      } else if (PyUnicode_CheckExact(step.key) || PyLong_CheckExact(step.key)) {
+        Ref text(PyObject_Repr(step.key));
+        const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+        where += std::string("[") + (utf8 ? utf8 : "?") + "]";
+        PyErr_Clear();
+      } else {
+        where += std::string("[<") + Py_TYPE(step.key)->tp_name + " key>]";
+      }
+      if (where.size() > 400) {
+        where += "...";
+        break;
+      }
+    }
+    throw NotPlain(where + " " + what);
+  }
+
+  void count_bytes(Py_ssize_t size) {
+    bytes_ += size;
+    if (bytes_ > limits_.bytes) fail("makes the value larger than " + std::to_string(limits_.bytes) + " bytes; send arrays instead");
+  }
+
+  Value read_int(PyObject* object) {
+    int overflow = 0;
+    const long long small = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow == 0) return {std::int64_t{small}};
+    Ref hex(PyNumber_ToBase(object, 16));
+    const char* utf8 = hex ? PyUnicode_AsUTF8(hex.get()) : nullptr;
+    if (utf8 == nullptr) fail("cannot be read (" + take_error_text() + ")");
+    std::string text(utf8);
+    count_bytes(static_cast<Py_ssize_t>(text.size()));
+    return {BigInt{std::move(text)}};
+  }
+
+  Value read_text(PyObject* object) {
+    Py_ssize_t size = 0;
+    if (const char* utf8 = PyUnicode_AsUTF8AndSize(object, &size)) {
+      count_bytes(size);
+      return {Text{std::string(utf8, static_cast<std::size_t>(size))}};
+    }
+    PyErr_Clear();  // lone surrogates
+    Ref encoded(PyUnicode_AsEncodedString(object, "utf-8", "surrogatepass"));
+    if (!encoded) fail("cannot be read (" + take_error_text() + ")");
+    count_bytes(PyBytes_GET_SIZE(encoded.get()));
+    return {Text{std::string(PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get())))}};
+  }
+
+  Value read_container(PyObject* object) {
+    for (const Step& step : steps_)
+      if (step.container == object) fail("refers to a container that it is itself in; plain data has no cycles");
+    if (static_cast<int>(steps_.size()) >= limits_.depth)
+      fail("is nested deeper than " + std::to_string(limits_.depth) + " levels");
+    steps_.push_back({object, 0, nullptr});
+    Value value = PyDict_Check(object) ? read_dict(object) : read_sequence(object);
+    steps_.pop_back();
+    return value;
+  }
+
+  Value read_sequence(PyObject* object) {
+    const bool is_list = PyList_Check(object);
+    const auto size = [&] { return is_list ? PyList_GET_SIZE(object) : PyTuple_GET_SIZE(object); };
+    Items items;
+    items.reserve(static_cast<std::size_t>(size()));
+    for (Py_ssize_t i = 0; i < size(); ++i) {
+      steps_.back().index = i;
+      const Ref item(Py_NewRef(is_list ? PyList_GET_ITEM(object, i) : PyTuple_GET_ITEM(object, i)));
+      items.push_back(read(item.get()));
+    }
+    if (is_list) return {List{std::move(items)}};
+    return {Tuple{std::move(items)}};
+  }
+
+  Value read_dict(PyObject* object) {
+    Dict dict;
+    const Py_ssize_t size = PyDict_GET_SIZE(object);
+    dict.keys.reserve(static_cast<std::size_t>(size));
+    dict.values.reserve(static_cast<std::size_t>(size));
+    PyObject *key = nullptr, *item = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(object, &position, &key, &item);) {
+      const Ref held_key(Py_NewRef(key)), held_item(Py_NewRef(item));
+      steps_.back().key = key;
+      if (PyObject_CheckBuffer(key) && !PyBytes_Check(key)) fail("has an array as a key");
+      dict.keys.push_back(read(key));
+      dict.values.push_back(read(item));
+      if (PyDict_GET_SIZE(object) != size) fail("changed its dict while it was read");
+    }
+    return {std::move(dict)};
+  }
+
+  Value read_array(PyObject* object) {
+    Tensor tensor;
+    bool taken = false;
+    try {
+      taken = port_.take(object, tensor);
+    } catch (const Error& error) {
+      fail(std::string("is an array that cannot be sent: ") + error.what());
+    }
+    if (taken) return {std::move(tensor)};
+    const std::string kind = Py_TYPE(object)->tp_name;
+    if (PyErr_Occurred() != nullptr) fail("of type " + kind + " cannot be read (" + take_error_text() + ")");
+    fail("is of type " + kind + ", which is no plain data; send None, bool, int, float, str, bytes, list, tuple, dict or an array");
+  }
+
+  const ArrayPort& port_;
+  const std::string& root_;
+  const Limits& limits_;
+  std::vector<Step> steps_;
+  std::int64_t nodes_ = 0;
+  std::int64_t bytes_ = 0;
+};
+
+template <class... Ts>
+struct Overload : Ts... {
+  using Ts::operator()...;
+};
+
+PyObject* sequence_to_python(PyObject* sequence, const Items& items, const ArrayPort& port, bool is_list) {
+  Ref owned(sequence);
+  if (!owned) return nullptr;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    PyObject* item = to_python(items[i], port);
+    if (item == nullptr) return nullptr;
+    if (is_list) PyList_SET_ITEM(sequence, static_cast<Py_ssize_t>(i), item);
+    else PyTuple_SET_ITEM(sequence, static_cast<Py_ssize_t>(i), item);
+  }
+  return owned.release();
+}
+
+PyObject* dict_to_python(const Dict& dict, const ArrayPort& port) {
+  Ref object(PyDict_New());
+  if (!object) return nullptr;
+  for (std::size_t i = 0; i < dict.keys.size(); ++i) {
+    const Ref key(to_python(dict.keys[i], port));
+    if (!key) return nullptr;
+    const Ref item(to_python(dict.values[i], port));
+    if (!item || PyDict_SetItem(object.get(), key.get(), item.get()) != 0) return nullptr;
+  }
+  return object.release();
+}
+
+}  // namespace
+
+Value from_python(PyObject* object, const ArrayPort& port, const std::string& root, const Limits& limits) {
+  return Reader(port, root, limits).read(object);
+}
+
+PyObject* to_python(const Value& value, const ArrayPort& port) {
+  return std::visit(
+      Overload{
+          [](std::monostate) { return Py_NewRef(Py_None); },
+          [](bool truth) { return PyBool_FromLong(truth); },
+          [](std::int64_t number) { return PyLong_FromLongLong(number); },
+          [](const BigInt& number) { return PyLong_FromString(number.hex.c_str(), nullptr, 16); },
+          [](double number) { return PyFloat_FromDouble(number); },
+          [](const Text& text) {
+            return PyUnicode_DecodeUTF8(text.utf8.data(), static_cast<Py_ssize_t>(text.utf8.size()), "surrogatepass");
+          },
+          [](const Bytes& bytes) {
+            return PyBytes_FromStringAndSize(bytes.data.data(), static_cast<Py_ssize_t>(bytes.data.size()));
+          },
+          [&](const List& list) {
+            return sequence_to_python(PyList_New(static_cast<Py_ssize_t>(list.items.size())), list.items, port, true);
+          },
+          [&](const Tuple& tuple) {
+            return sequence_to_python(PyTuple_New(static_cast<Py_ssize_t>(tuple.items.size())), tuple.items, port, false);
+          },
+          [&](const Dict& dict) { return dict_to_python(dict, port); },
+          [&](const Tensor& tensor) { return port.give(tensor); },
+      },
+      value.data);
+}
+
+}  // namespace walle::vm

@@ -1,0 +1,562 @@
+#include "vm/interpreter.h"
+
+#include <marshal.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+#ifdef __GLIBCXX__
+#include <cxxabi.h>
+#endif
+
+#include "vm/lending.h"
+
+namespace walle::vm {
+
+using namespace std::chrono_literals;
+
+struct Interpreter::Call {
+  std::shared_ptr<Mailbox> mailbox;
+  std::uint64_t id = 0;
+  std::string function;
+  Value arguments;
+  std::optional<std::chrono::nanoseconds> deadline;
+
+  // Guarded by the VM's mutex.
+  bool ended = false;
+  bool answered = false;            // its last notice is out
+  std::optional<Outcome> stopping;  // deadline, cancelled or closed
+  std::string place;                // where the stopper first found it
+  std::optional<Watchdog::Alarm> alarm;
+  std::optional<std::pair<Value, bool>> answer;  // to its ask; true: an error
+};
+
+namespace {
+
+// Process-wide, never destroyed: threads of abandoned VMs may reach it while the process exits.
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Interpreter>> all;
+  bool exiting = false;
+  std::atomic<int> abandoned{0};
+  std::mutex birth;  // CPython 3.13 makes one interpreter at a time safely
+};
+
+Registry& registry() {
+  static Registry& one = *new Registry();
+  return one;
+}
+
+thread_local Interpreter* interpreter_of_thread = nullptr;
+
+std::atomic<int> parked_threads{0};  // by cut_loose; written in a signal handler
+
+// Runs a thread's body. When the main interpreter is finalized, CPython ends any thread that asks for a GIL by unwinding its
+// stack; such a thread is parked instead, because nothing above it may run any more.
+template <class Body>
+void guard_thread(Body body) {
+#ifdef __GLIBCXX__
+  try {
+    body();
+  } catch (abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+#else
+  body();
+#endif
+}
+
+// A Python module `site` that does nothing: CPython imports it into every new interpreter, where it would walk site-packages.
+// Only while a VM is made: interpreters that others make keep theirs.
+class WithoutSite {
+ public:
+  WithoutSite() : before_(PyImport_FrozenModules) {
+    if (before_ == nullptr && !code().empty()) PyImport_FrozenModules = table();
+  }
+  ~WithoutSite() { PyImport_FrozenModules = before_; }
+
+  static std::string& code() {
+    static std::string& bytes = *new std::string();
+    return bytes;
+  }
+
+ private:
+  static const _frozen* table() {
+    static _frozen modules[2] = {};
+    modules[0] = {"site", reinterpret_cast<const unsigned char*>(code().data()), static_cast<int>(code().size()), 0};
+    return modules;
+  }
+  const _frozen* before_;
+};
+
+PyThreadState* make_interpreter(std::string& error) {
+  PyInterpreterConfig config = {};
+  config.use_main_obmalloc = 0;
+  config.allow_fork = 0;
+  config.allow_exec = 0;
+  config.allow_threads = 0;
+  config.allow_daemon_threads = 0;
+  config.check_multi_interp_extensions = 1;
+  config.gil = PyInterpreterConfig_OWN_GIL;
+  const std::lock_guard lock(registry().birth);
+  const WithoutSite without_site;
+  PyThreadState* state = nullptr;
+  const PyStatus status = Py_NewInterpreterFromConfig(&state, &config);
+  if (PyStatus_Exception(status)) {
+    error = std::string("no interpreter could be made: ") + (status.err_msg ? status.err_msg : "unknown reason");
+    return nullptr;
+  }
+  return state;
+}
+
+std::string attribute_text(PyObject* object, const char* name) {
+  PyObject* value = PyObject_GetAttrString(object, name);
+  const char* utf8 = value != nullptr && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
+  std::string text = utf8 != nullptr ? utf8 : "";
+  Py_XDECREF(value);
+  PyErr_Clear();
+  return text;
+}
+
+// Type and message of the error that is set, which is then cleared.
+std::string take_error_text() {
+  PyObject* error = PyErr_GetRaisedException();
+  if (error == nullptr) return "unknown error";
+  std::string text = Py_TYPE(error)->tp_name;
+  PyObject* message = PyObject_Str(error);
+  if (const char* utf8 = message != nullptr ? PyUnicode_AsUTF8(message) : nullptr) text += std::string(": ") + utf8;
+  PyErr_Clear();
+  Py_XDECREF(message);
+  Py_DECREF(error);
+  return text;
+}
+
+}  // namespace
+
+void set_empty_site(std::string code) {
+  const std::lock_guard lock(registry().birth);
+  if (WithoutSite::code().empty()) WithoutSite::code() = std::move(code);
+}
+
+std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPort& port) {
+  auto vm = std::shared_ptr<Interpreter>(new Interpreter(std::move(settings), port));
+  {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    if (all.exiting) throw std::runtime_error("the process is exiting; no VM can be made");
+    if (abandoned() >= kMaxAbandoned)
+      throw std::runtime_error(std::to_string(abandoned()) + " abandoned VM threads are still busy; no VM is made until one ends");
+    std::erase_if(all.all, [](const auto& other) { return other.expired(); });
+    all.all.push_back(vm);
+  }
+  std::thread([vm] { guard_thread([&] { vm->thread_main(); }); }).detach();
+  return vm;
+}
+
+Interpreter* Interpreter::here() { return interpreter_of_thread; }
+
+int Interpreter::abandoned() { return registry().abandoned.load(); }
+
+bool Interpreter::alive() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::starting || state_ == State::open;
+}
+
+// --- from other threads ------------------------------------------------------------------------------------------------
+
+void Interpreter::submit(std::shared_ptr<Mailbox> mailbox, std::uint64_t call_id, std::string function, Value arguments,
+                         std::optional<std::chrono::nanoseconds> deadline) {
+  auto call = std::make_shared<Call>();
+  call->mailbox = std::move(mailbox);
+  call->id = call_id;
+  call->function = std::move(function);
+  call->arguments = std::move(arguments);
+  call->deadline = deadline;
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(call));
+  if (state_ == State::starting || state_ == State::open) changed_.notify_all();
+  else refuse_queued(broken_.empty() ? "the VM is closed" : broken_);
+}
+
+void Interpreter::cancel(std::uint64_t call_id) {
+  const std::lock_guard lock(mutex_);
+  if (current_ && current_->id == call_id) return request_stop(current_, Outcome::cancelled);
+  const auto found = std::find_if(queue_.begin(), queue_.end(), [&](const auto& call) { return call->id == call_id; });
+  if (found == queue_.end()) return;
+  (*found)->mailbox->push({call_id, Outcome::cancelled, {}, "", true});
+  queue_.erase(found);
+}
+
+void Interpreter::answer(std::uint64_t call_id, Value value, bool is_error) {
+  const std::lock_guard lock(mutex_);
+  if (!current_ || current_->id != call_id) return;
+  current_->answer.emplace(std::move(value), is_error);
+  changed_.notify_all();
+}
+
+void Interpreter::close() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::starting && state_ != State::open) return;
+  state_ = State::closing;
+  refuse_queued("the VM was closed");
+  if (current_) request_stop(current_, Outcome::closed);
+  changed_.notify_all();
+}
+
+bool Interpreter::join(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, timeout, [&] { return state_ == State::ended; });
+}
+
+int Interpreter::shut_down(std::chrono::nanoseconds timeout) {
+  const auto until = Watchdog::Clock::now() + timeout;
+  std::vector<std::shared_ptr<Interpreter>> open;
+  {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    all.exiting = true;
+    for (const auto& weak : all.all)
+      if (auto vm = weak.lock()) open.push_back(std::move(vm));
+  }
+  for (const auto& vm : open) vm->close();
+  int busy = 0;
+  for (const auto& vm : open) {
+    if (vm->join(std::max<std::chrono::nanoseconds>(until - Watchdog::Clock::now(), 0ns))) continue;
+    ++busy;
+    vm->cut_loose();
+  }
+  return busy;
+}
+
+// The thread is stuck in C code. Py_FinalizeEx would end its interpreter under it, which aborts the process or waits for
+// ever; deleting the interpreter's record hides it from that. Its threads are parked in a signal handler first, so that none
+// ever steps on what is deleted.
+void Interpreter::cut_loose() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::ended || thread_ == nullptr) return;
+  state_ = State::cut_loose;
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    parked_threads.fetch_add(1);
+    for (;;) pause();
+  };
+  sigaction(SIGURG, &action, nullptr);
+  const int expected = parked_threads.load() + 1 + stopper_;
+  // Both are alive: each takes the mutex once more before it ends.
+  pthread_kill(thread_handle_, SIGURG);
+  if (stopper_) pthread_kill(stopper_handle_, SIGURG);
+  for (int waited_ms = 0; parked_threads.load() < expected && waited_ms < 500; ++waited_ms) std::this_thread::sleep_for(1ms);
+  PyInterpreterState_Delete(PyThreadState_GetInterpreter(thread_));
+}
+
+// --- stopping ----------------------------------------------------------------------------------------------------------
+
+void Interpreter::refuse_queued(const std::string& why) {
+  for (const auto& call : queue_) call->mailbox->push({call->id, Outcome::closed, {}, why, false});
+  queue_.clear();
+}
+
+void Interpreter::request_stop(const std::shared_ptr<Call>& call, Outcome reason) {
+  if (call->ended || call->stopping) return;
+  call->stopping = reason;
+  if (call->alarm) Watchdog::instance().clear(*call->alarm);
+  call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + settings_.grace, [self = shared_from_this(), call] {
+    const std::lock_guard lock(self->mutex_);
+    if (!call->ended) self->give_up(*call);
+  });
+  changed_.notify_all();  // it may be waiting for an answer
+  if (std::exchange(stopper_, true)) return;
+  std::thread stopper([self = shared_from_this(), call] { guard_thread([&] { self->press(call); }); });
+  stopper_handle_ = stopper.native_handle();
+  stopper.detach();
+}
+
+void Interpreter::give_up(Call& call) {
+  if (state_ == State::given_up) return;
+  state_ = State::given_up;
+  registry().abandoned.fetch_add(1);
+  broken_ = "the VM was abandoned: a call did not stop";
+  call.answered = true;
+  const std::string where = call.place.empty() ? "inside a C call that cannot be interrupted" : call.place;
+  if (call.mailbox) call.mailbox->push({call.id, *call.stopping, {}, where, false});
+  refuse_queued(broken_);
+}
+
+// Raises Stopped in the VM's thread, again and again until the call has ended, because a task may catch it. It has a thread
+// of its own because it waits for the VM's GIL, which a C call may hold for long.
+void Interpreter::press(const std::shared_ptr<Call>& call) {
+  PyThreadState* state = PyThreadState_New(PyThreadState_GetInterpreter(thread_));
+  auto pause_time = 1ms;
+  std::unique_lock lock(mutex_);
+  const auto insist_at = Watchdog::Clock::now() + settings_.grace / 2;
+  while (!call->ended) {
+    if (Watchdog::Clock::now() > insist_at) insist_ = true;
+    lock.unlock();
+    PyEval_RestoreThread(state);
+    lock.lock();
+    if (!call->ended) {
+      // The GIL is held throughout, so the VM's thread stands still; the mutex is not, since the place runs Python's allocator.
+      lock.unlock();
+      std::string found = place();
+      PyThreadState_SetAsyncExc(thread_id_, stopped_);
+      lock.lock();
+      if (call->place.empty()) call->place = std::move(found);
+    }
+    lock.unlock();
+    PyEval_SaveThread();
+    lock.lock();
+    changed_.wait_for(lock, pause_time, [&] { return call->ended; });
+    pause_time = std::min(pause_time * 2, 50ms);
+  }
+  lock.unlock();
+  PyEval_RestoreThread(state);
+  PyThreadState_Clear(state);
+  PyThreadState_DeleteCurrent();
+  lock.lock();
+  stopper_ = false;
+  changed_.notify_all();
+}
+
+void Interpreter::raise_again() {
+  if (insist_) PyThreadState_SetAsyncExc(thread_id_, stopped_);
+}
+
+// "file:line" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
+std::string Interpreter::place() {
+  std::string innermost;
+  PyFrameObject* frame = PyThreadState_GetFrame(thread_);
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const std::string file = attribute_text(reinterpret_cast<PyObject*>(code), "co_filename");
+    std::string here = file + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    Py_DECREF(code);
+    const bool own = settings_.task_files.contains(file);
+    if (innermost.empty() || own) innermost = std::move(here);
+    PyFrameObject* outer = own ? nullptr : PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = outer;
+  }
+  return innermost;
+}
+
+// --- the VM's thread ---------------------------------------------------------------------------------------------------
+
+void Interpreter::thread_main() {
+  const auto begin = Watchdog::Clock::now();
+  std::string error;
+  thread_handle_ = pthread_self();
+  thread_ = make_interpreter(error);
+  if (thread_ == nullptr) {
+    const std::lock_guard lock(mutex_);
+    broken_ = error;
+    return end_of_thread();
+  }
+  interpreter_of_thread = this;
+  thread_id_ = PyThread_get_thread_ident();
+  const bool booted = boot();
+  create_ms_ = std::chrono::duration<double, std::milli>(Watchdog::Clock::now() - begin).count();
+  PyThreadState* saved = PyEval_SaveThread();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!booted) {
+      state_ = State::closing;
+      refuse_queued(broken_);
+    } else if (state_ == State::starting) {
+      state_ = State::open;
+    }
+  }
+  while (const auto call = next_call()) {
+    PyEval_RestoreThread(saved);
+    run_call(*call);
+    saved = PyEval_SaveThread();
+  }
+  PyEval_RestoreThread(saved);
+  tear_down();
+  Py_EndInterpreter(thread_);
+  const std::lock_guard lock(mutex_);
+  end_of_thread();
+}
+
+bool Interpreter::boot() {
+  PyObject* globals = PyDict_New();
+  PyObject* config = to_python(settings_.config, port_);
+  PyObject* code = PyMarshal_ReadObjectFromString(settings_.boot.data(), static_cast<Py_ssize_t>(settings_.boot.size()));
+  bool ready = globals != nullptr && config != nullptr && code != nullptr &&
+               PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0 &&
+               PyDict_SetItemString(globals, "config", config) == 0;
+  PyObject* done = ready ? PyEval_EvalCode(code, globals, globals) : nullptr;
+  if (done != nullptr) {
+    dispatch_ = Py_XNewRef(PyDict_GetItemString(globals, "dispatch"));
+    describe_ = Py_XNewRef(PyDict_GetItemString(globals, "describe"));
+    stopped_ = Py_XNewRef(PyDict_GetItemString(globals, "Stopped"));
+  }
+  ready = dispatch_ != nullptr && describe_ != nullptr && stopped_ != nullptr;
+  if (!ready) {
+    std::string text = "the VM could not start: " + take_error_text();
+    const std::lock_guard lock(mutex_);
+    broken_ = std::move(text);
+  }
+  Py_XDECREF(done);
+  Py_XDECREF(code);
+  Py_XDECREF(config);
+  Py_XDECREF(globals);
+  return ready;
+}
+
+std::shared_ptr<Interpreter::Call> Interpreter::next_call() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return state_ != State::open || !queue_.empty(); });
+  if (state_ != State::open) return nullptr;
+  auto call = std::move(queue_.front());
+  queue_.pop_front();
+  make_current(call);
+  return call;
+}
+
+// With mutex_ held: from here on the call can be stopped.
+void Interpreter::make_current(const std::shared_ptr<Call>& call) {
+  current_ = call;
+  if (!call->deadline) return;
+  call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + *call->deadline, [self = shared_from_this(), call] {
+    const std::lock_guard guard(self->mutex_);
+    self->request_stop(call, Outcome::deadline);
+  });
+}
+
+void Interpreter::run_call(Call& call) {
+  Notice notice = perform(call);
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  finish(call, std::move(notice));
+}
+
+Notice Interpreter::perform(Call& call) {
+  Notice notice{call.id, Outcome::ok, {}, "", true};
+  PyObject* arguments = to_python(call.arguments, port_);
+  call.arguments = {};  // its arrays are now the task's alone
+  PyObject* name = arguments != nullptr ? PyUnicode_FromStringAndSize(call.function.data(),
+                                                                       static_cast<Py_ssize_t>(call.function.size()))
+                                        : nullptr;
+  PyObject* result = name != nullptr ? PyObject_CallFunctionObjArgs(dispatch_, name, arguments, nullptr) : nullptr;
+  Py_XDECREF(name);
+  Py_XDECREF(arguments);
+  if (result == nullptr) return failure(call.id);
+  try {
+    notice.value = from_python(result, port_, "result");
+  } catch (const NotPlain& error) {
+    notice.outcome = Outcome::not_plain;
+    notice.text = error.what();
+  }
+  Py_DECREF(result);
+  PyErr_Clear();  // a stop that arrived while the result was read
+  return notice;
+}
+
+Notice Interpreter::failure(std::uint64_t call_id) {
+  Notice notice{call_id, Outcome::failed, {}, "", true};
+  PyObject* error = PyErr_GetRaisedException();
+  PyObject* description = PyObject_CallFunctionObjArgs(describe_, error, nullptr);
+  if (description != nullptr) {
+    try {
+      notice.value = from_python(description, port_, "error");
+    } catch (const NotPlain& refusal) {
+      notice.text = refusal.what();
+    }
+  } else {
+    notice.text = std::string(Py_TYPE(error)->tp_name) + ", whose description failed with " + take_error_text();
+  }
+  Py_XDECREF(description);
+  Py_XDECREF(error);
+  PyErr_Clear();
+  return notice;
+}
+
+// Ends the call for the stopper and the watchdog, waits until no stopper has a thread state here, and answers.
+void Interpreter::finish(Call& call, Notice notice) {
+  PyThreadState* saved = PyEval_SaveThread();
+  bool was_stopped = false;
+  {
+    std::unique_lock lock(mutex_);
+    call.ended = true;
+    insist_ = false;
+    if (call.alarm) Watchdog::instance().clear(*call.alarm);
+    was_stopped = call.stopping.has_value();
+    if (was_stopped) {
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return !stopper_; });
+      notice = {call.id, *call.stopping, {}, call.place, true};
+    }
+    current_.reset();
+  }
+  PyEval_RestoreThread(saved);
+  if (was_stopped) PyThreadState_SetAsyncExc(thread_id_, nullptr);
+  Lender::current()->drain();
+  const std::lock_guard lock(mutex_);
+  notice.alive = state_ == State::open;
+  if (!call.answered && call.mailbox) call.mailbox->push(std::move(notice));
+}
+
+// The task's own objects go first, in a call that the watchdog can stop, because their finalizers are the task's code.
+void Interpreter::tear_down() {
+  const auto wipe = std::make_shared<Call>();
+  wipe->function = "walle.engine_ext.dispatch:wipe";
+  wipe->arguments.data = Tuple{};
+  wipe->deadline = settings_.grace;
+  if (dispatch_ != nullptr) {
+    {
+      const std::lock_guard lock(mutex_);
+      make_current(wipe);
+    }
+    Notice unsent = perform(*wipe);
+    finish(*wipe, std::move(unsent));
+  }
+  Py_CLEAR(dispatch_);
+  Py_CLEAR(describe_);
+  Py_CLEAR(stopped_);
+  Lender::current()->close();
+}
+
+void Interpreter::end_of_thread() {
+  interpreter_of_thread = nullptr;
+  if (state_ == State::given_up) registry().abandoned.fetch_sub(1);
+  state_ = State::ended;
+  refuse_queued(broken_.empty() ? "the VM is closed" : broken_);
+  changed_.notify_all();
+}
+
+PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) {
+  Value question;
+  try {
+    Tuple pair;
+    pair.items.push_back(from_python(name, port_, "name"));
+    pair.items.push_back(from_python(arguments, port_, "arguments"));
+    question.data = std::move(pair);
+  } catch (const NotPlain& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+    return nullptr;
+  }
+  PyThreadState* saved = PyEval_SaveThread();
+  std::optional<std::pair<Value, bool>> answer;
+  {
+    std::unique_lock lock(mutex_);
+    if (current_) {
+      current_->answer.reset();
+      if (!current_->stopping) current_->mailbox->push({current_->id, Outcome::ask, std::move(question), "", true});
+      changed_.wait(lock, [&] { return current_->answer || current_->stopping; });
+      answer.swap(current_->answer);
+    }
+  }
+  PyEval_RestoreThread(saved);
+  if (!answer) {
+    PyErr_SetString(stopped_, "the call was stopped while it waited for its host");
+    return nullptr;
+  }
+  is_error = answer->second;
+  return to_python(answer->first, port_);
+}
+
+}  // namespace walle::vm

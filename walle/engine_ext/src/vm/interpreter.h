@@ -1,0 +1,125 @@
+// A VM: one PyInterpreterState with its own GIL, made, used and ended by one thread of its own (§4.3, Fig. 6). Calls queue up
+// and run in order; each can be stopped from outside; the answers go to mailboxes.
+#pragma once
+#include <Python.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include "vm/channel.h"
+#include "vm/mailbox.h"
+#include "vm/watchdog.h"
+
+namespace walle::vm {
+
+// What a VM is made with. `boot` is marshalled code that finds `config` in its globals and leaves `dispatch(name, args)`,
+// `describe(error)` and the exception class `Stopped` there.
+struct Settings {
+  std::string name;
+  std::string boot;
+  Value config;
+  std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
+  std::chrono::milliseconds grace{250};  // from the wish to stop to giving the VM up
+};
+
+// Marshalled code of an empty module, which a VM gets in place of `site`; the first one given stays.
+void set_empty_site(std::string code);
+
+class Interpreter : public std::enable_shared_from_this<Interpreter> {
+ public:
+  // Threads that are given up and still busy; no VM is made while there are this many.
+  static constexpr int kMaxAbandoned = 16;
+
+  // Starts the thread. Throws std::runtime_error while the process exits, or too many abandoned threads are still busy.
+  static std::shared_ptr<Interpreter> start(Settings settings, const ArrayPort& port);
+
+  // From any thread, without any GIL. The deadline counts from when the call begins to run.
+  void submit(std::shared_ptr<Mailbox> mailbox, std::uint64_t call_id, std::string function, Value arguments,
+              std::optional<std::chrono::nanoseconds> deadline);
+  // Stops the call, or takes it off the queue; its notice says cancelled. Nothing happens where it has ended.
+  void cancel(std::uint64_t call_id);
+  // The caller's answer to an ask of the running call.
+  void answer(std::uint64_t call_id, Value value, bool is_error);
+  // Refuses what comes, answers what waits, stops what runs, and lets the thread end. Returns at once.
+  void close();
+  // Whether the thread has ended within the time.
+  bool join(std::chrono::nanoseconds timeout);
+
+  bool alive() const;
+  std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+  double create_ms() const { return create_ms_.load(std::memory_order_relaxed); }
+
+  // On the VM's thread, under its GIL, from within a call: puts a question to the caller and waits for the answer without the
+  // GIL. A new reference, or null with a Python error set; `is_error` tells whether the answer is an error's description.
+  PyObject* ask(PyObject* name, PyObject* arguments, bool& is_error);
+  // The VM that this thread belongs to, or null.
+  static Interpreter* here();
+
+  // On the VM's thread, as Stopped is made to be raised: where the task has had its time to clean up, the next Stopped is set
+  // already, so that whatever catches this one meets that one at its next jump or call.
+  void raise_again();
+
+  static int abandoned();
+  // For the exiting process, from the main interpreter's thread: closes every VM, waits for the threads, and cuts those that
+  // do not end in time loose from the runtime; returns how many. No VM is made afterwards.
+  static int shut_down(std::chrono::nanoseconds timeout);
+
+ private:
+  struct Call;
+  enum class State : std::uint8_t { starting, open, closing, given_up, ended, cut_loose };
+
+  Interpreter(Settings settings, const ArrayPort& port) : settings_(std::move(settings)), port_(port) {}
+
+  void thread_main();
+  bool boot();
+  std::shared_ptr<Call> next_call();
+  void run_call(Call& call);
+  Notice perform(Call& call);
+  Notice failure(std::uint64_t call_id);
+  void finish(Call& call, Notice notice);
+  void tear_down();
+  void cut_loose();
+  void end_of_thread();
+
+  // With mutex_ held.
+  void make_current(const std::shared_ptr<Call>& call);
+  void request_stop(const std::shared_ptr<Call>& call, Outcome reason);
+  void refuse_queued(const std::string& why);
+  void give_up(Call& call);
+
+  void press(const std::shared_ptr<Call>& call);  // the stopper thread
+  std::string place();
+
+  const Settings settings_;
+  const ArrayPort port_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::starting;
+  std::string broken_;  // why the boot failed
+  std::deque<std::shared_ptr<Call>> queue_;
+  std::shared_ptr<Call> current_;
+  std::atomic<bool> insist_ = false;  // the running call is to meet Stopped wherever it goes
+  pthread_t stopper_handle_ = {};
+  bool stopper_ = false;  // a stopper thread has a thread state in this interpreter
+  std::atomic<std::uint64_t> calls_{0};
+  std::atomic<double> create_ms_{0};
+
+  // Written by the VM's thread before the first call.
+  PyThreadState* thread_ = nullptr;
+  pthread_t thread_handle_ = {};
+  unsigned long thread_id_ = 0;
+  PyObject* dispatch_ = nullptr;
+  PyObject* describe_ = nullptr;
+  PyObject* stopped_ = nullptr;
+};
+
+}  // namespace walle::vm

@@ -1,0 +1,97 @@
+#include "vm/lending.h"
+
+#include <unordered_map>
+#include <utility>
+
+namespace walle::vm {
+
+namespace {
+
+// Never destroyed: a thread of an abandoned VM may still reach it while the process exits.
+struct Book {
+  std::mutex mutex;
+  std::unordered_map<std::int64_t, std::shared_ptr<Lender>> lenders;      // interpreter id → its side
+  std::unordered_map<const Storage*, std::int64_t> lent;                  // storage → interpreter id
+};
+
+Book& book() {
+  static Book& one = *new Book();
+  return one;
+}
+
+// The id of the interpreter whose GIL this thread holds, -1 where it holds none.
+std::int64_t interpreter_here() {
+  PyThreadState* state = PyThreadState_GetUnchecked();
+  return state == nullptr ? -1 : PyInterpreterState_GetID(PyThreadState_GetInterpreter(state));
+}
+
+}  // namespace
+
+std::shared_ptr<Lender> Lender::current() {
+  const std::int64_t id = interpreter_here();
+  Book& all = book();
+  const std::lock_guard lock(all.mutex);
+  auto& lender = all.lenders[id];
+  if (!lender) lender = std::shared_ptr<Lender>(new Lender(id));
+  return lender;
+}
+
+void Lender::give_back(const Py_buffer& view) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    if (interpreter_here() != interpreter_) {
+      waiting_.push_back(view);
+      return;
+    }
+  }
+  Py_buffer own = view;
+  PyBuffer_Release(&own);
+}
+
+void Lender::drain() {
+  std::vector<Py_buffer> views;
+  {
+    const std::lock_guard lock(mutex_);
+    views.swap(waiting_);
+  }
+  for (Py_buffer& view : views) PyBuffer_Release(&view);
+}
+
+void Lender::close() {
+  drain();
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  Book& all = book();
+  const std::lock_guard lock(all.mutex);
+  all.lenders.erase(interpreter_);
+}
+
+std::shared_ptr<Storage> lend(const Py_buffer& view, std::byte* base, std::size_t size_bytes) {
+  auto lender = Lender::current();
+  lender->drain();
+  // The storage's own address is its name in the book; it is known only after the storage is made.
+  auto name = std::make_shared<const Storage*>(nullptr);
+  auto storage = Storage::borrow(base, size_bytes, !view.readonly, [lender, view, name] {
+    {
+      const std::lock_guard lock(book().mutex);
+      book().lent.erase(*name);
+    }
+    lender->give_back(view);
+  });
+  *name = storage.get();
+  const std::lock_guard lock(book().mutex);
+  book().lent[storage.get()] = interpreter_here();
+  return storage;
+}
+
+bool lent_here(const Storage* storage) {
+  const std::int64_t id = interpreter_here();
+  const std::lock_guard lock(book().mutex);
+  const auto found = book().lent.find(storage);
+  return found != book().lent.end() && found->second == id;
+}
+
+}  // namespace walle::vm

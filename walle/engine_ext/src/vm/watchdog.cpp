@@ -1,0 +1,50 @@
+#include "vm/watchdog.h"
+
+#include <thread>
+
+namespace walle::vm {
+
+Watchdog& Watchdog::instance() {
+  static Watchdog& one = *new Watchdog();
+  return one;
+}
+
+Watchdog::Alarm Watchdog::set(Clock::time_point when, std::function<void()> ring) {
+  const std::lock_guard lock(mutex_);
+  if (!started_) {
+    std::thread([this] { run(); }).detach();
+    started_ = true;
+  }
+  const Alarm alarm{when, next_++};
+  alarms_.emplace(alarm, std::move(ring));
+  // An alarm behind the next look costs no wake-up, so that calls that end in time cost none at all.
+  if (when < wakes_) changed_.notify_one();
+  return alarm;
+}
+
+void Watchdog::clear(const Alarm& alarm) {
+  const std::lock_guard lock(mutex_);
+  alarms_.erase(alarm);
+}
+
+void Watchdog::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    while (!alarms_.empty() && alarms_.begin()->first.first <= Clock::now()) {
+      auto node = alarms_.extract(alarms_.begin());
+      lock.unlock();
+      node.mapped()();
+      node = {};
+      lock.lock();
+    }
+    if (alarms_.empty()) {
+      wakes_ = Clock::time_point::max();
+      changed_.wait(lock);
+    } else {
+      wakes_ = alarms_.begin()->first.first;
+      changed_.wait_until(lock, wakes_);
+    }
+  }
+}
+
+}  // namespace walle::vm

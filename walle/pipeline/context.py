@@ -1,0 +1,211 @@
+"""A task's run inside its VM: makes `ctx` and takes a trigger through preprocess, execute and postprocess.
+
+A device calls `run` in the task's VM, the cloud's fallback inference calls `phase`. What a phase gets and gives is
+plain data and arrays where it crosses to the cloud, and anything at all where it does not.
+"""
+
+import mmap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from walle.engine_ext import dispatch, host
+from walle.errors import PipelineError
+from walle.pipeline.stream import Events
+
+PHASES = ("preprocess", "execute", "postprocess")
+MAX_PUTS = 1_000  # of one run
+MAX_LOG_LINES = 200  # of one run; what comes after is counted
+MAX_LOG_CHARS = 1_000  # of one line
+
+_MODEL_ENDINGS = ("", ".walle", ".onnx")
+
+# A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
+_sessions: dict[str, Any] = {}
+_resources: dict[str, memoryview] = {}
+
+
+class TaskContextError(PipelineError):
+    """A task asks `ctx` for what there is not, or puts more than a run may."""
+
+
+class Log:
+    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.dropped = 0
+
+    def __call__(self, text: object, level: str = "info") -> None:
+        if len(self.lines) >= MAX_LOG_LINES:
+            self.dropped += 1
+            return
+        self.lines.append((level, str(text)[:MAX_LOG_CHARS]))
+
+    def debug(self, text: object) -> None:
+        self(text, "debug")
+
+    def info(self, text: object) -> None:
+        self(text, "info")
+
+    def warning(self, text: object) -> None:
+        self(text, "warning")
+
+    def error(self, text: object) -> None:
+        self(text, "error")
+
+    def to_plain(self) -> list[tuple[str, str]]:
+        """Return (level, text) of each line, and one more that counts what was dropped."""
+        if not self.dropped:
+            return self.lines
+        return [*self.lines, ("warning", f"{self.dropped} more lines were dropped")]
+
+
+class Store:
+    """`ctx.store`: what a task puts beside its output, and the device's feature store to ask."""
+
+    def __init__(self) -> None:
+        self.puts: list[tuple[str, Any]] = []
+
+    def put(self, topic: str, payload: Any) -> None:
+        """Store a feature when the run succeeds; the payload is plain data and arrays.
+
+        Raises:
+            TaskContextError: the run has put MAX_PUTS already, or the topic is no text.
+        """
+        if not isinstance(topic, str) or not topic:
+            raise TaskContextError(f"a feature's topic must be text, is {topic!r}")
+        if len(self.puts) >= MAX_PUTS:
+            raise TaskContextError(f"a run may put {MAX_PUTS} features and no more")
+        self.puts.append((topic, payload))
+
+    def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
+        """Return payloads of stored features, oldest first."""
+        return host.call("store.query", topic, since_ms, limit)  # type: ignore[no-any-return]
+
+
+class Context:
+    """What a task sees of the world. `phase` is the one that runs now."""
+
+    def __init__(self, events: Sequence[Mapping[str, Any]], device: Mapping[str, Any]) -> None:
+        self.events = Events(events)
+        self.device = dict(device)
+        self.log = Log()
+        self.store = Store()
+        self.phase = ""
+
+    def resource(self, name: str) -> memoryview:
+        """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded as they are touched.
+
+        Raises:
+            TaskContextError: the task has no such file.
+        """
+        if name not in _resources:
+            _resources[name] = _open_resource(name)
+        return _resources[name]
+
+    def session(self, name: str) -> Any:
+        """Return the `walle.Session` of the model `resources/NAME`; `.walle` may be left out. Loaded once.
+
+        Raises:
+            TaskContextError: the task has no such file.
+            EngineError: the engine cannot load it.
+        """
+        if name not in _sessions:
+            from walle.engine_ext.session import Session
+
+            path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), name)
+            folder = dispatch.task().folder
+            model = f"{folder}/resources/{_checked(path)}" if folder else bytes(self.resource(path))
+            if not _has_resource(path):
+                raise TaskContextError(f"the task has no model resources/{name}")
+            _sessions[name] = Session(model)
+        return _sessions[name]
+
+    def escalate(self, payload: Any) -> Any:
+        """Have the cloud run the present phase on `payload`, which is plain data and arrays, and return its result.
+
+        Raises:
+            HostError: the cloud cannot be reached, refused, or failed.
+        """
+        return host.call("escalate", self.phase, payload)
+
+
+def _checked(name: str) -> str:
+    if not name or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise TaskContextError(f"{name!r} is no path below resources/")
+    return name
+
+
+def _has_resource(name: str) -> bool:
+    task = dispatch.task()
+    if not task.folder:
+        return f"resources/{name}" in task.files
+    try:
+        with open(f"{task.folder}/resources/{_checked(name)}", "rb"):
+            return True
+    except OSError:
+        return False
+
+
+def _open_resource(name: str) -> memoryview:
+    task = dispatch.task()
+    if not task.folder:
+        if f"resources/{name}" not in task.files:
+            raise TaskContextError(f"the task has no file resources/{name}")
+        return memoryview(task.files[f"resources/{name}"])
+    try:
+        with open(f"{task.folder}/resources/{_checked(name)}", "rb") as file:
+            if file.seek(0, 2) == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise TaskContextError(f"the task's resources/{name} cannot be read: {error.strerror}") from error
+
+
+def load() -> list[str]:
+    """Load the task's modules, running no phase, and return the phases it has.
+
+    Raises:
+        TaskContextError: `main` has none of them.
+    """
+    main = dispatch.task().main()
+    phases = [phase for phase in PHASES if callable(getattr(main, phase, None))]
+    if not phases:
+        raise TaskContextError(f"main has none of {', '.join(PHASES)}; a task needs at least one")
+    return phases
+
+
+def run(
+    trigger: Mapping[str, Any],
+    events: Sequence[Mapping[str, Any]],
+    device: Mapping[str, Any],
+    phases: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Take a trigger through the task's phases and return {"output", "puts": [(topic, payload)], "log": [(level, text)]}.
+
+    Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is passed over.
+    `events` are the page's. A phase whose place in `phases` is "cloud" runs there.
+    """
+    ctx = Context(events, device)
+    present = load()
+    main = dispatch.task().main()
+    value: Any = trigger
+    for ctx.phase in present:
+        if phases is not None and phases.get(ctx.phase) == "cloud":
+            value = ctx.escalate(value)
+        else:
+            value = getattr(main, ctx.phase)(ctx, value)
+    return {"output": value, "puts": ctx.store.puts, "log": ctx.log.to_plain()}
+
+
+def phase(name: str, payload: Any, device: Mapping[str, Any]) -> Any:
+    """Run one phase by itself on what a device handed over, and return its result.
+
+    Raises:
+        TaskContextError: the task has no such phase.
+    """
+    if name not in load():
+        raise TaskContextError(f"the task has no phase {name!r}")
+    ctx = Context((), device)
+    ctx.phase = name
+    return getattr(dispatch.task().main(), name)(ctx, payload)

@@ -1,0 +1,8 @@
+"""Task VMs: a Python interpreter with its own GIL, pinned to one thread, for each task (§4.3)."""
+
+from walle.engine_ext.bytecode import BytecodeError
+from walle.engine_ext.imports import ForbiddenImport
+from walle.engine_ext.vm import VM, DeadlineExceeded, TaskError, VMClosedError
+from walle.engine_ext.vm_pool import VMPool
+
+__all__ = ["VM", "BytecodeError", "DeadlineExceeded", "ForbiddenImport", "TaskError", "VMClosedError", "VMPool"]
