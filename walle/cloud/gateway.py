@@ -15,8 +15,7 @@ from starlette.types import ASGIApp
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import Inference, Judged, Monitor
-from walle.deploy.access import Role
-from walle.deploy.api import AccessError, device_router, install_error_handlers, release_router, watch_router
+from walle.deploy.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
 from walle.deploy.files import cdn_app
 from walle.deploy.git_http import git_app
 from walle.deploy.policy import Policy
@@ -98,25 +97,18 @@ class GatewayNode:
     def _app(self, releases: Judged, monitor: Monitor) -> FastAPI:
         app = FastAPI(title="Walle", description="Releases, task repositories and devices of a Walle cloud.")
         install_error_handlers(app)
-        app.include_router(release_router(releases, monitor, self._authorize))
+        access = self._home.access
+        app.include_router(release_router(releases, monitor, authorize_by(access)))
         app.include_router(device_router(monitor))
         app.include_router(watch_router(releases, monitor, self._answerer))
         app.mount("/cdn", cdn_app(self._home.files))
-        app.mount("/git", git_app(self._home.repos, self._home.access))
+        app.mount("/git", git_app(self._home.repos, access))
         if self._config.business_app:
             app.mount("/", _load_app(self._config.business_app))
         return app
 
     async def _lets_in(self, _device_id: str, token: str) -> bool:
         return self._home.lets_in(token)
-
-    async def _authorize(self, authorization: str, scenario: str) -> str:
-        identity = self._home.access.identify_header(authorization)
-        if identity is None:
-            raise AccessError(401, "give a token: Authorization: Bearer TOKEN")
-        if identity.role(scenario) < Role.RELEASE:
-            raise AccessError(403, f"{identity.name} may not release in {scenario}; it takes the role release")
-        return identity.name
 
     async def _note_delays(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
