@@ -165,9 +165,9 @@ class GraphBuilder:
     ) -> Any:
         """Return the output of one operator, or a list of them where it has several.
 
-        `op` is an ONNX operator name; None stands for an optional input that is left out. `outputs` says how many outputs
-        are wanted where that is neither 1 nor said by the attributes `split` or `num_outputs`. That the operator
-        exists and that shapes fit is checked when a Session loads the model.
+        `op` is an ONNX operator name; None stands for an optional input that is left out. `outputs` says how many are
+        wanted where that is neither 1 nor said by the attributes `split` or `num_outputs`. That the operator exists and
+        that shapes fit is checked when a Session loads the model.
         """
         if outputs is None:
             split, parts = attributes.get("split"), attributes.get("num_outputs")
