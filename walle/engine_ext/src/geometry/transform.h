@@ -16,6 +16,8 @@ struct Operand {
   Dims shape;
   const Tensor* constant = nullptr;  // its value, where it is known before running
   bool absent = false;               // an optional input that was left out
+
+  static Operand none() { return {DType::f32, {}, nullptr, true}; }
 };
 
 // One output: the regions fill every element of it once. Sources are operand numbers, their elements row-major; kFill reads the
