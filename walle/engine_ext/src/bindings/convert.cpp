@@ -74,14 +74,32 @@ DType natural_dtype(py::handle number) {
   return PyBool_Check(number.ptr()) ? DType::b8 : PyLong_Check(number.ptr()) ? DType::i64 : DType::f32;
 }
 
+// The dtype of a mix of two numbers of Python's.
+DType natural_mix(DType a, DType b) {
+  if (a == DType::f32 || b == DType::f32) return DType::f32;
+  return a == DType::i64 || b == DType::i64 ? DType::i64 : DType::b8;
+}
+
+// A Python number among arrays takes their dtype where that can hold its kind (NumPy's "weak" scalars).
+DType with_number(DType array, DType number) {
+  if (number == DType::b8) return array;
+  if (number == DType::i64) return array == DType::b8 ? DType::i64 : array;
+  return floating(array);
+}
+
 bool is_sequence(py::handle value) { return PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()); }
 
 // What nested lists hold: their shape, one dtype for all, and the leaves in order.
 struct Nested {
   Dims shape;
-  DType dtype = DType::b8;
-  bool any = false;
+  std::optional<DType> numbers, arrays;
   std::vector<py::handle> leaves;
+
+  // float32 where nothing is there to go by.
+  DType dtype() const {
+    if (!arrays) return numbers.value_or(DType::f32);
+    return numbers ? with_number(*arrays, *numbers) : *arrays;
+  }
 
   void add(py::handle value, std::size_t depth) {
     constexpr std::size_t kMaxDepth = 32;
@@ -96,10 +114,10 @@ struct Nested {
       return;
     }
     if (depth != shape.size()) throw Error(ErrorKind::shape, "nested lists of different depths");
-    const bool array = !is_number(value);
-    const DType own = array ? as_tensor(value).dtype() : natural_dtype(value);
-    dtype = any ? promote(dtype, own) : own;
-    any = true;
+    if (is_number(value))
+      numbers = natural_mix(numbers.value_or(DType::b8), natural_dtype(value));
+    else
+      arrays = arrays ? promote(*arrays, as_tensor(value).dtype()) : as_tensor(value).dtype();
     leaves.push_back(value);
   }
 };
@@ -107,10 +125,8 @@ struct Nested {
 Tensor from_nested(py::handle value, std::optional<DType> asked) {
   Nested nested;
   nested.add(value, 0);
-  const DType dtype = asked.value_or(nested.any ? nested.dtype : DType::f32);
-  bool arrays = false;
-  for (const py::handle leaf : nested.leaves) arrays = arrays || !is_number(leaf);
-  if (arrays) {  // rows that are arrays themselves
+  const DType dtype = asked.value_or(nested.dtype());
+  if (nested.arrays) {  // rows that are arrays themselves
     std::vector<Tensor> rows;
     for (const py::handle leaf : nested.leaves) rows.push_back(as_tensor(leaf, dtype));
     Tensor stacked = evaluate(*find_operator("Stack"), rows, {{"axis", std::int64_t{0}}}, 1, kernels())[0];
@@ -264,13 +280,6 @@ Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& at
   return evaluate(op, inputs, attributes, 1, kernels())[0];
 }
 
-// A Python number among arrays takes their dtype where that can hold its kind (NumPy's "weak" scalars).
-DType with_number(DType array, py::handle number) {
-  if (PyBool_Check(number.ptr())) return array;
-  if (PyLong_Check(number.ptr())) return array == DType::b8 ? DType::i64 : array;
-  return floating(array);
-}
-
 // Two operands, each as a tensor unless it is a number, and the dtype they meet in.
 struct Mixed {
   Tensor a, b;
@@ -284,9 +293,9 @@ Mixed mixed(py::handle a, py::handle b) {
   if (result.a.storage() && result.b.storage())
     result.dtype = promote(result.a.dtype(), result.b.dtype());
   else if (result.a.storage())
-    result.dtype = with_number(result.a.dtype(), b);
+    result.dtype = with_number(result.a.dtype(), natural_dtype(b));
   else
-    result.dtype = result.b.storage() ? with_number(result.b.dtype(), a) : promote(natural_dtype(a), natural_dtype(b));
+    result.dtype = result.b.storage() ? with_number(result.b.dtype(), natural_dtype(a)) : natural_mix(natural_dtype(a), natural_dtype(b));
   return result;
 }
 
