@@ -94,6 +94,13 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
     for (const Emitter::Ref ref : op.decompose(emitter, refs, attributes, outputs)) results.push_back(emitter.at(ref));
     return results;
   }
+  if (op.category == Category::control_flow || op.category == Category::sequence)
+    throw Error(ErrorKind::unsupported, std::string(op.name) + " runs in a walle.Module only");
+  if (op.data != nullptr) {
+    std::vector<Tensor> dense;
+    for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
+    return op.data(dense, attributes, outputs);
+  }
   std::vector<Operand> operands;
   for (const Tensor& input : inputs) operands.push_back(operand_of(input));
   if (op.transform != nullptr) return run_transform(op, inputs, operands, attributes, outputs);

@@ -36,12 +36,18 @@ class Lowering final : public Emitter {
   }
 
   std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
+    if (op.category == Category::control_flow || op.category == Category::sequence)
+      throw Error(ErrorKind::unsupported, "a Session has no control flow, sequences or optionals; run the model with walle.Module");
     if (op.decompose != nullptr) return op.decompose(*this, inputs, attributes, outputs);
     std::vector<Operand> operands;
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
+    }
+    if (op.data != nullptr) {
+      if (!constants) throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
+      return fold(op, inputs, attributes, outputs);
     }
     return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
                                    : emit_atomic(op, inputs, operands, attributes, constants);
@@ -111,17 +117,17 @@ class Lowering final : public Emitter {
 
 }  // namespace
 
-Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& table) {
+Program lower(const Graph& graph, std::span<const TensorType> types, const Table& table) {
   Program program;
   Lowering lowering(program, table);
   std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    const Value& value = graph.values[static_cast<std::size_t>(graph.inputs[i])];
-    refs[static_cast<std::size_t>(graph.inputs[i])] = lowering.add({value.dtype, shapes[i], {}, static_cast<int>(i)});
+    refs[static_cast<std::size_t>(graph.inputs[i])] = lowering.add({types[i].dtype, types[i].shape, {}, static_cast<int>(i)});
   }
   for (std::size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i].constant);
-  for (const Node& node : graph.nodes) {
+  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+    const Node& node = graph.nodes[at];
     lowering.set_node(node.name);
     std::vector<Emitter::Ref> inputs;
     for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
@@ -134,7 +140,7 @@ Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& tab
         refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
       }
     } catch (const Error& error) {
-      throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
+      throw NodeError(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what(), at);
     }
   }
   for (const Output& output : graph.outputs) program.outputs.push_back(refs[static_cast<std::size_t>(output.value)]);

@@ -33,9 +33,19 @@ struct Program {
   int rasters_made = 0;        // before merging
 };
 
+// An error at one node of a graph, by its place among the nodes.
+class NodeError : public Error {
+ public:
+  NodeError(ErrorKind kind, const std::string& message, std::size_t node) : Error(kind, message), node_(node) {}
+  std::size_t node() const noexcept { return node_; }
+
+ private:
+  std::size_t node_;
+};
+
 // Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
-// depends on constants alone. `shapes` are those of the graph's inputs. Throws Error that names the node.
-Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& table);
+// depends on constants alone. `inputs` are the types of the graph's inputs. Throws NodeError, which names the node.
+Program lower(const Graph& graph, std::span<const TensorType> inputs, const Table& table);
 
 // Vertical merging, horizontal merging, and removal of what nobody reads.
 void merge(Program& program);
