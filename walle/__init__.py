@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from walle.engine_ext.onnx_import import convert
     from walle.engine_ext.session import BackendInfo, Plan, Session, TensorInfo, backends
     from walle.errors import WalleError
 
@@ -19,10 +20,23 @@ _HOMES = {
     "TensorInfo": "walle.engine_ext.session",
     "WalleError": "walle.errors",
     "backends": "walle.engine_ext.session",
+    "convert": "walle.engine_ext.onnx_import",
 }
-_MODULES = frozenset({"np", "vm"})
+_MODULES = frozenset({"np", "onnx_backend", "vm"})
 
-__all__ = ["BackendInfo", "Plan", "Session", "TensorInfo", "WalleError", "__version__", "backends", "np", "vm"]
+__all__ = [
+    "BackendInfo",
+    "Plan",
+    "Session",
+    "TensorInfo",
+    "WalleError",
+    "__version__",
+    "backends",
+    "convert",
+    "np",
+    "onnx_backend",
+    "vm",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ import os
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,10 @@ class GraphBuilder:
 
     def constant(self, name: str, value: Any, dtype: str | None = None) -> Value:
         """Return a new constant from nested lists, a number, or any object that speaks the buffer protocol."""
-        dtype, shape, data = tensor_bytes(value, dtype)
+        return self.raw(name, *tensor_bytes(value, dtype))
+
+    def raw(self, name: str, dtype: str, shape: Sequence[int], data: bytes) -> Value:
+        """Return a new constant from its row-major little-endian bytes."""
         head = struct.pack(f"<BBB{len(shape)}q", 1, DTYPES[dtype][0], len(shape), *shape)
         result = self._value(name, head + struct.pack("<QQ", self._data_size, len(data)))
         self._data.append(data)
@@ -175,17 +178,25 @@ class GraphBuilder:
         if not isinstance(outputs, int) or outputs < 1:
             raise ModelError(f"{op} needs at least one output, not {outputs!r}")
         name = name or f"{op}_{len(self._nodes)}"
+        results = self.node(op, inputs, outputs, name, attributes)
+        return results[0] if outputs == 1 else results
+
+    def node(
+        self, op: str, inputs: Sequence[Value | None], outputs: int, name: str, attributes: Mapping[str, AttributeValue]
+    ) -> list[Value]:
+        """Return the outputs of one operator; `op` says what the arguments are, `name` need not be the node's alone."""
         for value in inputs:
             if value is not None and value.index >= len(self._values):
                 raise ModelError(f"input {value.name!r} of {op} {name!r} belongs to another graph")
-        results = [self._value(f"{name}:{i}", struct.pack("<B", 0)) for i in range(outputs)]
+        first = f"{name}:" if f"{name}:0" not in self._names else f"{name}~{len(self._nodes)}:"
+        results = [self._value(f"{first}{i}", struct.pack("<B", 0)) for i in range(outputs)]
         node = _text(op) + _text(name) + struct.pack("<I", len(inputs))
         node += b"".join(struct.pack("<I", _ABSENT if value is None else value.index) for value in inputs)
         node += struct.pack(f"<I{outputs}I", outputs, *(value.index for value in results))
         node += struct.pack("<I", len(attributes))
         node += b"".join(_attribute(op, key, value) for key, value in attributes.items())
         self._nodes.append(node)
-        return results[0] if outputs == 1 else results
+        return results
 
     def output(self, name: str, value: Value) -> None:
         """Make a value an output of the graph under a public name."""
@@ -215,15 +226,20 @@ class GraphBuilder:
 
     def save(self, path: str | Path) -> None:
         """Write the file; a reader sees the old one or the new one, whole."""
-        target, data = Path(path), self.to_bytes()
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_file(path, self.to_bytes())
+
+
+def write_file(path: str | Path, data: bytes) -> None:
+    """Write a file; a reader sees the old one or the new one, whole."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,96 @@
+"""A model between ONNX and `.walle`: what the importer reads into, rewrites, and writes from.
+
+Graphs are immutable; a pass is a pure function from one to the next. Values are named, as in ONNX.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from walle.engine_ext.errors import ModelError
+
+type Array = NDArray[Any]
+# ONNX attributes as Python values; a tensor is an array, a subgraph a Graph.
+type Attribute = int | float | str | list[int] | list[float] | list[str] | Array | Graph
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """What is known of a value. `kind` is "tensor", "sequence" or "optional"; `item` is the type within the latter two.
+
+    A dimension of None is open; a shape of None means that not even the number of dimensions is known.
+    """
+
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    kind: str = "tensor"
+    item: "TypeInfo | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator; "" among `inputs` or `outputs` is one that is left out. `version` is the opset of `domain`."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    name: str = ""
+    domain: str = ""
+    version: int = 0
+
+    def has_input(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] != ""
+
+    def int_attribute(self, name: str, default: int = 0) -> int:
+        value = self.attributes.get(name, default)
+        if not isinstance(value, int):
+            raise ModelError(f"node {self.name!r} ({self.op}): attribute {name!r} is {value!r}, not an int")
+        return value
+
+    def subgraphs(self) -> Iterator["Graph"]:
+        return (value for value in self.attributes.values() if isinstance(value, Graph))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in topological order over named values.
+
+    `inputs` maps names to types, `types` what is known of all other values. A subgraph also reads values of the graphs
+    around it.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: Mapping[str, TypeInfo]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    types: Mapping[str, TypeInfo] = field(default_factory=dict)
+
+    def dtype_of(self, value: str) -> str | None:
+        """Return NumPy's name of the element type of a value, None where it is not known."""
+        if value in self.constants:
+            return str(self.constants[value].dtype)
+        known = self.inputs.get(value) or self.types.get(value)
+        return known.dtype if known else None
+
+    def shape_of(self, value: str) -> tuple[int | None, ...] | None:
+        """Return the shape of a value as far as it is known."""
+        if value in self.constants:
+            return self.constants[value].shape
+        known = self.inputs.get(value) or self.types.get(value)
+        return known.shape if known else None
+
+
+def free_values(graph: Graph) -> set[str]:
+    """Return the names that a subgraph takes from the graphs around it."""
+    given = {*graph.inputs, *graph.constants}
+    free: set[str] = set()
+    for node in graph.nodes:
+        free |= {name for name in node.inputs if name} - given
+        for inner in node.subgraphs():
+            free |= free_values(inner) - given
+        given |= set(node.outputs)
+    return free | (set(graph.outputs) - given)

@@ -1,0 +1,132 @@
+"""ONNX's operators said in the engine's, where a name or a form differs.
+
+Most operators of the newest opset are the engine's by the same name; here are those that are several of the engine's,
+or none at run time.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from walle.engine_ext.errors import UnsupportedError
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node
+
+
+class Lowering:
+    """The rewriting of one graph: gives fresh names and collects constants."""
+
+    def __init__(self, graph: Graph, prefix: str) -> None:
+        self.graph = graph
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self._prefix = prefix
+        self._made = 0
+
+    def fresh(self, hint: str) -> str:
+        self._made += 1
+        return f"{self._prefix}{hint}@{self._made}"
+
+    def constant(self, hint: str, value: Array) -> str:
+        name = self.fresh(hint)
+        self.constants[name] = value
+        return name
+
+
+type Rule = Callable[[Lowering, Node], Iterator[Node]]
+
+
+def lower(graph: Graph, prefix: str = "") -> Graph:
+    """Return the graph in operators of the engine, as far as a rule is needed; others stay as they are."""
+    lowering = Lowering(graph, prefix)
+    nodes: list[Node] = []
+    for index, node in enumerate(graph.nodes):
+        inner = {
+            key: lower(value, f"{prefix}{index}/{key}/") if isinstance(value, Graph) else value
+            for key, value in node.attributes.items()
+        }
+        rule = _RULES.get(node.op) if node.domain == "" else None
+        one = replace(node, attributes=inner)
+        nodes.extend(rule(lowering, one) if rule else (one,))
+    return replace(graph, nodes=tuple(nodes), constants=lowering.constants)
+
+
+def _constant(lowering: Lowering, node: Node) -> Iterator[Node]:
+    lowering.constants[node.outputs[0]] = constant_value(node)
+    yield from ()
+
+
+def constant_value(node: Node) -> Array:
+    """Return the value of a Constant; raises UnsupportedError for a form that ONNX does not have."""
+    for key, value in node.attributes.items():
+        if key in {"value", "sparse_value"}:
+            return np.asarray(value)
+        if key in {"value_float", "value_floats"}:
+            return np.array(value, dtype=np.float32)
+        if key in {"value_int", "value_ints"}:
+            return np.array(value, dtype=np.int64)
+        if key in {"value_string", "value_strings"}:
+            return np.array(value, dtype=object)
+    raise UnsupportedError(f"node {node.name!r} (Constant) has none of the attributes that give a value")
+
+
+def _constant_of_shape(lowering: Lowering, node: Node) -> Iterator[Node]:
+    given: Attribute = node.attributes.get("value", np.zeros(1, dtype=np.float32))
+    value = lowering.constant(f"{node.name}.value", np.asarray(given).reshape(()))
+    yield replace(node, op="Expand", inputs=(value, node.inputs[0]), attributes={})
+
+
+def _chain(op: str) -> Rule:
+    """A variadic operator as binary ones, from the left."""
+
+    def rule(lowering: Lowering, node: Node) -> Iterator[Node]:
+        if len(node.inputs) == 1:
+            yield replace(node, op="Identity", attributes={})
+            return
+        left = node.inputs[0]
+        for index, right in enumerate(node.inputs[1:], 2):
+            last = index == len(node.inputs)
+            result = node.outputs[0] if last else lowering.fresh(node.outputs[0])
+            yield Node(op, (left, right), (result,), {}, node.name if last else f"{node.name}.{index}")
+            left = result
+
+    return rule
+
+
+def _mean(lowering: Lowering, node: Node) -> Iterator[Node]:
+    total = lowering.fresh(f"{node.name}.sum")
+    dtype = lowering.graph.dtype_of(node.inputs[0]) or lowering.graph.dtype_of(node.outputs[0]) or "float32"
+    count = lowering.constant(f"{node.name}.count", np.array(len(node.inputs), dtype=np.dtype(dtype)))
+    yield from _chain("Add")(lowering, replace(node, outputs=(total,), name=f"{node.name}.sum"))
+    yield Node("Div", (total, count), node.outputs, {}, node.name)
+
+
+def _mod(_: Lowering, node: Node) -> Iterator[Node]:
+    yield replace(node, op="Fmod" if node.attributes.get("fmod", 0) else "Mod", attributes={})
+
+
+def _dropout(lowering: Lowering, node: Node) -> Iterator[Node]:
+    """The identity, with a mask that is all true: a model is converted for inference."""
+    if node.has_input(2):
+        training = lowering.constants.get(node.inputs[2])
+        if training is None or bool(training.reshape(-1)[0]):
+            raise UnsupportedError(f"node {node.name!r} (Dropout): training_mode must be left out or a constant false")
+    yield Node("Identity", node.inputs[:1], node.outputs[:1], {}, node.name)
+    if len(node.outputs) > 1 and node.outputs[1]:
+        shape = lowering.fresh(f"{node.name}.shape")
+        yield Node("Shape", node.inputs[:1], (shape,), {}, f"{node.name}.shape")
+        true = lowering.constant(f"{node.name}.true", np.array(True))
+        yield Node("Expand", (true, shape), (node.outputs[1],), {}, f"{node.name}.mask")
+
+
+_RULES: dict[str, Rule] = {
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Dropout": _dropout,
+    "Max": _chain("Max"),
+    "Mean": _mean,
+    "Min": _chain("Min"),
+    "Mod": _mod,
+    "Sum": _chain("Add"),
+}
+# What the rules take apart: these names need not be the engine's.
+LOWERED = frozenset(_RULES)

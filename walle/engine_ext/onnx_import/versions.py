@@ -1,0 +1,278 @@
+"""Older versions of ONNX operators said in the newest one: the one table of what changed.
+
+The engine has each operator in its newest form. A version that only takes more types needs no entry. What moved from
+an attribute to an input is in MOVED; a changed default is found by comparing ONNX's own definitions; whatever else
+changed has a function in CHANGED.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from onnx import defs, helper
+
+from walle.engine_ext.errors import UnsupportedError
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node
+
+# The newest version of the main operator set that this table was checked against.
+NEWEST_OPSET = 26
+
+# operator: (the first version in its newest form, the attributes that inputs 1 and on have replaced).
+_AXES = ("axes",)
+MOVED: dict[str, tuple[int, tuple[str, ...]]] = {
+    "ReduceL1": (18, _AXES),
+    "ReduceL2": (18, _AXES),
+    "ReduceLogSum": (18, _AXES),
+    "ReduceLogSumExp": (18, _AXES),
+    "ReduceMax": (18, _AXES),
+    "ReduceMean": (18, _AXES),
+    "ReduceMin": (18, _AXES),
+    "ReduceProd": (18, _AXES),
+    "ReduceSum": (13, _AXES),
+    "ReduceSumSquare": (18, _AXES),
+    "Slice": (10, ("starts", "ends", "axes")),
+    "Split": (13, ("split",)),
+    "Squeeze": (13, _AXES),
+    "TopK": (10, ("k",)),
+    "Unsqueeze": (13, _AXES),
+    "Upsample": (9, ("scales",)),
+}
+
+type Change = Callable[["Renewal", Node], Iterator[Node]]
+
+
+class Renewal:
+    """The rewriting of one graph: gives fresh names and collects the constants that new inputs need."""
+
+    def __init__(self, graph: Graph, prefix: str) -> None:
+        self.graph = graph
+        self.constants: dict[str, Array] = {}
+        self._prefix = prefix
+        self._made = 0
+
+    def fresh(self, hint: str) -> str:
+        self._made += 1
+        return f"{self._prefix}{hint}#{self._made}"
+
+    def constant(self, hint: str, value: Array) -> str:
+        name = self.fresh(hint)
+        self.constants[name] = value
+        return name
+
+    def refuse(self, node: Node, why: str) -> UnsupportedError:
+        return UnsupportedError(f"node {node.name!r} ({node.op}, opset {node.version}): {why}")
+
+
+def renew(graph: Graph, prefix: str = "") -> Graph:
+    """Return the graph with every operator of the main domain in its newest version.
+
+    Raises:
+        UnsupportedError: a version is newer than the table, or says something that the newest one cannot.
+    """
+    renewal = Renewal(graph, prefix)
+    nodes: list[Node] = []
+    for index, node in enumerate(graph.nodes):
+        nodes.extend(_renewed(renewal, _with_renewed_subgraphs(node, f"{prefix}{index}/")))
+    return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **renewal.constants})
+
+
+def _with_renewed_subgraphs(node: Node, prefix: str) -> Node:
+    if not any(True for _ in node.subgraphs()):
+        return node
+    inner = {
+        key: renew(value, f"{prefix}{key}/") if isinstance(value, Graph) else value
+        for key, value in node.attributes.items()
+    }
+    return replace(node, attributes=inner)
+
+
+def _renewed(renewal: Renewal, node: Node) -> Iterator[Node]:
+    if node.domain != "" or node.version == 0:
+        yield node
+        return
+    try:
+        schema = defs.get_schema(node.op, node.version, "")
+    except defs.SchemaError:
+        yield node  # unknown to ONNX; refused where the engine's operators are looked up
+        return
+    if schema.since_version > NEWEST_OPSET:
+        raise renewal.refuse(node, f"version {schema.since_version} is newer than {NEWEST_OPSET}, the newest converted")
+    newest = defs.get_schema(node.op, NEWEST_OPSET, "")
+    node = _with_old_defaults(node, schema, newest)
+    move = MOVED.get(node.op)
+    if move is not None and schema.since_version < move[0]:
+        node = _with_inputs(renewal, node, move[1])
+    change = CHANGED.get(node.op)
+    yield from (change[1](renewal, node) if change and schema.since_version < change[0] else (node,))
+
+
+def _default(schema: defs.OpSchema, name: str) -> Attribute | None:
+    attribute = schema.attributes[name].default_value
+    if not attribute.type:
+        return None
+    value = helper.get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _with_old_defaults(node: Node, old: defs.OpSchema, newest: defs.OpSchema) -> Node:
+    """Say the old default where the newest version has another."""
+    said = dict(node.attributes)
+    for name in old.attributes:
+        default = _default(old, name)
+        if name not in said and name in newest.attributes and default not in (None, _default(newest, name)):
+            said[name] = default
+    return replace(node, attributes=said)
+
+
+def _with_inputs(renewal: Renewal, node: Node, names: tuple[str, ...]) -> Node:
+    """Move attributes into constant inputs."""
+    inputs = [*node.inputs[:1]]
+    for name in names:
+        value = node.attributes.get(name)
+        dtype = np.float32 if name in {"scales", "ratio"} else np.int64
+        array = None if value is None else np.array(value, dtype=dtype)
+        if array is not None and name == "k":
+            array = array.reshape(1)
+        inputs.append("" if array is None else renewal.constant(f"{node.name}.{name}", array))
+    rest = {key: value for key, value in node.attributes.items() if key not in names}
+    return replace(node, inputs=_trimmed(inputs), attributes=rest)
+
+
+def _trimmed(inputs: list[str]) -> tuple[str, ...]:
+    while inputs and inputs[-1] == "":
+        inputs.pop()
+    return tuple(inputs)
+
+
+def _without(node: Node, *names: str) -> Node:
+    return replace(node, attributes={key: value for key, value in node.attributes.items() if key not in names})
+
+
+def _clip(renewal: Renewal, node: Node) -> Iterator[Node]:
+    dtype = np.dtype(renewal.graph.dtype_of(node.inputs[0]) or renewal.graph.dtype_of(node.outputs[0]) or "float32")
+    inputs = [node.inputs[0]]
+    for name in ("min", "max"):
+        value = node.attributes.get(name)
+        inputs.append("" if value is None else renewal.constant(f"{node.name}.{name}", np.array(value, dtype=dtype)))
+    yield replace(_without(node, "min", "max"), inputs=_trimmed(inputs))
+
+
+def _pad(renewal: Renewal, node: Node) -> Iterator[Node]:
+    pads = renewal.constant(f"{node.name}.pads", np.array(node.attributes.get("pads", []), dtype=np.int64))
+    dtype = np.dtype(renewal.graph.dtype_of(node.inputs[0]) or renewal.graph.dtype_of(node.outputs[0]) or "float32")
+    value = renewal.constant(f"{node.name}.value", np.array(node.attributes.get("value", 0.0), dtype=dtype))
+    yield replace(_without(node, "pads", "value"), inputs=(node.inputs[0], pads, value))
+
+
+def _softmax(renewal: Renewal, node: Node) -> Iterator[Node]:
+    """Before opset 13: over all dimensions from `axis` on, taken as one."""
+    axis = node.int_attribute("axis", 1)
+    shape = renewal.graph.shape_of(node.inputs[0])
+    if shape is not None and (axis % len(shape) if shape else 0) >= len(shape) - 1:
+        yield replace(node, attributes={**node.attributes, "axis": -1})
+        return
+    flat, result, size = (renewal.fresh(f"{node.name}.{part}") for part in ("flat", "result", "shape"))
+    yield Node("Flatten", node.inputs, (flat,), {"axis": axis}, f"{node.name}.flatten")
+    yield replace(node, inputs=(flat,), outputs=(result,), attributes={**node.attributes, "axis": -1})
+    yield Node("Shape", node.inputs, (size,), {}, f"{node.name}.shape")
+    yield Node("Reshape", (result, size), node.outputs, {"allowzero": 1}, f"{node.name}.reshape")
+
+
+def _batch_normalization(renewal: Renewal, node: Node) -> Iterator[Node]:
+    if node.attributes.get("spatial", 1) != 1:
+        raise renewal.refuse(node, "spatial=0 normalises every place on its own; only spatial=1 is converted")
+    if sum(name != "" for name in node.outputs) > 1:
+        raise renewal.refuse(node, "training outputs of a version before 14")
+    yield replace(_without(node, "spatial"), outputs=node.outputs[:1])
+
+
+def _dropout(_: Renewal, node: Node) -> Iterator[Node]:
+    # Before 12 there was no training mode: always the identity, with an output mask that is all true.
+    yield replace(_without(node, "ratio"), inputs=node.inputs[:1])
+
+
+def _upsample(renewal: Renewal, node: Node) -> Iterator[Node]:
+    """Upsample is Resize with asymmetric coordinates, nearest rounding down."""
+    mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(
+        str(node.attributes.get("mode", "nearest"))
+    )
+    if mode is None:
+        raise renewal.refuse(node, f"mode {node.attributes['mode']!r}; known are nearest and linear")
+    yield replace(
+        node,
+        op="Resize",
+        inputs=(node.inputs[0], "", node.inputs[1]),
+        attributes={"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    )
+
+
+def _resize(renewal: Renewal, node: Node) -> Iterator[Node]:
+    if len(node.inputs) > 2:  # 11 on: the inputs are in place; only attributes were added
+        yield node
+        return
+    yield from _upsample(renewal, node)
+
+
+def _scatter(_: Renewal, node: Node) -> Iterator[Node]:
+    yield replace(node, op="ScatterElements")
+
+
+def _dft(renewal: Renewal, node: Node) -> Iterator[Node]:
+    # Version 17 counts the axis over the signal with its last dimension of real and imaginary parts, as 20 does.
+    axis = renewal.constant(f"{node.name}.axis", np.array(node.attributes.get("axis", 1), dtype=np.int64))
+    inputs = [*node.inputs, ""][:2]
+    yield replace(_without(node, "axis"), inputs=(*inputs, axis))
+
+
+def _grid_sample(_: Renewal, node: Node) -> Iterator[Node]:
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = str(node.attributes.get("mode", "bilinear"))
+    yield replace(node, attributes={**node.attributes, "mode": names.get(mode, mode)})
+
+
+def _group_normalization(renewal: Renewal, node: Node) -> Iterator[Node]:
+    """Version 18 has one scale and bias a group; 21 one a channel."""
+    shape = renewal.graph.shape_of(node.inputs[0])
+    groups = node.int_attribute("num_groups", 1)
+    if shape is None or shape[1] is None:
+        raise renewal.refuse(node, "the number of channels is not known; give the input a shape")
+    channels = int(shape[1])
+    inputs = [node.inputs[0]]
+    for value in node.inputs[1:]:
+        column, wide, flat = (renewal.fresh(f"{node.name}.{part}") for part in ("column", "wide", "flat"))
+        yield Node(
+            "Reshape", (value, renewal.constant("shape", np.array([groups, 1]))), (column,), {}, f"{node.name}.column"
+        )
+        size = renewal.constant("shape", np.array([groups, channels // groups]))
+        yield Node("Expand", (column, size), (wide,), {}, f"{node.name}.wide")
+        yield Node("Reshape", (wide, renewal.constant("shape", np.array([channels]))), (flat,), {}, f"{node.name}.flat")
+        inputs.append(flat)
+    yield replace(node, inputs=tuple(inputs))
+
+
+def _roi_align(_: Renewal, node: Node) -> Iterator[Node]:
+    yield replace(node, attributes={"coordinate_transformation_mode": "output_half_pixel", **node.attributes})
+
+
+def _scan(renewal: Renewal, node: Node) -> Iterator[Node]:
+    raise renewal.refuse(node, "version 8 of Scan has a batch dimension; convert the model to opset 9")
+
+
+# operator: (the first version that needs no change, the change).
+CHANGED: dict[str, tuple[int, Change]] = {
+    "BatchNormalization": (14, _batch_normalization),
+    "Clip": (11, _clip),
+    "DFT": (20, _dft),
+    "Dropout": (12, _dropout),
+    "GridSample": (20, _grid_sample),
+    "GroupNormalization": (21, _group_normalization),
+    "Hardmax": (13, _softmax),
+    "LogSoftmax": (13, _softmax),
+    "Pad": (11, _pad),
+    "Resize": (11, _resize),
+    "RoiAlign": (16, _roi_align),
+    "Scan": (9, _scan),
+    "Scatter": (NEWEST_OPSET + 1, _scatter),
+    "Softmax": (13, _softmax),
+    "Upsample": (NEWEST_OPSET + 1, _upsample),
+}
