@@ -140,7 +140,7 @@ Program lower(const Graph& graph, std::span<const TensorType> types, const Table
         refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
       }
     } catch (const Error& error) {
-      throw NodeError(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what(), at);
+      throw NodeError(error, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what(), at);
     }
   }
   for (const Output& output : graph.outputs) program.outputs.push_back(refs[static_cast<std::size_t>(output.value)]);

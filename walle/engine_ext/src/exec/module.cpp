@@ -165,11 +165,8 @@ std::shared_ptr<Plan> Block::plan_for(std::size_t index, std::span<const Tensor>
   try {
     piece.plans.add(make_plan(*piece.graph, std::move(types), table_));
   } catch (const NodeError& error) {
-    const std::size_t node = piece.nodes[error.node()];
-    const auto& operands = graph_->nodes[node].inputs;
-    const bool constants = std::all_of(operands.begin(), operands.end(), [&](int value) { return value < 0 || graph_->values[at(value)].kind == ValueKind::constant; });
-    if (error.kind() != ErrorKind::unsupported || constants) throw;
-    split(index, node);
+    if (!error.needs_value()) throw;
+    split(index, piece.nodes[error.node()]);
     return nullptr;
   }
   return piece.plans.last();

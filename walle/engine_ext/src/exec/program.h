@@ -36,11 +36,15 @@ struct Program {
 // An error at one node of a graph, by its place among the nodes.
 class NodeError : public Error {
  public:
-  NodeError(ErrorKind kind, const std::string& message, std::size_t node) : Error(kind, message), node_(node) {}
+  NodeError(const Error& error, const std::string& message, std::size_t node)
+      : Error(error.kind(), message), node_(node), needs_value_(dynamic_cast<const NeedsValue*>(&error) != nullptr) {}
   std::size_t node() const noexcept { return node_; }
+  // Whether it would go if more were known than types.
+  bool needs_value() const noexcept { return needs_value_; }
 
  private:
   std::size_t node_;
+  bool needs_value_;
 };
 
 // Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
