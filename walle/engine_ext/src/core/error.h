@@ -16,12 +16,4 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// A plan needs the value of an operand that is known at run time only. A session refuses the model; a module computes the node
-// between plans. Whoever reads an operand's `constant` throws this where there is none.
-class NeedsValue final : public Error {
- public:
-  explicit NeedsValue(const std::string& operand)
-      : Error(ErrorKind::unsupported, "'" + operand + "' must be a constant in a Session; run the model with walle.Module") {}
-};
-
 }  // namespace walle

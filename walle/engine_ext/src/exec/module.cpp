@@ -163,9 +163,8 @@ std::shared_ptr<Plan> Block::plan_for(std::size_t index, std::span<const Tensor>
   std::vector<TensorType> types;
   for (const Tensor& input : inputs) types.push_back({input.dtype(), input.shape()});
   try {
-    piece.plans.add(make_plan(*piece.graph, std::move(types), table_));
-  } catch (const NodeError& error) {
-    if (!error.needs_value()) throw;
+    piece.plans.add(make_plan(*piece.graph, std::move(types), {}, table_));
+  } catch (const InputsNeeded& error) {
     split(index, piece.nodes[error.node()]);
     return nullptr;
   }

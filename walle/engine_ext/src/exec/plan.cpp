@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "core/raster.h"
 
@@ -9,37 +10,51 @@ namespace walle {
 
 namespace {
 
-// The kernels, one after the other. Addresses of an op's inputs are put together in `addresses`.
-void run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses) noexcept {
+struct Fault {
+  const PlannedOp* op;
+  const char* what;
+};
+
+// The kernels, one after the other, up to the first that finds fault with a value. Addresses of an op's inputs are put together in
+// `addresses`.
+std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses) noexcept {
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
   for (const PlannedOp& op : plan.ops) {
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
-      addresses[i] = bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
+      addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
-    if (op.step != nullptr)
+    if (op.step != nullptr) {
       op.step->run(addresses, output, scratch);
-    else
+      if (const char* what = op.step->take_fault()) return Fault{&op, what};
+    } else {
       for (const Region& region : op.regions) raster(region, addresses[static_cast<std::size_t>(region.source)], output, op.item);
+    }
   }
+  return std::nullopt;
 }
 
-bool same_types(const Plan& plan, std::span<const Tensor> inputs) {
-  for (std::size_t i = 0; i < inputs.size(); ++i)
+bool fits(const Plan& plan, std::span<const Tensor> inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (plan.inputs[i].dtype != inputs[i].dtype() || plan.inputs[i].shape != inputs[i].shape()) return false;
+    if (plan.given.empty() || plan.given[i].storage() == nullptr) continue;
+    const auto bytes = static_cast<std::size_t>(inputs[i].size()) * item_size(inputs[i].dtype());
+    if (bytes > 0 && std::memcmp(plan.given[i].raw(), inputs[i].raw(), bytes) != 0) return false;
+  }
   return true;
 }
 
 }  // namespace
 
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, const Table& table) {
+std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given, const Table& table) {
   const auto begin = std::chrono::steady_clock::now();
-  Program program = lower(graph, types, table);
+  Program program = lower(graph, types, given, table);
   merge(program);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 
   auto plan = std::make_shared<Plan>();
   plan->inputs = std::move(types);
+  plan->given = std::move(given);
   plan->rasters_made = program.rasters_made;
   std::size_t scratch = 0;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
@@ -51,10 +66,15 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     planned.output = memory.places[static_cast<std::size_t>(op.output)];
     std::vector<Layout> layouts;
     for (const int input : op.inputs) {
+      if (input < 0) {
+        planned.inputs.push_back({});
+        layouts.push_back({DType::f32, {}, {}, nullptr, true});
+        continue;
+      }
       const ProgramValue& value = program.values[static_cast<std::size_t>(input)];
       planned.inputs.push_back(memory.places[static_cast<std::size_t>(input)]);
       // Constants of a model lie row-major, and so does everything that is computed.
-      layouts.push_back({value.dtype, value.shape, contiguous_strides(value.shape)});
+      layouts.push_back({value.dtype, value.shape, contiguous_strides(value.shape), value.is_constant() ? &value.constant : nullptr, false});
     }
     if (op.is_raster()) {
       planned.op = "Raster";
@@ -63,7 +83,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
       ++plan->rasters_left;
     } else {
       planned.op = op.op->name;
-      planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, table);
+      planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
       scratch = std::max(scratch, planned.step->scratch_bytes());
     }
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());
@@ -95,13 +115,14 @@ std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs) {
     plan.bases[base++] = outputs.back().raw();
   }
   std::vector<std::byte*> addresses(plan.max_inputs);
-  run_ops(plan, plan.bases, addresses.data());
+  if (const auto fault = run_ops(plan, plan.bases, addresses.data()))
+    throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
   return outputs;
 }
 
 std::shared_ptr<Plan> Plans::find(std::span<const Tensor> inputs) {
   for (auto plan = plans_.begin(); plan != plans_.end(); ++plan) {
-    if (!same_types(**plan, inputs)) continue;
+    if (!fits(**plan, inputs)) continue;
     plans_.splice(plans_.begin(), plans_, plan);
     return plans_.front();
   }

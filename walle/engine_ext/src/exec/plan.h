@@ -19,9 +19,10 @@ struct PlannedOp {
   Place output;
 };
 
-// What is run for one set of input types.
+// What is run for one set of input types, and of values of those inputs that shapes hang on.
 struct Plan {
   std::vector<TensorType> inputs;
+  std::vector<Tensor> given;  // copies of the inputs whose values it hangs on, undefined for the others; or empty
   std::vector<TensorType> outputs;
   std::vector<PlannedOp> ops;
   std::vector<Tensor> constants;    // kept alive
@@ -33,11 +34,12 @@ struct Plan {
   double plan_ms = 0;
 };
 
-// Throws NodeError.
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, const Table& table);
+// `given` as for lower(). Throws Error that names the node, InputsNeeded among them.
+std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given, const Table& table);
 
 // The outputs, in the graph's order, in memory of their own. Inputs are contiguous and of the plan's types. Nothing is allocated
-// between the first and the last kernel. The arena is the plan's: one run of it at a time.
+// between the first and the last kernel. The arena is the plan's: one run of it at a
+// time. Throws Error (shape) where a kernel finds fault with a value.
 std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs);
 
 // The plans of the last kPlans sets of input types.
@@ -45,7 +47,7 @@ class Plans {
  public:
   static constexpr std::size_t kPlans = 8;
 
-  // The plan that was made for inputs of these types and shapes, which becomes the last used; null where there is none.
+  // The plan that was made for inputs like these, which becomes the last used; null where there is none.
   std::shared_ptr<Plan> find(std::span<const Tensor> inputs);
   void add(std::shared_ptr<Plan> plan);
   // The last used; null where there is none.

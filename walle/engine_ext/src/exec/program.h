@@ -21,6 +21,7 @@ struct ProgramOp {
   std::vector<int> inputs;    // value numbers; a region's source counts in these
   int output = -1;
   std::vector<std::size_t> axes;  // of a reduction
+  Attributes attributes;          // of an operator with a kernel of its own shape
   std::vector<Region> regions;    // of a raster
 
   bool is_raster() const noexcept { return op == nullptr; }
@@ -33,23 +34,23 @@ struct Program {
   int rasters_made = 0;        // before merging
 };
 
-// An error at one node of a graph, by its place among the nodes.
-class NodeError : public Error {
+// Thrown where shapes or movements hang on the values of these inputs of the graph: lower again with those given.
+class InputsNeeded : public Error {
  public:
-  NodeError(const Error& error, const std::string& message, std::size_t node)
-      : Error(error.kind(), message), node_(node), needs_value_(dynamic_cast<const NeedsValue*>(&error) != nullptr) {}
-  std::size_t node() const noexcept { return node_; }
-  // Whether it would go if more were known than types.
-  bool needs_value() const noexcept { return needs_value_; }
+  InputsNeeded(std::vector<int> inputs, std::size_t node, const std::string& what)
+      : Error(ErrorKind::unsupported, what), inputs_(std::move(inputs)), node_(node) {}
+  const std::vector<int>& inputs() const noexcept { return inputs_; }  // their places in the graph's order
+  std::size_t node() const noexcept { return node_; }                  // where, by its place among the nodes
 
  private:
+  std::vector<int> inputs_;
   std::size_t node_;
-  bool needs_value_;
 };
 
 // Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
-// depends on constants alone. `inputs` are the types of the graph's inputs. Throws NodeError, which names the node.
-Program lower(const Graph& graph, std::span<const TensorType> inputs, const Table& table);
+// depends on constants alone. `types` are those of the graph's inputs; a defined tensor in `given` (empty, or one for each input)
+// makes that input a constant of this program. Throws Error that names the node, InputsNeeded among them.
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table);
 
 // Vertical merging, horizontal merging, and removal of what nobody reads.
 void merge(Program& program);

@@ -1,8 +1,19 @@
 #include "exec/session.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace walle {
+
+namespace {
+
+Tensor copy_of(const Tensor& tensor) {
+  Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
+  if (tensor.size() > 0) std::memcpy(copy.raw(), tensor.raw(), static_cast<std::size_t>(tensor.size()) * item_size(tensor.dtype()));
+  return copy;
+}
+
+}  // namespace
 
 void check_input(const Value& input, const Tensor& given) {
   if (!input.any_dtype && given.dtype() != input.dtype)
@@ -32,15 +43,33 @@ Session::Session(std::shared_ptr<const Graph> graph, const Table& table) : graph
     all = all && known(value);
     types.push_back({value.dtype, value.shape});
   }
-  if (all) plans_.add(make_plan(*graph_, std::move(types), table_));
+  needed_.resize(graph_->inputs.size(), false);
+  if (!all) return;
+  try {
+    plans_.add(make_plan(*graph_, std::move(types), {}, table_));
+  } catch (const InputsNeeded& needed) {
+    for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
+  }
 }
 
 std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
   if (auto plan = plans_.find(inputs)) return plan;
   std::vector<TensorType> types;
   for (std::size_t i = 0; i < inputs.size(); ++i) types.push_back({inputs[i].dtype(), inputs[i].shape()});
-  plans_.add(make_plan(*graph_, std::move(types), table_));
-  return plans_.last();
+  for (;;) {  // each turn needs at least one input more
+    std::vector<Tensor> given;
+    if (std::find(needed_.begin(), needed_.end(), true) != needed_.end()) {
+      given.resize(inputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (needed_[i]) given[i] = copy_of(inputs[i]);
+    }
+    try {
+      plans_.add(make_plan(*graph_, types, std::move(given), table_));
+      return plans_.last();
+    } catch (const InputsNeeded& needed) {
+      for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
+    }
+  }
 }
 
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {

@@ -250,7 +250,8 @@ class MatMulStep final : public Step {
 }  // namespace
 
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
-                                std::span<const std::size_t> axes, const Table& table) {
+                                std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
+  if (op.make_step != nullptr) return op.make_step({inputs, result, attributes, table});
   const auto type = static_cast<std::size_t>(compute_index(inputs[0].dtype));
   switch (op.family) {
     case Family::unary: return std::make_unique<UnaryStep>(table.unary[op.code][type], inputs, result);

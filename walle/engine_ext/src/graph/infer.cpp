@@ -89,6 +89,7 @@ std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> 
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
   const Operand& first = operands[0];
   if (first.absent) throw Error(ErrorKind::model, std::string(op.name) + " needs its first input");
+  if (op.infer != nullptr) return op.infer(operands, attributes);
   const int type = compute_index(first.dtype);
   switch (op.family) {
     case Family::unary:

@@ -61,10 +61,17 @@ std::vector<OpDef> all() {
   in_module(Category::sequence, "SequenceLength", 1, 1);
   in_module(Category::sequence, "SequenceMap", 1, kMany);
   in_module(Category::sequence, "SplitToSequence", 1, 2);
+  for (const Atomic& own : atomics()) {
+    OpDef def = atomic(own.name, own.min_inputs, own.max_inputs, Family::none);
+    def.infer = own.infer;
+    def.make_step = own.make;
+    defs.push_back(def);
+  }
   for (const Transform& transform : transforms()) {
     OpDef def = atomic(transform.name, transform.min_inputs, transform.max_inputs, Family::none);
     def.category = Category::transform;
     def.transform = transform.make;
+    def.decompose = transform.at_run_time;
     defs.push_back(def);
   }
   for (const Composite& composite : composites()) {

@@ -1,9 +1,10 @@
 // The operator registry: every operator of the engine in one of the paper's four categories (§4.1). The lists are those of
-// kernels/kernels.inc, geometry/transform.cpp and geometry/composite.cpp; this puts them together and adds shape inference.
+// kernels/kernels.inc, atomic/atomic.cpp, geometry/transform.cpp and geometry/composite.cpp; this puts them together and adds shape inference.
 #pragma once
 #include <span>
 #include <string_view>
 
+#include "atomic/atomic.h"
 #include "geometry/composite.h"
 #include "geometry/transform.h"
 #include "kernels/table.h"
@@ -28,9 +29,11 @@ struct OpDef {
   Family family = Family::none;
   std::uint8_t code = 0;
   TransformFn transform = nullptr;
-  CompositeFn decompose = nullptr;
+  CompositeFn decompose = nullptr;  // of a transform: what it is where its regions hang on values known only at run time
   DataFn data = nullptr;
   std::span<const std::string_view> decomposes_to{};
+  InferFn infer = nullptr;  // of an atomic operator with a kernel of its own shape
+  StepFn make_step = nullptr;
 
   // Runs in a module only: its outputs, or their shapes, are known no sooner than it has run.
   bool module_only() const noexcept { return data != nullptr || category == Category::control_flow || category == Category::sequence; }
@@ -50,10 +53,6 @@ std::span<const OpDef> operators();
 // Null where there is none of that name.
 const OpDef* find_operator(std::string_view name);
 
-struct TensorType {
-  DType dtype = DType::f32;
-  Dims shape;
-};
 // The output of an atomic operator. Throws Error (shape, dtype, model, unsupported) for operands that do not fit.
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
 // The axes a reducing operator goes over, ascending and distinct. Empty where nothing is reduced.
