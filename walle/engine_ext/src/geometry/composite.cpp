@@ -1,14 +1,13 @@
 #include "geometry/composite.h"
 
-#include <array>
-
 namespace walle {
 
 // clang-format off
 #define WALLE_DECOMPOSE(name) \
   std::vector<Emitter::Ref> name(Emitter&, std::span<const Emitter::Ref>, const Attributes&, int)
 WALLE_DECOMPOSE(decompose_clip); WALLE_DECOMPOSE(decompose_gemm); WALLE_DECOMPOSE(decompose_gru);
-WALLE_DECOMPOSE(decompose_layer_norm); WALLE_DECOMPOSE(decompose_log_softmax); WALLE_DECOMPOSE(decompose_softmax);
+WALLE_DECOMPOSE(decompose_layer_norm); WALLE_DECOMPOSE(decompose_log_softmax); WALLE_DECOMPOSE(decompose_shape); WALLE_DECOMPOSE(decompose_size);
+WALLE_DECOMPOSE(decompose_softmax);
 #undef WALLE_DECOMPOSE
 // clang-format on
 
@@ -19,14 +18,16 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view layer_norm[] = {"Add", "Mul", "ReduceMean", "Rsqrt", "Square", "Sub"};
   static constexpr std::string_view log_softmax[] = {"Exp", "Log", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view softmax[] = {"Div", "Exp", "ReduceMax", "ReduceSum", "Sub"};
-  static constexpr std::array<Composite, 6> table{{
+  static constexpr Composite table[] = {
       {"Clip", 1, 3, &decompose_clip, clip},
       {"GRU", 3, 6, &decompose_gru, gru},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
       {"LayerNormalization", 2, 3, &decompose_layer_norm, layer_norm},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
+      {"Shape", 1, 1, &decompose_shape, {}},
+      {"Size", 1, 1, &decompose_size, {}},
       {"Softmax", 1, 1, &decompose_softmax, softmax},
-  }};
+  };
   return table;
 }
 
