@@ -48,7 +48,7 @@ std::vector<OpDef> all() {
   };
   in_module(Category::control_flow, "If", 1, 1);
   in_module(Category::control_flow, "Loop", 0, kMany);
-  in_module(Category::control_flow, "Scan", 1, kMany);
+  in_module(Category::control_flow, "Scan", 0, kMany);
   in_module(Category::sequence, "ConcatFromSequence", 1, 1);
   in_module(Category::sequence, "Optional", 0, 1);
   in_module(Category::sequence, "OptionalGetElement", 1, 1);
