@@ -268,6 +268,7 @@ class DeviceProgram:
         while self._state is _State.SETTLING:
             try:
                 await device.settled()
+                await device.store.flush()  # what the cloud has acknowledged leaves the outbox now
             except httpx.HTTPError as error:
                 self._cloud_error = str(error) or type(error).__name__
                 await asyncio.sleep(_SETTLE_RETRY_S)
