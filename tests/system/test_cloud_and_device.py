@@ -3,28 +3,21 @@
 import asyncio
 import collections
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.sim.git_host import git
+from tests.sim.program import Program, Programs, walle
 from walle import plain
 from walle.pipeline.ingest import Ingest
 
-ROOT = Path(__file__).parents[2]
 VISITS = 200
 VISIT_MS = 1000
 SPEED = 40  # so that a device plays for VISITS / SPEED = 5 s
-LIMIT_S = 30.0
 
 MAIN = """\
 def execute(ctx, trigger):
@@ -33,82 +26,10 @@ def execute(ctx, trigger):
 CONFIG = '[task]\nname = "dwell"\n[trigger]\nsequence = ["page_exit"]\n'
 
 
-_COMMAND = [sys.executable, "-c", "from walle.cli import main; main()"]
-
-
-def walle(*arguments: str, **environment: str) -> Any:
-    """Return the document that a command prints with --json."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    result = subprocess.run([*_COMMAND, *arguments], env=environment, capture_output=True, check=False, timeout=LIMIT_S)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-class Program:
-    """A `walle` command at work, and the lines of JSON that it has printed."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [*_COMMAND, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        )
-        self.lines: list[dict[str, Any]] = []
-        self.errors = ""
-        self._changed = threading.Condition()
-        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
-        for thread in self._threads:
-            thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(json.loads(line))
-                self._changed.notify_all()
-
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        self.errors = self.process.stderr.read().decode()
-
-    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return the latest line, as soon as it is one that is wanted."""
-        with self._changed:
-            found = self._changed.wait_for(lambda: bool(self.lines) and wanted(self.lines[-1]), LIMIT_S)
-            assert found, (self.process.poll(), self.errors, self.lines[-1:])
-            return self.lines[-1]
-
-    def end(self) -> int:
-        """Return the exit status once the program has ended by itself."""
-        status = self.process.wait(LIMIT_S)
-        for thread in self._threads:
-            thread.join(LIMIT_S)
-        return status
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for thread in self._threads:
-            thread.join()
-        for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            pipe.close()
-
-
 @pytest.fixture
-def start() -> Iterator[Callable[..., Program]]:
-    with ExitStack() as undo:
-
-        @contextmanager
-        def running(*arguments: str, **environment: str) -> Iterator[Program]:
-            program = Program(*arguments, **environment)
-            try:
-                yield program
-            finally:
-                program.kill()
-
-        yield lambda *arguments, **environment: undo.enter_context(running(*arguments, **environment))
+def start() -> Iterator[Programs]:
+    with Programs() as programs:
+        yield programs
 
 
 def write_log(path: Path, first_ms: int) -> list[int]:
@@ -156,7 +77,7 @@ async def received(database: Path) -> dict[str, collections.Counter[int]]:
 
 
 @pytest.mark.system
-def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, start: Callable[..., Program]) -> None:
+def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, start: Programs) -> None:
     cloud = start(
         "cloud", "up", str(tmp_path / "cloud"), "--http-port=0", "--tunnel-port=0", "--scenario=shop", "--json"
     )
