@@ -59,21 +59,22 @@ def test_a_cloud_that_is_started_again_has_the_same_keys(tmp_path: Path, start: 
     assert (first.token, first.ca_pem, first.trusted_keys) == (second.token, second.ca_pem, second.trusted_keys)
 
 
-def test_one_cloud_at_a_time_uses_a_folder(tmp_path: Path, start: Programs) -> None:
-    up(start, tmp_path / "cloud")
-    other = start("cloud", "up", str(tmp_path / "cloud"), *PORTS, "--json")
-    assert other.end() == 1
-    assert json.loads(other.errors)["type"] == "CloudBusyError"
-    assert "another cloud runs on this folder" in other.errors
-
-
-@pytest.mark.parametrize("option", ["--http-port", "--tunnel-port"])
-def test_a_port_that_is_taken_is_an_error_that_says_what_to_do(tmp_path: Path, start: Programs, option: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        cloud = start("cloud", "up", str(tmp_path / "cloud"), *PORTS, f"{option}={taken.getsockname()[1]}", "--json")
-        assert cloud.end() == 1
-    assert "choose others with --http-port and --tunnel-port" in cloud.errors
-    assert not (tmp_path / "cloud" / "join.json").exists()
+def test_a_folder_or_a_port_that_is_taken_is_an_error_that_says_what_to_do(tmp_path: Path, start: Programs) -> None:
+    first = up(start, tmp_path / "cloud").lines[0]
+    again = start("cloud", "up", str(tmp_path / "cloud"), *PORTS, "--json")
+    http_port, tunnel_port = (first[key].rpartition(":")[2] for key in ("url", "tunnel"))
+    others = [
+        start("cloud", "up", str(tmp_path / f"other-{option}"), *PORTS, f"--{option}={port}", "--json")
+        for option, port in (("http-port", http_port), ("tunnel-port", tunnel_port))
+    ]
+    assert again.end() == 1
+    assert json.loads(again.errors)["type"] == "CloudBusyError"
+    assert "another cloud runs on this folder" in again.errors
+    for other in others:
+        assert other.end() == 1
+        assert json.loads(other.errors)["type"] == "CloudBusyError"
+        assert "choose others with --http-port and --tunnel-port" in other.errors
+    assert not list(tmp_path.glob("other-*/join.json"))
 
 
 def test_a_name_goes_into_the_join_file_and_the_certificate(tmp_path: Path, start: Programs) -> None:

@@ -6,11 +6,10 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.sim.git_host import git
+from tests.sim.engineer import Engineer
 from tests.sim.program import Program, Programs, walle
 from walle import plain
 from walle.pipeline.ingest import Ingest
@@ -52,19 +51,6 @@ def write_log(path: Path, first_ms: int) -> list[int]:
     return exits
 
 
-def push_task(folder: Path, url: str, token: str) -> None:
-    parts = urlsplit(url)
-    git(folder, "clone", "--quiet", f"{parts.scheme}://engineer:{token}@{parts.netloc}/git/shop.git", "shop")
-    work = folder / "shop"
-    git(work, "checkout", "--quiet", "-b", "dwell")
-    (work / "main.py").write_text(MAIN)
-    (work / "task.toml").write_text(CONFIG)
-    git(work, "add", "--all")
-    git(work, "commit", "--quiet", "-m", "dwell v1")
-    git(work, "tag", "dwell/v1")
-    git(work, "push", "--quiet", "origin", "dwell", "dwell/v1")
-
-
 async def received(database: Path) -> dict[str, collections.Counter[int]]:
     """Return, of each device, the exit times of the features that the cloud has, with how often it has each."""
     found: dict[str, collections.Counter[int]] = {}
@@ -85,7 +71,7 @@ def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, st
     join_file = Path(up["join_file"])
     assert join_file.stat().st_mode & 0o777 == 0o600
     token = Path(up["admin_token_file"]).read_text().strip()
-    push_task(tmp_path, up["url"], token)
+    Engineer(tmp_path, up["url"], "shop", token).push("dwell", "v1", {"main.py": MAIN, "task.toml": CONFIG})
 
     exits = {}
 
