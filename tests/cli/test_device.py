@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.sim.program import Programs
 from walle.cli import app
 from walle.cli.device import DeviceIdError, device_id_of, parse_attribute
 from walle.cli.device_program import LogSource, StandardInput
@@ -133,3 +135,34 @@ def test_a_reader_of_standard_input_holds_no_program_up(tmp_path: Path) -> None:
         process.stdin.flush()
         assert process.wait(20) == 0
         assert os.read(process.stderr.fileno(), 4096) == b""
+
+
+@pytest.mark.system
+def test_a_device_ends_at_a_signal_or_at_the_end_of_its_events(tmp_path: Path) -> None:
+    events = [Event("click", "", 1000 + number, {}).to_dict() for number in range(5)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    with Programs() as start:
+        cloud = start("cloud", "up", str(tmp_path / "cloud"), "--http-port=0", "--tunnel-port=0", "--json")
+        join = f"--join={cloud.wait_for(lambda line: 'url' in line)['join_file']}"
+        log = f"--events={tmp_path}/log.jsonl"
+        quiet = start("device", "run", str(tmp_path / "quiet"), join, "--id=quiet", "--json")
+        held = start("device", "run", str(tmp_path / "held"), join, log, "--wait-for-task", "--json")
+        first = start("device", "run", str(tmp_path / "player"), join, log, "--json")
+        assert (first.end(), first.lines[-1]["state"], first.lines[-1]["events"]) == (0, "done", 5), first.errors
+        again = start("device", "run", str(tmp_path / "player"), join, log, "--json")
+        assert (again.end(), again.lines[-1]["state"]) == (0, "done")
+        assert again.lines[-1]["device_id"] == first.lines[-1]["device_id"]
+        assert json.loads((tmp_path / "player" / "source.json").read_text())["base"] == 0
+        (tmp_path / "log.jsonl").rename(tmp_path / "other.jsonl")
+        other = start("device", "run", str(tmp_path / "player"), join, f"--events={tmp_path}/other.jsonl", "--json")
+        assert (other.end(), other.lines[-1]["events"]) == (0, 5), other.errors
+        assert json.loads((tmp_path / "player" / "source.json").read_text())["base"] == 5
+
+        assert held.wait_for(lambda line: line["state"] == "waiting for a task")["events"] == 0
+        held.process.send_signal(signal.SIGTERM)
+        assert (held.end(), held.lines[-1]["state"]) == (130, "stopped")  # its events are not played
+        assert quiet.wait_for(lambda line: line["state"] == "running")["device_id"] == "quiet"
+        quiet.process.send_signal(signal.SIGINT)
+        assert (quiet.end(), quiet.lines[-1]["state"]) == (0, "stopped")
+        for program in (first, again, other, held, quiet):
+            assert program.errors == ""
