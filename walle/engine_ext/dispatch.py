@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 
 from walle.engine_ext._core import Stopped
 from walle.engine_ext.imports import ForbiddenImport, TaskModules
@@ -119,8 +120,15 @@ def describe(error: BaseException) -> dict[str, Any]:
     return description
 
 
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Tell of an error in a finalizer, unless it is how the finalizer was stopped."""
+    if found.exc_type is not Stopped:
+        sys.__unraisablehook__(found)
+
+
 def start(config: Mapping[str, Any]) -> None:
     """Set this VM's task."""
+    sys.unraisablehook = _unraisable
     _tasks.append(Task(config))
 
 

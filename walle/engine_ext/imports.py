@@ -100,9 +100,14 @@ class TaskModules:
         return module
 
     def clear(self) -> None:
-        """Empty the modules' namespaces, so that what they hold goes now."""
-        for module in self._modules.values():
-            module.__dict__.clear()
+        """Empty the modules' namespaces, so that what they hold goes now: data first, while functions can still run."""
+        namespaces = [module.__dict__ for module in self._modules.values()]
+        for namespace in namespaces:
+            for name, value in list(namespace.items()):
+                if not callable(value) and type(value) is not ModuleType and not name.startswith("__"):
+                    del namespace[name], value
+        for namespace in namespaces:
+            namespace.clear()
         self._modules.clear()
 
     def _import(

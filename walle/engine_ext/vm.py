@@ -21,7 +21,7 @@ from walle.errors import VMError
 type Host = Mapping[str, Callable[..., Any]]
 
 GRACE_S = 0.25  # from the wish to stop a call to giving its VM up
-_EXIT_S = 2.0  # how long the exiting process waits for busy VMs
+_EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
 # Runs in the new interpreter with `config` in its globals. The package's folder is on the path only while its modules are
 # found for the first time, so that what is installed beside walle stays out of reach.
