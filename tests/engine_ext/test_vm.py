@@ -3,7 +3,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -341,7 +341,13 @@ async def test_the_host_answers(tmp_path: Path) -> None:
     async def never() -> None:
         await asyncio.Event().wait()
 
-    host = {"double": double, "plus": lambda a, b: a + b, "fail": fail, "unplain": lambda: {1}, "never": never}
+    host: dict[str, Callable[..., Any]] = {
+        "double": double,
+        "plus": lambda a, b: a + b,
+        "fail": fail,
+        "unplain": lambda: {1},
+        "never": never,
+    }
     async with vm_of(tmp_path, grace_s=5.0) as vm:
 
         async def ask(*args: Any, **options: Any) -> Any:

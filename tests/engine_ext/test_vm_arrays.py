@@ -72,9 +72,7 @@ async def test_a_numpy_array_goes_in_and_out_without_a_copy(folder: Path) -> Non
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "dtype", ["f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
-)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"])
 async def test_every_dtype_crosses(folder: Path, dtype: str) -> None:
     vm = VM(folder)
     for shape in [(), (0, 3), (2, 3)]:

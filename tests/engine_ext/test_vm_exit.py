@@ -1,4 +1,4 @@
-"""The process ends cleanly whatever its VMs are doing: nothing hangs, nothing crashes, the exit code is the program's."""
+"""The process ends cleanly whatever its VMs are doing: no hang, no crash, and the exit code is the program's."""
 
 import subprocess
 import sys

@@ -46,7 +46,9 @@ async def test_a_forbidden_import_names_module_file_and_line(tmp_path: Path, sta
 
 @pytest.mark.asyncio
 async def test_a_task_may_do_without_what_it_may_not_import(tmp_path: Path) -> None:
-    write_task(tmp_path, "try:\n    import numpy\nexcept ImportError:\n    numpy = None\ndef run(): return numpy is None")
+    write_task(
+        tmp_path, "try:\n    import numpy\nexcept ImportError:\n    numpy = None\ndef run(): return numpy is None"
+    )
     assert await run(tmp_path)
 
 
@@ -66,7 +68,9 @@ async def test_io_is_only_its_memory_part(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_every_allowed_module_of_the_standard_library_loads_in_a_vm(tmp_path: Path) -> None:
     names = sorted(name for name in ALLOWED_IMPORTS if not name.startswith("walle."))
-    write_task(tmp_path, "\n".join(f"import {name}" for name in names) + "\ndef run(): return collections.Counter('aab')['a']")
+    write_task(
+        tmp_path, "\n".join(f"import {name}" for name in names) + "\ndef run(): return collections.Counter('aab')['a']"
+    )
     assert await run(tmp_path) == 2
 
 
@@ -163,7 +167,11 @@ class InMemory:
 
 @pytest.mark.asyncio
 async def test_a_bundle_runs_from_memory() -> None:
-    vm = VM(InMemory({"main.pyc": compile_source("import helper\ndef run(): return helper.x", "main.py"), "helper.py": b"x = 5"}))
+    vm = VM(
+        InMemory(
+            {"main.pyc": compile_source("import helper\ndef run(): return helper.x", "main.py"), "helper.py": b"x = 5"}
+        )
+    )
     assert vm.name == "shop/memory"
     assert await vm.call("run") == 5
     vm.close()

@@ -108,7 +108,8 @@ def test_a_pool_serves_several_loops(tmp_path: Path) -> None:
 
     async def some(number: int) -> None:
         for step in range(8):
-            results.append((await pool.call(folders[(number + step) % 4], "bump"))[0])
+            name, _ = await pool.call(folders[(number + step) % 4], "bump")
+            results.append(name)
 
     threads = [threading.Thread(target=lambda n=n: asyncio.run(some(n))) for n in range(4)]
     for thread in threads:

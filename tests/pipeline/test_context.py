@@ -176,7 +176,7 @@ async def test_a_task_that_fails_names_its_line(make: Make) -> None:
     """)
     with pytest.raises(TaskError, match="KeyError: 'nothing'") as caught:
         await run(vm)
-    assert "main.py\", line 3, in execute" in caught.value.traceback_text
+    assert 'main.py", line 3, in execute' in caught.value.traceback_text
     assert (await run(make("def execute(ctx, x): return 1")))["output"] == 1
 
 

@@ -76,7 +76,7 @@ def find(name: str) -> Callable[..., Any]:
     module = importlib.import_module(module_name) if module_name else task().main()
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise AttributeError(f"{module.__name__} has no function {function_name!r}")
+        raise AttributeError(f"{module.__name__} has no function {function_name!r}")  # noqa: TRY004 -- as for any name
     return function  # type: ignore[no-any-return]
 
 
@@ -114,7 +114,11 @@ def _traceback(error: BaseException) -> str:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the error as plain data for the caller's side."""
-    description = {"type": type(error).__name__, "message": _message(error), "traceback": _traceback(error)}
+    description: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": _message(error),
+        "traceback": _traceback(error),
+    }
     if type(error) is ForbiddenImport:
         description["forbidden"] = (error.module, error.file, error.line)
     return description

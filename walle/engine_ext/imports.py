@@ -128,7 +128,7 @@ class TaskModules:
             raise self._forbidden(name)
         if name in _PARTS:
             return self._part(name)
-        return _import(name, None, None, fromlist or (), 0)
+        return _import(name, None, None, fromlist or (), 0)  # type: ignore[no-any-return]
 
     def _absolute(self, name: str, namespace: Mapping[str, Any], level: int) -> str:
         parts = str(namespace.get("__package__") or "").split(".")

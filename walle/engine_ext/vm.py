@@ -23,8 +23,8 @@ type Host = Mapping[str, Callable[..., Any]]
 GRACE_S = 0.25  # from the wish to stop a call to giving its VM up
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
-# Runs in the new interpreter with `config` in its globals. The package's folder is on the path only while its modules are
-# found for the first time, so that what is installed beside walle stays out of reach.
+# Runs in the new interpreter with `config` in its globals. The package's folder is on the path only while the package
+# is found for the first time, so that what is installed beside walle stays out of reach.
 _BOOT = """
 import sys
 sys.path[:] = config["stdlib"] + config["walle"]
@@ -111,7 +111,7 @@ class _Desk:
                 call.answering.cancel()
 
     def _drain(self) -> None:
-        for call_id, outcome, value, text, alive in self._mailbox.drain():
+        for call_id, outcome, value, text in self._mailbox.drain():
             call = self._calls.get(call_id)
             if call is None or call.future.done():
                 continue
@@ -189,9 +189,7 @@ class VM:
         except RuntimeError as error:
             raise VMError(f"task {files.name}: {error}") from error
 
-    async def call(
-        self, function: str, *args: Any, deadline: float | None = None, host: Host | None = None
-    ) -> Any:
+    async def call(self, function: str, *args: Any, deadline: float | None = None, host: Host | None = None) -> Any:
         """Return the result of a function of the task's `main`, or of "walle.module:name".
 
         Arguments and result are plain data and arrays; arrays cross without a copy and arrive as `Tensor`.

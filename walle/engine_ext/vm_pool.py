@@ -30,7 +30,9 @@ class VMPool:
             raise ConfigError(f"a pool of {size} VMs runs nothing; give 1 or more")
         self._size = size
         self._lock = threading.Lock()
-        self._entries: collections.OrderedDict[str | int, _Entry] = collections.OrderedDict()  # least recently used first
+        self._entries: collections.OrderedDict[str | int, _Entry] = (
+            collections.OrderedDict()
+        )  # least recently used first
         self._waiters: collections.deque[_Waiter] = collections.deque()
         self._closed = False
 

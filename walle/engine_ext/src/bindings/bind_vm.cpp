@@ -136,7 +136,7 @@ py::list drain(vm::Mailbox& mailbox) {
       text = std::string("the result could not be received: ") + error.what();
     }
     notices.append(py::make_tuple(notice.call_id, outcome_name(outcome), std::move(value), py::reinterpret_steal<py::str>(
-        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace")), notice.alive));
+        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"))));
   }
   return notices;
 }
@@ -173,7 +173,7 @@ void bind_vm(py::module_& module) {
   py::class_<vm::Mailbox, std::shared_ptr<vm::Mailbox>>(module, "Mailbox")
       .def(py::init<>())
       .def_property_readonly("fd", &vm::Mailbox::fd)
-      .def("drain", &drain, "Notices so far: (call id, outcome, value, text, whether the VM is alive).");
+      .def("drain", &drain, "Notices so far: (call id, outcome, value, text).");
 
   py::class_<VMHandle>(module, "VM")
       .def(py::init<const std::string&, const py::bytes&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"), py::arg("boot"),

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -51,6 +53,8 @@ Registry& registry() {
   static Registry& one = *new Registry();
   return one;
 }
+
+constexpr const char* kClosed = "the VM is closed";
 
 thread_local Interpreter* interpreter_of_thread = nullptr;
 
@@ -180,7 +184,7 @@ void Interpreter::submit(std::shared_ptr<Mailbox> mailbox, std::uint64_t call_id
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(call));
   if (state_ == State::starting || state_ == State::open) changed_.notify_all();
-  else refuse_queued(broken_.empty() ? "the VM is closed" : broken_);
+  else refuse_queued(broken_.empty() ? kClosed : broken_);
 }
 
 void Interpreter::cancel(std::uint64_t call_id) {
@@ -188,7 +192,7 @@ void Interpreter::cancel(std::uint64_t call_id) {
   if (current_ && current_->id == call_id) return request_stop(current_, Outcome::cancelled);
   const auto found = std::find_if(queue_.begin(), queue_.end(), [&](const auto& call) { return call->id == call_id; });
   if (found == queue_.end()) return;
-  (*found)->mailbox->push({call_id, Outcome::cancelled, {}, "", true});
+  (*found)->mailbox->push({call_id, Outcome::cancelled, {}, ""});
   queue_.erase(found);
 }
 
@@ -203,7 +207,7 @@ void Interpreter::close() {
   const std::lock_guard lock(mutex_);
   if (state_ != State::starting && state_ != State::open) return;
   state_ = State::closing;
-  refuse_queued("the VM was closed");
+  refuse_queued(kClosed);
   if (current_) request_stop(current_, Outcome::closed);
   changed_.notify_all();
 }
@@ -257,7 +261,7 @@ void Interpreter::cut_loose() {
 // --- stopping ----------------------------------------------------------------------------------------------------------
 
 void Interpreter::refuse_queued(const std::string& why) {
-  for (const auto& call : queue_) call->mailbox->push({call->id, Outcome::closed, {}, why, false});
+  for (const auto& call : queue_) call->mailbox->push({call->id, Outcome::closed, {}, why});
   queue_.clear();
 }
 
@@ -271,9 +275,17 @@ void Interpreter::request_stop(const std::shared_ptr<Call>& call, Outcome reason
   });
   changed_.notify_all();  // it may be waiting for an answer
   if (std::exchange(stopper_, true)) return;
-  std::thread stopper([self = shared_from_this(), call] { guard_thread([&] { self->press(call); }); });
-  stopper_handle_ = stopper.native_handle();
-  stopper.detach();
+  try {
+    std::thread stopper([self = shared_from_this(), call] { guard_thread([&] { self->press(call); }); });
+    stopper_handle_ = stopper.native_handle();
+    stopper.detach();
+  } catch (const std::system_error&) {  // no thread to be had: the call is given up when its grace is over
+    stopper_ = false;
+  }
+}
+
+Notice Interpreter::stopped_notice(const Call& call) {
+  return {call.id, *call.stopping, {}, *call.stopping == Outcome::closed ? kClosed : call.place};
 }
 
 void Interpreter::give_up(Call& call) {
@@ -282,8 +294,8 @@ void Interpreter::give_up(Call& call) {
   registry().abandoned.fetch_add(1);
   broken_ = "the VM was abandoned: a call did not stop";
   call.answered = true;
-  const std::string where = call.place.empty() ? "inside a C call that cannot be interrupted" : call.place;
-  if (call.mailbox) call.mailbox->push({call.id, *call.stopping, {}, where, false});
+  if (call.place.empty()) call.place = "a C call that cannot be interrupted";
+  if (call.mailbox) call.mailbox->push(stopped_notice(call));
   refuse_queued(broken_);
 }
 
@@ -435,7 +447,7 @@ void Interpreter::run_call(Call& call) {
 }
 
 Notice Interpreter::perform(Call& call) {
-  Notice notice{call.id, Outcome::ok, {}, "", true};
+  Notice notice{call.id, Outcome::ok, {}, ""};
   PyObject* arguments = to_python(call.arguments, port_);
   call.arguments = {};  // its arrays are now the task's alone
   PyObject* name = arguments != nullptr ? PyUnicode_FromStringAndSize(call.function.data(),
@@ -450,6 +462,9 @@ Notice Interpreter::perform(Call& call) {
   } catch (const NotPlain& error) {
     notice.outcome = Outcome::not_plain;
     notice.text = error.what();
+  } catch (const std::bad_alloc&) {
+    notice.outcome = Outcome::not_plain;
+    notice.text = "result needs more memory than there is";
   }
   Py_DECREF(result);
   PyErr_Clear();  // a stop that arrived while the result was read
@@ -457,7 +472,7 @@ Notice Interpreter::perform(Call& call) {
 }
 
 Notice Interpreter::failure(std::uint64_t call_id) {
-  Notice notice{call_id, Outcome::failed, {}, "", true};
+  Notice notice{call_id, Outcome::failed, {}, ""};
   PyObject* error = PyErr_GetRaisedException();
   PyObject* description = PyObject_CallFunctionObjArgs(describe_, error, nullptr);
   if (description != nullptr) {
@@ -488,7 +503,7 @@ void Interpreter::finish(Call& call, Notice notice) {
     if (was_stopped) {
       changed_.notify_all();
       changed_.wait(lock, [&] { return !stopper_; });
-      notice = {call.id, *call.stopping, {}, call.place, true};
+      notice = stopped_notice(call);
     }
     current_.reset();
   }
@@ -496,7 +511,6 @@ void Interpreter::finish(Call& call, Notice notice) {
   if (was_stopped) PyThreadState_SetAsyncExc(thread_id_, nullptr);
   Lender::current()->drain();
   const std::lock_guard lock(mutex_);
-  notice.alive = state_ == State::open;
   if (!call.answered && call.mailbox) call.mailbox->push(std::move(notice));
 }
 
@@ -524,11 +538,16 @@ void Interpreter::end_of_thread() {
   interpreter_of_thread = nullptr;
   if (state_ == State::given_up) registry().abandoned.fetch_sub(1);
   state_ = State::ended;
-  refuse_queued(broken_.empty() ? "the VM is closed" : broken_);
+  refuse_queued(broken_.empty() ? kClosed : broken_);
   changed_.notify_all();
 }
 
 PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) {
+  // This thread alone changes current_; a VM that ends runs finalizers in a call without a caller.
+  if (!current_ || !current_->mailbox) {
+    PyErr_SetString(PyExc_RuntimeError, "there is no caller to ask");
+    return nullptr;
+  }
   Value question;
   try {
     Tuple pair;
@@ -543,12 +562,10 @@ PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) 
   std::optional<std::pair<Value, bool>> answer;
   {
     std::unique_lock lock(mutex_);
-    if (current_) {
-      current_->answer.reset();
-      if (!current_->stopping) current_->mailbox->push({current_->id, Outcome::ask, std::move(question), "", true});
-      changed_.wait(lock, [&] { return current_->answer || current_->stopping; });
-      answer.swap(current_->answer);
-    }
+    current_->answer.reset();
+    if (!current_->stopping) current_->mailbox->push({current_->id, Outcome::ask, std::move(question), ""});
+    changed_.wait(lock, [&] { return current_->answer || current_->stopping; });
+    answer.swap(current_->answer);
   }
   PyEval_RestoreThread(saved);
   if (!answer) {

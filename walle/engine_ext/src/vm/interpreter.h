@@ -95,6 +95,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   void request_stop(const std::shared_ptr<Call>& call, Outcome reason);
   void refuse_queued(const std::string& why);
   void give_up(Call& call);
+  static Notice stopped_notice(const Call& call);
 
   void press(const std::shared_ptr<Call>& call);  // the stopper thread
   std::string place();

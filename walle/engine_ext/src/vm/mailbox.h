@@ -25,7 +25,6 @@ struct Notice {
   Outcome outcome = Outcome::ok;
   Value value;
   std::string text;
-  bool alive = true;  // whether the VM takes further calls
 };
 
 class Mailbox {
