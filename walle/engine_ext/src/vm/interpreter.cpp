@@ -154,7 +154,8 @@ std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPo
     const std::lock_guard lock(all.mutex);
     if (all.exiting) throw std::runtime_error("the process is exiting; no VM can be made");
     if (abandoned() >= kMaxAbandoned)
-      throw std::runtime_error(std::to_string(abandoned()) + " abandoned VM threads are still busy; no VM is made until one ends");
+      throw std::runtime_error(std::to_string(abandoned()) +
+                               " abandoned VM threads are still busy; no VM is made until one ends");
     std::erase_if(all.all, [](const auto& other) { return other.expired(); });
     all.all.push_back(vm);
   }
@@ -183,8 +184,10 @@ void Interpreter::submit(std::shared_ptr<Mailbox> mailbox, std::uint64_t call_id
   call->deadline = deadline;
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(call));
-  if (state_ == State::starting || state_ == State::open) changed_.notify_all();
-  else refuse_queued(broken_.empty() ? kClosed : broken_);
+  if (state_ == State::starting || state_ == State::open)
+    changed_.notify_all();
+  else
+    refuse_queued(broken_.empty() ? kClosed : broken_);
 }
 
 void Interpreter::cancel(std::uint64_t call_id) {
@@ -450,9 +453,9 @@ Notice Interpreter::perform(Call& call) {
   Notice notice{call.id, Outcome::ok, {}, ""};
   PyObject* arguments = to_python(call.arguments, port_);
   call.arguments = {};  // its arrays are now the task's alone
-  PyObject* name = arguments != nullptr ? PyUnicode_FromStringAndSize(call.function.data(),
-                                                                       static_cast<Py_ssize_t>(call.function.size()))
-                                        : nullptr;
+  PyObject* name = arguments != nullptr
+                       ? PyUnicode_FromStringAndSize(call.function.data(), static_cast<Py_ssize_t>(call.function.size()))
+                       : nullptr;
   PyObject* result = name != nullptr ? PyObject_CallFunctionObjArgs(dispatch_, name, arguments, nullptr) : nullptr;
   Py_XDECREF(name);
   Py_XDECREF(arguments);

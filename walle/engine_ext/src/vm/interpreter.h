@@ -28,7 +28,7 @@ struct Settings {
   std::string boot;
   Value config;
   std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
-  std::chrono::milliseconds grace{250};  // from the wish to stop to giving the VM up
+  std::chrono::milliseconds grace{250};        // from the wish to stop to giving the VM up
 };
 
 // Marshalled code of an empty module, which a VM gets in place of `site`; the first one given stays.
