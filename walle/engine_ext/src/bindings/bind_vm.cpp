@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "vm/birth.h"
 #include "vm/interpreter.h"
 #include "vm/lending.h"
 #include "vm/mailbox.h"

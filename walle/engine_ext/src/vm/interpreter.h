@@ -31,9 +31,6 @@ struct Settings {
   std::chrono::milliseconds grace{250};        // from the wish to stop to giving the VM up
 };
 
-// Marshalled code of an empty module, which a VM gets in place of `site`; the first one given stays.
-void set_empty_site(std::string code);
-
 class Interpreter : public std::enable_shared_from_this<Interpreter> {
  public:
   // Threads that are given up and still busy; no VM is made while there are this many.
@@ -96,6 +93,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   void refuse_queued(const std::string& why);
   void give_up(Call& call);
   static Notice stopped_notice(const Call& call);
+  static void forget_abandoned();
 
   void press(const std::shared_ptr<Call>& call);  // the stopper thread
   std::string place();
