@@ -1,9 +1,10 @@
 import asyncio
 import contextlib
+import hashlib
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -210,20 +211,32 @@ async def test_state_stays_in_its_vm(tmp_path: Path) -> None:
         assert (one.calls, other.calls) == (5, 2)
 
 
+async def cores_used(*work: Awaitable[Any]) -> float:
+    """Return the CPU seconds that this process used for each second in which the work went on."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    await asyncio.gather(*work)
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+def hash_for_long() -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", b"", b"", 150_000)  # without the GIL
+
+
 @pytest.mark.asyncio
 async def test_two_vms_compute_at_once(tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core cannot compute two things at once")
     async with vm_of(tmp_path / "a") as one, vm_of(tmp_path / "b") as other:
         await asyncio.gather(one.call("work", 1), other.call("work", 1))
-        best = 0.0
-        for _ in range(40):  # the machine may be busy with other things; under one GIL no try would pass
-            wall, cpu = time.perf_counter(), time.process_time()
-            await asyncio.gather(one.call("work", 1_500_000), other.call("work", 1_500_000))
-            best = max(best, (time.process_time() - cpu) / (time.perf_counter() - wall))
+        best = free = 0.0
+        for _ in range(10):  # under one GIL no try would pass
+            best = max(best, await cores_used(one.call("work", 1_500_000), other.call("work", 1_500_000)))
             if best > 1.3:
-                break
-        assert best > 1.3
+                return
+            free = max(free, await cores_used(*[asyncio.to_thread(hash_for_long) for _ in range(2)]))
+    if free < 1.5:
+        pytest.skip(f"the machine is busy: two threads without a GIL got {free:.2f} cores")
+    assert best > 1.3
 
 
 @pytest.mark.asyncio
