@@ -14,6 +14,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import functools
 import logging
 import random
 from collections.abc import Mapping
@@ -35,12 +36,13 @@ from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
 from walle.pipeline.tunnel_client import TunnelClient, client_context
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError
 from walle.protocol import directives_from_header as parse_directives
-from walle.task_runner import TaskRunner
+from walle.task_runner import PHASE_TOPIC, Host, TaskRunner
 
 _log = logging.getLogger(__name__)
 
-PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _LATENCIES_KEPT = 10_000
+_FAILURES_TO_REVERT = 10
+_LAST_REPORT_S = 2.0  # how long a device that is closing waits for the cloud
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +66,12 @@ class DeviceConfig:
 
 @dataclasses.dataclass
 class DeviceCounts:
-    """What happened on a device since it was started. Latencies in ms, the latest few thousand of each."""
+    """What happened on a device since it was started, and `produced` since its folder was made.
 
-    produced: int = 0  # task outputs put in the store
+    Latencies in ms, the latest few thousand of each.
+    """
+
+    produced: int = 0  # task outputs put in the store; those that a crash took before they were durable do not count
     runs_ok: int = 0
     runs_failed: int = 0
     escalated: int = 0
@@ -80,17 +85,31 @@ class DeviceCounts:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Active:
-    """A task version in use: where its files are and what its manifest says."""
+    """A task version in use: where its files are, what its manifest says, and how it does."""
 
     files: Path
     manifest: Manifest
+    failures_in_a_row: int = 0
+
+
+@dataclasses.dataclass
+class _Run:
+    """One run of a task, until its outcome is known."""
+
+    active: _Active
+    started_s: float
+    outputs: int = 0
+    unanswered: bool = False  # it asked the cloud, and no answer came
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceSummary:
-    """A device at one moment, as plain values. `stored` features are in its file, `unsent` ones not acknowledged."""
+    """A device at one moment, as plain values. `stored` features are in its file, `unsent` ones not acknowledged.
+
+    The rest as in `DeviceCounts`.
+    """
 
     device_id: str
     tasks: dict[str, str]
@@ -118,7 +137,9 @@ class Device:
         self.counts = DeviceCounts()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
+        self._is_open = False
         self._active: dict[str, _Active] = {}
+        self._runs: dict[str, _Run] = {}  # of each task one at most: the stream takes events one after the other
         self._had_task = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._profile: str | None = None
@@ -128,11 +149,12 @@ class Device:
     async def start(self) -> Self:
         config = self.config
         config.folder.mkdir(parents=True, exist_ok=True)
-        ca_path = config.folder / "ca.pem"
-        ca_path.write_text(config.ca_pem)
         async with contextlib.AsyncExitStack() as undo:
             self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=self._clock))
+            ca_path = config.folder / "ca.pem"  # written once the store has made sure that the folder is ours
+            ca_path.write_text(config.ca_pem)
             self.outbox = Outbox(self.store)
+            self.counts.produced = self.outbox.last_seq
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
             self._runner = TaskRunner(config.vms)
             undo.push_async_callback(self._runner.close)
@@ -164,13 +186,23 @@ class Device:
             self._hold(self.tunnel.run(), "tunnel")
             self._hold(self._report_for_ever(), "report")
             self._undo = undo.pop_all()
+        self._is_open = True
         return self
 
     async def close(self) -> None:
-        """Write what is gathered, report what is unreported, and stop. What is not yet sent stays in the outbox."""
-        with contextlib.suppress(httpx.HTTPError):
-            await self.report()
-        await self._undo.aclose()
+        """Write what is gathered, report what is unreported if the cloud is there, and stop.
+
+        What is not yet sent stays in the outbox. A second call does nothing.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            with contextlib.suppress(httpx.HTTPError, TimeoutError):
+                async with asyncio.timeout(_LAST_REPORT_S):
+                    await self.report()
+        finally:
+            await self._undo.aclose()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -210,8 +242,11 @@ class Device:
         return self._profile
 
     async def handle_answer(self, header: str | None) -> None:
-        """Take `X-Walle-Tasks` of an answer, None where it had none; the work goes on behind."""
-        if not header:
+        """Take `X-Walle-Tasks` of an answer, None where it had none; the work goes on behind.
+
+        An answer that comes after `close` is not heeded.
+        """
+        if not header or not self._is_open:
             return
         try:
             directives = parse_directives(header)
@@ -263,37 +298,46 @@ class Device:
         self._profile = None
 
     async def _run_task(self, task: str, trigger: Trigger) -> TaskOutput:
-        active = self._active[task]
-        started_s = self._clock.monotonic()
-        host = {
-            "escalate": lambda phase, payload: self._escalate(active.manifest, phase, payload),
-            "store.query": self._query,
-        }
-        try:
-            output = await self._runner.run(
-                active.files, active.manifest, trigger, {**self.config.attributes, "id": self.config.device_id}, host
-            )
-        except Exception as error:
-            self.agent.count_run(task, active.manifest.version, ok=False, error=str(error))
-            raise
-        self.agent.count_run(task, active.manifest.version, ok=True)
-        self.counts.produced += (output.output is not None) + len(output.puts)
-        self.counts.to_feature_ms.append((self._clock.monotonic() - started_s) * 1000)
+        active = self._active.get(task)
+        if active is None:
+            return TaskOutput()  # it was removed since the event triggered it
+        run = self._runs[task] = _Run(active, self._clock.monotonic())
+        host: Host = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
+        attributes = {**self.config.attributes, "id": self.config.device_id}
+        output = await self._runner.run(active.files, active.manifest, trigger, attributes, host)
+        run.outputs = (output.output is not None) + len(output.puts)
         return output
+
+    def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
+        """Count a run, which is over now: its outputs are on their way into the store, or it failed."""
+        run = self._runs.pop(task, None)
+        if run is None:
+            return
+        version = run.active.manifest.version
+        if ok:
+            self.counts.runs_ok += 1
+            self.counts.produced += run.outputs
+            self.counts.to_feature_ms.append((self._clock.monotonic() - run.started_s) * 1000)
+            run.active.failures_in_a_row = 0
+            self.agent.count_run(task, version, ok=True)
+            return
+        self.counts.runs_failed += 1
+        self.counts.last_error = str(error)
+        _log.info("%s: %s failed: %s", self.config.device_id, task, error)
+        if run.unanswered and not self.tunnel.connected:
+            return  # for want of the cloud, which says nothing about the version
+        self.agent.count_run(task, version, ok=False, error=str(error))
+        run.active.failures_in_a_row += 1
+        if run.active.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud to see it
+            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {error}"
+            self._hold(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)
 
-    def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
-        if ok:
-            self.counts.runs_ok += 1
-        else:
-            self.counts.runs_failed += 1
-            self.counts.last_error = str(error)
-            _log.info("%s: %s failed: %s", self.config.device_id, task, error)
-
-    async def _escalate(self, manifest: Manifest, phase: str, payload: Any) -> Any:
+    async def _escalate(self, run: _Run, phase: str, payload: Any) -> Any:
         """Have the cloud run a phase (fallback inference); the answer to a task's `ctx.escalate`."""
+        manifest = run.active.manifest
         question = {
             "task": manifest.name,
             "version": manifest.version,
@@ -301,10 +345,11 @@ class Device:
             "payload": payload,
             "device": dict(self.config.attributes),
         }
+        data = plain.encode(question)
         self.counts.escalated += 1
-        answer = await self.tunnel.request(
-            PHASE_TOPIC, plain.encode(question), timeout=self.config.escalation_timeout_s
-        )
+        run.unanswered = True
+        answer = await self.tunnel.request(PHASE_TOPIC, data, timeout=self.config.escalation_timeout_s)
+        run.unanswered = False
         return plain.decode(answer)
 
     async def _query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:

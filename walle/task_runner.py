@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from walle.engine_ext.vm import VMPool
+from walle.engine_ext.vm_pool import VMPool
 from walle.errors import VMError
 from walle.pipeline.stream_engine import TaskOutput, Trigger
 from walle.protocol import Attribute, Manifest
@@ -12,12 +12,27 @@ from walle.protocol import Attribute, Manifest
 _RUN = "walle.pipeline.context:run"
 _PHASE = "walle.pipeline.context:phase"
 _DEFAULT_DEADLINE_MS = 500
+PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
+_ON_CLOUD = ("cloud", "auto")  # what task.toml says of a phase that may run there
 
 type Host = Mapping[str, Callable[..., Any]]
 
 
 class TaskOutputError(VMError):
     """A task returned something else than its runtime does: the version's own modules shadow walle's."""
+
+
+class PhasePlaceError(VMError):
+    """A phase was handed to the cloud that task.toml does not let run there."""
+
+    def __init__(self, manifest: Manifest, phase: str) -> None:
+        super().__init__(
+            f"task.toml of {manifest.name} {manifest.version} does not let {phase[:100]!r} run on the cloud;"
+            ' put it under [phases] as "auto" or "cloud"'
+        )
+        self.task = manifest.name
+        self.version = manifest.version
+        self.phase = phase
 
 
 def deadline_s(manifest: Manifest) -> float:
@@ -52,18 +67,23 @@ class TaskRunner:
         result = await self._pool.call(
             files, _RUN, plain, events, dict(device), dict(manifest.phases), deadline=deadline_s(manifest), host=host
         )
-        if not isinstance(result, dict):
-            raise TaskOutputError(f"{manifest.name} {manifest.version} gave a {type(result).__name__} from its runtime")
-        return TaskOutput(result["output"], [(topic, payload) for topic, payload in result["puts"]])
+        try:
+            return TaskOutput(result["output"], [(topic, payload) for topic, payload in result["puts"]])
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"{manifest.name} {manifest.version} gave a {type(result).__name__} from its runtime ({error!r})"
+            raise TaskOutputError(what) from error
 
     async def phase(
         self, files: Path, manifest: Manifest, phase: str, payload: Any, device: Mapping[str, Attribute]
     ) -> Any:
-        """Run one phase by itself, as fallback inference does, and return its result.
+        """Run one phase that a device handed over, as fallback inference does, and return its result.
 
         Raises:
+            PhasePlaceError: the phase is to run on devices only.
             VMError: as `run`.
         """
+        if manifest.phases.get(phase) not in _ON_CLOUD:
+            raise PhasePlaceError(manifest, phase)
         return await self._pool.call(files, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest))
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from walle.actors.node import telling
 from walle.device import Device, DeviceConfig, DeviceSummary
 
 
@@ -23,22 +24,25 @@ class DeviceActor:
 
     def __init__(self, configs: Sequence[DeviceConfig], driver: str, options: dict[str, Any]) -> None:
         self._configs = configs
-        module, _, function = driver.partition(":")
-        self._make_driver = getattr(importlib.import_module(module), function)
+        self._driver = driver
         self._options = options
         self._undo = contextlib.AsyncExitStack()
         self._devices: list[Device] = []
         self._drivers: list[Driver] = []
         self._playing: list[asyncio.Task[None]] = []
 
+    @telling
     async def open(self) -> int:
         """Start the devices and their drivers; return the process's id."""
+        module, _, function = self._driver.partition(":")
+        make_driver = getattr(importlib.import_module(module), function)
         for config in self._configs:
             self._devices.append(await self._undo.enter_async_context(Device(config)))
-        self._drivers = [self._make_driver(device, self._options) for device in self._devices]
+        self._drivers = [make_driver(device, self._options) for device in self._devices]
         self._playing = [asyncio.create_task(driver.run()) for driver in self._drivers]
         return os.getpid()
 
+    @telling
     async def stop(self) -> None:
         """Let the drivers come to an end, and everything that was produced reach the cloud."""
         for driver in self._drivers:
@@ -47,14 +51,16 @@ class DeviceActor:
         for device in self._devices:
             await device.settled()
 
+    @telling
     async def summaries(self) -> list[tuple[DeviceSummary, dict[str, Any]]]:
         """Return each device as it is, and its driver's counts. A driver that failed fails here."""
         for playing in self._playing:
             if playing.done():
-                playing.result()
+                playing.result()  # raises what a driver raised
         both = zip(self._devices, self._drivers, strict=True)
         return [(await device.summary(), driver.counts()) for device, driver in both]
 
+    @telling
     async def close(self) -> None:
         for playing in self._playing:
             playing.cancel()

@@ -4,7 +4,7 @@ from typing import Any
 
 from ray.actor import ActorHandle
 
-from walle.actors.node import NodeActor, Remote
+from walle.actors.node import NodeActor, Remote, telling
 from walle.cloud import CloudConfig, GatewayAddress, GatewayNode
 
 
@@ -13,6 +13,7 @@ class Gateway(NodeActor):
         super().__init__(config)
         self._node = GatewayNode(config)
 
+    @telling
     async def open(
         self, releases: ActorHandle[Any], monitor: ActorHandle[Any], inference: ActorHandle[Any]
     ) -> GatewayAddress:

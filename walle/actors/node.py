@@ -1,12 +1,77 @@
 """What every cloud actor is, a node in a process of its own; and the handle to it, which looks like the node."""
 
 import contextlib
+import dataclasses
+import functools
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
 
 from walle.cloud import CloudConfig
+from walle.errors import WalleError
+
+
+class NodeLostError(WalleError):
+    """A process that was asked does not live any more, or cannot be reached."""
+
+    def __init__(self, method: str, why: str) -> None:
+        super().__init__(f"the process asked for {method!r} is gone or cannot be reached: {why}")
+        self.method = method
+        self.why = why
+
+
+@dataclasses.dataclass(frozen=True)
+class Raised:
+    """An error on its way to another process, as a result.
+
+    Pickle makes an error anew from its message, which is not what most of ours take as arguments; and Ray gives the
+    caller an error of a class of its own. Here it is rebuilt as it was, without `__init__`.
+    """
+
+    kind: type[Exception]
+    args: tuple[Any, ...]
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: Exception) -> "Raised":
+        text = "".join(traceback.format_exception(error)).strip()
+        return cls(type(error), error.args, {**error.__dict__, "__notes__": [f"In the other process:\n{text}"]})
+
+    def error(self) -> Exception:
+        error = self.kind.__new__(self.kind, *self.args)
+        error.__dict__.update(self.fields)
+        return error
+
+
+def telling[**P, T](method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | Raised]]:
+    """Return an actor's method that gives what it raises as `Raised`; `ask` raises it."""
+
+    @functools.wraps(method)
+    async def told(*args: P.args, **kwargs: P.kwargs) -> T | Raised:
+        try:
+            return await method(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, whatever it is
+            return Raised.of(error)
+
+    return told
+
+
+async def ask(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
+    """Return what a `telling` method of an actor gives, or raise what it raised.
+
+    Raises:
+        NodeLostError: the actor's process ended.
+    """
+    try:
+        answer = await getattr(actor, method).remote(*args)
+    except ray.exceptions.RayActorError as error:
+        raise NodeLostError(str(args[0]) if method == "call" else method, str(error)) from error
+    if isinstance(answer, Raised):
+        raise answer.error()
+    return answer
 
 
 class NodeActor:
@@ -17,10 +82,12 @@ class NodeActor:
         self._undo = contextlib.AsyncExitStack()
         self._node: Any = None
 
+    @telling
     async def call(self, method: str, *args: Any) -> Any:
         """Return what `method` of the node gives."""
         return await getattr(self._node, method)(*args)
 
+    @telling
     async def close(self) -> None:
         await self._undo.aclose()
 
@@ -32,10 +99,6 @@ class Remote:
         self._actor = actor
 
     def __getattr__(self, method: str) -> Any:
-        async def call(*args: Any) -> Any:
-            try:
-                return await self._actor.call.remote(method, *args)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from None
-
-        return call
+        if method.startswith("_"):
+            raise AttributeError(method)  # what pickle and copy look for is no node's
+        return functools.partial(ask, self._actor, "call", method)

@@ -1,9 +1,11 @@
 """Builds a cloud and a fleet out of actors, on a local Ray or on a cluster that is there."""
 
 import asyncio
+import contextlib
 import dataclasses
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,23 +14,33 @@ import ray
 from walle.actors.device import DeviceActor
 from walle.actors.gateway import Gateway
 from walle.actors.inference import InferenceActor
-from walle.actors.node import Remote
+from walle.actors.node import NodeLostError, Remote, ask
 from walle.actors.release import ReleaseActor
 from walle.actors.rollback import RollbackActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
+from walle.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; nothing of ours lies in the object store
 _STOP_S = 15.0
 
 
 def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
-    """Join the cluster at `address`, or start a Ray on this machine. Actors import from `import_root` too."""
+    """Join the cluster at `address`, or start a Ray on this machine. Actors import from `import_root` too.
+
+    Raises:
+        ConfigError: no cluster is at `address`.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(import_root or ""), os.environ.get("PYTHONPATH")]))}
     common: dict[str, Any] = {"runtime_env": {"env_vars": environment}, "logging_level": "ERROR"}
     if address:
-        ray.init(address=address, log_to_driver=True, **common)
+        try:
+            ray.init(address=address, log_to_driver=True, **common)
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(f"no Ray cluster can be joined at {address!r}: {error}") from error
     else:
         ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=_OBJECT_STORE_BYTES, **common)
 
@@ -54,17 +66,23 @@ class ActorCloud:
 
     @classmethod
     async def start(cls, config: CloudConfig) -> Self:
+        """Make the actors and open their nodes; where one cannot, none is left.
+
+        Raises:
+            ConfigError, OSError: as `GatewayNode.open`.
+        """
         home = CloudHome(config.folder)
         await asyncio.to_thread(home.prepare, config.scenarios)
-        gateway = _spawn(Gateway, config)
-        releases = _spawn(ReleaseActor, config)
-        monitor = _spawn(RollbackActor, config)
-        inference = _spawn(InferenceActor, config)
-        await monitor.open.remote(releases)
-        await releases.open.remote(gateway, monitor)
-        await inference.open.remote(releases)
-        address = await gateway.open.remote(releases, monitor, inference)
-        actors = {"gateway": gateway, "inference": inference, "releases": releases, "monitor": monitor}
+        kinds = {"gateway": Gateway, "inference": InferenceActor, "releases": ReleaseActor, "monitor": RollbackActor}
+        actors = {name: _spawn(kind, config) for name, kind in kinds.items()}
+        gateway, inference, releases, monitor = actors.values()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(_end_in_turn, actors.values())
+            await ask(monitor, "open", releases)
+            await ask(releases, "open", gateway, monitor)
+            await ask(inference, "open", releases)
+            address = await ask(gateway, "open", releases, monitor, inference)
+            undo.pop_all()
         return cls(home, address, actors)
 
     @property
@@ -73,41 +91,88 @@ class ActorCloud:
 
     async def close(self) -> None:
         """Close the nodes, the gateway first, and end their processes."""
-        for actor in self.actors.values():
-            await _end(actor)
+        await _end_in_turn(self.actors.values())
 
 
 class Fleet:
-    """Devices in actors, `per_actor` of them in each. `driver` and `options` as for `DeviceActor`."""
+    """Devices in actors, `per_actor` of them in each. `driver` and `options` as for `DeviceActor`.
+
+    A process that dies is replaced by another when the fleet is next asked anything: its devices go on from their
+    folders, as after a crash, with new drivers. One whose successor dies at once as well is given up.
+    """
 
     def __init__(
         self, configs: Sequence[DeviceConfig], *, per_actor: int, driver: str, options: dict[str, Any]
     ) -> None:
-        groups = [configs[start : start + per_actor] for start in range(0, len(configs), per_actor)]
-        self.actors: list[Any] = [_spawn(DeviceActor, group, driver, options) for group in groups]
+        self.replaced = 0  # processes that died
+        self._groups = [configs[start : start + per_actor] for start in range(0, len(configs), per_actor)]
+        self._play = driver, options
+        self._replacing = asyncio.Lock()
+        self._is_closed = False
+        self.actors: list[Any] = [_spawn(DeviceActor, group, *self._play) for group in self._groups]
 
     async def open(self) -> list[int]:
         """Start every device; return the ids of their processes."""
-        return list(await asyncio.gather(*(actor.open.remote() for actor in self.actors)))
+        return list(await asyncio.gather(*(ask(actor, "open") for actor in self.actors)))
 
     async def stop(self) -> None:
-        """Let every driver end and everything that was produced reach the cloud."""
-        await asyncio.gather(*(actor.stop.remote() for actor in self.actors))
+        """Let every driver end and everything that was produced reach the cloud.
+
+        Raises:
+            NodeLostError: a process died, and so did its successor.
+        """
+        await self._ask_all("stop")
 
     async def summaries(self) -> list[tuple[DeviceSummary, dict[str, Any]]]:
-        groups: list[Any] = await asyncio.gather(*(actor.summaries.remote() for actor in self.actors))
-        return [summary for group in groups for summary in group]
+        """Return each device as it is, and its driver's counts.
+
+        Raises:
+            NodeLostError: as `stop`; and what a driver raised.
+        """
+        return [summary for group in await self._ask_all("summaries") for summary in group]
 
     async def close(self) -> None:
+        """Close the devices and end their processes."""
+        self._is_closed = True
         await asyncio.gather(*(_end(actor) for actor in self.actors))
+
+    async def _ask_all(self, method: str) -> list[Any]:
+        return list(await asyncio.gather(*(self._ask(number, method) for number in range(len(self.actors)))))
+
+    async def _ask(self, number: int, method: str) -> Any:
+        actor = self.actors[number]
+        try:
+            return await ask(actor, method)
+        except NodeLostError as error:
+            async with self._replacing:
+                if self._is_closed:
+                    raise
+                if self.actors[number] is actor:  # nobody has replaced it meanwhile
+                    _log.warning("%s; another takes over its %d devices", error, len(self._groups[number]))
+                    await self._replace(number)
+            return await ask(self.actors[number], method)
+
+    async def _replace(self, number: int) -> None:
+        actor = self.actors[number] = _spawn(DeviceActor, self._groups[number], *self._play)
+        await ask(actor, "open")
+        self.replaced += 1
+
+
+async def _end_in_turn(actors: Iterable[Any]) -> None:
+    """End one actor after the other; where this is cancelled, it ends the others' processes all the same."""
+    async with contextlib.AsyncExitStack() as undo:
+        for actor in reversed(list(actors)):
+            undo.push_async_callback(_end, actor)
 
 
 async def _end(actor: Any) -> None:
     """Close what an actor holds, then end its process; one that does not answer is ended all the same."""
     try:
         async with asyncio.timeout(_STOP_S):
-            await actor.close.remote()
-    except (TimeoutError, ray.exceptions.RayError):
-        pass
+            await ask(actor, "close")
+    except NodeLostError:
+        pass  # what was to be
+    except Exception as error:  # noqa: BLE001 - it ends, whatever it says
+        _log.warning("an actor did not close well: %r", error)
     finally:
         ray.kill(actor)

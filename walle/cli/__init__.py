@@ -6,7 +6,7 @@ import sys
 import typer
 
 from walle.cli.output import fail
-from walle.errors import WalleError
+from walle.errors import ConfigError, WalleError
 
 app = typer.Typer(
     name="walle",
@@ -34,3 +34,7 @@ def main() -> None:
         if error.name and not error.name.startswith("walle"):
             sys.exit(fail(WalleError(f"this command needs {error.name}; install it with: pip install 'walle[cloud]'")))
         raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.exit(fail(ConfigError(f"{error.filename}: {error.strerror}")))

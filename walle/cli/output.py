@@ -1,8 +1,9 @@
-"""How commands speak: tables for people, one JSON document for programs, errors on standard error."""
+"""How commands speak: tables for people, JSON for programs, progress and errors on standard error."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 console = Console()
+progress_console = Console(stderr=True)  # standard output holds results only
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each change.")]
 
 
 def emit(value: Any, *, as_json: bool, text: str | None = None) -> None:
@@ -19,7 +22,12 @@ def emit(value: Any, *, as_json: bool, text: str | None = None) -> None:
     if as_json:
         print(json.dumps(value, indent=1, default=str))
     elif text is not None:
-        console.print(text, highlight=False)
+        console.print(text, highlight=False, soft_wrap=True)
+
+
+def emit_line(value: Any) -> None:
+    """Print `value` as one line of JSON, now: for commands that go on."""
+    print(json.dumps(value, default=str), flush=True)
 
 
 def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = "") -> None:
@@ -33,6 +41,16 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = 
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     console.print(table if rows else "[dim]nothing to show[/]")
+
+
+@contextlib.contextmanager
+def working(what: str, *, as_json: bool) -> Iterator[None]:
+    """Show that the block is at work, on a terminal; elsewhere say nothing."""
+    if as_json or not progress_console.is_terminal:
+        yield
+        return
+    with progress_console.status(what):
+        yield
 
 
 def fail(error: BaseException) -> int:

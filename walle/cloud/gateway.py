@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import importlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 
@@ -15,8 +16,7 @@ from starlette.types import ASGIApp
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import Inference, Judged, Monitor
-from walle.deploy.access import Role
-from walle.deploy.api import AccessError, device_router, install_error_handlers, release_router, watch_router
+from walle.deploy.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
 from walle.deploy.files import cdn_app
 from walle.deploy.git_http import git_app
 from walle.deploy.policy import Policy
@@ -26,7 +26,10 @@ from walle.errors import ConfigError
 from walle.pipeline.ingest import Ingest, pump
 from walle.pipeline.tunnel_server import Received, TunnelServer
 
+_log = logging.getLogger(__name__)
+
 _DELAYS_KEPT = 50_000
+_FAREWELL_S = 3.0  # for requests under way, and for uploads that have arrived, when the gateway closes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,10 @@ class GatewayAddress:
 
 @dataclasses.dataclass(frozen=True)
 class GatewayStats:
-    """`received` uploads are durable; `delays_ms` are from the device's clock at the event to receipt, the latest."""
+    """`received` uploads are durable, `connections` of devices were made since the gateway was opened.
+
+    `delays_ms` are from the event, by the device's clock, to receipt; of the latest uploads.
+    """
 
     received: int
     connections: int
@@ -68,6 +74,7 @@ class GatewayNode:
             OSError: a port is taken.
         """
         config = self._config
+        app = WallePush(self._app(releases, monitor), self._answerer)
         async with contextlib.AsyncExitStack() as undo:
             self._ingest = await undo.enter_async_context(Ingest(self._home.uploads_db))
             authority = self._home.authority(config.tunnel_names)
@@ -81,42 +88,42 @@ class GatewayNode:
             )
             await self._tunnel.start()
             pumping = asyncio.create_task(pump(self._tunnel, self._ingest, consumer=self._note_delays))
+            pumping.add_done_callback(_say_why)
             undo.push_async_callback(self._drain, pumping)
-            app = WallePush(self._app(releases, monitor), self._answerer)
             url = await undo.enter_async_context(_serving(app, config.host, config.http_port))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
 
     async def close(self) -> None:
-        """Stop serving; uploads that have arrived are stored and acknowledged first."""
+        """Stop serving; uploads that have arrived are stored first, if the disk takes them.
+
+        What was not acknowledged the devices send again.
+        """
         await self._undo.aclose()
 
     async def _drain(self, pumping: asyncio.Task[None]) -> None:
-        await self._tunnel.close()
-        await pumping
+        try:
+            await self._tunnel.close()
+            await asyncio.wait([pumping], timeout=_FAREWELL_S)
+        finally:
+            pumping.cancel()
+            await asyncio.gather(pumping, return_exceptions=True)
 
     def _app(self, releases: Judged, monitor: Monitor) -> FastAPI:
         app = FastAPI(title="Walle", description="Releases, task repositories and devices of a Walle cloud.")
         install_error_handlers(app)
-        app.include_router(release_router(releases, monitor, self._authorize))
+        access = self._home.access
+        app.include_router(release_router(releases, monitor, authorize_by(access)))
         app.include_router(device_router(monitor))
         app.include_router(watch_router(releases, monitor, self._answerer))
         app.mount("/cdn", cdn_app(self._home.files))
-        app.mount("/git", git_app(self._home.repos, self._home.access))
+        app.mount("/git", git_app(self._home.repos, access))
         if self._config.business_app:
             app.mount("/", _load_app(self._config.business_app))
         return app
 
     async def _lets_in(self, _device_id: str, token: str) -> bool:
         return self._home.lets_in(token)
-
-    async def _authorize(self, authorization: str, scenario: str) -> str:
-        identity = self._home.access.identify_header(authorization)
-        if identity is None:
-            raise AccessError(401, "give a token: Authorization: Bearer TOKEN")
-        if identity.role(scenario) < Role.RELEASE:
-            raise AccessError(403, f"{identity.name} may not release in {scenario}; it takes the role release")
-        return identity.name
 
     async def _note_delays(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
@@ -137,8 +144,13 @@ class GatewayNode:
         return GatewayStats(await self._ingest.count(), counts.connections, tuple(self._delays_ms))
 
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
-        """Return stored uploads of a topic, with their positions, in the order of their receipt, from past `after` on."""
+        """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""
         return await self._ingest.query(topic=topic, after=after, limit=limit)
+
+
+def _say_why(pumping: asyncio.Task[None]) -> None:
+    if not pumping.cancelled() and (error := pumping.exception()) is not None:
+        _log.critical("uploads are not stored any more: %s; mend the file, then start the cloud again", error)
 
 
 class _Server(uvicorn.Server):
@@ -153,7 +165,16 @@ class _Server(uvicorn.Server):
 async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app` within the block; give the base URL."""
     listener = socket.create_server((host, port), backlog=2048)
-    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none"))
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events end by themselves never
+        )
+    )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells its start by a flag only
@@ -172,6 +193,9 @@ def _load_app(spec: str) -> ASGIApp:
     module_name, _, function = spec.partition(":")
     try:
         app: ASGIApp = getattr(importlib.import_module(module_name), function)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {error}") from error
+    except Exception as error:  # somebody else's code may raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {what}") from error
+    if not callable(app):
+        raise ConfigError(f"business app {spec!r} is no ASGI app: the factory gave a {type(app).__name__}")
     return app

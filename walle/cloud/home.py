@@ -91,6 +91,11 @@ class CloudHome:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Write a token for its owner's eyes only; it is there whole or not at all, since an empty one would let all in."""
+    staging = path.with_name(f".{path.name}.staging")
+    handle = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    staging.replace(path)

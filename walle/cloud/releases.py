@@ -40,11 +40,10 @@ async def release_node(config: CloudConfig, gateway: Gateway, monitor: Monitor) 
 
     sign = home.release_signer.sign_directive
     world = World(read_task, build, put, simulate, gateway.publish, gateway.recent_devices, sign, monitor)
-    async with Journal(home.releases_db) as journal:
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(simulator.close)
+        journal = await undo.enter_async_context(Journal(home.releases_db))
         service = ReleaseService(journal, world, SystemClock(), cdn_url=CDN_URL)
-        try:
-            await service.open()
-            yield service
-        finally:
-            await service.close()
-            await simulator.close()
+        undo.push_async_callback(service.close)
+        await service.open()
+        yield service

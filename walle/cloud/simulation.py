@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from walle import plain
 from walle.deploy.bundle import Bundle, unpack
 from walle.deploy.release_service import SimulationResult
 from walle.errors import VMError
@@ -25,6 +26,7 @@ DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
     {"id": "simulated-low", "os": "android", "performance": "low"},
     {"id": "simulated-high", "os": "ios", "performance": "high"},
 )
+_ENOUGH_FAILURES = 10  # a version that overruns its deadline at every event must come to an end all the same
 
 
 class Simulator:
@@ -39,7 +41,8 @@ class Simulator:
     ) -> SimulationResult:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device.
 
-        A version that does not load fails, and so does one any of whose runs fails. Without events it passes by loading.
+        A version that does not load fails, and so does one any of whose runs fails; it is not played on after ten
+        failures. Without events it passes by loading.
         """
         with tempfile.TemporaryDirectory(prefix="walle-simulation-") as folder:
             files = Path(folder) / "task"
@@ -52,25 +55,30 @@ class Simulator:
                 return SimulationResult(ok=True, runs=0, failures=0)
             log = Path(folder) / "events.jsonl"
             log.write_bytes(events)
-            runs = failures = 0
-            first_error = ""
+            runs = 0
+            errors: list[str] = []
             for number, kind in enumerate(kinds):
-                errors: list[str] = []
-                runs += await self._play(bundle, files, log, Path(folder) / f"features-{number}.db", kind, errors)
-                failures += len(errors)
-                first_error = first_error or (errors[0] if errors else "")
+                database = Path(folder) / f"features-{number}.db"
+                runs += await self._play(bundle, files, EventLog(log), database, kind, errors)
             if runs == 0:
-                sequence = " → ".join(bundle.manifest.sequence)
-                return SimulationResult(False, 0, 1, f"no simulated event met the trigger condition {sequence}")
-            return SimulationResult(failures == 0, runs, failures, first_error)
+                return SimulationResult(False, 0, 1, _why_none(bundle, log))
+            return SimulationResult(not errors, runs, len(errors), errors[0] if errors else "")
 
     async def _play(
-        self, bundle: Bundle, files: Path, log: Path, database: Path, kind: Mapping[str, Attribute], errors: list[str]
+        self,
+        bundle: Bundle,
+        files: Path,
+        log: EventLog,
+        database: Path,
+        kind: Mapping[str, Attribute],
+        errors: list[str],
     ) -> int:
+        """Return how many runs the events trigger on a kind of device; what fails goes to `errors`."""
         manifest = bundle.manifest
 
         async def escalate(phase: str, payload: Any) -> Any:
-            return await self._cloud.phase(files, manifest, phase, payload, kind)
+            crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which takes plain data only
+            return plain.decode(plain.encode(await self._cloud.phase(files, manifest, phase, crossed, kind)))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
             host: Host = {"escalate": escalate, "store.query": functools.partial(_query, store)}
@@ -83,7 +91,9 @@ class Simulator:
         async with FeatureStore(database) as store:
             engine = StreamEngine(store, run, on_outcome=note)
             engine.add_task(manifest.name, manifest.sequence)
-            for position, event in EventLog(log):
+            for position, event in log:
+                if len(errors) >= _ENOUGH_FAILURES:
+                    break
                 await engine.on_event(event, position)
             return engine.counts.triggers
 
@@ -93,4 +103,15 @@ class Simulator:
 
 
 async def _query(store: FeatureStore, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
-    return [feature.payload for feature in await store.query(topic, since_ms, limit)]
+    return [plain.decode(feature.payload) for feature in await store.query(topic, since_ms, limit)]
+
+
+def _why_none(bundle: Bundle, path: Path) -> str:
+    """Say why no event of a log triggered anything."""
+    log = EventLog(path)
+    events = sum(1 for _ in log)
+    what = f"none of {events} simulated events met the trigger condition {' → '.join(bundle.manifest.sequence)}"
+    if log.reports:
+        first = log.reports[0]
+        what += f"; {sum(log.skipped.values())} lines were skipped, the first is line {first.line}: {first.reason}"
+    return what

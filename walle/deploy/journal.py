@@ -79,6 +79,7 @@ class Journal:
 
     async def open(self) -> Self:
         with self._named():
+            await asyncio.to_thread(self._probe)
             db = await aiosqlite.connect(self.path, isolation_level=None)
             try:
                 await db.execute("PRAGMA journal_mode = WAL")
@@ -237,6 +238,10 @@ class Journal:
                 if db.in_transaction:  # some errors, a full disk for one, have rolled back by themselves
                     await db.execute("ROLLBACK")
                 raise
+
+    def _probe(self) -> None:
+        """Raise where the file cannot be opened: aiosqlite would, but leave a thread behind that outlives its loop."""
+        sqlite3.connect(self.path).close()
 
     async def _read(self, sql: str, *values: object) -> list[Any]:
         with self._named():

@@ -370,7 +370,7 @@ class _Connection(asyncio.Protocol):
         server.counts.bytes_in += len(data)
         if self._is_closed:
             return
-        if self._writable.is_set():
+        if self._state is _State.OPEN and self._writable.is_set():  # a stranger wins no time by a byte now and then
             self._since_s = server.clock.monotonic()
         self._decoder.add(data)
         self._take()
@@ -505,6 +505,7 @@ class _Connection(asyncio.Protocol):
         self.device_id, self.epoch = hello.device_id, hello.epoch
         self._acked, self._due = acked, acked + 1
         self._state = _State.OPEN
+        self._since_s = self._server.clock.monotonic()
         self._decoder.max_body_bytes = MAX_BODY_BYTES
         self._server.admit(self)
         self._write(protocol.Welcome(acked, self._server.limits.window))

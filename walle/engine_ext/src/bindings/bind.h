@@ -7,6 +7,9 @@
 namespace walle {
 
 void bind_errors(pybind11::module_& module);
+void bind_ndarray(pybind11::module_& module);
+void bind_operators(pybind11::module_& module);
+void bind_session(pybind11::module_& module);
 void bind_tensor(pybind11::module_& module);
 void bind_vm(pybind11::module_& module);
 

@@ -68,13 +68,8 @@ Tensor tensor_from_buffer(py::handle object) {
 }
 
 void bind_tensor(py::module_& module) {
-  py::class_<Tensor>(module, "Tensor", py::buffer_protocol())
-      .def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
-      .def_property_readonly("shape", [](const Tensor& t) { return py::tuple(py::cast(t.shape())); })
-      .def_property_readonly("strides", [](const Tensor& t) { return py::tuple(py::cast(t.strides())); }, "in elements")
-      .def_property_readonly("dtype", [](const Tensor& t) { return std::string(dtype_name(t.dtype())); })
-      .def_property_readonly("ndim", &Tensor::ndim)
-      .def_property_readonly("size", &Tensor::size)
+  auto ndarray = py::class_<Tensor>(module, "ndarray", py::buffer_protocol());
+  ndarray.def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
       .def_property_readonly("address", [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
       .def_buffer([](Tensor& t) {
         const auto item = static_cast<py::ssize_t>(item_size(t.dtype()));

@@ -44,9 +44,7 @@ bool take_array(PyObject* object, Tensor& tensor) {
     tensor = handle.cast<Tensor&>();
   } else if (PyObject_CheckBuffer(object)) {
     try {
-      // A face over a Tensor, such as walle.np.ndarray, shows it here, so that engine memory is known as such.
-      const py::object inner = py::getattr(handle, "__walle_tensor__", py::none());
-      tensor = py::isinstance<Tensor>(inner) ? inner.cast<Tensor&>() : tensor_from_buffer(handle);
+      tensor = tensor_from_buffer(handle);
     } catch (py::error_already_set& error) {
       error.restore();
       return false;

@@ -5,5 +5,8 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   module.doc() = "The compute container's native core (§4).";
   walle::bind_errors(module);
   walle::bind_tensor(module);
+  walle::bind_ndarray(module);
+  walle::bind_operators(module);
+  walle::bind_session(module);
   walle::bind_vm(module);
 }

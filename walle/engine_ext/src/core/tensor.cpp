@@ -37,12 +37,15 @@ Storage::~Storage() {
 
 std::int64_t element_count(const Dims& shape) {
   std::int64_t count = 1;
+  bool empty = false;
   for (const auto dim : shape) {
     if (dim < 0) throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has a negative dimension");
-    if (__builtin_mul_overflow(count, dim, &count))
+    if (dim == 0)
+      empty = true;  // the other dimensions must be countable all the same: strides are made of them
+    else if (__builtin_mul_overflow(count, dim, &count))
       throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has more elements than 63 bits count");
   }
-  return count;
+  return empty ? 0 : count;
 }
 
 Dims contiguous_strides(const Dims& shape) {

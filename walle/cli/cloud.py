@@ -1,0 +1,207 @@
+"""`walle cloud up`: a cloud that runs until it is told to stop."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from walle.cli.join import JOIN_FILE, Join
+from walle.cli.output import JsonLinesFlag, emit, emit_line, working
+from walle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from walle.cloud import CloudConfig, CloudHome, GatewayAddress
+
+DEFAULT_HTTP_PORT = 8470
+DEFAULT_TUNNEL_PORT = 8471
+
+
+class CloudBusyError(ConfigError):
+    """The folder or a port is in use."""
+
+
+def up(
+    folder: Annotated[Path, typer.Argument(help="Where the cloud keeps everything; made if it is not there.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
+    http_port: Annotated[
+        int, typer.Option(help="Port of HTTP; 0: chosen by the system.", min=0, max=65535)
+    ] = DEFAULT_HTTP_PORT,
+    tunnel_port: Annotated[
+        int, typer.Option(help="Port of the tunnel; 0: chosen by the system.", min=0, max=65535)
+    ] = DEFAULT_TUNNEL_PORT,
+    name: Annotated[
+        list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
+    ] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="Task repository to make; once for each.")] = None,
+    business_app: Annotated[
+        str, typer.Option(help="Factory of your own ASGI app, package.module:function, served with the push answer.")
+    ] = "",
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run gateway, releases, monitor and inference as Ray actors.")
+    ] = False,
+    address: Annotated[
+        str, typer.Option(help="With --ray: the cluster to join; a local Ray is started if empty.")
+    ] = "",
+    as_json: JsonLinesFlag = False,
+) -> None:
+    """Run a cloud until Ctrl-C. What a device needs to join is written to FOLDER/join.json, for its owner only."""
+    if address and not ray:
+        raise typer.BadParameter("names a Ray cluster; add --ray", param_hint="--address")
+    names = tuple(name or ())
+    if not names and _is_unspecified(host):
+        raise typer.BadParameter(
+            f"with --host {host}, say what devices call this host, such as --name cloud.example", param_hint="--name"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with _only_one(folder):
+        from walle.cloud import CloudConfig
+
+        config = CloudConfig(
+            folder.resolve(),
+            host,
+            http_port,
+            tunnel_port,
+            tunnel_names=names or (host,),
+            scenarios=tuple(scenario or ()),
+            business_app=business_app,
+        )
+        try:
+            asyncio.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
+        except asyncio.CancelledError:  # a signal before it was up
+            raise typer.Exit(130) from None
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; the system lets go of it however the process ends."""
+    lock = os.open(folder / "cloud.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CloudBusyError(
+                f"{folder}: another cloud runs on this folder; stop it, or name another folder"
+            ) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> None:
+    starting = asyncio.current_task()
+    assert starting is not None
+    _on_signals(starting.cancel)
+    stopping = asyncio.Event()
+    running = _ray_cloud(config, ray_address) if ray else _cloud(config)
+    async with contextlib.AsyncExitStack() as undo:
+        with working("starting the cloud", as_json=as_json):
+            try:
+                home, address = await undo.enter_async_context(running)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                    raise
+                raise CloudBusyError(
+                    f"cannot listen on {config.host}, ports {config.http_port} and {config.tunnel_port}"
+                    f" ({error.strerror}); choose others with --http-port and --tunnel-port,"
+                    " or 0 to let the system choose"
+                ) from error
+        _on_signals(stopping.set)  # again, because Ray takes SIGTERM for itself
+        _announce(config, home, address, as_json=as_json)
+        await stopping.wait()
+        with working("stopping the cloud", as_json=as_json):
+            await undo.aclose()
+    if as_json:
+        emit_line({"stopped": True})
+
+
+def _on_signals(action: Callable[[], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, action)
+
+
+@contextlib.asynccontextmanager
+async def _cloud(config: "CloudConfig") -> AsyncIterator[tuple["CloudHome", "GatewayAddress"]]:
+    from walle.cloud import Cloud
+
+    async with Cloud(config) as cloud:
+        yield cloud.home, cloud.address
+
+
+@contextlib.asynccontextmanager
+async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[tuple["CloudHome", "GatewayAddress"]]:
+    from walle.actors.wiring import ActorCloud, start_ray, stop_ray
+
+    await asyncio.to_thread(start_ray, address, import_root=Path.cwd())
+    try:
+        cloud = await ActorCloud.start(config)
+        try:
+            yield cloud.home, cloud.address
+        finally:
+            await cloud.close()
+    finally:
+        stop_ray()
+
+
+def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress", *, as_json: bool) -> None:
+    """Write join.json, and say where everything is."""
+    reached_at = config.tunnel_names[0]
+    port = address.url.rpartition(":")[2]
+    bracketed = f"[{reached_at}]" if ":" in reached_at else reached_at
+    join = Join(
+        f"http://{bracketed}:{port}",
+        reached_at,
+        address.tunnel_port,
+        address.ca_pem,
+        home.device_token,
+        home.trusted_keys.to_json(),
+    )
+    path = config.folder / JOIN_FILE
+    join.save(path)
+    said: dict[str, Any] = {
+        "url": join.url,
+        "tunnel": f"{bracketed}:{address.tunnel_port}",
+        "scenarios": home.repos.scenarios(),
+        "admin_token_file": str(config.folder / "admin.token"),
+        "join_file": str(path),
+        "pid": os.getpid(),
+    }
+    if as_json:
+        emit_line(said)
+        return
+    git = [f"{join.url}/git/{scenario}.git" for scenario in said["scenarios"]]
+    lines = [
+        f"[green]the cloud is up[/]: {join.url} (dashboard; the API is at /docs), tunnel {said['tunnel']}",
+        *(f"task repository: {one}" for one in git),
+        f"admin token: in {escape(said['admin_token_file'])}",
+        f"a device joins with: walle device run DEVICE_FOLDER --join {escape(str(path))}",
+        "Ctrl-C stops it",
+    ]
+    for line in lines:
+        emit(said, as_json=False, text=line)
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Run a cloud.", no_args_is_help=True)
+
+    @group.callback()
+    def cloud() -> None:
+        """Run a cloud."""
+
+    group.command(epilog="Example: walle cloud up shop-cloud --scenario shop")(up)
+    app.add_typer(group, name="cloud")

@@ -1,0 +1,147 @@
+"""`walle device run`: a device on real hardware."""
+
+import asyncio
+import secrets
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from walle.cli.join import Join
+from walle.cli.output import JsonLinesFlag
+from walle.cli.whole_file import write_whole
+from walle.errors import ConfigError
+
+ID_FILE = "device.id"
+
+
+class DeviceIdError(ConfigError):
+    """The folder belongs to another device. `folder` names it, `known` is the device."""
+
+    def __init__(self, folder: Path, known: str, asked: str) -> None:
+        super().__init__(f"{folder} is the device {known!r}, not {asked!r}; leave out --id, or name another folder")
+        self.folder = folder
+        self.known = known
+
+
+def parse_attribute(text: str) -> tuple[str, str | int | float | bool]:
+    """Return the name and value of `name=value`; a value is true, false, a number, or else text.
+
+    Raises:
+        typer.BadParameter: there is no name.
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="--attribute")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+def device_id_of(folder: Path, asked: str) -> str:
+    """Return the id of the device that lives in `folder`: as it was, as asked, or made up once.
+
+    Raises:
+        DeviceIdError: another one lives there.
+    """
+    path = folder / ID_FILE
+    try:
+        known = path.read_text().strip()
+    except FileNotFoundError:
+        known = ""
+    if known and asked and known != asked:
+        raise DeviceIdError(folder, known, asked)
+    if not known:
+        known = asked or f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        write_whole(path, known + "\n")
+    return known
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(help="Where the device keeps everything; made if it is not there.")],
+    join: Annotated[Path, typer.Option(help="The join.json of the cloud: addresses, keys and the device token.")],
+    id_: Annotated[str, typer.Option("--id", help="The device's id; made up at the first run if not given.")] = "",
+    app_version: Annotated[str, typer.Option(help="Version of the app that the device runs in.")] = "1.0",
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="name=value, once for each; for targeting and tasks.")
+    ] = None,
+    events: Annotated[
+        str, typer.Option(help="An event log to play, or - for JSON lines on standard input; none: only tasks.")
+    ] = "",
+    mapping: Annotated[Path | None, typer.Option(help="Which of the log's columns are which (a TOML file).")] = None,
+    stream: Annotated[list[str] | None, typer.Option(help="Play only this stream of the log; once for each.")] = None,
+    speed: Annotated[float, typer.Option(help="Times real time; 0: as fast as it goes.", min=0)] = 0.0,
+    wait_for_task: Annotated[
+        bool, typer.Option("--wait-for-task", help="Play no event before a task is there.")
+    ] = False,
+    checkin_s: Annotated[float, typer.Option(help="Seconds between two requests to the cloud.", min=0.05)] = 30.0,
+    report_s: Annotated[float, typer.Option(help="Seconds between two reports of outcomes.", min=0.05)] = 10.0,
+    status_s: Annotated[float, typer.Option(help="Seconds between two looks at the status.", min=0.05)] = 1.0,
+    as_json: JsonLinesFlag = False,
+) -> None:
+    """Run a device: it asks the cloud for tasks, runs them on the user's events, and sends what they give.
+
+    It ends when the events are played and everything has reached the cloud; without events, at Ctrl-C. After a crash
+    the same command goes on where the device was: nothing is lost, and nothing is counted twice.
+    """
+    if mapping is not None and events in ("", "-"):
+        raise typer.BadParameter("says how to read a log; name the log with --events FILE", param_hint="--mapping")
+    if stream and events in ("", "-"):
+        raise typer.BadParameter(
+            "chooses among the streams of a log; name it with --events FILE", param_hint="--stream"
+        )
+    attributes = dict(map(parse_attribute, attribute or []))
+    joined = Join.load(join)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    from walle.cli.device_program import DeviceProgram, LogSource, StandardInput
+    from walle.device import DeviceConfig
+
+    config = DeviceConfig(
+        device_id_of(folder, id_),
+        folder,
+        app_version,
+        attributes,
+        joined.url,
+        joined.tunnel_host,
+        joined.tunnel_port,
+        joined.ca_pem,
+        joined.token,
+        joined.trusted_keys,
+        report_interval_s=report_s,
+    )
+    source: LogSource | StandardInput | None = None
+    if events == "-":
+        source = StandardInput()
+    elif events:
+        source = LogSource(Path(events), mapping, tuple(stream or ()))
+    program = DeviceProgram(
+        config,
+        source,
+        speed=speed,
+        wait_for_task=wait_for_task,
+        checkin_s=checkin_s,
+        status_s=status_s,
+        as_json=as_json,
+    )
+    if not asyncio.run(program.run()):
+        raise typer.Exit(130)
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True)
+
+    @group.callback()
+    def device() -> None:
+        """Run a device."""
+
+    group.command(
+        epilog="Example: walle device run kiosk-1 --join join.json --attribute os=linux --events today.jsonl"
+    )(run)
+    app.add_typer(group, name="device")

@@ -1,0 +1,351 @@
+"""What `walle device run` runs: a `Device`, the requests of its app, its user's events, and its status.
+
+The events of a file have positions, so that a device that was killed goes on where it was. Positions of one device grow
+for ever: each new file begins where the one before ended, and `source.json` in the device's folder says where.
+"""
+
+import abc
+import asyncio
+import contextlib
+import enum
+import json
+import random
+import signal
+import statistics
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.markup import escape
+from rich.status import Status
+
+from walle.cli.output import emit, emit_line, progress_console
+from walle.cli.whole_file import write_whole
+from walle.device import Device, DeviceConfig, DeviceSummary
+from walle.pipeline.event_log import EventLog
+from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
+
+SOURCE_FILE = "source.json"
+_SETTLE_RETRY_S = 1.0
+_LINES_AHEAD = 256
+_POLL_S = 0.1
+_MAX_REPORTS = 100
+
+
+class _State(enum.StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING_FOR_TASK = "waiting for a task"
+    PLAYING = "playing"
+    SETTLING = "waiting for the cloud"
+    DONE = "done"
+    STOPPED = "stopped"
+
+
+class Source(abc.ABC):
+    """Where events come from: `name` tells one from another, `replayable` ones give the same places each time."""
+
+    replayable: bool
+    name: list[str]
+
+    def __init__(self) -> None:
+        self._skipped = 0
+        self._reports: list[str] = []
+
+    def skip(self, why: str) -> None:
+        """Count an event that the device did not take."""
+        self._skipped += 1
+        if len(self._reports) < _MAX_REPORTS:
+            self._reports.append(why)
+
+    @property
+    def skipped(self) -> int:
+        return self._skipped
+
+    @property
+    def reports(self) -> list[str]:
+        """Why the first ones were skipped."""
+        return self._reports
+
+    @abc.abstractmethod
+    def events(self, start: int) -> AsyncIterator[tuple[int | None, Event]]:
+        """Give (place in the source, event) from place `start` on; None where it cannot be read again."""
+
+
+class LogSource(Source):
+    """The events of a log file.
+
+    Raises:
+        EventLogError, MappingError: it cannot be read.
+    """
+
+    replayable = True
+
+    def __init__(self, path: Path, mapping: Path | None, streams: tuple[str, ...]) -> None:
+        super().__init__()
+        self._log = EventLog(path, mapping, streams=streams or None)
+        self.name = [str(path.resolve()), str(mapping.resolve()) if mapping else "", *streams]
+
+    @property
+    def skipped(self) -> int:
+        return self._skipped + sum(self._log.skipped.values())
+
+    @property
+    def reports(self) -> list[str]:
+        return [*(f"line {one.line}: {one.fault}: {one.reason}" for one in self._log.reports), *self._reports]
+
+    async def events(self, start: int) -> AsyncIterator[tuple[int | None, Event]]:
+        for record in self._log.records(start):
+            yield record.position, record.event
+
+
+class StandardInput(Source):
+    """JSON lines of `Event` on standard input, taken as they come."""
+
+    replayable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = ["-"]
+
+    async def events(self, start: int) -> AsyncIterator[tuple[int | None, Event]]:  # noqa: ARG002 - cannot go back
+        loop = asyncio.get_running_loop()
+        lines: asyncio.Queue[bytes] = asyncio.Queue(_LINES_AHEAD)
+        # A daemon thread, since nothing can wake a thread that reads a terminal or a pipe.
+        threading.Thread(target=_read_lines, args=(loop, lines), name="walle-stdin", daemon=True).start()
+        number = 0
+        while line := await lines.get():
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                if len(line) > MAX_EVENT_BYTES:
+                    raise EventError("event", f"more than {MAX_EVENT_BYTES} bytes")  # noqa: TRY301 - as a wrong field
+                event = Event.from_dict(json.loads(line))
+            except (ValueError, RecursionError, EventError) as error:
+                self.skip(f"line {number}: {error}")
+                continue
+            yield None, event
+
+
+def _read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[bytes]) -> None:
+    """Hand over each line, cut where it is enormous, and b"" at the end. The bounded queue holds the writer back."""
+    with open(sys.stdin.fileno(), "rb", closefd=False) as file:
+        while True:
+            line = file.readline(MAX_EVENT_BYTES + 1)
+            rest = line
+            while len(rest) > MAX_EVENT_BYTES and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_EVENT_BYTES + 1)
+            put = lines.put(line)
+            try:
+                asyncio.run_coroutine_threadsafe(put, loop).result()
+            except (RuntimeError, asyncio.CancelledError):  # the loop is closed: nobody wants more
+                put.close()
+                return
+            if not line:
+                return
+
+
+class _Pace:
+    """Gives events at `speed` times the pace at which they happened; 0: at once."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self._first: tuple[float, int] | None = None
+
+    async def wait_for(self, event: Event) -> None:
+        if not self._speed:
+            return
+        now_s = asyncio.get_running_loop().time()
+        self._first = self._first or (now_s, event.ts_ms)
+        due_s = self._first[0] + (event.ts_ms - self._first[1]) / 1000 / self._speed
+        await asyncio.sleep(due_s - now_s)
+
+
+class DeviceProgram:
+    """One run of a device, with what a person sees of it.
+
+    `speed` is times real time, 0 as fast as it goes. Requests to the cloud come every `checkin_s`, give or take a
+    fifth.
+    """
+
+    def __init__(
+        self,
+        config: DeviceConfig,
+        source: Source | None,
+        *,
+        speed: float,
+        wait_for_task: bool,
+        checkin_s: float,
+        status_s: float,
+        as_json: bool,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._speed = speed
+        self._wait_for_task = wait_for_task
+        self._checkin_s = checkin_s
+        self._status_s = status_s
+        self._as_json = as_json
+        self._rng = random.Random()
+        self._taken = 0
+        self._state = _State.STARTING
+        self._cloud_error = ""
+        self._shown: dict[str, Any] = {}
+        self._line: Status | None = None
+
+    async def run(self) -> bool:
+        """Run to the end; return whether it got there, False where a signal stopped it before its events were done.
+
+        Raises:
+            WalleError: the device cannot start, its events cannot be read, or the cloud refuses it for good.
+        """
+        stopping = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        with self._status_line() as self._line:
+            async with Device(self._config, rng=self._rng) as device:
+                works = (
+                    self._check_in_for_ever(device),
+                    self._show_for_ever(device),
+                    self._play(device),
+                    stopping.wait(),
+                )
+                tasks = [asyncio.create_task(work) for work in works]
+                try:
+                    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in ended:
+                        task.result()
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+                finished = self._source is None or self._state is _State.DONE
+                if self._state is not _State.DONE:
+                    self._state = _State.STOPPED
+                await self._show(device)
+                summary = await device.summary()
+        if not self._as_json:
+            self._say_end(summary)
+        return finished
+
+    # --- the app around the device ------------------------------------------------------------------------------------
+
+    async def _check_in_for_ever(self, device: Device) -> None:
+        while True:
+            try:
+                await device.checkin()
+                self._cloud_error = ""
+            except httpx.HTTPError as error:
+                self._cloud_error = str(error) or type(error).__name__
+            await asyncio.sleep(self._checkin_s * self._rng.uniform(0.8, 1.2))
+
+    async def _play(self, device: Device) -> None:
+        source = self._source
+        if source is None:
+            self._state = _State.RUNNING
+            await asyncio.Event().wait()
+            return
+        base = self._base(device, source)
+        self._state = _State.WAITING_FOR_TASK
+        while self._wait_for_task and not device.tasks:  # noqa: ASYNC110 - a device tells it by its profile only
+            await asyncio.sleep(_POLL_S)
+        self._state = _State.PLAYING
+        pace = _Pace(self._speed)
+        async for place, event in source.events(max(0, device.resume_from - base)):
+            position = None if place is None else base + place
+            if position is None or position > device.store.position:  # others are replayed, which takes no time
+                await pace.wait_for(event)
+            try:
+                await device.on_event(event, position)
+                self._taken += 1
+            except EventError as error:
+                source.skip(str(error))
+        self._state = _State.SETTLING
+        while self._state is _State.SETTLING:
+            try:
+                await device.settled()
+                await device.store.flush()  # what the cloud has acknowledged leaves the outbox now
+            except httpx.HTTPError as error:
+                self._cloud_error = str(error) or type(error).__name__
+                await asyncio.sleep(_SETTLE_RETRY_S)
+            else:
+                self._state = _State.DONE
+
+    def _base(self, device: Device, source: Source) -> int:
+        """Return the position of the source's first event: as it was for the same source, else after all others."""
+        path = self._config.folder / SOURCE_FILE
+        try:
+            known = json.loads(path.read_bytes())
+            if source.replayable and known["name"] == source.name:
+                return int(known["base"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            pass
+        base = device.store.position + 1
+        write_whole(path, json.dumps({"name": source.name, "base": base}))
+        return base
+
+    # --- what a person sees -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _status_line(self) -> Iterator[Status | None]:
+        if self._as_json or not progress_console.is_terminal:
+            yield None
+            return
+        with progress_console.status("starting") as line:
+            yield line
+
+    async def _show_for_ever(self, device: Device) -> None:
+        while True:
+            await self._show(device)
+            await asyncio.sleep(self._status_s)
+
+    async def _show(self, device: Device) -> None:
+        """Show the device as it is, where that is new."""
+        summary = await device.summary()
+        status: dict[str, Any] = {
+            "device_id": summary.device_id,
+            "state": self._state.value,
+            "tasks": summary.tasks,
+            "events": self._taken,
+            "skipped": self._source.skipped if self._source else 0,
+            "produced": summary.produced,
+            "stored": summary.stored,
+            "unsent": summary.unsent,
+            "runs_ok": summary.runs_ok,
+            "runs_failed": summary.runs_failed,
+            "last_error": summary.last_error,
+            "cloud_error": self._cloud_error,
+        }
+        if status == self._shown:
+            return
+        if self._as_json:
+            emit_line(status)
+        elif self._line is not None:
+            self._line.update(escape(_line_of(status)))
+        elif status["tasks"] != self._shown.get("tasks") or status["state"] != self._shown.get("state"):
+            print(_line_of(status), flush=True)
+        self._shown = status
+
+    def _say_end(self, summary: DeviceSummary) -> None:
+        lines = [_line_of(self._shown)]
+        for what, latencies in (("event to feature", summary.to_feature_ms), ("feature to cloud", summary.to_ack_ms)):
+            if len(latencies) > 1:
+                cuts = statistics.quantiles(latencies, n=100, method="inclusive")
+                lines.append(f"{what}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
+        lines += [f"skipped {report}" for report in (self._source.reports if self._source else [])]
+        emit(None, as_json=False, text=escape("\n".join(lines)))
+
+
+def _line_of(status: Mapping[str, Any]) -> str:
+    tasks = ", ".join(f"{task} {version}" for task, version in status["tasks"].items()) or "no task yet"
+    parts = [f"{status['device_id']}: {status['state']}", tasks, f"{status['events']} events"]
+    parts.append(f"{status['produced']} features, {status['unsent']} unsent")
+    if status["runs_failed"]:
+        parts.append(f"{status['runs_failed']} runs failed: {status['last_error']}")
+    if status["cloud_error"]:
+        parts.append(f"no cloud: {status['cloud_error']}")
+    return "; ".join(parts)

@@ -1,0 +1,203 @@
+"""`walle model` and `walle operators`: what the engine does with a model, and what it can do."""
+
+import ast
+import json
+import math
+import re
+import struct
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from walle.cli.output import JsonFlag, emit, emit_rows, working
+from walle.errors import ConfigError
+
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_FORMATS = {  # NumPy's type → struct's
+    "b1": "?", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q",
+    "f2": "e", "f4": "f", "f8": "d",
+}  # fmt: skip
+_SHOWN_VALUES = 8
+
+Model = Annotated[Path, typer.Argument(help="A .walle model.")]
+
+
+class InputError(ConfigError):
+    """An input that cannot be read. `path` is its file."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path}: {what}")
+        self.path = path
+
+
+def read_npy(path: Path) -> Any:
+    """Return the array of a .npy file as a shaped view; NumPy is not needed.
+
+    Raises:
+        InputError: it is no .npy file, or holds something else than numbers in C order and this machine's byte order.
+    """
+    data = path.read_bytes()
+    if not data.startswith(_NPY_MAGIC) or len(data) < 10:
+        raise InputError(path, "is no .npy file; write it with numpy.save, or give a .json file")
+    wide = data[6] > 1
+    start = 12 if wide else 10
+    end = start + struct.unpack_from("<I" if wide else "<H", data, 8)[0] if len(data) >= start else 0
+    try:
+        head = ast.literal_eval(data[start:end].decode("latin-1"))
+        kind, shape, fortran = head["descr"], tuple(head["shape"]), head["fortran_order"]
+        size = math.prod(shape)
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(path, f"its .npy header is broken ({error})") from error
+    match = re.fullmatch(r"[<|=]([bifu]\d)", str(kind))
+    format_ = _NPY_FORMATS.get(match[1]) if match else None
+    if format_ is None or fortran:
+        raise InputError(
+            path,
+            f"type {kind!r}{' in Fortran order' if fortran else ''} is not taken;"
+            " save it as little-endian numbers in C order",
+        )
+    body: Any = memoryview(data)[end:]
+    if len(body) != size * struct.calcsize(f"<{format_}"):
+        raise InputError(path, f"{len(body)} bytes of values do not fill the shape {shape}")
+    return body.cast(format_, shape) if shape and size else body.cast(format_)
+
+
+def read_input(path: Path) -> Any:
+    """Return what a .npy or .json file holds: an array, a number or nested lists of numbers; raises InputError."""
+    try:
+        if path.suffix == ".npy":
+            return read_npy(path)
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(path, error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, f"is neither .npy nor JSON ({error})") from error
+
+
+def _parse_inputs(texts: list[str]) -> dict[str, Path]:
+    inputs: dict[str, Path] = {}
+    for text in texts:
+        name, equals, path = text.rpartition("=")
+        if not equals or not name or not path:
+            raise typer.BadParameter(f"{text!r} is not NAME=FILE", param_hint="--input")
+        inputs[name] = Path(path)
+    return inputs
+
+
+def run(
+    model: Model,
+    input_: Annotated[
+        list[str] | None, typer.Option("--input", help="NAME=FILE, a .npy or .json; once for each.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a model once and print its outputs. An input that is missing is named, with its dtype and shape."""
+    files = _parse_inputs(input_ or [])
+    import walle
+
+    session = walle.Session(model)
+    infos = {info.name: info for info in session.inputs}
+    if wrong := sorted(infos.keys() ^ files.keys()):
+        raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--input NAME=FILE')}")
+    inputs = {name: walle.np.asarray(read_input(path), dtype=infos[name].dtype) for name, path in files.items()}
+    with working(f"running {model}", as_json=as_json):
+        outputs = session.run(inputs)
+    if as_json:
+        values = {
+            name: {"shape": list(one.shape), "dtype": str(one.dtype), "values": one.tolist()}
+            for name, one in outputs.items()
+        }
+        emit(values, as_json=True)
+        return
+    emit_rows([_output_row(name, one) for name, one in outputs.items()], as_json=False)
+
+
+def _wanted(session: Any, how: str) -> str:
+    inputs = ", ".join(f"{info.name} ({info.dtype or 'any dtype'}, {_shape(info.shape)})" for info in session.inputs)
+    return f"the model takes {inputs or 'no input'}; give each as {how}"
+
+
+def _shape(shape: Any) -> str:
+    """Return a shape as people write it, ? for what is known at run time only."""
+    if shape is None:
+        return "any shape"
+    return "×".join("?" if size is None else str(size) for size in shape) or "scalar"
+
+
+def _output_row(name: str, output: Any) -> dict[str, Any]:
+    values = _flat(output.tolist())
+    first = ", ".join(f"{value:.6g}" for value in values[:_SHOWN_VALUES])
+    more = ", …" if len(values) > _SHOWN_VALUES else ""
+    return {"output": escape(name), "shape": _shape(output.shape), "dtype": output.dtype, "values": first + more}
+
+
+def _flat(values: Any) -> list[Any]:
+    return [leaf for value in values for leaf in _flat(value)] if isinstance(values, list) else [values]
+
+
+def _parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split("x") if sizes)
+        except ValueError:
+            equals = ""
+        if not equals or not name or min(shapes[name], default=0) < 0:
+            raise typer.BadParameter(f"{text!r} is not NAME=SIZExSIZE...", param_hint="--shape")
+    return shapes
+
+
+def plan(
+    model: Model,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=8x16, once for each input, where the model leaves shapes open; it is run on zeros then."
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what the engine will do for a model: the backend and each step."""
+    shapes = _parse_shapes(shape or [])
+    import walle
+
+    session = walle.Session(model)
+    infos = {info.name: info for info in session.inputs}
+    if shapes:
+        if wrong := sorted(infos.keys() ^ shapes.keys()):
+            raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--shape NAME=8x16')}")
+        session.run(
+            {name: walle.np.zeros(sizes, dtype=infos[name].dtype or "float32") for name, sizes in shapes.items()}
+        )
+    found = session.plan()
+    if found is None:
+        raise ConfigError(f"{model}: the shapes are known at run time only; {_wanted(session, '--shape NAME=8x16')}")
+    emit(_plain(found), as_json=as_json, text=escape(str(found)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a named tuple, and what is in it, as JSON-ready values."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def operators(as_json: JsonFlag = False) -> None:
+    """List the engine's operators: atomic, transform, composite, control-flow, and what each decomposes to."""
+    from walle.engine_ext.operators import operators as known
+
+    rows = [_plain(one) for one in known()]
+    if not as_json:
+        rows = [{**row, "decomposes_to": ", ".join(row["decomposes_to"])} for row in rows]
+    emit_rows(rows, as_json=as_json)
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Run models and see how the engine runs them.", no_args_is_help=True)
+    group.command(epilog="Example: walle model run encoder.walle --input x=x.npy --input state=state.json")(run)
+    group.command(epilog="Example: walle model plan encoder.walle")(plan)
+    app.add_typer(group, name="model")
+    app.command(epilog="Example: walle operators --json")(operators)

@@ -1,0 +1,229 @@
+"""Writing `.walle` models on the cloud side, in pure Python.
+
+    g = GraphBuilder("encoder")
+    x = g.input("x", (1, 16))
+    w = g.constant("w", weights)                 # nested lists, or anything with the buffer protocol
+    h = g.op("Tanh", [g.op("MatMul", [x, w])])   # ONNX operator names, attributes as keywords
+    g.output("h", h)
+    g.save("encoder.walle")
+
+The bytes are laid out as `src/graph/load.h` describes; the reader there checks everything again.
+"""
+
+import math
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
+
+MAGIC = b"WALLE\r\n\x1a"
+VERSION = 1
+ALIGNMENT = 64
+# The number of each dtype is its place (core/dtype.h); with the struct format of one element.
+DTYPES = {
+    "float32": (0, "f"),
+    "float64": (1, "d"),
+    "float16": (2, "e"),
+    "int8": (4, "b"),
+    "int16": (5, "h"),
+    "int32": (6, "i"),
+    "int64": (7, "q"),
+    "uint8": (8, "B"),
+    "uint16": (9, "H"),
+    "uint32": (10, "I"),
+    "uint64": (11, "Q"),
+    "bool": (12, "?"),
+}
+_OF_FORMAT = {code: name for name, (_, code) in DTYPES.items()} | {"l": "int64", "L": "uint64"}
+_HEAD = struct.Struct("<8sIIQQQQQI")  # all of the 64-byte header but its last field, the checksum of the head
+_ABSENT = 0xFFFFFFFF
+
+type AttributeValue = int | float | str | Sequence[int] | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the graph being built: what `input`, `constant` and `op` give and `op` and `output` take."""
+
+    index: int
+    name: str
+
+
+def _numbers(value: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape and the numbers of a nested list."""
+    if not isinstance(value, list | tuple):
+        return (), [value]
+    parts = [_numbers(item) for item in value]
+    shape = parts[0][0] if parts else ()
+    if any(part[0] != shape for part in parts):
+        raise ShapeError("a constant's nested lists have different lengths; every row must be as long as the others")
+    return (len(parts), *shape), [number for part in parts for number in part[1]]
+
+
+def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], bytes]:
+    """Return dtype, shape and little-endian row-major bytes of an array-like.
+
+    Numbers without a dtype of their own become float32 where one of them is a float, int64 for ints, bool for bools.
+
+    Raises:
+        DTypeError: the dtype is unknown, or not that of the given buffer.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise DTypeError(f"unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
+    try:
+        view = memoryview(value)
+    except TypeError:
+        shape, numbers = _numbers(value)
+        if dtype is None:
+            kinds = {type(number) for number in numbers}
+            dtype = "bool" if kinds == {bool} else "int64" if kinds and kinds <= {int, bool} else "float32"
+        try:
+            data = struct.pack(f"<{len(numbers)}{DTYPES[dtype][1]}", *numbers)
+        except (struct.error, OverflowError) as error:
+            raise DTypeError(f"these numbers do not fit {dtype}: {error}") from error
+        return dtype, shape, data
+    own = _OF_FORMAT.get(view.format.lstrip("<=@"))
+    if own is None:
+        raise DTypeError(f"a buffer of format {view.format!r} is no array of numbers; convert it first")
+    if dtype not in (None, own):
+        raise DTypeError(f"the array is {own}, {dtype} was asked for; convert it first")
+    return own, tuple(view.shape or ()), view.tobytes()
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<I", len(data)) + data
+
+
+def _attribute(op: str, key: str, value: AttributeValue) -> bytes:
+    if isinstance(value, int):  # bools too: ONNX writes 0 and 1
+        return _text(key) + struct.pack("<Bq", 0, value)
+    if isinstance(value, float):
+        return _text(key) + struct.pack("<Bd", 1, value)
+    if isinstance(value, str):
+        return _text(key) + b"\x02" + _text(value)
+    items = list(value)
+    if all(isinstance(item, int) for item in items):
+        return _text(key) + struct.pack(f"<BI{len(items)}q", 3, len(items), *items)
+    if all(isinstance(item, int | float) for item in items):
+        return _text(key) + struct.pack(f"<BI{len(items)}d", 4, len(items), *items)
+    raise ModelError(f"attribute {key!r} of {op} is {value!r}; give an int, a float, a str or a list of numbers")
+
+
+class GraphBuilder:
+    """A graph under construction; `to_bytes` may be called at any time and changes nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._values: list[bytes] = []
+        self._names: set[str] = set()
+        self._nodes: list[bytes] = []
+        self._outputs: list[tuple[str, int]] = []
+        self._data: list[bytes] = []
+        self._data_size = 0
+
+    def _value(self, name: str, rest: bytes) -> Value:
+        if name in self._names:
+            raise ModelError(f"graph {self.name!r} has two tensors named {name!r}; give each its own name")
+        self._names.add(name)
+        self._values.append(_text(name) + rest)
+        return Value(len(self._values) - 1, name)
+
+    def input(self, name: str, shape: Iterable[int | None], dtype: str = "float32") -> Value:
+        """Return a new input; a dimension of None is known at run time only."""
+        if dtype not in DTYPES:
+            raise DTypeError(f"unknown dtype {dtype!r} of input {name!r}; known are {', '.join(DTYPES)}")
+        dims = [-1 if dim is None else dim for dim in shape]
+        if any(dim < -1 for dim in dims):
+            raise ShapeError(f"input {name!r} has a negative dimension: {tuple(dims)}")
+        return self._value(name, struct.pack(f"<BBB{len(dims)}q", 2, DTYPES[dtype][0], len(dims), *dims))
+
+    def constant(self, name: str, value: Any, dtype: str | None = None) -> Value:
+        """Return a new constant from nested lists, a number, or any object that speaks the buffer protocol."""
+        dtype, shape, data = tensor_bytes(value, dtype)
+        head = struct.pack(f"<BBB{len(shape)}q", 1, DTYPES[dtype][0], len(shape), *shape)
+        result = self._value(name, head + struct.pack("<QQ", self._data_size, len(data)))
+        self._data.append(data)
+        self._data.append(bytes(-len(data) % ALIGNMENT))
+        self._data_size += len(data) + -len(data) % ALIGNMENT
+        return result
+
+    def op(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        *,
+        outputs: int | None = None,
+        name: str | None = None,
+        **attributes: AttributeValue,
+    ) -> Any:
+        """Return the output of one operator, or a list of them where it has several.
+
+        `op` is an ONNX operator name; None stands for an optional input that is left out. `outputs` says how many are
+        wanted where that is neither 1 nor said by the attributes `split` or `num_outputs`. That the operator exists and
+        that shapes fit is checked when a Session loads the model.
+        """
+        if outputs is None:
+            split, parts = attributes.get("split"), attributes.get("num_outputs")
+            outputs = len(split) if isinstance(split, Sequence) else parts if isinstance(parts, int) else 1
+        if not isinstance(outputs, int) or outputs < 1:
+            raise ModelError(f"{op} needs at least one output, not {outputs!r}")
+        name = name or f"{op}_{len(self._nodes)}"
+        for value in inputs:
+            if value is not None and value.index >= len(self._values):
+                raise ModelError(f"input {value.name!r} of {op} {name!r} belongs to another graph")
+        results = [self._value(f"{name}:{i}", struct.pack("<B", 0)) for i in range(outputs)]
+        node = _text(op) + _text(name) + struct.pack("<I", len(inputs))
+        node += b"".join(struct.pack("<I", _ABSENT if value is None else value.index) for value in inputs)
+        node += struct.pack(f"<I{outputs}I", outputs, *(value.index for value in results))
+        node += struct.pack("<I", len(attributes))
+        node += b"".join(_attribute(op, key, value) for key, value in attributes.items())
+        self._nodes.append(node)
+        return results[0] if outputs == 1 else results
+
+    def output(self, name: str, value: Value) -> None:
+        """Make a value an output of the graph under a public name."""
+        if any(name == other for other, _ in self._outputs):
+            raise ModelError(f"graph {self.name!r} has two outputs named {name!r}")
+        self._outputs.append((name, value.index))
+
+    def to_bytes(self) -> bytes:
+        """Return the whole `.walle` file.
+
+        Raises:
+            ModelError: the graph has no output.
+        """
+        if not self._outputs:
+            raise ModelError(f"graph {self.name!r} has no output; call output(name, value)")
+        graph = _text(self.name)
+        graph += struct.pack("<I", len(self._values)) + b"".join(self._values)
+        graph += struct.pack("<I", len(self._nodes)) + b"".join(self._nodes)
+        graph += struct.pack("<I", len(self._outputs))
+        graph += b"".join(_text(name) + struct.pack("<I", index) for name, index in self._outputs)
+        data = b"".join(self._data)
+        data_offset = math.ceil((ALIGNMENT + len(graph)) / ALIGNMENT) * ALIGNMENT
+        size = data_offset + len(data)
+        head = _HEAD.pack(MAGIC, VERSION, 0, size, ALIGNMENT, len(graph), data_offset, len(data), zlib.crc32(data))
+        body = graph + bytes(data_offset - ALIGNMENT - len(graph))
+        return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + body + data
+
+    def save(self, path: str | Path) -> None:
+        """Write the file; a reader sees the old one or the new one, whole."""
+        target, data = Path(path), self.to_bytes()
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise

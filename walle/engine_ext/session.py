@@ -1,0 +1,107 @@
+"""Running a model: `Session(model).run({name: array}) -> {name: array}` (§4.2)."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from walle.engine_ext import _core
+from walle.engine_ext.errors import BackendError
+from walle.engine_ext.np import ArrayLike, ndarray
+
+
+class TensorInfo(NamedTuple):
+    """An input or output; what is None is known at run time only."""
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: str | None
+
+
+class BackendInfo(NamedTuple):
+    """An instruction set with its kernels, and whether this CPU has it."""
+
+    name: str
+    available: bool
+
+
+class PlannedOp(NamedTuple):
+    """One step of a plan: an atomic operator, or "Raster" with its number of regions."""
+
+    node: str
+    op: str
+    regions: int
+
+
+class Plan(NamedTuple):
+    """What a session does for one set of input shapes; `str(plan)` is a table."""
+
+    backend: str
+    ops: tuple[PlannedOp, ...]
+    rasters_made: int
+    rasters_left: int
+    arena_bytes: int
+    plan_ms: float
+
+    def __str__(self) -> str:
+        width = max((len(op.node) for op in self.ops), default=4)
+        lines = [
+            f"{op.node:{width}}  {op.op}" + (f", {op.regions} regions" if op.regions > 1 else "") for op in self.ops
+        ]
+        lines.append(
+            f"backend {self.backend}, {len(self.ops)} steps, rasters {self.rasters_made} before merging and "
+            f"{self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms"
+        )
+        return "\n".join(lines)
+
+
+class Session:
+    """A `.walle` model made ready to run.
+
+    Thread-safe: runs of one session follow each other, and give up the GIL while they compute. Sessions on the same file
+    share its memory-mapped weights. Plans of the last eight sets of input shapes are kept.
+
+    Raises:
+        ModelError: the model is broken, or cannot be opened.
+        UnsupportedError: it has an operator that the engine does not have.
+        BackendError: this machine does not have the backend, or its name is unknown.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
+        if threads != 1:
+            raise BackendError(
+                f"threads={threads}: a session computes on the calling thread; run several sessions instead"
+            )
+        self._native = _core.Session(model, backend)
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        return [TensorInfo(*info) for info in self._native.inputs()]
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The outputs, with the shapes of the last plan."""
+        return [TensorInfo(*info) for info in self._native.outputs()]
+
+    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, ndarray]:
+        """Return the outputs by name; they are the caller's, and no later run writes them.
+
+        Arrays are taken without a copy where they are contiguous; nested lists and numbers become the model's dtype.
+
+        Raises:
+            ModelError: an input is missing, or not one of the model's.
+            ShapeError: a shape does not fit the model.
+            DTypeError: an array has another dtype than the model's input.
+        """
+        return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
+
+    def plan(self) -> Plan | None:
+        """Return the plan of the last run, or of loading where all input shapes are known; None before either."""
+        native: dict[str, Any] | None = self._native.plan()
+        if native is None:
+            return None
+        return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
+
+
+def backends() -> list[BackendInfo]:
+    """Return the backends that the engine was built with, the plainest first."""
+    return [BackendInfo(*backend) for backend in _core.backends()]

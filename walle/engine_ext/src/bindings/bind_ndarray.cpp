@@ -1,0 +1,201 @@
+// walle.np.ndarray: NumPy's names on Tensor. What needs more than one operator is in walle/engine_ext/np.py.
+#include <pybind11/stl.h>
+
+#include "bindings/bind.h"
+#include "bindings/convert.h"
+#include "exec/eager.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+
+py::tuple tuple_of(const Dims& dims) { return py::tuple(py::cast(dims)); }
+
+py::tuple byte_strides(const Tensor& x) {
+  Dims strides = x.strides();
+  for (std::int64_t& stride : strides) stride *= static_cast<std::int64_t>(item_size(x.dtype()));
+  return tuple_of(strides);
+}
+
+// f(2, 3) and f((2, 3)) alike.
+Dims dims_of_args(const py::args& args) { return args.size() == 1 ? dims_of(args[0]) : dims_of(args); }
+
+Tensor copy(const Tensor& x) {
+  Tensor result = Tensor::empty(x.dtype(), x.shape());
+  assign(x, result);
+  return result;
+}
+
+Tensor transposed(const Tensor& x, const py::args& args) {
+  const std::size_t rank = x.shape().size();
+  Dims order(rank);
+  for (std::size_t i = 0; i < rank; ++i) order[i] = static_cast<std::int64_t>(rank - 1 - i);
+  if (args.size() > 0 && !args[0].is_none()) order = dims_of_args(args);
+  if (order.size() != rank)
+    throw Error(ErrorKind::shape, "transpose by " + to_string(order) + " of an array of shape " + to_string(x.shape()));
+  Dims shape(rank), strides(rank);
+  std::vector<bool> seen(rank, false);
+  for (std::size_t i = 0; i < rank; ++i) {
+    const std::size_t axis = normal_axis(order[i], rank);
+    if (seen[axis]) throw Error(ErrorKind::shape, "transpose by " + to_string(order) + " names an axis twice");
+    seen[axis] = true;
+    shape[i] = x.shape()[axis];
+    strides[i] = x.strides()[axis];
+  }
+  return view(x, std::move(shape), std::move(strides), x.offset());
+}
+
+py::object item(const Tensor& x) {
+  if (x.size() != 1) throw Error(ErrorKind::shape, "an array of shape " + to_string(x.shape()) + " is not one number");
+  return element(x, x.raw());
+}
+
+bool truth(const Tensor& x) {
+  if (x.size() != 1)
+    throw Error(ErrorKind::shape, "the truth of an array of shape " + to_string(x.shape()) + " is not one; use any() or all()");
+  return py::cast<bool>(py::bool_(item(x)));
+}
+
+// Elements first, then the shape where it does not show, and the dtype where lists would not give it back.
+std::string text(const Tensor& x) {
+  constexpr std::int64_t kMost = 1000;
+  std::string body = x.size() <= kMost ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
+  if (x.size() > kMost || x.size() == 0) body += ", shape=" + to_string(x.shape());
+  return "array(" + body + ", dtype=" + std::string(dtype_name(x.dtype())) + ")";
+}
+
+// 0-d results of indexing are copies, as NumPy's scalars are.
+Tensor indexed(const Tensor& x, py::handle key) {
+  Tensor result = get_item(x, key);
+  return result.ndim() == 0 && key.ptr() != Py_Ellipsis ? copy(result) : result;
+}
+
+template <class Class>
+void bind_arithmetic(Class& cls) {
+  const auto both = [&cls](const char* name, const char* reflected, const char* inplace, const char* op) {
+    const std::string operation = op;
+    cls.def(name, [operation](py::handle a, py::handle b) { return binary(operation, a, b); }, py::is_operator());
+    if (reflected != nullptr)
+      cls.def(reflected, [operation](py::handle a, py::handle b) { return binary(operation, b, a); }, py::is_operator());
+    if (inplace == nullptr) return;
+    cls.def(inplace, [operation](py::object a, py::handle b) {
+      const Tensor& to = py::cast<const Tensor&>(a);
+      Tensor result = binary(operation, a, b);
+      if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
+        throw Error(ErrorKind::dtype, "a " + std::string(dtype_name(to.dtype())) + " array cannot hold the result in place; write a = a + b");
+      assign(cast(result, to.dtype()), to);
+      return a;
+    }, py::is_operator());
+  };
+  both("__add__", "__radd__", "__iadd__", "Add");
+  both("__sub__", "__rsub__", "__isub__", "Sub");
+  both("__mul__", "__rmul__", "__imul__", "Mul");
+  both("__truediv__", "__rtruediv__", "__itruediv__", "Div");
+  both("__floordiv__", "__rfloordiv__", "__ifloordiv__", "FloorDiv");
+  both("__mod__", "__rmod__", "__imod__", "Mod");
+  both("__pow__", "__rpow__", "__ipow__", "Pow");
+  both("__and__", "__rand__", nullptr, "And");
+  both("__or__", "__ror__", nullptr, "Or");
+  both("__xor__", "__rxor__", nullptr, "Xor");
+  both("__eq__", nullptr, nullptr, "Equal");
+  both("__ne__", nullptr, nullptr, "NotEqual");
+  both("__lt__", nullptr, nullptr, "Less");
+  both("__le__", nullptr, nullptr, "LessOrEqual");
+  both("__gt__", nullptr, nullptr, "Greater");
+  both("__ge__", nullptr, nullptr, "GreaterOrEqual");
+  both("__matmul__", "__rmatmul__", nullptr, "MatMul");
+  cls.def("__neg__", [](const Tensor& x) { return unary("Neg", x); });
+  cls.def("__pos__", [](const Tensor& x) { return copy(x); });
+  cls.def("__abs__", [](const Tensor& x) { return unary("Abs", x); });
+  cls.def("__invert__", [](const Tensor& x) { return unary("Not", x); });
+}
+
+template <class Class>
+void bind_reductions(Class& cls) {
+  const auto reduction = [&cls](const char* name, const char* op) {
+    const std::string operation = op;
+    cls.def(name, [operation](const Tensor& x, py::handle axis, bool keepdims) { return reduce(operation, x, axis, keepdims); },
+            py::arg("axis") = py::none(), py::arg("keepdims") = false);
+  };
+  reduction("sum", "ReduceSum");
+  reduction("prod", "ReduceProd");
+  reduction("max", "ReduceMax");
+  reduction("min", "ReduceMin");
+  reduction("mean", "ReduceMean");
+  reduction("argmax", "ArgMax");
+  reduction("argmin", "ArgMin");
+  cls.def("all", [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMin", cast(x, DType::b8), axis, keepdims); },
+          py::arg("axis") = py::none(), py::arg("keepdims") = false);
+  cls.def("any", [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMax", cast(x, DType::b8), axis, keepdims); },
+          py::arg("axis") = py::none(), py::arg("keepdims") = false);
+}
+
+}  // namespace
+
+void bind_ndarray(py::module_& module) {
+  auto cls = py::reinterpret_borrow<py::class_<Tensor>>(module.attr("ndarray"));
+  cls.def_property_readonly("shape", [](const Tensor& x) { return tuple_of(x.shape()); })
+      .def_property_readonly("strides", byte_strides)
+      .def_property_readonly("dtype", [](const Tensor& x) { return std::string(dtype_name(x.dtype())); })
+      .def_property_readonly("ndim", &Tensor::ndim)
+      .def_property_readonly("size", &Tensor::size)
+      .def_property_readonly("itemsize", [](const Tensor& x) { return item_size(x.dtype()); })
+      .def_property_readonly("nbytes", [](const Tensor& x) { return x.size() * static_cast<std::int64_t>(item_size(x.dtype())); })
+      .def_property_readonly("T", [](const Tensor& x) { return transposed(x, py::args()); })
+      .def("__len__", [](const Tensor& x) {
+        if (x.ndim() == 0) throw py::type_error("len() of an array without dimensions");
+        return x.shape()[0];
+      })
+      .def("__getitem__", indexed)
+      .def("__setitem__", set_item)
+      .def("__iter__", [](py::handle self) {
+        if (py::cast<const Tensor&>(self).ndim() == 0) throw py::type_error("iteration over an array without dimensions");
+        return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
+      })
+      .def("__contains__", [](py::handle self, py::handle value) {
+        return truth(reduce("ReduceMax", binary("Equal", self, value), py::none(), false));
+      })
+      .def("__bool__", truth)
+      .def("__float__", [](const Tensor& x) { return py::float_(item(x)); })
+      .def("__int__", [](const Tensor& x) { return py::int_(item(x)); })
+      .def("__index__", [](const Tensor& x) {
+        if (x.ndim() != 0 || floating(x.dtype()) == x.dtype() || x.dtype() == DType::b8)
+          throw py::type_error("only whole numbers without dimensions are an index");
+        return py::int_(item(x));
+      })
+      .def("__format__", [](const Tensor& x, const std::string& format) {
+        if (x.ndim() == 0) return py::cast<std::string>(item(x).attr("__format__")(format));
+        return py::cast<std::string>(py::str(text(x)).attr("__format__")(format));
+      })
+      .def("__repr__", text)
+      .def("item", item, "The only element, as Python's number.")
+      .def("tolist", nested_list)
+      .def("tobytes", [](const Tensor& x) {
+        const Tensor dense = contiguous(x);
+        return py::bytes(reinterpret_cast<const char*>(dense.raw()), static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
+      })
+      .def("copy", copy)
+      .def("__copy__", copy)
+      .def("__deepcopy__", [](const Tensor& x, py::handle) { return copy(x); }, py::arg("memo"))
+      .def("astype", [](const Tensor& x, py::handle dtype) {
+        const DType wanted = dtype_of(dtype);
+        return x.dtype() == wanted ? copy(x) : cast(x, wanted);
+      }, py::arg("dtype"))
+      .def("reshape", [](const Tensor& x, const py::args& shape) { return reshaped(x, dims_of_args(shape)); })
+      .def("ravel", [](const Tensor& x) { return reshaped(x, {-1}); })
+      .def("flatten", [](const Tensor& x) { return copy(reshaped(x, {-1})); })
+      .def("transpose", transposed)
+      .def("fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"))
+      .def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
+  bind_arithmetic(cls);
+  bind_reductions(cls);
+  // Equality is elementwise, so only an array of one number without dimensions is the same as its number.
+  cls.def("__hash__", [](const Tensor& x) {
+    if (x.ndim() != 0) throw py::type_error("an array with dimensions has no hash");
+    return py::hash(item(x));
+  });
+}
+
+}  // namespace walle

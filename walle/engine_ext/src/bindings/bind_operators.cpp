@@ -1,0 +1,78 @@
+// Operators as functions: what walle/engine_ext/np.py gives NumPy's names to, and the registry.
+#include <pybind11/stl.h>
+
+#include "bindings/bind.h"
+#include "bindings/convert.h"
+#include "exec/eager.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+
+std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inputs, const py::dict& attributes, int outputs) {
+  const OpDef* op = find_operator(name);
+  if (op == nullptr) throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
+  std::vector<Tensor> tensors;
+  for (const py::handle input : inputs) tensors.push_back(input.is_none() ? Tensor() : as_tensor(input));
+  const Attributes converted = attributes_of(attributes);
+  const py::gil_scoped_release released;
+  return evaluate(*op, tensors, converted, outputs, kernels());
+}
+
+Tensor full(py::handle shape, py::handle value, py::handle dtype) {
+  Tensor result = Tensor::empty(dtype.is_none() ? as_tensor(value).dtype() : dtype_of(dtype), dims_of(shape));
+  assign(as_tensor(value, result.dtype()), result);
+  return result;
+}
+
+Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
+  const DType wanted = dtype_of(dtype);
+  const bool whole = floating(wanted) != wanted;
+  Tensor result = Tensor::empty(whole ? DType::i64 : DType::f64, {count});
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (whole)
+      result.data<std::int64_t>()[i] = static_cast<std::int64_t>(start) + i * static_cast<std::int64_t>(step);
+    else
+      result.data<double>()[i] = start + static_cast<double>(i) * step;
+  }
+  return cast(result, wanted);
+}
+
+// A view that repeats elements instead of copying them; it refuses assignment.
+Tensor broadcast_to(const Tensor& x, py::handle shape) {
+  Dims to = dims_of(shape);
+  Dims strides = broadcast_strides(x.shape(), x.strides(), to);
+  return view(x, std::move(to), std::move(strides), x.offset());
+}
+
+}  // namespace
+
+void bind_operators(py::module_& module) {
+  module.def("unary", [](const std::string& op, py::handle x) { return unary(op, as_tensor(x)); }, py::arg("op"), py::arg("x"));
+  module.def("binary", &binary, py::arg("op"), py::arg("a"), py::arg("b"));
+  module.def("reduce", [](const std::string& op, py::handle x, py::handle axis, bool keepdims) { return reduce(op, as_tensor(x), axis, keepdims); },
+             py::arg("op"), py::arg("x"), py::arg("axis"), py::arg("keepdims"));
+  module.def("where", &where, py::arg("condition"), py::arg("a"), py::arg("b"));
+  module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
+             "The outputs of any operator of the registry, computed at once.");
+  module.def("asarray", [](py::handle value, py::handle dtype) {
+    return dtype.is_none() ? as_tensor(value) : as_tensor(value, dtype_of(dtype));
+  }, py::arg("value"), py::arg("dtype") = py::none());
+  module.def("full", &full, py::arg("shape"), py::arg("value"), py::arg("dtype"));
+  module.def("arange", &arange, py::arg("start"), py::arg("step"), py::arg("count"), py::arg("dtype"));
+  module.def("broadcast_to", [](py::handle x, py::handle shape) { return broadcast_to(as_tensor(x), shape); }, py::arg("x"), py::arg("shape"));
+  module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
+  module.def("operators", [] {
+    py::list list;
+    for (const OpDef& op : operators()) {
+      py::list parts;
+      for (const auto part : op.decomposes_to) parts.append(std::string(part));
+      list.append(py::make_tuple(std::string(op.name), std::string(category_name(op.category)), py::tuple(parts)));
+    }
+    return list;
+  }, "(name, category, what it decomposes to) of every operator.");
+}
+
+}  // namespace walle

@@ -1,0 +1,371 @@
+#include "bindings/convert.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "bindings/bind.h"
+#include "exec/eager.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+
+constexpr DType kTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8, DType::b8};
+
+// Calls f with a null pointer of the dtype's C++ type; false for a dtype that nothing computes in.
+template <class F>
+bool with_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: f(static_cast<float*>(nullptr)); return true;
+    case DType::f64: f(static_cast<double*>(nullptr)); return true;
+    case DType::i32: f(static_cast<std::int32_t*>(nullptr)); return true;
+    case DType::i64: f(static_cast<std::int64_t*>(nullptr)); return true;
+    case DType::u8: f(static_cast<std::uint8_t*>(nullptr)); return true;
+    case DType::b8: f(static_cast<bool*>(nullptr)); return true;
+    case DType::i8: f(static_cast<std::int8_t*>(nullptr)); return true;
+    case DType::i16: f(static_cast<std::int16_t*>(nullptr)); return true;
+    case DType::u16: f(static_cast<std::uint16_t*>(nullptr)); return true;
+    case DType::u32: f(static_cast<std::uint32_t*>(nullptr)); return true;
+    case DType::u64: f(static_cast<std::uint64_t*>(nullptr)); return true;
+    default: return false;
+  }
+}
+
+void put_number(py::handle number, DType dtype, std::byte* address) {
+  const bool known = with_type(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    T value;
+    if constexpr (std::is_floating_point_v<T>) {
+      const double real = PyFloat_AsDouble(number.ptr());
+      if (real == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+      value = static_cast<T>(real);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      const int truth = PyObject_IsTrue(number.ptr());
+      if (truth < 0) throw py::error_already_set();
+      value = truth != 0;
+    } else {
+      std::int64_t whole;
+      if (PyFloat_Check(number.ptr())) {
+        const double real = std::trunc(PyFloat_AS_DOUBLE(number.ptr()));
+        if (!(real >= -9223372036854775808.0 && real < 9223372036854775808.0)) {
+          PyErr_SetString(PyExc_OverflowError, "a float that is no whole number of 64 bits");
+          throw py::error_already_set();
+        }
+        whole = static_cast<std::int64_t>(real);
+      } else {
+        whole = PyLong_AsLongLong(number.ptr());
+        if (whole == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+      }
+      value = static_cast<T>(whole);
+      if (static_cast<std::int64_t>(value) != whole || (std::is_same_v<T, std::uint64_t> && whole < 0)) {
+        PyErr_Format(PyExc_OverflowError, "%lld does not fit %s", static_cast<long long>(whole), dtype_name(dtype).data());
+        throw py::error_already_set();
+      }
+    }
+    std::memcpy(address, &value, sizeof(T));
+  });
+  if (!known) throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
+}
+
+DType natural_dtype(py::handle number) {
+  return PyBool_Check(number.ptr()) ? DType::b8 : PyLong_Check(number.ptr()) ? DType::i64 : DType::f32;
+}
+
+// The dtype of a mix of two numbers of Python's.
+DType natural_mix(DType a, DType b) {
+  if (a == DType::f32 || b == DType::f32) return DType::f32;
+  return a == DType::i64 || b == DType::i64 ? DType::i64 : DType::b8;
+}
+
+// A Python number among arrays takes their dtype where that can hold its kind (NumPy's "weak" scalars).
+DType with_number(DType array, DType number) {
+  if (number == DType::b8) return array;
+  if (number == DType::i64) return array == DType::b8 ? DType::i64 : array;
+  return floating(array);
+}
+
+bool is_sequence(py::handle value) { return PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()); }
+
+// What nested lists hold: their shape, one dtype for all, and the leaves in order.
+struct Nested {
+  Dims shape;
+  std::optional<DType> numbers, arrays;
+  std::vector<py::handle> leaves;
+
+  // float32 where nothing is there to go by.
+  DType dtype() const {
+    if (!arrays) return numbers.value_or(DType::f32);
+    return numbers ? with_number(*arrays, *numbers) : *arrays;
+  }
+
+  void add(py::handle value, std::size_t depth) {
+    constexpr std::size_t kMaxDepth = 32;
+    if (depth > kMaxDepth) throw Error(ErrorKind::shape, "lists nested deeper than 32");
+    if (is_sequence(value)) {
+      const auto size = static_cast<std::int64_t>(PySequence_Fast_GET_SIZE(value.ptr()));
+      if (depth == shape.size() && leaves.empty())
+        shape.push_back(size);
+      else if (depth >= shape.size() || shape[depth] != size)
+        throw Error(ErrorKind::shape, "nested lists of different lengths; every row must be as long as the others");
+      for (std::int64_t i = 0; i < size; ++i) add(PySequence_Fast_GET_ITEM(value.ptr(), i), depth + 1);
+      return;
+    }
+    if (depth != shape.size()) throw Error(ErrorKind::shape, "nested lists of different depths");
+    if (is_number(value))
+      numbers = natural_mix(numbers.value_or(DType::b8), natural_dtype(value));
+    else
+      arrays = arrays ? promote(*arrays, as_tensor(value).dtype()) : as_tensor(value).dtype();
+    leaves.push_back(value);
+  }
+};
+
+Tensor from_nested(py::handle value, std::optional<DType> asked) {
+  Nested nested;
+  nested.add(value, 0);
+  const DType dtype = asked.value_or(nested.dtype());
+  if (nested.arrays) {  // rows that are arrays themselves
+    std::vector<Tensor> rows;
+    for (const py::handle leaf : nested.leaves) rows.push_back(as_tensor(leaf, dtype));
+    Tensor stacked = evaluate(*find_operator("Stack"), rows, {{"axis", std::int64_t{0}}}, 1, kernels())[0];
+    Dims shape = nested.shape;
+    shape.insert(shape.end(), rows[0].shape().begin(), rows[0].shape().end());
+    return reshaped(stacked, std::move(shape));
+  }
+  Tensor tensor = Tensor::empty(dtype, nested.shape);
+  std::byte* at = tensor.raw();
+  for (const py::handle leaf : nested.leaves) {
+    put_number(leaf, dtype, at);
+    at += item_size(dtype);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+bool is_number(py::handle value) { return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()); }
+
+DType dtype_of(py::handle name) {
+  if (name.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::f32;
+  if (name.ptr() == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::i64;
+  if (name.ptr() == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::b8;
+  if (PyUnicode_Check(name.ptr())) {
+    const auto text = py::cast<std::string>(name);
+    for (int i = 0; i < kDTypeCount; ++i)
+      if (dtype_name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
+  }
+  throw Error(ErrorKind::dtype, "unknown dtype " + py::cast<std::string>(py::repr(name)) +
+                                    "; known are float32, float64, int32, int64, uint8, bool");
+}
+
+Tensor scalar(py::handle number, DType dtype) {
+  Tensor tensor = Tensor::empty(dtype, {});
+  put_number(number, dtype, tensor.raw());
+  return tensor;
+}
+
+Tensor as_tensor(py::handle value) {
+  if (py::isinstance<Tensor>(value)) return py::cast<const Tensor&>(value);
+  if (is_number(value)) return scalar(value, natural_dtype(value));
+  if (is_sequence(value)) return from_nested(value, std::nullopt);
+  if (PyObject_CheckBuffer(value.ptr())) return tensor_from_buffer(value);
+  throw py::type_error("an array, a number or nested lists are needed, not " + std::string(Py_TYPE(value.ptr())->tp_name));
+}
+
+Tensor as_tensor(py::handle value, DType dtype) {
+  if (is_number(value)) return scalar(value, dtype);
+  if (is_sequence(value)) return from_nested(value, dtype);
+  return cast(as_tensor(value), dtype);
+}
+
+py::object element(const Tensor& tensor, const std::byte* address) {
+  py::object result;
+  const bool known = with_type(tensor.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    T value;
+    std::memcpy(&value, address, sizeof(T));
+    result = py::cast(value);
+  });
+  if (!known) throw Error(ErrorKind::dtype, std::string(dtype_name(tensor.dtype())) + " has no number of Python's; convert it first");
+  return result;
+}
+
+namespace {
+py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t axis) {
+  if (axis == tensor.shape().size()) return element(tensor, address);
+  py::list list(static_cast<std::size_t>(tensor.shape()[axis]));
+  const std::int64_t step = tensor.strides()[axis] * static_cast<std::int64_t>(item_size(tensor.dtype()));
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = nested_at(tensor, address + static_cast<std::int64_t>(i) * step, axis + 1);
+  return list;
+}
+}  // namespace
+
+py::object nested_list(const Tensor& tensor) { return nested_at(tensor, tensor.raw(), 0); }
+
+DType promote(DType a, DType b) {
+  if (a == b) return a;
+  const int left = compute_index(a), right = compute_index(b);
+  if (left < 0 || right < 0)
+    throw Error(ErrorKind::dtype, "no operator takes " + std::string(dtype_name(left < 0 ? a : b)) + "; convert it first");
+  // float32, float64, int32, int64, uint8, bool, in the order of Compute.
+  constexpr int table[kComputeCount][kComputeCount] = {{0, 1, 1, 1, 0, 0}, {1, 1, 1, 1, 1, 1}, {1, 1, 2, 3, 2, 2},
+                                                       {1, 1, 3, 3, 3, 3}, {0, 1, 2, 3, 4, 4}, {0, 1, 2, 3, 4, 5}};
+  return kTypes[table[left][right]];
+}
+
+DType floating(DType dtype) noexcept { return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+Dims dims_of(py::handle numbers) {
+  if (PyIndex_Check(numbers.ptr())) return {py::cast<std::int64_t>(numbers)};
+  Dims dims;
+  for (const py::handle number : py::reinterpret_borrow<py::sequence>(numbers)) dims.push_back(py::cast<std::int64_t>(number));
+  return dims;
+}
+
+Attributes attributes_of(const py::dict& items) {
+  Attributes attributes;
+  for (const auto& [key, value] : items) {
+    auto name = py::cast<std::string>(key);
+    if (PyLong_Check(value.ptr()))
+      attributes.set(std::move(name), py::cast<std::int64_t>(value));
+    else if (PyFloat_Check(value.ptr()))
+      attributes.set(std::move(name), py::cast<double>(value));
+    else if (PyUnicode_Check(value.ptr()))
+      attributes.set(std::move(name), py::cast<std::string>(value));
+    else
+      attributes.set(std::move(name), dims_of(value));
+  }
+  return attributes;
+}
+
+namespace {
+
+// Whether the operator has a kernel for a type, by the registry's own inference.
+bool takes(const OpDef& op, DType dtype) {
+  const int type = compute_index(dtype);
+  if (type < 0) return false;
+  const Table& table = kernels();
+  const auto at = static_cast<std::size_t>(type);
+  switch (op.family) {
+    case Family::unary: return table.unary[op.code][at] != nullptr;
+    case Family::test: return table.test[op.code][at] != nullptr;
+    case Family::binary: return table.binary[op.code][at] != nullptr;
+    case Family::compare: return table.compare[op.code][at] != nullptr;
+    default: return true;
+  }
+}
+
+const OpDef& operator_named(const std::string& name) {
+  if (const OpDef* op = find_operator(name)) return *op;
+  throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
+}
+
+// The dtype in which an operator computes what it was given as `dtype`.
+DType computed_in(const OpDef& op, DType dtype) {
+  if (takes(op, dtype)) return dtype;
+  if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
+  if (takes(op, floating(dtype)) && compute_index(dtype) >= 0) return floating(dtype);
+  if (takes(op, DType::b8) && !takes(op, DType::f32)) return DType::b8;  // logic
+  return dtype;                                                        // refused with its name by inference
+}
+
+Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
+  constexpr std::int64_t kLong = 1 << 16;  // elements from which the GIL is worth giving up
+  std::int64_t work = op.family == Family::matmul ? kLong : 0;
+  for (const Tensor& input : inputs) work += input.size();
+  if (work < kLong) return evaluate(op, inputs, attributes, 1, kernels())[0];
+  const py::gil_scoped_release released;
+  return evaluate(op, inputs, attributes, 1, kernels())[0];
+}
+
+// Two operands, each as a tensor unless it is a number, and the dtype they meet in.
+struct Mixed {
+  Tensor a, b;
+  DType dtype;
+};
+
+Mixed mixed(py::handle a, py::handle b) {
+  Mixed result;
+  if (!is_number(a)) result.a = as_tensor(a);
+  if (!is_number(b)) result.b = as_tensor(b);
+  if (result.a.storage() && result.b.storage())
+    result.dtype = promote(result.a.dtype(), result.b.dtype());
+  else if (result.a.storage())
+    result.dtype = with_number(result.a.dtype(), natural_dtype(b));
+  else
+    result.dtype = result.b.storage() ? with_number(result.b.dtype(), natural_dtype(a)) : natural_mix(natural_dtype(a), natural_dtype(b));
+  return result;
+}
+
+}  // namespace
+
+Tensor where(py::handle condition, py::handle a, py::handle b) {
+  const Mixed operands = mixed(a, b);
+  const Tensor inputs[] = {as_tensor(condition, DType::b8), operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
+                           operands.b.storage() ? cast(operands.b, operands.dtype) : scalar(b, operands.dtype)};
+  return run(operator_named("Where"), inputs);
+}
+
+Tensor unary(const std::string& name, const Tensor& x) {
+  const OpDef& op = operator_named(name);
+  const Tensor inputs[] = {cast(x, computed_in(op, x.dtype()))};
+  return run(op, inputs);
+}
+
+Tensor binary(const std::string& name, py::handle a, py::handle b) {
+  const OpDef& op = operator_named(name);
+  Mixed operands = mixed(a, b);
+  DType dtype = operands.dtype;
+  // Div is true division here; the registry's own divides integers as ONNX does.
+  dtype = name == "Div" ? floating(dtype) : computed_in(op, dtype);
+  const Tensor inputs[] = {operands.a.storage() ? cast(operands.a, dtype) : scalar(a, dtype),
+                           operands.b.storage() ? cast(operands.b, dtype) : scalar(b, dtype)};
+  return run(op, inputs);
+}
+
+Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool keepdims) {
+  const OpDef& op = operator_named(name);
+  Tensor input = x;
+  if (name == "ReduceSum" || name == "ReduceProd") {
+    if (x.dtype() == DType::b8 || x.dtype() == DType::u8 || x.dtype() == DType::i32) input = cast(x, DType::i64);
+  } else if (op.family == Family::mean) {
+    input = cast(x, floating(x.dtype()));
+  }
+  Attributes attributes{{"keepdims", std::int64_t{keepdims}}};
+  if (op.family == Family::arg) {
+    if (axis.is_none()) input = reshaped(contiguous(input), {-1});
+    attributes.set("axis", axis.is_none() ? std::int64_t{0} : py::cast<std::int64_t>(axis));
+  } else if (!axis.is_none()) {
+    attributes.set("axes", dims_of(axis));
+    if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
+  }
+  const Tensor inputs[] = {input};
+  return run(op, inputs, attributes);
+}
+
+Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
+  return {x.storage(), x.dtype(), std::move(shape), std::move(strides), offset};
+}
+
+Tensor reshaped(const Tensor& x, Dims shape) {
+  std::size_t open = shape.size();
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] != -1) continue;
+    if (open != shape.size()) throw Error(ErrorKind::shape, "a reshape may leave one dimension open, not two");
+    open = i;
+  }
+  if (open != shape.size()) {
+    shape[open] = 1;
+    const std::int64_t rest = element_count(shape);
+    shape[open] = rest == 0 ? 0 : x.size() / rest;
+  }
+  if (element_count(shape) != x.size())
+    throw Error(ErrorKind::shape, "cannot reshape an array of shape " + to_string(x.shape()) + " to " + to_string(shape));
+  const Tensor dense = contiguous(x);
+  Dims strides = contiguous_strides(shape);
+  return view(dense, std::move(shape), std::move(strides), dense.offset());
+}
+
+}  // namespace walle

@@ -1,0 +1,39 @@
+// The named constants of a node, as ONNX has them.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace walle {
+
+using Attribute = std::variant<std::int64_t, double, std::string, Dims, std::vector<double>>;
+
+class Attributes {
+ public:
+  Attributes() = default;
+  Attributes(std::initializer_list<std::pair<std::string, Attribute>> items) : items_(items) {}
+
+  void set(std::string name, Attribute value) { items_.emplace_back(std::move(name), std::move(value)); }
+  bool has(std::string_view name) const noexcept { return find(name) != nullptr; }
+
+  // The value, or the fallback where there is none; throws Error (model) where it has another type. An int serves as a float
+  // and as a list of one.
+  std::int64_t get_int(std::string_view name, std::int64_t fallback) const;
+  double get_float(std::string_view name, double fallback) const;
+  std::string get_string(std::string_view name, std::string_view fallback) const;
+  std::optional<Dims> get_ints(std::string_view name) const;
+
+  const std::vector<std::pair<std::string, Attribute>>& items() const noexcept { return items_; }
+
+ private:
+  const Attribute* find(std::string_view name) const noexcept;
+
+  std::vector<std::pair<std::string, Attribute>> items_;
+};
+
+}  // namespace walle

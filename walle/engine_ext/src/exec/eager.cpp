@@ -1,0 +1,142 @@
+#include "exec/eager.h"
+
+#include <cstring>
+
+#include "core/raster.h"
+
+namespace walle {
+
+namespace {
+
+Operand operand_of(const Tensor& tensor) {
+  if (!tensor.storage()) return Operand::none();
+  return {tensor.dtype(), tensor.shape(), &tensor, false};
+}
+
+Tensor run_atomic(const OpDef& op, std::span<const Tensor> inputs, std::span<const Operand> operands, const Attributes& attributes,
+                  const Table& table) {
+  const TensorType type = infer_atomic(op, operands, attributes);
+  std::vector<std::size_t> axes;
+  if (op.reduces()) axes = reduced_axes(op, operands, attributes);
+  std::vector<Layout> layouts;
+  std::vector<std::byte*> addresses;
+  for (const Tensor& input : inputs) {
+    layouts.push_back({input.dtype(), input.shape(), input.strides()});
+    addresses.push_back(input.raw());
+  }
+  const auto step = make_step(op, layouts, type, axes, table);
+  Tensor result = Tensor::empty(type.dtype, type.shape);
+  std::shared_ptr<Storage> scratch;
+  if (step->scratch_bytes() > 0) scratch = Storage::allocate(step->scratch_bytes());
+  step->run(addresses.data(), result.raw(), scratch ? scratch->data() : nullptr);
+  return result;
+}
+
+std::vector<Tensor> run_transform(const OpDef& op, std::span<const Tensor> inputs, std::span<const Operand> operands,
+                                  const Attributes& attributes, int outputs) {
+  const auto movements = op.transform(operands, attributes, outputs);
+  std::vector<Tensor> sources(inputs.size()), results;
+  for (const Movement& movement : movements) {
+    Tensor result = Tensor::empty(movement.dtype, movement.shape);
+    for (const Region& region : movement.regions) {
+      const std::byte* source = movement.fill.raw();
+      if (region.source != Movement::kFill) {
+        const auto index = static_cast<std::size_t>(region.source);
+        if (!sources[index].storage()) sources[index] = contiguous(inputs[index]);
+        source = sources[index].raw();
+      }
+      raster(region, source, result.raw(), item_size(movement.dtype));
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+// Decompositions on tensors at hand.
+class EagerEmitter final : public Emitter {
+ public:
+  explicit EagerEmitter(const Table& table) : table_(table) {}
+
+  Operand operand(Ref tensor) const override {
+    if (tensor == kAbsent) return Operand::none();
+    return operand_of(tensors_[static_cast<std::size_t>(tensor)]);
+  }
+  std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) override {
+    std::vector<Tensor> values;
+    for (const Ref input : inputs) values.push_back(at(input));
+    std::vector<Ref> refs;
+    for (Tensor& tensor : evaluate(*find_operator(op), values, attributes, outputs, table_)) refs.push_back(constant(std::move(tensor)));
+    return refs;
+  }
+  Ref constant(Tensor value) override {
+    tensors_.push_back(std::move(value));
+    return static_cast<Ref>(tensors_.size() - 1);
+  }
+  Tensor at(Ref tensor) const { return tensor == kAbsent ? Tensor() : tensors_[static_cast<std::size_t>(tensor)]; }
+
+ private:
+  const Table& table_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace
+
+std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes, int outputs,
+                             const Table& table) {
+  const auto count = static_cast<int>(inputs.size());
+  if (count < op.min_inputs || count > op.max_inputs)
+    throw Error(ErrorKind::model, std::string(op.name) + " got " + std::to_string(count) + " inputs");
+  if (op.decompose != nullptr) {
+    EagerEmitter emitter(table);
+    std::vector<Emitter::Ref> refs;
+    for (const Tensor& input : inputs) refs.push_back(input.storage() ? emitter.constant(input) : Emitter::kAbsent);
+    std::vector<Tensor> results;
+    for (const Emitter::Ref ref : op.decompose(emitter, refs, attributes, outputs)) results.push_back(emitter.at(ref));
+    return results;
+  }
+  std::vector<Operand> operands;
+  for (const Tensor& input : inputs) operands.push_back(operand_of(input));
+  if (op.transform != nullptr) return run_transform(op, inputs, operands, attributes, outputs);
+  return {run_atomic(op, inputs, operands, attributes, table)};
+}
+
+Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes) {
+  return evaluate(*find_operator(op), inputs, attributes, 1, kernels())[0];
+}
+
+void assign(const Tensor& from, const Tensor& to) {
+  if (from.dtype() != to.dtype())
+    throw Error(ErrorKind::dtype, "assignment of " + std::string(dtype_name(from.dtype())) + " to " + std::string(dtype_name(to.dtype())));
+  if (!to.storage() || !to.storage()->writable()) throw Error(ErrorKind::dtype, "the array is read-only; copy it first");
+  for (std::size_t i = 0; i < to.shape().size(); ++i)
+    if (to.shape()[i] > 1 && to.strides()[i] == 0) throw Error(ErrorKind::shape, "a broadcast view cannot be written; copy it first");
+  const Dims strides = broadcast_strides(from.shape(), from.strides(), to.shape());
+  const bool same = from.storage() == to.storage() && to.size() > 0;
+  const Tensor source = same ? contiguous(Tensor(from.storage(), from.dtype(), to.shape(), strides, from.offset())) : from;
+  if (same && source.storage() == to.storage()) {  // contiguous already and perhaps overlapping
+    Tensor copy = Tensor::empty(from.dtype(), to.shape());
+    std::memcpy(copy.raw(), source.raw(), static_cast<std::size_t>(copy.size()) * item_size(copy.dtype()));
+    return assign(copy, to);
+  }
+  const auto elements = [](const Tensor& tensor) {
+    return tensor.storage() ? static_cast<std::int64_t>(tensor.storage()->size_bytes() / item_size(tensor.dtype())) : 0;
+  };
+  raster(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(), elements(source),
+                      elements(to)),
+         source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()));
+}
+
+Tensor contiguous(const Tensor& tensor) {
+  if (tensor.contiguous()) return tensor;
+  Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
+  assign(tensor, copy);
+  return copy;
+}
+
+Tensor cast(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  const Tensor inputs[] = {tensor};
+  return evaluate_one("Cast", inputs, {{"to", std::string(dtype_name(dtype))}});
+}
+
+}  // namespace walle

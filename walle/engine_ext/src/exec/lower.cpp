@@ -1,0 +1,144 @@
+#include "exec/eager.h"
+#include "exec/program.h"
+
+namespace walle {
+
+namespace {
+
+// Larger results of constant inputs are left to run time, where their memory is shared.
+constexpr std::int64_t kMaxFoldedBytes = std::int64_t{64} << 20;
+
+class Lowering final : public Emitter {
+ public:
+  Lowering(Program& program, const Table& table) : program_(program), table_(table) {}
+
+  void set_node(const std::string& name) { node_ = name; }
+
+  Ref add(ProgramValue value) {
+    program_.values.push_back(std::move(value));
+    return static_cast<Ref>(program_.values.size() - 1);
+  }
+
+  Operand operand(Ref tensor) const override {
+    if (tensor == kAbsent) return Operand::none();
+    const ProgramValue& value = program_.values[static_cast<std::size_t>(tensor)];
+    return {value.dtype, value.shape, value.is_constant() ? &value.constant : nullptr, false};
+  }
+
+  Ref constant(Tensor value) override {
+    ProgramValue added{value.dtype(), value.shape(), {}, -1};
+    added.constant = std::move(value);
+    return add(std::move(added));
+  }
+
+  std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) override {
+    return emit(*find_operator(op), inputs, attributes, outputs);
+  }
+
+  std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
+    if (op.decompose != nullptr) return op.decompose(*this, inputs, attributes, outputs);
+    std::vector<Operand> operands;
+    bool constants = true;
+    for (const Ref input : inputs) {
+      operands.push_back(operand(input));
+      constants = constants && (operands.back().absent || operands.back().constant != nullptr);
+    }
+    return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
+                                   : emit_atomic(op, inputs, operands, attributes, constants);
+  }
+
+ private:
+  static bool small(DType dtype, const Dims& shape) {
+    return element_count(shape) <= kMaxFoldedBytes / static_cast<std::int64_t>(item_size(dtype));
+  }
+
+  std::vector<Ref> fold(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
+    std::vector<Tensor> tensors;
+    for (const Ref input : inputs)
+      tensors.push_back(input == kAbsent ? Tensor() : program_.values[static_cast<std::size_t>(input)].constant);
+    std::vector<Ref> results;
+    for (Tensor& tensor : evaluate(op, tensors, attributes, outputs, table_)) results.push_back(constant(std::move(tensor)));
+    return results;
+  }
+
+  std::vector<Ref> emit_atomic(const OpDef& op, const std::vector<Ref>& inputs, std::span<const Operand> operands,
+                               const Attributes& attributes, bool constants) {
+    const TensorType type = infer_atomic(op, operands, attributes);
+    element_count(type.shape);
+    if (constants && small(type.dtype, type.shape)) return fold(op, inputs, attributes, 1);
+    ProgramOp made;
+    made.name = node_;
+    made.op = &op;
+    made.inputs = inputs;
+    if (op.reduces()) {
+      made.axes = reduced_axes(op, operands, attributes);
+      made.inputs.resize(1);
+    }
+    made.output = add({type.dtype, type.shape, {}, -1});
+    program_.ops.push_back(std::move(made));
+    return {program_.ops.back().output};
+  }
+
+  std::vector<Ref> emit_transform(const OpDef& op, const std::vector<Ref>& inputs, std::span<const Operand> operands,
+                                  const Attributes& attributes, int outputs, bool constants) {
+    auto movements = op.transform(operands, attributes, outputs);
+    bool fits = true;
+    for (const Movement& movement : movements) fits = fits && small(movement.dtype, movement.shape);
+    if (constants && fits) return fold(op, inputs, attributes, outputs);
+    std::vector<Ref> results;
+    for (Movement& movement : movements) {
+      ProgramOp raster;
+      raster.name = node_;
+      raster.inputs = inputs;
+      raster.regions = std::move(movement.regions);
+      if (movement.fill.storage()) {
+        raster.inputs.push_back(constant(movement.fill));
+        for (Region& region : raster.regions)
+          if (region.source == Movement::kFill) region.source = static_cast<int>(raster.inputs.size() - 1);
+      }
+      raster.output = add({movement.dtype, movement.shape, {}, -1});
+      results.push_back(raster.output);
+      program_.ops.push_back(std::move(raster));
+      ++program_.rasters_made;
+    }
+    return results;
+  }
+
+  Program& program_;
+  const Table& table_;
+  std::string node_;
+};
+
+}  // namespace
+
+Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& table) {
+  Program program;
+  Lowering lowering(program, table);
+  std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    const Value& value = graph.values[static_cast<std::size_t>(graph.inputs[i])];
+    refs[static_cast<std::size_t>(graph.inputs[i])] = lowering.add({value.dtype, shapes[i], {}, static_cast<int>(i)});
+  }
+  for (std::size_t i = 0; i < graph.values.size(); ++i)
+    if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i].constant);
+  for (const Node& node : graph.nodes) {
+    lowering.set_node(node.name);
+    std::vector<Emitter::Ref> inputs;
+    for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
+    try {
+      const auto results = lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
+      if (results.size() < node.outputs.size())
+        throw Error(ErrorKind::model, "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
+      for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+        if (results[i] == Emitter::kAbsent) throw Error(ErrorKind::unsupported, "it has no output " + std::to_string(i));
+        refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
+      }
+    } catch (const Error& error) {
+      throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
+    }
+  }
+  for (const Output& output : graph.outputs) program.outputs.push_back(refs[static_cast<std::size_t>(output.value)]);
+  return program;
+}
+
+}  // namespace walle

@@ -1,0 +1,46 @@
+// A program: a graph for given input shapes, written as atomic operators and rasters (steps 2 and 3 of a session, §4.2).
+#pragma once
+#include <optional>
+
+#include "graph/graph.h"
+
+namespace walle {
+
+struct ProgramValue {
+  DType dtype = DType::f32;
+  Dims shape;
+  Tensor constant;  // its value, where it does not depend on inputs
+  int input = -1;   // which input of the graph it is
+
+  bool is_constant() const noexcept { return constant.storage() != nullptr; }
+};
+
+struct ProgramOp {
+  std::string name;           // of the node that it came from
+  const OpDef* op = nullptr;  // atomic; null: a raster
+  std::vector<int> inputs;    // value numbers; a region's source counts in these
+  int output = -1;
+  std::vector<std::size_t> axes;  // of a reduction
+  std::vector<Region> regions;    // of a raster
+
+  bool is_raster() const noexcept { return op == nullptr; }
+};
+
+struct Program {
+  std::vector<ProgramValue> values;
+  std::vector<ProgramOp> ops;  // in the order of running
+  std::vector<int> outputs;    // value numbers
+  int rasters_made = 0;        // before merging
+};
+
+// Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
+// depends on constants alone. `shapes` are those of the graph's inputs. Throws Error that names the node.
+Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& table);
+
+// Vertical merging, horizontal merging, and removal of what nobody reads.
+void merge(Program& program);
+
+// Where the raster is a rename of a stretch of its source's memory: the element of the source at which it begins.
+std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
+
+}  // namespace walle

@@ -1,0 +1,275 @@
+#include "exec/step.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "exec/nest.h"
+
+namespace walle {
+
+namespace {
+
+template <std::size_t N>
+Nest<N + 1> broadcast_nest(std::span<const Layout> inputs, const TensorType& result) {
+  std::array<Dims, N + 1> strides;
+  std::array<std::size_t, N + 1> item;
+  for (std::size_t i = 0; i < N; ++i) {
+    strides[i] = broadcast_strides(inputs[i].shape, inputs[i].strides, result.shape);
+    item[i] = item_size(inputs[i].dtype);
+  }
+  strides[N] = contiguous_strides(result.shape);
+  item[N] = item_size(result.dtype);
+  return Nest<N + 1>::make(result.shape, strides, item);
+}
+
+class UnaryStep final : public Step {
+ public:
+  UnaryStep(UnaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
+      : kernel_(kernel), nest_(broadcast_nest<1>(inputs, result)), stride_(nest_.row_stride(0, item_size(inputs[0].dtype))) {}
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    nest_.walk({inputs[0], output}, 1, [&](const auto& at) { kernel_(at[0], stride_, at[1], nest_.row()); });
+  }
+
+ private:
+  UnaryFn kernel_;
+  Nest<2> nest_;
+  std::int64_t stride_;
+};
+
+class BinaryStep final : public Step {
+ public:
+  BinaryStep(BinaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
+      : kernel_(kernel), nest_(broadcast_nest<2>(inputs, result)) {
+    for (std::size_t i = 0; i < 2; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
+  }
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    nest_.walk({inputs[0], inputs[1], output}, 1,
+               [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], nest_.row()); });
+  }
+
+ private:
+  BinaryFn kernel_;
+  Nest<3> nest_;
+  std::array<std::int64_t, 2> stride_;
+};
+
+class SelectStep final : public Step {
+ public:
+  SelectStep(SelectFn kernel, std::span<const Layout> inputs, const TensorType& result)
+      : kernel_(kernel), nest_(broadcast_nest<3>(inputs, result)) {
+    for (std::size_t i = 0; i < 3; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
+  }
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1, [&](const auto& at) {
+      kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row());
+    });
+  }
+
+ private:
+  SelectFn kernel_;
+  Nest<4> nest_;
+  std::array<std::int64_t, 3> stride_;
+};
+
+// The two halves of a reduction's coordinates: what is kept (input and output strides) and what is reduced (input strides).
+struct ReduceNests {
+  Nest<2> kept;
+  Nest<1> reduced;
+
+  ReduceNests(const Layout& input, DType result, std::span<const std::size_t> axes) {
+    Dims kept_shape, kept_strides, reduced_shape, reduced_strides;
+    for (std::size_t i = 0; i < input.shape.size(); ++i) {
+      const bool gone = std::binary_search(axes.begin(), axes.end(), i);
+      (gone ? reduced_shape : kept_shape).push_back(input.shape[i]);
+      (gone ? reduced_strides : kept_strides).push_back(input.strides[i]);
+    }
+    const std::size_t item = item_size(input.dtype);
+    kept = Nest<2>::make(kept_shape, {kept_strides, contiguous_strides(kept_shape)}, {item, item_size(result)});
+    reduced = Nest<1>::make(reduced_shape, {reduced_strides}, {item});
+  }
+};
+
+class ReduceStep final : public Step {
+ public:
+  ReduceStep(ReduceOp op, bool mean, const Layout& input, std::span<const std::size_t> axes, const Table& table)
+      : nests_(input, input.dtype, axes), item_(item_size(input.dtype)) {
+    const auto type = static_cast<std::size_t>(compute_index(input.dtype));
+    constexpr BinaryOp joins[] = {
+#define WALLE_REDUCE(op, types, join) BinaryOp::join,
+#include "kernels/kernels.inc"
+#undef WALLE_REDUCE
+    };
+    reduce_ = table.reduce[static_cast<std::size_t>(op)][type];
+    join_ = table.binary[static_cast<std::size_t>(joins[static_cast<std::size_t>(op)])][type];
+    copy_ = table.cast[type][type];
+    scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
+    table.cast[3][type](op == ReduceOp::ReduceProd ? &kOne : &kZero, 0, &identity_, 1);
+    const std::int64_t count = nests_.reduced.count();
+    table.cast[3][type](&count, 0, &count_, 1);
+    // Rows of kept elements are joined whole where they lie closer in memory than the reduced ones.
+    by_rows_ = nests_.kept.axes > 0 && nests_.reduced.axes > 0 &&
+               std::abs(nests_.kept.row_stride(0, item_)) < std::abs(nests_.reduced.row_stride(0, item_));
+  }
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const std::int64_t kept = nests_.kept.count();
+    if (nests_.reduced.count() == 0)
+      copy_(&identity_, 0, output, kept);
+    else if (by_rows_)
+      run_rows(inputs[0], output);
+    else
+      run_elements(inputs[0], output);
+    if (scale_ != nullptr) scale_(output, 1, &count_, 0, output, kept);
+  }
+
+ private:
+  static constexpr std::int64_t kZero = 0, kOne = 1;
+
+  void run_elements(std::byte* input, std::byte* output) const noexcept {
+    const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
+    nests_.kept.walk({input, output}, 0, [&](const auto& to) {
+      bool first = true;
+      nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
+        alignas(8) std::byte part[8];
+        reduce_(from[0], stride, row, first ? to[1] : part);
+        if (!first) join_(to[1], 1, part, 1, to[1], 1);
+        first = false;
+      });
+    });
+  }
+  void run_rows(std::byte* input, std::byte* output) const noexcept {
+    const std::int64_t row = nests_.kept.row(), stride = nests_.kept.row_stride(0, item_);
+    nests_.kept.walk({input, output}, 1, [&](const auto& to) {
+      bool first = true;
+      nests_.reduced.walk({to[0]}, 0, [&](const auto& from) {
+        if (first)
+          copy_(from[0], stride, to[1], row);
+        else
+          join_(to[1], 1, from[0], stride, to[1], row);
+        first = false;
+      });
+    });
+  }
+
+  ReduceNests nests_;
+  std::size_t item_;
+  ReduceFn reduce_;
+  BinaryFn join_, scale_;
+  UnaryFn copy_;
+  alignas(8) std::byte identity_[8], count_[8];
+  bool by_rows_;
+};
+
+class ArgStep final : public Step {
+ public:
+  ArgStep(ReduceFn kernel, const Layout& input, std::span<const std::size_t> axes)
+      : kernel_(kernel), nests_(input, DType::i64, axes), item_(item_size(input.dtype)) {}
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
+    nests_.kept.walk({inputs[0], output}, 0, [&](const auto& at) { kernel_(at[0], stride, row, at[1]); });
+  }
+
+ private:
+  ReduceFn kernel_;
+  ReduceNests nests_;
+  std::size_t item_;
+};
+
+// (..., m, k) @ (..., k, n) with broadcast batches; vectors count as one row or one column.
+class MatMulStep final : public Step {
+ public:
+  MatMulStep(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
+    Layout a = inputs[0], b = inputs[1];
+    Dims shape = result.shape;
+    if (a.shape.size() == 1) {
+      a.shape.insert(a.shape.begin(), 1);
+      a.strides.insert(a.strides.begin(), 0);
+      shape.insert(shape.end() - (b.shape.size() > 1 ? 1 : 0), 1);
+    }
+    if (b.shape.size() == 1) {
+      b.shape.push_back(1);
+      b.strides.push_back(0);
+      shape.push_back(1);
+    }
+    const std::size_t item = item_size(result.dtype);
+    const auto last_two = [](const Dims& dims) { return dims.cend() - 2; };
+    args_.m = last_two(a.shape)[0];
+    args_.k = last_two(a.shape)[1];
+    args_.n = last_two(b.shape)[1];
+    args_.a_row = last_two(a.strides)[0];
+    args_.a_col = last_two(a.strides)[1];
+    args_.b_row = last_two(b.strides)[0];
+    args_.b_col = last_two(b.strides)[1];
+    args_.out_row = args_.n;
+    const Dims batch(shape.cbegin(), last_two(shape));
+    const auto batch_strides = [&](const Layout& x) {
+      return broadcast_strides(Dims(x.shape.cbegin(), last_two(x.shape)), Dims(x.strides.cbegin(), last_two(x.strides)), batch);
+    };
+    Dims out_strides = contiguous_strides(shape);
+    out_strides.resize(batch.size());
+    batch_ = Nest<3>::make(batch, {batch_strides(a), batch_strides(b), out_strides}, {item, item, item});
+    fold_batch(item);
+    if (args_.n == 1 && args_.m > 1) {  // a column: the same numbers as a row of the transposed product
+      std::swap(args_.m, args_.n);
+      std::swap(args_.a_row, args_.b_col);
+      std::swap(args_.a_col, args_.b_row);
+      args_.out_row = args_.n;
+      swapped_ = true;
+    }
+    gemm_ = table.gemm[static_cast<std::size_t>(compute_index(result.dtype))];
+    scratch_bytes_ = gemm_.scratch_bytes(args_.m, args_.n, args_.k);
+  }
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    batch_.walk({inputs[0], inputs[1], output}, 0, [&](const auto& at) {
+      GemmArgs args = args_;
+      args.a = at[swapped_ ? 1 : 0];
+      args.b = at[swapped_ ? 0 : 1];
+      args.out = at[2];
+      args.scratch = scratch;
+      gemm_.run(args);
+    });
+  }
+
+ private:
+  // One B for a whole batch axis, and A's rows evenly spaced through it: the batch is just more rows.
+  void fold_batch(std::size_t item) {
+    const auto bytes = static_cast<std::int64_t>(item);
+    if (batch_.axes == 1 && batch_.stride[1][0] == 0 && batch_.stride[0][0] == args_.m * args_.a_row * bytes) {
+      args_.m *= batch_.size[0];
+      batch_.axes = 0;
+    }
+  }
+
+  GemmArgs args_;
+  Nest<3> batch_;
+  Gemm gemm_{};
+  bool swapped_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
+                                std::span<const std::size_t> axes, const Table& table) {
+  const auto type = static_cast<std::size_t>(compute_index(inputs[0].dtype));
+  switch (op.family) {
+    case Family::unary: return std::make_unique<UnaryStep>(table.unary[op.code][type], inputs, result);
+    case Family::test: return std::make_unique<UnaryStep>(table.test[op.code][type], inputs, result);
+    case Family::cast:
+      return std::make_unique<UnaryStep>(table.cast[type][static_cast<std::size_t>(compute_index(result.dtype))], inputs, result);
+    case Family::binary: return std::make_unique<BinaryStep>(table.binary[op.code][type], inputs, result);
+    case Family::compare: return std::make_unique<BinaryStep>(table.compare[op.code][type], inputs, result);
+    case Family::select: {
+      const auto log2 = static_cast<std::size_t>(std::bit_width(item_size(result.dtype)) - 1);
+      return std::make_unique<SelectStep>(table.select[log2], inputs, result);
+    }
+    case Family::reduce: return std::make_unique<ReduceStep>(static_cast<ReduceOp>(op.code), false, inputs[0], axes, table);
+    case Family::mean: return std::make_unique<ReduceStep>(ReduceOp::ReduceSum, true, inputs[0], axes, table);
+    case Family::arg: return std::make_unique<ArgStep>(table.arg[op.code][type], inputs[0], axes);
+    case Family::matmul: return std::make_unique<MatMulStep>(inputs, result, table);
+    case Family::none: break;
+  }
+  throw Error(ErrorKind::unsupported, std::string(op.name) + " has no kernel");
+}
+
+}  // namespace walle

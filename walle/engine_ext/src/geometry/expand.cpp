@@ -1,0 +1,38 @@
+#include "geometry/transform.h"
+
+namespace walle {
+
+// ONNX Expand: broadcasting in both directions.
+std::vector<Movement> make_expand(std::span<const Operand> operands, const Attributes& attributes, int) {
+  const Dims& from = operands[0].shape;
+  const Dims shape = broadcast_shape(from, required_numbers(operands, 1, attributes, "shape"));
+  Movement result{operands[0].dtype, shape, {}, {}};
+  const Dims src_stride = broadcast_strides(from, contiguous_strides(from), shape);
+  result.regions.push_back(region_of(0, shape, src_stride, 0, contiguous_strides(shape), 0, from, shape));
+  return {std::move(result)};
+}
+
+std::vector<Movement> make_tile(std::span<const Operand> operands, const Attributes& attributes, int) {
+  const Dims& from = operands[0].shape;
+  const Dims repeats = required_numbers(operands, 1, attributes, "repeats");
+  if (repeats.size() != from.size())
+    throw Error(ErrorKind::shape, "Tile of " + to_string(from) + " by " + to_string(repeats) + "; give one repeat per axis");
+  element_count(repeats);
+  Dims shape(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i)
+    if (__builtin_mul_overflow(from[i], repeats[i], &shape[i])) throw Error(ErrorKind::shape, "Tile leaves 63 bits");
+  element_count(shape);
+  // Two axes for each of the tensor's: which repeat, and where in it.
+  const Dims src = contiguous_strides(from), dst = contiguous_strides(shape);
+  Dims size, src_stride, dst_stride;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    size.insert(size.end(), {repeats[i], from[i]});
+    src_stride.insert(src_stride.end(), {0, src[i]});
+    dst_stride.insert(dst_stride.end(), {from[i] * dst[i], dst[i]});
+  }
+  Movement result{operands[0].dtype, shape, {}, {}};
+  result.regions.push_back(region_of(0, size, src_stride, 0, dst_stride, 0, from, shape));
+  return {std::move(result)};
+}
+
+}  // namespace walle

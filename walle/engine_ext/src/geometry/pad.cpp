@@ -1,0 +1,75 @@
+#include <algorithm>
+#include <cstring>
+
+#include "geometry/transform.h"
+
+namespace walle {
+
+// ONNX Pad, mode "constant": pads (all begins, then all ends; negative ones crop), a fill value, axes as operands 1 to 3 or pads
+// and value as attributes. The border is cut into at most two boxes per axis, read from one fill element.
+std::vector<Movement> make_pad(std::span<const Operand> operands, const Attributes& attributes, int) {
+  const Dims& from = operands[0].shape;
+  const std::size_t rank = from.size();
+  if (const auto mode = attributes.get_string("mode", "constant"); mode != "constant")
+    throw Error(ErrorKind::unsupported, "Pad mode '" + mode + "'; known is constant");
+  const Dims pads = required_numbers(operands, 1, attributes, "pads");
+  Dims axes(rank);
+  for (std::size_t i = 0; i < rank; ++i) axes[i] = static_cast<std::int64_t>(i);
+  if (auto given = whole_numbers(operands, 3, attributes, "axes")) axes = *std::move(given);
+  if (pads.size() != 2 * axes.size())
+    throw Error(ErrorKind::shape, "Pad needs two pads per axis, not " + std::to_string(pads.size()) + " for " + std::to_string(axes.size()));
+
+  Movement result{operands[0].dtype, from, {}, {}};
+  Dims begin(rank, 0), start(rank, 0), size = from;  // of the kept box: in the output, in the input, its size
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::size_t axis = normal_axis(axes[i], rank);
+    const std::int64_t before = pads[i], after = pads[i + axes.size()];
+    constexpr std::int64_t kLimit = std::int64_t{1} << 40;
+    if (std::abs(before) > kLimit || std::abs(after) > kLimit || from[axis] > kLimit)
+      throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " is too large");
+    result.shape[axis] = from[axis] + before + after;
+    begin[axis] = std::max<std::int64_t>(before, 0);
+    start[axis] = std::max<std::int64_t>(-before, 0);
+    size[axis] = from[axis] - start[axis] - std::max<std::int64_t>(-after, 0);
+    if (result.shape[axis] < 0 || size[axis] < 0)
+      throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " leaves nothing of " + to_string(from));
+  }
+  result.fill = Tensor::empty(result.dtype, {});
+  std::memset(result.fill.raw(), 0, item_size(result.dtype));
+  if (operands.size() > 2 && !operands[2].absent) {
+    const Tensor* value = operands[2].constant;
+    if (value == nullptr) throw Error(ErrorKind::unsupported, "the fill value of Pad must be a constant");
+    if (value->size() != 1 || value->dtype() != result.dtype)
+      throw Error(ErrorKind::dtype, "the fill value of Pad must be one " + std::string(dtype_name(result.dtype)));
+    std::memcpy(result.fill.raw(), value->raw(), item_size(result.dtype));
+  } else if (const double value = attributes.get_float("value", 0.0); value != 0.0) {
+    if (result.dtype != DType::f32) throw Error(ErrorKind::dtype, "attribute 'value' of Pad is for float32; give the value as an input");
+    const auto number = static_cast<float>(value);
+    std::memcpy(result.fill.raw(), &number, sizeof(number));
+  }
+
+  const Dims src = contiguous_strides(from), dst = contiguous_strides(result.shape), still(rank, 0), one{1};
+  const auto offset = [rank](const Dims& at, const Dims& stride) {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < rank; ++i) sum += at[i] * stride[i];
+    return sum;
+  };
+  if (element_count(size) > 0)
+    result.regions.push_back(region_of(0, size, src, offset(start, src), dst, offset(begin, dst), from, result.shape));
+  // Peel the border off axis by axis: what is left after an axis spans its kept range only.
+  Dims box = result.shape, corner(rank, 0);
+  for (std::size_t axis = 0; axis < rank; ++axis) {
+    for (const auto& [low, high] : {std::pair{std::int64_t{0}, begin[axis]}, std::pair{begin[axis] + size[axis], result.shape[axis]}}) {
+      Dims side = box, at = corner;
+      side[axis] = high - low;
+      at[axis] = low;
+      if (element_count(side) > 0)
+        result.regions.push_back(region_of(Movement::kFill, side, still, 0, dst, offset(at, dst), one, result.shape));
+    }
+    box[axis] = size[axis];
+    corner[axis] = begin[axis];
+  }
+  return {std::move(result)};
+}
+
+}  // namespace walle

@@ -1,0 +1,55 @@
+#include "graph/graph.h"
+
+#include <algorithm>
+
+namespace walle {
+
+void arrange(Graph& graph) {
+  const auto quoted = [&](int value) { return "'" + graph.values[static_cast<std::size_t>(value)].name + "'"; };
+  constexpr int kNobody = -1;
+  std::vector<int> giver(graph.values.size(), kNobody);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const int value : graph.nodes[i].outputs) {
+      int& node = giver[static_cast<std::size_t>(value)];
+      if (graph.values[static_cast<std::size_t>(value)].kind != ValueKind::result)
+        throw Error(ErrorKind::model, "node '" + graph.nodes[i].name + "' writes " + quoted(value) + ", which is an input or a constant");
+      if (node != kNobody) throw Error(ErrorKind::model, "two nodes write " + quoted(value));
+      node = static_cast<int>(i);
+    }
+  }
+  std::vector<std::vector<std::size_t>> readers(graph.nodes.size());
+  std::vector<int> waiting(graph.nodes.size(), 0);
+  const auto check_given = [&](int value) {
+    if (graph.values[static_cast<std::size_t>(value)].kind == ValueKind::result && giver[static_cast<std::size_t>(value)] == kNobody)
+      throw Error(ErrorKind::model, "nothing gives " + quoted(value));
+  };
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const int value : graph.nodes[i].inputs) {
+      if (value < 0) continue;
+      check_given(value);
+      const int node = giver[static_cast<std::size_t>(value)];
+      if (node == kNobody) continue;
+      readers[static_cast<std::size_t>(node)].push_back(i);
+      ++waiting[i];
+    }
+  }
+  for (const Output& output : graph.outputs) check_given(output.value);
+
+  // Kahn: a node is ready once all that it reads is there.
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+    if (waiting[i] == 0) order.push_back(i);
+  for (std::size_t done = 0; done < order.size(); ++done)
+    for (const std::size_t reader : readers[order[done]])
+      if (--waiting[reader] == 0) order.push_back(reader);
+  if (order.size() != graph.nodes.size()) {
+    const auto stuck = static_cast<std::size_t>(std::find_if(waiting.begin(), waiting.end(), [](int n) { return n > 0; }) - waiting.begin());
+    throw Error(ErrorKind::model, "node '" + graph.nodes[stuck].name + "' is part of a cycle; loops need a control-flow operator");
+  }
+  std::vector<Node> nodes;
+  nodes.reserve(order.size());
+  for (const std::size_t i : order) nodes.push_back(std::move(graph.nodes[i]));
+  graph.nodes = std::move(nodes);
+}
+
+}  // namespace walle

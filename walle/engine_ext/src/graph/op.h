@@ -1,0 +1,48 @@
+// The operator registry: every operator of the engine in one of the paper's four categories (§4.1). The lists are those of
+// kernels/kernels.inc, geometry/transform.cpp and geometry/composite.cpp; this puts them together and adds shape inference.
+#pragma once
+#include <span>
+#include <string_view>
+
+#include "geometry/composite.h"
+#include "geometry/transform.h"
+#include "kernels/table.h"
+
+namespace walle {
+
+enum class Category : std::uint8_t { atomic, transform, composite, control_flow };
+std::string_view category_name(Category category) noexcept;
+
+// Which kind of kernel an atomic operator has; `code` of the definition is the operator's number within it.
+enum class Family : std::uint8_t { none, unary, test, binary, compare, select, reduce, mean, arg, matmul, cast };
+
+struct OpDef {
+  std::string_view name;  // ONNX's where ONNX has the operator
+  Category category = Category::atomic;
+  int min_inputs = 1, max_inputs = 1;
+  Family family = Family::none;
+  std::uint8_t code = 0;
+  TransformFn transform = nullptr;
+  CompositeFn decompose = nullptr;
+  std::span<const std::string_view> decomposes_to{};
+
+  bool reduces() const noexcept { return family == Family::reduce || family == Family::mean || family == Family::arg; }
+};
+
+// In alphabetical order.
+std::span<const OpDef> operators();
+// Null where there is none of that name.
+const OpDef* find_operator(std::string_view name);
+
+struct TensorType {
+  DType dtype = DType::f32;
+  Dims shape;
+};
+// The output of an atomic operator. Throws Error (shape, dtype, model, unsupported) for operands that do not fit.
+TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
+// The axes a reducing operator goes over, ascending and distinct. Empty where nothing is reduced.
+std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
+// The dtype of a Cast: attribute `to`, ONNX's number or NumPy's name.
+DType cast_target(const Attributes& attributes);
+
+}  // namespace walle

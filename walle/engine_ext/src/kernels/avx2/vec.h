@@ -1,0 +1,53 @@
+// Vector primitives of AVX2 + FMA: eight floats. Included by build.cpp inside its target region and namespace, after
+// <immintrin.h>; nothing here may be seen by any other file.
+
+inline constexpr std::int64_t kLanes = 8;
+using Vec = __m256;
+
+inline Vec load(const float* p) noexcept { return _mm256_loadu_ps(p); }
+inline void store(float* p, Vec v) noexcept { _mm256_storeu_ps(p, v); }
+inline Vec set(float x) noexcept { return _mm256_set1_ps(x); }
+inline Vec add(Vec a, Vec b) noexcept { return _mm256_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) noexcept { return _mm256_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) noexcept { return _mm256_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) noexcept { return _mm256_div_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) noexcept { return _mm256_fmadd_ps(a, b, c); }    // a * b + c
+inline Vec nfma(Vec a, Vec b, Vec c) noexcept { return _mm256_fnmadd_ps(a, b, c); }  // c - a * b
+inline Vec sqrt(Vec a) noexcept { return _mm256_sqrt_ps(a); }
+inline Vec round(Vec a) noexcept { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Vec floor(Vec a) noexcept { return _mm256_floor_ps(a); }
+inline Vec ceil(Vec a) noexcept { return _mm256_ceil_ps(a); }
+// Where either is NaN: b.
+inline Vec max_or_second(Vec a, Vec b) noexcept { return _mm256_max_ps(a, b); }
+inline Vec min_or_second(Vec a, Vec b) noexcept { return _mm256_min_ps(a, b); }
+inline Vec sign_bit(Vec a) noexcept { return _mm256_and_ps(a, _mm256_set1_ps(-0.0f)); }
+inline Vec abs(Vec a) noexcept { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+inline Vec neg(Vec a) noexcept { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
+inline Vec bit_or(Vec a, Vec b) noexcept { return _mm256_or_ps(a, b); }
+// Masks: all bits of a lane set or none.
+inline Vec less(Vec a, Vec b) noexcept { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+inline Vec is_nan(Vec a) noexcept { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
+inline Vec choose(Vec mask, Vec yes, Vec no) noexcept { return _mm256_blendv_ps(no, yes, mask); }
+// a * 2^n for whole n in [-252, 254], by two steps so that subnormal results round once.
+inline Vec scale_by_power(Vec a, Vec n) noexcept {
+  const __m256i whole = _mm256_cvtps_epi32(n);
+  const __m256i half = _mm256_srai_epi32(whole, 1);
+  const __m256i rest = _mm256_sub_epi32(whole, half);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const Vec first = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+  const Vec second = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+  return _mm256_mul_ps(_mm256_mul_ps(a, first), second);
+}
+inline double sum(Vec v) noexcept {
+  const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+  const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+  const __m256d both = _mm256_add_pd(low, high);
+  const __m128d pair = _mm_add_pd(_mm256_castpd256_pd128(both), _mm256_extractf128_pd(both, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)));
+}
+// The first `count` lanes (0 to kLanes); the others read as 0 and are not written.
+inline __m256i first_lanes(std::int64_t count) noexcept {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline Vec load_first(const float* p, std::int64_t count) noexcept { return _mm256_maskload_ps(p, first_lanes(count)); }
+inline void store_first(float* p, Vec v, std::int64_t count) noexcept { _mm256_maskstore_ps(p, first_lanes(count), v); }
