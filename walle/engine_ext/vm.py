@@ -73,7 +73,7 @@ class VM:
     async def call(self, function: str, *args: Any, deadline: float | None = None, host: Host | None = None) -> Any:
         """Return the result of a function of the task's `main`, or of "walle.module:name".
 
-        Arguments and result are plain data and arrays; arrays cross without a copy and arrive as `Tensor`.
+        Arguments and result are plain data and arrays; arrays cross without a copy and arrive as `walle.np.ndarray`.
         `deadline` is in seconds from when the call begins to run. `host` maps names to functions, plain or async, that
         run in this event loop when the task calls `walle.engine_ext.host.call(name, *args)`. A caller that is
         cancelled stops its call; the VM goes on with the next.
