@@ -40,11 +40,13 @@ Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
   return cast(result, wanted);
 }
 
-// A view that repeats elements instead of copying them; it refuses assignment.
+// A view that repeats elements instead of copying them; it is read-only.
 Tensor broadcast_to(const Tensor& x, py::handle shape) {
   Dims to = dims_of(shape);
   Dims strides = broadcast_strides(x.shape(), x.strides(), to);
-  return view(x, std::move(to), std::move(strides), x.offset());
+  const auto& storage = x.storage();
+  const auto read_only = Storage::borrow(storage->data(), storage->size_bytes(), false, [storage] {});
+  return {read_only, x.dtype(), std::move(to), std::move(strides), x.offset()};
 }
 
 }  // namespace

@@ -267,8 +267,7 @@ DType computed_in(const OpDef& op, DType dtype) {
   if (takes(op, dtype)) return dtype;
   if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
   if (takes(op, floating(dtype)) && compute_index(dtype) >= 0) return floating(dtype);
-  if (takes(op, DType::b8) && !takes(op, DType::f32)) return DType::b8;  // logic
-  return dtype;                                                        // refused with its name by inference
+  return dtype;  // inference refuses it by name
 }
 
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
@@ -342,7 +341,9 @@ Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool ke
     if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
   }
   const Tensor inputs[] = {input};
-  return run(op, inputs, attributes);
+  Tensor result = run(op, inputs, attributes);
+  if (op.family == Family::arg && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
+  return result;
 }
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
@@ -353,7 +354,7 @@ Tensor reshaped(const Tensor& x, Dims shape) {
   std::size_t open = shape.size();
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] != -1) continue;
-    if (open != shape.size()) throw Error(ErrorKind::shape, "a reshape may leave one dimension open, not two");
+    if (open != shape.size()) throw Error(ErrorKind::shape, "a reshape to " + to_string(shape) + " leaves more than one dimension open");
     open = i;
   }
   if (open != shape.size()) {

@@ -108,7 +108,7 @@ void assign(const Tensor& from, const Tensor& to) {
   if (from.dtype() != to.dtype())
     throw Error(ErrorKind::dtype, "assignment of " + std::string(dtype_name(from.dtype())) + " to " + std::string(dtype_name(to.dtype())));
   if (!to.storage() || !to.storage()->writable()) throw Error(ErrorKind::dtype, "the array is read-only; copy it first");
-  for (std::size_t i = 0; i < to.shape().size(); ++i)
+  for (std::size_t i = 0; i < to.shape().size() && to.size() > 0; ++i)
     if (to.shape()[i] > 1 && to.strides()[i] == 0) throw Error(ErrorKind::shape, "a broadcast view cannot be written; copy it first");
   const Dims strides = broadcast_strides(from.shape(), from.strides(), to.shape());
   const bool same = from.storage() == to.storage() && to.size() > 0;

@@ -103,7 +103,8 @@ class ReduceStep final : public Step {
     join_ = table.binary[static_cast<std::size_t>(joins[static_cast<std::size_t>(op)])][type];
     copy_ = table.cast[type][type];
     scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
-    table.cast[3][type](op == ReduceOp::ReduceProd ? &kOne : &kZero, 0, &identity_, 1);
+    // Of nothing: ReduceMin, which is there for bools, is true; numbers have no greatest or least of nothing.
+    table.cast[3][type](op == ReduceOp::ReduceProd || op == ReduceOp::ReduceMin ? &kOne : &kZero, 0, &identity_, 1);
     const std::int64_t count = nests_.reduced.count();
     table.cast[3][type](&count, 0, &count_, 1);
     // Rows of kept elements are joined whole where they lie closer in memory than the reduced ones.

@@ -113,7 +113,8 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
       const auto axes = reduced_axes(op, operands, attributes);
       const bool keep = attributes.get_int("keepdims", 1) != 0;
       const bool has_identity = op.family == Family::reduce && (op.code == static_cast<std::uint8_t>(ReduceOp::ReduceSum) ||
-                                                                op.code == static_cast<std::uint8_t>(ReduceOp::ReduceProd));
+                                                                op.code == static_cast<std::uint8_t>(ReduceOp::ReduceProd) ||
+                                                                first.dtype == DType::b8);
       TensorType result{op.family == Family::arg ? DType::i64 : first.dtype, {}};
       for (std::size_t i = 0; i < first.shape.size(); ++i) {
         const bool reduced = std::binary_search(axes.begin(), axes.end(), i);

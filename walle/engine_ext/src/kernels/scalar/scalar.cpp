@@ -25,11 +25,11 @@ void binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_
   for (std::int64_t i = 0; i < count; ++i) to[i] = f(left[i * a_stride], right[i * b_stride]);
 }
 
-template <class T, T (*join)(T, T) noexcept>
+template <class T, bool is_sum, T (*join)(T, T) noexcept>
 void reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   const auto* from = static_cast<const T*>(in);
-  if constexpr (std::is_floating_point_v<T> && join == &Add<T>) {
+  if constexpr (std::is_floating_point_v<T> && is_sum) {
     Sum sum = 0;
     for (std::int64_t i = 0; i < count; ++i) sum += from[i * stride];
     *static_cast<T*>(out) = static_cast<T>(sum);
@@ -148,7 +148,7 @@ void fill_scalar(Table& table) noexcept {
   }
   {
     using Enum = ReduceOp;
-#define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, &op<T>>;
+#define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, std::string_view(#op) == "Add", &op<T>>;
 #define WALLE_REDUCE(op, types, join)                         \
   {                                                           \
     constexpr auto kOp = static_cast<std::size_t>(Enum::op);  \
