@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ async def test_a_cloud_that_is_restarted_in_mid_release_goes_on(tmp_path: Path) 
         release_id = await shop.release("v1", beta=["d0"], steps=[0.001, 1.0])
         await shop.until(release_id, "beta")
         address = shop.cloud.address
-        ports = {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
+        ports: dict[str, Any] = {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
     async with shop_cloud(tmp_path, **ports) as shop:
         assert shop.cloud.address == address
         assert (await shop.shown(release_id))["state"] == "beta"

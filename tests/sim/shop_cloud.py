@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,16 @@ def no_task_left() -> Iterator[None]:
     yield
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"left behind: {left}"
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], limit_s: float = LIMIT_S) -> None:
+    """Return once `condition()` holds; it is asked again and again, for at most `limit_s`."""
+    async with asyncio.timeout(limit_s):
+        while True:
+            holds = condition()
+            if holds if isinstance(holds, bool) else await holds:
+                return
+            await asyncio.sleep(0.005)
 
 
 def device_config(cloud_address: GatewayAddress, home: CloudHome, folder: Path, **changes: Any) -> DeviceConfig:
@@ -82,7 +92,15 @@ class ShopCloud:
 
     async def release(self, version: str, **body: Any) -> str:
         """Create and start a release, and return its id."""
-        request = {"scenario": "shop", "task": "count", "version": version, "beta": 1, "steps": [1.0], "gate": GATE, **body}
+        request = {
+            "scenario": "shop",
+            "task": "count",
+            "version": version,
+            "beta": 1,
+            "steps": [1.0],
+            "gate": GATE,
+            **body,
+        }
         response = await self.http.post("/v1/releases", json=request)
         assert response.status_code == 201, response.text
         release_id: str = response.json()["id"]
@@ -141,9 +159,9 @@ class User:
 
 
 @contextlib.asynccontextmanager
-async def shop_cloud(folder: Path, **config: Any) -> AsyncIterator[ShopCloud]:
-    """Give a cloud in `folder`/cloud; no task of it is left after the block."""
-    with no_task_left():
+async def shop_cloud(folder: Path, *, outlived: bool = False, **config: Any) -> AsyncIterator[ShopCloud]:
+    """Give a cloud in `folder`/cloud; no task is left after the block, unless a device of the block outlives it."""
+    with contextlib.nullcontext() if outlived else no_task_left():
         async with Cloud(CloudConfig(folder / "cloud", scenarios=("shop",), **config)) as cloud:
             headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
             async with httpx.AsyncClient(base_url=cloud.address.url, headers=headers) as http:

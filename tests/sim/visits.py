@@ -6,6 +6,7 @@ own, whose user plays until the process is killed, or so many visits further:
 """
 
 import asyncio
+import contextlib
 import pickle
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from walle.device import Device
+from walle.device import Device, DeviceConfig
 from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event
 
 EVENTS = (PAGE_ENTER, CLICK, PAGE_EXIT)
@@ -57,10 +58,8 @@ class Visitor:
             await asyncio.sleep(self._pause_s)
 
     async def _check_in(self) -> None:
-        try:
+        with contextlib.suppress(httpx.HTTPError):  # the cloud is away for now
             await self._device.checkin()
-        except httpx.HTTPError:
-            pass  # the cloud is away for now
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -73,8 +72,7 @@ def make_driver(device: Device, options: dict[str, Any]) -> Visitor:
     return Visitor(device, options.get("visits"), options.get("pause_s", 0.0))
 
 
-async def main(config_file: str, visits: int | None) -> None:
-    config = pickle.loads(Path(config_file).read_bytes())
+async def main(config: DeviceConfig, visits: int | None) -> None:
     async with Device(config) as device:
         visitor = Visitor(device, visits, 0.001)
         await visitor.run()
@@ -84,4 +82,4 @@ async def main(config_file: str, visits: int | None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else None))
+    asyncio.run(main(pickle.loads(Path(sys.argv[1]).read_bytes()), int(sys.argv[2]) if sys.argv[2:] else None))

@@ -1,7 +1,6 @@
 """The cloud and a fleet as Ray actors: a release to every device, errors between processes, and a process that dies."""
 
 import asyncio
-import contextlib
 import errno
 import os
 import signal
@@ -15,7 +14,7 @@ import pytest_asyncio
 import ray
 
 from tests.sim.processes import MARKER, processes_with, wait_until_gone
-from tests.sim.shop_cloud import GATE, device_config, push
+from tests.sim.shop_cloud import GATE, device_config, push, until
 from walle import plain
 from walle.actors.inference import InferenceActor
 from walle.actors.node import NodeLostError, Remote
@@ -34,6 +33,7 @@ LIMIT_S = 60.0
 FAILING = "def execute(ctx, x):\n    raise ValueError('not on the cloud')\n"
 AUTO = '[task]\nname = "count"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "auto"\n'
 DRIVER = "tests.sim.visits:make_driver"
+NAMES = ["d0", "d1", "d2", "d3"]
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -89,41 +89,37 @@ def lives(pid: int) -> bool:
     return True
 
 
+async def have_produced(fleet: Fleet, counts: dict[str, int]) -> bool:
+    return all(summary.produced > counts[summary.device_id] for summary, _ in await fleet.summaries())
+
+
 async def until_dead(pids: list[int]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while any(lives(pid) for pid in pids):
-            await asyncio.sleep(0.05)
+    await until(lambda: not any(lives(pid) for pid in pids), LIMIT_S)
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_without_loss(
     cloud: ActorCloud, tmp_path: Path
 ) -> None:
-    await push(cloud.address.url, cloud.home.admin_token, tmp_path / "work", "v1", {})
-    configs = [device_config(cloud.address, cloud.home, tmp_path / f"d{number}") for number in range(4)]
+    await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v1", {})
+    configs = [device_config(cloud.address, cloud.home, tmp_path / name) for name in NAMES]
     fleet = Fleet(configs, per_actor=2, driver=DRIVER, options={"pause_s": 0.02})
     try:
         pids = await fleet.open()
         assert len({*pids, os.getpid()}) == 3
         async with admin(cloud) as http:
             await until_full(http, await start_release(http))
-        async with asyncio.timeout(LIMIT_S):
-            while not all(summary.produced > 20 for summary, _ in await fleet.summaries()):
-                await asyncio.sleep(0.05)
+        await until(lambda: have_produced(fleet, dict.fromkeys(NAMES, 20)), LIMIT_S)
 
         os.kill(pids[0], signal.SIGKILL)
         await until_dead(pids[:1])
         both = await asyncio.gather(fleet.summaries(), fleet.summaries())
         assert fleet.replaced == 1
         for summaries in both:
-            assert [summary.device_id for summary, _ in summaries] == ["d0", "d1", "d2", "d3"]
+            assert [summary.device_id for summary, _ in summaries] == NAMES
             assert all(summary.tasks == {"shop/count": "v1"} for summary, _ in summaries)
         at_return = {summary.device_id: summary.produced for summary, _ in both[0]}
-        async with asyncio.timeout(LIMIT_S):
-            while not all(
-                summary.produced > at_return[summary.device_id] + 10 for summary, _ in await fleet.summaries()
-            ):
-                await asyncio.sleep(0.05)
+        await until(lambda: have_produced(fleet, {name: count + 10 for name, count in at_return.items()}), LIMIT_S)
 
         await fleet.stop()
         summaries = await fleet.summaries()
@@ -144,7 +140,7 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_path: Path) -> None:
+async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> None:
     releases, inference = Remote(cloud.actors["releases"]), Remote(cloud.actors["inference"])
     with pytest.raises(UnknownReleaseError) as unknown:
         await releases.start("none")
@@ -155,7 +151,7 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_p
     assert repo.value.reason
 
     files = {"main.py": FAILING, "task.toml": AUTO}
-    await push(cloud.address.url, cloud.home.admin_token, tmp_path / "work", "v2", files)
+    await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v2", files)
     async with admin(cloud) as http:
         release_id = await start_release(http, version="v2", beta=["nobody"])
         response = await http.post(f"/v1/releases/{release_id}/start")
@@ -166,9 +162,11 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_p
         assert (transition.value.release_id, transition.value.asked) == (release_id, "Start")
         assert transition.value.allowed
         assert "In the other process" in transition.value.__notes__[0]
-        async with asyncio.timeout(LIMIT_S):
-            while (await releases.get(release_id)).state.value == "simulating":
-                await asyncio.sleep(0.02)
+
+        async def has_a_bundle() -> bool:
+            return bool((await releases.get(release_id)).manifest)
+
+        await until(has_a_bundle, LIMIT_S)
     with pytest.raises(InferenceError, match="cannot be read"):
         await inference.answer("d0", PHASE_TOPIC, b"")
     question = {"task": "shop/count", "version": "v2", "phase": "execute", "payload": 1, "device": {}}
@@ -178,17 +176,23 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_p
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_node_that_died_is_named_as_such(cloud: ActorCloud, tmp_path: Path) -> None:
+async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
     actor = _spawn(InferenceActor, CloudConfig(tmp_path / "cloud"))
     node = Remote(actor)
     with pytest.raises(InferenceError, match="there is no request"):
         await node.answer("d0", "weather", b"")
     ray.kill(actor)
-    with pytest.raises(NodeLostError, match="'answer' is gone"):
-        async with asyncio.timeout(LIMIT_S):
-            while True:
-                with contextlib.suppress(InferenceError):  # until it is gone
-                    await node.answer("d0", "weather", b"")
+
+    async def is_gone() -> bool:
+        try:
+            await node.answer("d0", "weather", b"")
+        except NodeLostError as lost:
+            return lost.method == "answer"
+        except InferenceError:
+            return False
+        raise AssertionError
+
+    await until(is_gone, LIMIT_S)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -199,16 +203,12 @@ async def test_a_cloud_that_cannot_start_says_why_and_leaves_no_actor(
         names = ("Gateway", "ReleaseActor", "RollbackActor", "InferenceActor")
         return sorted(name for line in processes_with(ray_marker) for name in names if f"::{name}" in line)
 
-    async with asyncio.timeout(LIMIT_S):
-        while len(set(actors())) < 4 or len(actors()) > 4:  # those of `cloud`; others may still be ending
-            await asyncio.sleep(0.05)
+    await until(lambda: len(set(actors())) == len(actors()) == 4, LIMIT_S)  # those of `cloud`
     taken = int(cloud.address.url.rpartition(":")[2])
     with pytest.raises(OSError, match="in use") as failed:
         await ActorCloud.start(CloudConfig(tmp_path / "cloud", http_port=taken))
     assert failed.value.errno == errno.EADDRINUSE
-    async with asyncio.timeout(LIMIT_S):
-        while len(actors()) > 4:
-            await asyncio.sleep(0.05)
+    await until(lambda: len(actors()) == 4, LIMIT_S)
 
 
 @pytest.mark.asyncio(loop_scope="module")
