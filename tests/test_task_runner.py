@@ -14,7 +14,7 @@ from walle.engine_ext.vm import DeadlineExceeded, TaskError, VMClosedError
 from walle.pipeline.events import Event
 from walle.pipeline.stream_engine import Trigger
 from walle.protocol import Manifest
-from walle.task_runner import PhasePlaceError, TaskRunner, deadline_s
+from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
 
 CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
 EVENT = Event("page_exit", "item/1", 5, {"n": 1})
@@ -92,6 +92,18 @@ async def test_a_host_that_fails_fails_the_run_with_its_message(runner: TaskRunn
     await runner.load(files, manifest)
     with pytest.raises(TaskError, match="no execute for 5"):
         await runner.run(files, manifest, TRIGGER, {}, {"escalate": escalate})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("puts", ["5", "[5]", "['side']", "[('side', 1, 2)]"])
+async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
+    runner: TaskRunner, tmp_path: Path, puts: str
+) -> None:
+    main = f"def execute(ctx, x):\n    if x['position'] == 7:\n        ctx.store.puts = {puts}\n    return 1\n"
+    files, manifest = laid_out(tmp_path / "task", main)
+    with pytest.raises(TaskOutputError, match="shop/ipv v1 gave a"):
+        await runner.run(files, manifest, TRIGGER, {}, {})
+    assert (await runner.run(files, manifest, Trigger(EVENT, 8, (), ()), {}, {})).output == 1
 
 
 @pytest.mark.asyncio

@@ -19,7 +19,7 @@ type Host = Mapping[str, Callable[..., Any]]
 
 
 class TaskOutputError(VMError):
-    """A task returned something else than its runtime does: the version's own modules shadow walle's."""
+    """A run gave something else than the runtime does: the task has reached into the runtime of its VM."""
 
 
 class PhasePlaceError(VMError):

@@ -164,6 +164,7 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
         received = await shop.received()
         with monkeypatch.context() as patch:
             patch.setattr("walle.pipeline.ingest.Ingest._accept", full)
+            patch.setattr("walle.cloud.gateway._FAREWELL_S", 0.2)
             await user.visit()
             await until(lambda: shop.cloud.gateway._tunnel.counts.uploads > received)
             async with asyncio.timeout(LIMIT_S):

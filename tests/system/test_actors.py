@@ -164,7 +164,9 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> No
         assert "In the other process" in transition.value.__notes__[0]
 
         async def has_a_bundle() -> bool:
-            return bool((await releases.get(release_id)).manifest)
+            release = await releases.get(release_id)
+            assert release.state.value in ("simulating", "beta"), release.reason
+            return bool(release.manifest)
 
         await until(has_a_bundle, LIMIT_S)
     with pytest.raises(InferenceError, match="cannot be read"):
