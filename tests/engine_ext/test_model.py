@@ -144,3 +144,16 @@ def test_mistakes_of_the_builder_are_told_at_once() -> None:
 )  # fmt: skip
 def test_constants_find_their_dtype(value: object, expected: tuple[str, tuple[int, ...]]) -> None:
     assert tensor_bytes(value, None)[:2] == expected
+
+
+def test_names_of_any_language_and_none_that_is_broken() -> None:
+    graph = GraphBuilder("Grüße \U0001f680")
+    graph.output("出力", graph.op("Neg", [graph.input("\u07ff\uffff\U0010ffff", (1,))]))
+    data = graph.to_bytes()
+    assert list(Session(data).run({"\u07ff\uffff\U0010ffff": [1.0]})) == ["出力"]
+    for broken in (b"\xc1\xbf\xbf", b"\xed\xa0\x80", b"\xe0\x80\x80", b"\xff\xff\xff", b"ab\xe5"):
+        forged = bytearray(data.replace("出".encode(), broken))
+        data_at = struct.unpack_from("<Q", forged, 40)[0]
+        forged[60:64] = struct.pack("<I", zlib.crc32(forged[64:data_at], zlib.crc32(forged[:60])))
+        with pytest.raises(ModelError, match="UTF-8"):
+            Session(bytes(forged))

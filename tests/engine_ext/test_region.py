@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import walle.np as np
 from walle.engine_ext.errors import ShapeError
+from walle.errors import EngineError
 
 ITEMS = ["uint8", "bool", "int32", "float64"]
 

@@ -20,6 +20,26 @@ constexpr int kMaxRank = 32;
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::model, "not a sound .walle file: " + what); }
 
+// Whether these bytes are UTF-8 as Python decodes it: no overlong forms, surrogates, or values beyond U+10FFFF.
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    std::size_t more = 0;
+    if (lead >= 0x80) more = lead < 0xC2 ? 4 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : 4;
+    if (more == 4 || more > text.size() - i - 1) return false;
+    std::uint32_t code = more == 0 ? lead : lead & (0x3Fu >> more);
+    for (std::size_t j = 1; j <= more; ++j) {
+      const auto next = static_cast<unsigned char>(text[i + j]);
+      if ((next & 0xC0) != 0x80) return false;
+      code = code << 6 | (next & 0x3F);
+    }
+    if ((more == 2 && code < 0x800) || (more == 3 && code < 0x10000)) return false;
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += more + 1;
+  }
+  return true;
+}
+
 // Takes numbers and texts off the front of a section; never beyond its end.
 class Reader {
  public:
@@ -33,7 +53,9 @@ class Reader {
   }
   std::string text() {
     const auto size = number<std::uint32_t>();
-    return {reinterpret_cast<const char*>(take(size)), size};
+    std::string value(reinterpret_cast<const char*>(take(size)), size);
+    if (!is_utf8(value)) broken("a name is no UTF-8");
+    return value;
   }
   // How many items follow, each of at least `least` bytes: a count that cannot fit is refused before anything is allocated for
   // it.
