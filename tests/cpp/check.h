@@ -26,13 +26,13 @@ inline std::int64_t whole(std::mt19937_64& random, std::int64_t low, std::int64_
 
 #define CHECK(condition) check::report((condition), __FILE__, __LINE__, #condition)
 // The expression throws walle::Error of that kind.
-#define CHECK_ERROR(expression, wanted)                                                                     \
-  do {                                                                                                      \
-    bool thrown = false;                                                                                    \
-    try {                                                                                                   \
-      (void)(expression);                                                                                   \
-    } catch (const walle::Error& error) {                                                                   \
-      thrown = error.kind() == walle::ErrorKind::wanted;                                                    \
-    }                                                                                                       \
-    check::report(thrown, __FILE__, __LINE__, #expression " does not fail as " #wanted);                    \
+#define CHECK_ERROR(expression, wanted)                                                  \
+  do {                                                                                   \
+    bool thrown = false;                                                                 \
+    try {                                                                                \
+      (void)(expression);                                                                \
+    } catch (const walle::Error& error) {                                                \
+      thrown = error.kind() == walle::ErrorKind::wanted;                                 \
+    }                                                                                    \
+    check::report(thrown, __FILE__, __LINE__, #expression " does not fail as " #wanted); \
   } while (false)

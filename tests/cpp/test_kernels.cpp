@@ -40,7 +40,8 @@ void fill(std::mt19937_64& random, float* data, std::size_t count, float scale) 
   for (std::size_t i = 0; i < count; ++i) data[i] = normal(random);
   const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-42f, -1e-42f, 88.8f, -88.8f, -104.0f, 3e38f};
   for (const float value : special)
-    if (count > 0 && check::whole(random, 0, 2) == 0) data[static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(count) - 1))] = value;
+    if (count > 0 && check::whole(random, 0, 2) == 0)
+      data[static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(count) - 1))] = value;
 }
 
 bool close(float a, float b, float relative, float absolute) {
@@ -61,8 +62,9 @@ void elementwise(const Table& fast, const Table& plain) {
     const auto same = [&](const char* kind, std::size_t op) {
       for (std::size_t i = 0; i < count; ++i)
         check::report(close(out.data()[i], expected.data()[i], 5 * kUlp, 3e-38f), __FILE__, __LINE__,
-                      std::string(kind) + " " + std::to_string(op) + " of " + std::to_string(a.data()[i]) + ", " + std::to_string(b.data()[i]) +
-                          ": " + std::to_string(out.data()[i]) + ", scalar " + std::to_string(expected.data()[i]));
+                      std::string(kind) + " " + std::to_string(op) + " of " + std::to_string(a.data()[i]) + ", " +
+                          std::to_string(b.data()[i]) + ": " + std::to_string(out.data()[i]) + ", scalar " +
+                          std::to_string(expected.data()[i]));
     };
     for (std::size_t op = 0; op < kCountOf<UnaryOp>; ++op) {
       if (plain.unary[op][0] == nullptr) continue;
@@ -89,13 +91,16 @@ void elementwise(const Table& fast, const Table& plain) {
     for (std::size_t op = 0; op < kCountOf<ReduceOp> && count > 0; ++op) {
       float got, wanted;
       std::vector<float> tame(count);
-      for (std::size_t i = 0; i < count; ++i) tame[i] = std::isfinite(a.data()[i]) && std::fabs(a.data()[i]) < 100 ? a.data()[i] : 1.5f;
+      for (std::size_t i = 0; i < count; ++i)
+        tame[i] = std::isfinite(a.data()[i]) && std::fabs(a.data()[i]) < 100 ? a.data()[i] : 1.5f;
       std::memcpy(b.data(), tame.data(), count * sizeof(float));
       fast.reduce[op][0](b.data(), 1, n, &got);
       plain.reduce[op][0](b.data(), 1, n, &wanted);
       float scale = 0;
       for (const float value : tame) scale += std::fabs(value);
-      check::report(close(got, wanted, 4 * kUlp, 40 * kUlp * scale / static_cast<float>(count) * std::sqrt(static_cast<float>(count))), __FILE__, __LINE__, "reduce " + std::to_string(op));
+      check::report(
+          close(got, wanted, 4 * kUlp, 40 * kUlp * scale / static_cast<float>(count) * std::sqrt(static_cast<float>(count))),
+          __FILE__, __LINE__, "reduce " + std::to_string(op));
     }
   }
 }
@@ -114,7 +119,8 @@ void products(const Table& fast) {
     args.b_row = b_turned ? 1 : args.n;
     args.b_col = b_turned ? args.k : 1;
     args.out_row = args.n;
-    Guarded a(static_cast<std::size_t>(args.m * args.k)), b(static_cast<std::size_t>(args.k * args.n)), out(static_cast<std::size_t>(args.m * args.n));
+    Guarded a(static_cast<std::size_t>(args.m * args.k)), b(static_cast<std::size_t>(args.k * args.n)),
+        out(static_cast<std::size_t>(args.m * args.n));
     std::normal_distribution<float> normal;
     for (std::int64_t i = 0; i < args.m * args.k; ++i) a.data()[i] = normal(random);
     for (std::int64_t i = 0; i < args.k * args.n; ++i) b.data()[i] = normal(random);
@@ -130,7 +136,8 @@ void products(const Table& fast) {
       for (std::int64_t n = 0; n < args.n; ++n) {
         double exact = 0, size = 0;
         for (std::int64_t k = 0; k < args.k; ++k) {
-          const double term = double{a.data()[m * args.a_row + k * args.a_col]} * double{b.data()[k * args.b_row + n * args.b_col]};
+          const double term =
+              double{a.data()[m * args.a_row + k * args.a_col]} * double{b.data()[k * args.b_row + n * args.b_col]};
           exact += term;
           size += std::fabs(term);
         }

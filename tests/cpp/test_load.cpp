@@ -65,18 +65,43 @@ Bytes small_model() {
   Writer graph;
   graph.text("small").put(std::uint32_t{5});
   graph.text("x").put(std::uint8_t{2}).put(std::uint8_t{0}).put(std::uint8_t{2}).put(std::int64_t{-1}).put(std::int64_t{3});
-  graph.text("c").put(std::uint8_t{1}).put(std::uint8_t{0}).put(std::uint8_t{1}).put(std::int64_t{3}).put(std::uint64_t{0}).put(std::uint64_t{12});
+  graph.text("c")
+      .put(std::uint8_t{1})
+      .put(std::uint8_t{0})
+      .put(std::uint8_t{1})
+      .put(std::int64_t{3})
+      .put(std::uint64_t{0})
+      .put(std::uint64_t{12});
   graph.text("s").put(std::uint8_t{0});
   graph.text("t").put(std::uint8_t{0});
   graph.text("y").put(std::uint8_t{0});
   graph.put(std::uint32_t{3});
-  graph.text("Add").text("add").put(std::uint32_t{2}).put(std::uint32_t{0}).put(std::uint32_t{1}).put(std::uint32_t{1}).put(std::uint32_t{2}).put(std::uint32_t{0});
-  graph.text("Slice").text("cut").put(std::uint32_t{1}).put(std::uint32_t{3}).put(std::uint32_t{1}).put(std::uint32_t{4}).put(std::uint32_t{3});
+  graph.text("Add")
+      .text("add")
+      .put(std::uint32_t{2})
+      .put(std::uint32_t{0})
+      .put(std::uint32_t{1})
+      .put(std::uint32_t{1})
+      .put(std::uint32_t{2})
+      .put(std::uint32_t{0});
+  graph.text("Slice")
+      .text("cut")
+      .put(std::uint32_t{1})
+      .put(std::uint32_t{3})
+      .put(std::uint32_t{1})
+      .put(std::uint32_t{4})
+      .put(std::uint32_t{3});
   graph.text("starts").put(std::uint8_t{3}).put(std::uint32_t{1}).put(std::int64_t{1});
   graph.text("ends").put(std::uint8_t{3}).put(std::uint32_t{1}).put(std::int64_t{3});
   graph.text("axes").put(std::uint8_t{0}).put(std::int64_t{1});
   // Behind its reader: the loader puts the nodes in order.
-  graph.text("Tanh").text("tanh").put(std::uint32_t{1}).put(std::uint32_t{2}).put(std::uint32_t{1}).put(std::uint32_t{3}).put(std::uint32_t{0});
+  graph.text("Tanh")
+      .text("tanh")
+      .put(std::uint32_t{1})
+      .put(std::uint32_t{2})
+      .put(std::uint32_t{1})
+      .put(std::uint32_t{3})
+      .put(std::uint32_t{0});
   graph.put(std::uint32_t{1}).text("y").put(std::uint32_t{4});
   Writer data;
   data.put(1.0f).put(2.0f).put(3.0f);
@@ -127,7 +152,8 @@ int main() {
       CHECK(!takes(broken));
     }
   }
-  for (std::size_t size = 0; size < model.size(); ++size) CHECK(!takes(Bytes(model.begin(), model.begin() + static_cast<std::ptrdiff_t>(size))));
+  for (std::size_t size = 0; size < model.size(); ++size)
+    CHECK(!takes(Bytes(model.begin(), model.begin() + static_cast<std::ptrdiff_t>(size))));
   Bytes longer = model;
   longer.push_back(0);
   CHECK(!takes(longer));
@@ -146,7 +172,8 @@ int main() {
   for (int round = 0; round < 20000; ++round) {
     Bytes forged = model;
     for (auto changes = check::whole(random, 1, 4); changes > 0; --changes)
-      forged[static_cast<std::size_t>(check::whole(random, 8, static_cast<std::int64_t>(model.size()) - 1))] = static_cast<std::uint8_t>(random());
+      forged[static_cast<std::size_t>(check::whole(random, 8, static_cast<std::int64_t>(model.size()) - 1))] =
+          static_cast<std::uint8_t>(random());
     seal(forged);
     taken += takes(forged);
   }

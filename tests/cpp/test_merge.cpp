@@ -27,7 +27,8 @@ Stage random_stage(std::mt19937_64& random, const Dims& shape) {
   const auto axis = static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(rank) - 1));
   const auto made = [&](std::string_view name, Attributes attributes, int sources, int outputs) {
     const std::vector<Operand> operands(static_cast<std::size_t>(sources), operand);
-    return Stage{transform(name).make(operands, attributes, outputs), std::vector<Dims>(static_cast<std::size_t>(sources), shape)};
+    return Stage{transform(name).make(operands, attributes, outputs),
+                 std::vector<Dims>(static_cast<std::size_t>(sources), shape)};
   };
   switch (check::whole(random, 0, 7)) {
     case 0: {
@@ -53,7 +54,9 @@ Stage random_stage(std::mt19937_64& random, const Dims& shape) {
       const std::int64_t a = check::whole(random, 0, shape[axis] - 1), b = check::whole(random, 0, shape[axis] - 1);
       const Dims start{step > 0 ? std::min(a, b) : std::max(a, b)};
       const Dims end{step > 0 ? std::max(a, b) + 1 : (std::min(a, b) == 0 ? INT64_MIN : std::min(a, b) - 1)};
-      return made("Slice", {{"starts", start}, {"ends", end}, {"axes", Dims{static_cast<std::int64_t>(axis)}}, {"steps", Dims{step}}}, 1, 1);
+      return made("Slice",
+                  {{"starts", start}, {"ends", end}, {"axes", Dims{static_cast<std::int64_t>(axis)}}, {"steps", Dims{step}}}, 1,
+                  1);
     }
     case 3: return made("Concat", {{"axis", static_cast<std::int64_t>(axis)}}, 2, 1);
     case 4: return made("Stack", {{"axis", static_cast<std::int64_t>(axis)}}, 2, 1);
@@ -77,7 +80,8 @@ Stage random_stage(std::mt19937_64& random, const Dims& shape) {
   }
 }
 
-std::vector<std::int32_t> run(const Movement& movement, const std::vector<Region>& regions, const std::vector<std::vector<std::int32_t>>& sources) {
+std::vector<std::int32_t> run(const Movement& movement, const std::vector<Region>& regions,
+                              const std::vector<std::vector<std::int32_t>>& sources) {
   std::vector<std::int32_t> result(static_cast<std::size_t>(element_count(movement.shape)), -7);
   const std::int32_t fill = 0;
   for (const Region& region : regions) {
@@ -135,7 +139,8 @@ int main() {
 
   // A slice across the seam of a concatenation reads both parts.
   const std::int64_t one = 1;
-  const std::vector<Region> seam{Region::make(0, Dims{4}, {&one, 1}, 0, {&one, 1}, 0, 4, 10), Region::make(1, Dims{6}, {&one, 1}, 0, {&one, 1}, 4, 6, 10)};
+  const std::vector<Region> seam{Region::make(0, Dims{4}, {&one, 1}, 0, {&one, 1}, 0, 4, 10),
+                                 Region::make(1, Dims{6}, {&one, 1}, 0, {&one, 1}, 4, 6, 10)};
   const auto pieces = compose(Region::make(0, Dims{5}, {&one, 1}, 2, {&one, 1}, 0, 10, 5), seam);
   CHECK(pieces && pieces->size() == 2 && (*pieces)[0].count() == 2 && (*pieces)[1].count() == 3);
   // What nobody wrote cannot be read.

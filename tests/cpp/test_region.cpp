@@ -92,7 +92,8 @@ void against_coordinates() {
     std::int64_t distinct = 0;
     for (std::size_t i = 0; i + 1 < m.size.size(); ++i) distinct += std::abs(m.dst[i]) == std::abs(m.dst[i + 1]);
     if (distinct == 0)
-      CHECK(region == Region::make(0, turned.size, turned.src, m.src_offset, turned.dst, m.dst_offset, m.src_extent, m.dst_extent));
+      CHECK(region ==
+            Region::make(0, turned.size, turned.src, m.src_offset, turned.dst, m.dst_offset, m.src_extent, m.dst_extent));
   }
 }
 

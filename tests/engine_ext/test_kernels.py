@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
-import numpy
+import numpy  # noqa: ICN001 -- np is walle.np here
 import pytest
 
 import walle.np as np
@@ -23,7 +24,11 @@ AVAILABLE = [backend.name for backend in backends() if backend.available]
 
 def run_python(code: str, isa: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | {"WALLE_FORCE_ISA": isa}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"WALLE_FORCE_ISA": isa},
     )
 
 
@@ -32,8 +37,8 @@ def test_the_best_backend_runs_unless_forced() -> None:
     assert _core.backend() == os.environ.get("WALLE_FORCE_ISA", AVAILABLE[-1])
 
 
-# A float32 product whose terms cancel: fused multiply-add and plain arithmetic round it differently, so that the numbers
-# themselves say which kernels ran.
+# Fused multiply-add and plain arithmetic round this product differently, so that the numbers themselves say which
+# kernels ran.
 FORCED = """
 import json, walle.np as np
 from walle.engine_ext import _core
@@ -74,7 +79,9 @@ def test_a_session_chooses_its_backend() -> None:
         plan = session.plan()
         assert plan is not None
         assert plan.backend == name
-        numpy.testing.assert_allclose(session.run({"x": [0, 1, 2]})["y"], numpy.exp([0, 1, 2]), rtol=1e-6)
+        numpy.testing.assert_allclose(
+            numpy.asarray(session.run({"x": [0, 1, 2]})["y"]), numpy.exp([0, 1, 2]), rtol=1e-6
+        )
     with pytest.raises(BackendError, match="'sse9'; known are: scalar, avx2"):
         Session(graph.to_bytes(), backend="sse9")
     with pytest.raises(BackendError, match="threads=2"):
@@ -97,7 +104,7 @@ def ulps(here: numpy.ndarray, exact: numpy.ndarray) -> float:
     ],
 )
 def test_vectorised_functions_keep_their_stated_error(
-    function: Callable, exact: Callable, low: float, high: float, bound: float
+    function: Callable[[Any], Any], exact: Callable[[Any], Any], low: float, high: float, bound: float
 ) -> None:
     x = numpy.linspace(low, high, 400_001).astype("float32")
     assert ulps(numpy.asarray(function(x)), exact(x.astype("float64"))) <= bound

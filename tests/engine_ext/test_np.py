@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy
+import numpy  # noqa: ICN001 -- np is walle.np here
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +60,9 @@ def test_elementwise_functions_of_integers(name: str, dtype: str) -> None:
     same(UNARY[name](there), getattr(numpy, name)(there))
 
 
-@pytest.mark.parametrize(("dtype", "result"), [("int64", "float64"), ("int32", "float64"), ("uint8", "float32"), ("bool", "float32")])
+@pytest.mark.parametrize(
+    ("dtype", "result"), [("int64", "float64"), ("int32", "float64"), ("uint8", "float32"), ("bool", "float32")]
+)
 def test_floating_functions_of_integers(dtype: str, result: str) -> None:
     assert np.exp(sample(dtype, (3,))).dtype == result
     assert np.mean(sample(dtype, (3,))).dtype == result
@@ -68,7 +70,8 @@ def test_floating_functions_of_integers(dtype: str, result: str) -> None:
 
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    name: getattr(operator, name) for name in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "mod", "floordiv", "truediv")
+    name: getattr(operator, name)
+    for name in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "mod", "floordiv", "truediv")
 }
 
 
@@ -154,7 +157,11 @@ def test_reductions(name: str, dtype: str, axis: Any) -> None:
     if isinstance(axis, tuple) and name.startswith("arg"):
         return
     there = sample(dtype, (3, 4, 5))
-    for view, expected in ((np.asarray(there), there), (np.asarray(there).T, there.T), (np.asarray(there)[:, ::-2], there[:, ::-2])):
+    for view, expected in (
+        (np.asarray(there), there),
+        (np.asarray(there).T, there.T),
+        (np.asarray(there)[:, ::-2], there[:, ::-2]),
+    ):
         for keepdims in (False, True):
             own = getattr(np, name)(view, axis, keepdims=keepdims)
             wanted = numpy.asarray(getattr(numpy, name)(expected, axis=axis, keepdims=keepdims))
@@ -236,7 +243,10 @@ def test_choosing() -> None:
     there = sample("float32", (3, 4))
     same(np.where(there > 0, there, 0), numpy.where(there > 0, there, numpy.float32(0)))
     same(np.where([True, False], 1, 2), numpy.where([True, False], 1, 2))
-    same(np.where([[True], [False]], [1.0, 2.0], 0), numpy.where([[True], [False]], numpy.array([1, 2], "float32"), numpy.float32(0)))
+    same(
+        np.where([[True], [False]], [1.0, 2.0], 0),
+        numpy.where([[True], [False]], numpy.array([1, 2], "float32"), numpy.float32(0)),
+    )
     same(np.clip(there, -0.5, 0.5), numpy.clip(there, -0.5, 0.5))
     same(np.clip(there, None, 0.5), numpy.clip(there, None, 0.5))
     assert np.allclose(there, there + 1e-9)
@@ -260,7 +270,9 @@ def test_iteration_and_length() -> None:
 
 def test_importing_is_quick_and_loads_no_numpy() -> None:
     code = "import sys, walle.np; print(*sorted(set(sys.modules)))"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert not loaded & {"numpy", "dataclasses", "inspect", "asyncio", "ctypes", "zlib", "tempfile"}
 
 

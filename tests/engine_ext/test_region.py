@@ -2,13 +2,14 @@
 
 from typing import Any
 
-import numpy
+import numpy  # noqa: ICN001 -- np is walle.np here
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle.np as np
-from walle.engine_ext.errors import EngineError, ShapeError
+from walle.engine_ext.errors import ShapeError
+from walle.errors import EngineError
 
 ITEMS = ["uint8", "bool", "int32", "float64"]
 
@@ -89,7 +90,9 @@ def test_transform_operators(data: st.DataObject) -> None:
         same(part, expected)
     repeats = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=5))
     same(np.tile(here, repeats), numpy.tile(there, repeats))
-    widths = data.draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=there.ndim, max_size=there.ndim))
+    widths = data.draw(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=there.ndim, max_size=there.ndim)
+    )
     same(np.pad(here, widths, 1), numpy.pad(there, widths, constant_values=1))
     chosen = data.draw(st.lists(st.integers(-size, size - 1), max_size=6))
     same(np.take(here, numpy.array(chosen, "int64"), axis), numpy.take(there, numpy.array(chosen, "int64"), axis))
@@ -100,7 +103,15 @@ def test_transform_operators(data: st.DataObject) -> None:
 
 def test_views_share_memory_and_copies_do_not() -> None:
     base = np.arange(24).reshape(2, 3, 4)
-    for view in (base[1], base[:, ::2], base.T, base[..., None], base.reshape(4, 6), base.ravel(), np.squeeze(base[:1])):
+    for view in (
+        base[1],
+        base[:, ::2],
+        base.T,
+        base[..., None],
+        base.reshape(4, 6),
+        base.ravel(),
+        np.squeeze(base[:1]),
+    ):
         view[...] = 5
     assert (base[1] == 5).all()
     gathered = base[:, [0, 2]]

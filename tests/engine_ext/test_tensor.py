@@ -3,8 +3,9 @@
 import array
 import copy
 import gc
+from typing import Any
 
-import numpy
+import numpy  # noqa: ICN001 -- np is walle.np here
 import pytest
 
 import walle.np as np
@@ -75,7 +76,7 @@ def test_what_is_no_array_of_numbers_is_refused(bad: numpy.ndarray) -> None:
         ([numpy.zeros(2, "int32"), numpy.ones(2, "int32")], "int32", (2, 2)),
     ],
 )
-def test_lists_and_numbers_become_arrays(value: object, dtype: str | None, shape: tuple[int, ...] | None) -> None:
+def test_lists_and_numbers_become_arrays(value: Any, dtype: str | None, shape: tuple[int, ...] | None) -> None:
     if dtype is None:
         with pytest.raises(ShapeError):
             np.asarray(value)
@@ -99,12 +100,14 @@ def test_a_list_in_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [None, "text", {1: 2}, object(), [None], ["a"]])
-def test_other_values_are_refused(bad: object) -> None:
+def test_other_values_are_refused(bad: Any) -> None:
     with pytest.raises(TypeError):
         np.asarray(bad)
 
 
-@pytest.mark.parametrize(("number", "dtype"), [(256, "uint8"), (-1, "uint8"), (2**31, "int32"), (2**63, "int64"), (1e300, "int64")])
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(256, "uint8"), (-1, "uint8"), (2**31, "int32"), (2**63, "int64"), (1e300, "int64")]
+)
 def test_an_int_that_does_not_fit_is_refused(number: float, dtype: str) -> None:
     with pytest.raises(OverflowError):
         np.asarray(number, dtype)
@@ -134,7 +137,8 @@ def test_numbers_of_one_element() -> None:
     assert (float(one), int(one), one.item(), bool(one)) == (2.5, 2, 2.5, True)
     scalar = np.array([1, 2, 3])[1]
     assert [10, 20, 30][scalar] == 30
-    assert {2: "two"}[scalar] == "two"
+    names: dict[Any, str] = {2: "two"}
+    assert names[scalar] == "two"
     assert f"{np.array(1.5):.3f}" == "1.500"
     for ambiguous in (np.zeros(2), np.zeros(0)):
         with pytest.raises(ShapeError):
@@ -149,7 +153,14 @@ def test_numbers_of_one_element() -> None:
 
 def test_copies_are_copies() -> None:
     first = np.array([1.0, 2.0])
-    for other in (first.copy(), copy.copy(first), copy.deepcopy(first), first.flatten(), first.astype("float32"), +first):
+    for other in (
+        first.copy(),
+        copy.copy(first),
+        copy.deepcopy(first),
+        first.flatten(),
+        first.astype("float32"),
+        +first,
+    ):
         other[0] = 9
     assert first.tolist() == [1, 2]
     second = first[0]

@@ -17,7 +17,8 @@ namespace {
 class BoundSession {
  public:
   BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend) : session_(std::move(graph), kernels(backend)) {
-    for (const int input : session_.graph().inputs) input_names_.emplace_back(session_.graph().values[static_cast<std::size_t>(input)].name);
+    for (const int input : session_.graph().inputs)
+      input_names_.emplace_back(session_.graph().values[static_cast<std::size_t>(input)].name);
     for (const Output& output : session_.graph().outputs) output_names_.emplace_back(output.name);
   }
 
@@ -60,7 +61,8 @@ class BoundSession {
     py::list list;
     for (std::size_t i = 0; i < output_names_.size(); ++i) {
       if (plan)
-        list.append(py::make_tuple(output_names_[i], open_shape(plan->outputs[i].shape), std::string(dtype_name(plan->outputs[i].dtype))));
+        list.append(py::make_tuple(output_names_[i], open_shape(plan->outputs[i].shape),
+                                   std::string(dtype_name(plan->outputs[i].dtype))));
       else
         list.append(py::make_tuple(output_names_[i], py::none(), py::none()));
     }
@@ -121,7 +123,8 @@ std::shared_ptr<const Graph> load(py::handle model) {
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
-      .def(py::init([](py::object model, const std::string& backend) { return std::make_unique<BoundSession>(load(model), backend); }),
+      .def(py::init(
+               [](py::object model, const std::string& backend) { return std::make_unique<BoundSession>(load(model), backend); }),
            py::arg("model"), py::arg("backend"))
       .def("run", &BoundSession::run, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)

@@ -88,7 +88,8 @@ bool same_shapes(const Plan& plan, std::span<const Tensor> inputs) {
 Session::Session(std::shared_ptr<const Graph> graph, const Table& table) : graph_(std::move(graph)), table_(table) {
   std::vector<Dims> shapes;
   for (const int input : graph_->inputs) shapes.push_back(graph_->values[static_cast<std::size_t>(input)].shape);
-  const bool known = std::all_of(shapes.begin(), shapes.end(), [](const Dims& shape) { return std::find(shape.begin(), shape.end(), -1) == shape.end(); });
+  const bool known = std::all_of(shapes.begin(), shapes.end(),
+                                 [](const Dims& shape) { return std::find(shape.begin(), shape.end(), -1) == shape.end(); });
   if (known) plans_.push_front(make_plan(*graph_, std::move(shapes), table_));
 }
 
@@ -103,9 +104,12 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
     const Value& value = graph_->values[static_cast<std::size_t>(graph_->inputs[i])];
     const Dims& shape = inputs[i].shape();
     bool fits = shape.size() == value.shape.size();
-    for (std::size_t axis = 0; fits && axis < shape.size(); ++axis) fits = value.shape[axis] == -1 || value.shape[axis] == shape[axis];
+    for (std::size_t axis = 0; fits && axis < shape.size(); ++axis)
+      fits = value.shape[axis] == -1 || value.shape[axis] == shape[axis];
     if (!fits)
-      throw Error(ErrorKind::shape, "input '" + value.name + "' has shape " + to_string(shape) + ", the model takes " + to_string(value.shape) + (std::find(value.shape.begin(), value.shape.end(), -1) != value.shape.end() ? " (-1: any)" : ""));
+      throw Error(ErrorKind::shape,
+                  "input '" + value.name + "' has shape " + to_string(shape) + ", the model takes " + to_string(value.shape) +
+                      (std::find(value.shape.begin(), value.shape.end(), -1) != value.shape.end() ? " (-1: any)" : ""));
     shapes.push_back(shape);
   }
   plans_.push_front(make_plan(*graph_, std::move(shapes), table_));
@@ -115,11 +119,13 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
 
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
   if (inputs.size() != graph_->inputs.size())
-    throw Error(ErrorKind::model, "the model takes " + std::to_string(graph_->inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
+    throw Error(ErrorKind::model,
+                "the model takes " + std::to_string(graph_->inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Value& value = graph_->values[static_cast<std::size_t>(graph_->inputs[i])];
     if (inputs[i].dtype() != value.dtype)
-      throw Error(ErrorKind::dtype, "input '" + value.name + "' is " + std::string(dtype_name(inputs[i].dtype())) + ", the model takes " + std::string(dtype_name(value.dtype)) + "; convert it with astype");
+      throw Error(ErrorKind::dtype, "input '" + value.name + "' is " + std::string(dtype_name(inputs[i].dtype())) +
+                                        ", the model takes " + std::string(dtype_name(value.dtype)) + "; convert it with astype");
     if (!inputs[i].contiguous()) throw Error(ErrorKind::shape, "input '" + value.name + "' is not contiguous");
   }
   const std::lock_guard lock(mutex_);

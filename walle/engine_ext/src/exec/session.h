@@ -24,8 +24,8 @@ struct Plan {
   std::vector<Dims> input_shapes;
   std::vector<TensorType> outputs;
   std::vector<PlannedOp> ops;
-  std::vector<Tensor> constants;    // kept alive
-  std::vector<std::byte*> bases;    // arena, inputs, outputs, constants
+  std::vector<Tensor> constants;  // kept alive
+  std::vector<std::byte*> bases;  // arena, inputs, outputs, constants
   std::shared_ptr<Storage> arena;
   std::size_t scratch_offset = 0;
   std::size_t max_inputs = 0;

@@ -60,9 +60,8 @@ class SelectStep final : public Step {
     for (std::size_t i = 0; i < 3; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1, [&](const auto& at) {
-      kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row());
-    });
+    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1,
+               [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row()); });
   }
 
  private:

@@ -2,7 +2,8 @@
 
 namespace walle {
 
-// ONNX Gather along an axis with constant indices (in walle.np every index is one): runs of evenly spaced indices become one region each.
+// ONNX Gather along an axis with constant indices (in walle.np every index is one): runs of evenly spaced indices become one
+// region each.
 std::vector<Movement> make_gather(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
@@ -17,7 +18,8 @@ std::vector<Movement> make_gather(std::span<const Operand> operands, const Attri
   const std::int64_t dim = from[axis];
   for (std::int64_t& index : indices) {
     if (index < -dim || index >= dim)
-      throw Error(ErrorKind::shape, "index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) + " of " + to_string(from));
+      throw Error(ErrorKind::shape, "index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) +
+                                        " of " + to_string(from));
     if (index < 0) index += dim;
   }
   Movement result{operands[0].dtype, Dims(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(axis)), {}, {}};

@@ -64,8 +64,8 @@ void cast(const void* in, std::int64_t stride, void* out, std::int64_t count) no
 }
 
 template <class T>
-void select(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride,
-            void* out, std::int64_t count) noexcept {
+void select(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,
+            std::int64_t b_stride, void* out, std::int64_t count) noexcept {
   const auto* choice = static_cast<const bool*>(where);
   const auto* left = static_cast<const T*>(a);
   const auto* right = static_cast<const T*>(b);
@@ -92,7 +92,8 @@ std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { retu
 
 // WALLE_SET(op, T, index) for each type that a letter of kernels.inc stands for; index is the type's place in Compute.
 #define WALLE_FILL_F(op) WALLE_SET(op, float, 0) WALLE_SET(op, double, 1)
-#define WALLE_FILL_N(op) WALLE_FILL_F(op) WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::uint8_t, 4)
+#define WALLE_FILL_N(op) \
+  WALLE_FILL_F(op) WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::uint8_t, 4)
 #define WALLE_FILL_B(op) WALLE_SET(op, bool, 5)
 #define WALLE_FILL_A(op) WALLE_FILL_N(op) WALLE_FILL_B(op)
 #define WALLE_EACH(op, types)                                \
@@ -149,17 +150,17 @@ void fill_scalar(Table& table) noexcept {
   {
     using Enum = ReduceOp;
 #define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, std::string_view(#op) == "Add", &op<T>>;
-#define WALLE_REDUCE(op, types, join)                         \
-  {                                                           \
-    constexpr auto kOp = static_cast<std::size_t>(Enum::op);  \
-    WALLE_FILL_##types(join)                                  \
+#define WALLE_REDUCE(op, types, join)                        \
+  {                                                          \
+    constexpr auto kOp = static_cast<std::size_t>(Enum::op); \
+    WALLE_FILL_##types(join)                                 \
   }
 #include "kernels/kernels.inc"
 #undef WALLE_REDUCE
 #undef WALLE_SET
   }
   {
-#define WALLE_SET(op, T, index)                                                                 \
+#define WALLE_SET(op, T, index)                                                     \
   table.arg[static_cast<std::size_t>(ArgOp::ArgMax)][index] = &arg<T, &Greater<T>>; \
   table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][index] = &arg<T, &Less<T>>;
     WALLE_FILL_A(arg)
