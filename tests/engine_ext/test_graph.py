@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-import numpy  # noqa: ICN001 -- np is walle.np here
+import numpy
 import pytest
 
 from walle.engine_ext import _core

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy  # noqa: ICN001 -- np is walle.np here
+import numpy
 import pytest
 
 import walle.np as np

@@ -5,7 +5,7 @@ import struct
 import zlib
 from pathlib import Path
 
-import numpy  # noqa: ICN001 -- np is walle.np here
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

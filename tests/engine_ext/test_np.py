@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy  # noqa: ICN001 -- np is walle.np here
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import numpy  # noqa: ICN001 -- np is walle.np here
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

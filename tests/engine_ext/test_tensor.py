@@ -5,7 +5,7 @@ import copy
 import gc
 from typing import Any
 
-import numpy  # noqa: ICN001 -- np is walle.np here
+import numpy
 import pytest
 
 import walle.np as np

@@ -96,12 +96,13 @@ def run(
     """Run a model once and print its outputs. An input that is missing is named, with its dtype and shape."""
     files = _parse_inputs(input_ or [])
     import walle
+    import walle.np as np
 
     session = walle.Session(model)
     infos = {info.name: info for info in session.inputs}
     if wrong := sorted(infos.keys() ^ files.keys()):
         raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--input NAME=FILE')}")
-    inputs = {name: walle.np.asarray(read_input(path), dtype=infos[name].dtype) for name, path in files.items()}
+    inputs = {name: np.asarray(read_input(path), dtype=infos[name].dtype) for name, path in files.items()}
     with working(f"running {model}", as_json=as_json):
         outputs = session.run(inputs)
     if as_json:
@@ -163,15 +164,14 @@ def plan(
     """Show what the engine will do for a model: the backend and each step."""
     shapes = _parse_shapes(shape or [])
     import walle
+    import walle.np as np
 
     session = walle.Session(model)
     infos = {info.name: info for info in session.inputs}
     if shapes:
         if wrong := sorted(infos.keys() ^ shapes.keys()):
             raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--shape NAME=8x16')}")
-        session.run(
-            {name: walle.np.zeros(sizes, dtype=infos[name].dtype or "float32") for name, sizes in shapes.items()}
-        )
+        session.run({name: np.zeros(sizes, dtype=infos[name].dtype or "float32") for name, sizes in shapes.items()})
     found = session.plan()
     if found is None:
         raise ConfigError(f"{model}: the shapes are known at run time only; {_wanted(session, '--shape NAME=8x16')}")
