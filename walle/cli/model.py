@@ -96,7 +96,7 @@ def run(
     """Run a model once and print its outputs. An input that is missing is named, with its dtype and shape."""
     files = _parse_inputs(input_ or [])
     import walle
-    import walle.np as np
+    from walle import np
 
     session = walle.Session(model)
     infos = {info.name: info for info in session.inputs}
@@ -164,7 +164,7 @@ def plan(
     """Show what the engine will do for a model: the backend and each step."""
     shapes = _parse_shapes(shape or [])
     import walle
-    import walle.np as np
+    from walle import np
 
     session = walle.Session(model)
     infos = {info.name: info for info in session.inputs}

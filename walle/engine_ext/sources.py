@@ -61,12 +61,9 @@ def task_files(task: TaskLike, name: str = "") -> TaskFiles:
     Raises:
         ConfigError: there is no such folder, or the object is neither a folder nor a bundle.
     """
-    if isinstance(task, str | os.PathLike):
-        task = folder = Path(task)
-    else:
-        folder = getattr(task, "folder", None)
-    if folder is not None:
-        folder = Path(folder).resolve()
+    given = task if isinstance(task, str | os.PathLike) else getattr(task, "folder", None)
+    if given is not None:
+        folder = Path(given).resolve()
         if not folder.is_dir():
             raise ConfigError(f"{folder} is no folder; a task is a folder with main.py or main.pyc")
         return TaskFiles(name or str(getattr(task, "name", folder.name)), folder, {})
