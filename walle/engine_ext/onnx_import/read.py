@@ -12,7 +12,6 @@ from onnx import helper, inliner, numpy_helper, shape_inference
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, TypeInfo
 
-OLDEST_OPSET = 7
 _MAIN = ("", "ai.onnx")
 
 
@@ -46,14 +45,9 @@ def read(model: onnx.ModelProto, operators: Collection[str]) -> Graph:
 
     Raises:
         ModelError: the model is not sound.
-        UnsupportedError: its opset is older than 7, or newer than the installed onnx package.
+        UnsupportedError: its opset is newer than the installed onnx package.
     """
     versions = {("" if one.domain in _MAIN else one.domain): one.version for one in model.opset_import}
-    if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
-        raise UnsupportedError(
-            f"the model imports opset {versions['']}; opsets from {OLDEST_OPSET} are converted: upgrade it with"
-            " onnx.version_converter first"
-        )
     newest = onnx.defs.onnx_opset_version()
     if versions.get("", 0) > newest:
         raise UnsupportedError(
