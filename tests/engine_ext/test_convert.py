@@ -203,3 +203,9 @@ def walle_graph(operator: str, **attributes: Any) -> bytes:
     g = GraphBuilder("g")
     g.output("y", g.op(operator, [g.input("x", (2, 3))], **attributes))
     return g.to_bytes()
+
+
+def test_a_session_takes_an_onnx_file(tmp_path: Path) -> None:
+    onnx.save(model([NODE("Neg", ["x"], ["y"])], {"x": X}, ["y"]), tmp_path / "m.onnx")
+    for runner in (walle.Session, walle.Module):
+        np.testing.assert_array_equal(np.asarray(runner(tmp_path / "m.onnx").run({"x": X})["y"]), -X)

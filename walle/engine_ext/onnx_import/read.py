@@ -1,9 +1,9 @@
 """ONNX models as graphs of the importer. The only module that looks into protobuf messages."""
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Ty
 _MAIN = ("", "ai.onnx")
 
 
-def load(path: str | Path) -> onnx.ModelProto:
+def load(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return the model of a file with its external weights, which must lie in the file's own folder.
 
     Raises:
