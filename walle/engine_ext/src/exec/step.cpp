@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "exec/nest.h"
+#include "exec/conversion.h"
 
 namespace walle {
 
@@ -251,12 +251,15 @@ class MatMulStep final : public Step {
 
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
                                 std::span<const std::size_t> axes, const Table& table) {
+  if (is_half(inputs[0].dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
+    return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
+      return make_step(op, wide, wide_result, axes, table);
+    });
   const auto type = static_cast<std::size_t>(compute_index(inputs[0].dtype));
   switch (op.family) {
     case Family::unary: return std::make_unique<UnaryStep>(table.unary[op.code][type], inputs, result);
     case Family::test: return std::make_unique<UnaryStep>(table.test[op.code][type], inputs, result);
-    case Family::cast:
-      return std::make_unique<UnaryStep>(table.cast[type][static_cast<std::size_t>(compute_index(result.dtype))], inputs, result);
+    case Family::cast: return std::make_unique<CastStep>(inputs[0], result, 0, table);
     case Family::binary: return std::make_unique<BinaryStep>(table.binary[op.code][type], inputs, result);
     case Family::compare: return std::make_unique<BinaryStep>(table.compare[op.code][type], inputs, result);
     case Family::select: {

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "core/small_float.h"
+
 namespace walle {
 
 // clang-format off
@@ -13,7 +15,7 @@ WALLE_DECOMPOSE(decompose_layer_norm); WALLE_DECOMPOSE(decompose_log_softmax); W
 // clang-format on
 
 std::span<const Composite> composites() noexcept {
-  static constexpr std::string_view clip[] = {"Max", "Min"};
+  static constexpr std::string_view clip[] = {"Maximum", "Minimum"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
   static constexpr std::string_view gru[] = {"Add", "MatMul", "Mul", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose"};
   static constexpr std::string_view layer_norm[] = {"Add", "Mul", "ReduceMean", "Rsqrt", "Square", "Sub"};
@@ -35,7 +37,18 @@ Emitter::Ref Emitter::number(double value, DType dtype) {
   switch (dtype) {
     case DType::f32: *scalar.data<float>() = static_cast<float>(value); break;
     case DType::f64: *scalar.data<double>() = value; break;
-    default: throw Error(ErrorKind::dtype, "a floating dtype is needed, not " + std::string(dtype_name(dtype)));
+    case DType::f16: *scalar.data<Half>() = Half(round_to_odd(value)); break;
+    case DType::bf16: *scalar.data<BFloat>() = BFloat(round_to_odd(value)); break;
+    case DType::i8: *scalar.data<std::int8_t>() = static_cast<std::int8_t>(value); break;
+    case DType::i16: *scalar.data<std::int16_t>() = static_cast<std::int16_t>(value); break;
+    case DType::i32: *scalar.data<std::int32_t>() = static_cast<std::int32_t>(value); break;
+    case DType::i64: *scalar.data<std::int64_t>() = static_cast<std::int64_t>(value); break;
+    case DType::u8: *scalar.data<std::uint8_t>() = static_cast<std::uint8_t>(value); break;
+    case DType::u16: *scalar.data<std::uint16_t>() = static_cast<std::uint16_t>(value); break;
+    case DType::u32: *scalar.data<std::uint32_t>() = static_cast<std::uint32_t>(value); break;
+    case DType::u64: *scalar.data<std::uint64_t>() = static_cast<std::uint64_t>(value); break;
+    case DType::b8: *scalar.data<bool>() = value != 0; break;
+    default: throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
   }
   return constant(std::move(scalar));
 }

@@ -22,7 +22,7 @@ class Emitter {
   Ref one(std::string_view op, std::vector<Ref> inputs, Attributes attributes = {}) {
     return emit(op, std::move(inputs), std::move(attributes), 1)[0];
   }
-  // A 0-d constant of a floating dtype.
+  // A 0-d constant of a dtype that kernels compute in; the number must be in its range.
   Ref number(double value, DType dtype);
 };
 

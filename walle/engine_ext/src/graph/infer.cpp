@@ -17,25 +17,6 @@ std::string types_of(std::span<const Operand> operands) {
   throw Error(ErrorKind::dtype, std::string(op.name) + " takes no " + types_of(operands));
 }
 
-// Whether the scalar backend, and so every backend, has a kernel.
-bool has_kernel(const OpDef& op, int type) {
-  if (type < 0) return false;
-  const Table& table = kernels("scalar");
-  const auto at = static_cast<std::size_t>(type);
-  switch (op.family) {
-    case Family::unary: return table.unary[op.code][at] != nullptr;
-    case Family::test: return table.test[op.code][at] != nullptr;
-    case Family::binary: return table.binary[op.code][at] != nullptr;
-    case Family::compare: return table.compare[op.code][at] != nullptr;
-    case Family::reduce: return table.reduce[op.code][at] != nullptr;
-    case Family::mean: return at < 2;
-    case Family::arg: return table.arg[op.code][at] != nullptr;
-    case Family::matmul: return table.gemm[at].run != nullptr;
-    case Family::cast: return true;
-    default: return false;
-  }
-}
-
 Dims matmul_shape(const Dims& a, const Dims& b) {
   if (a.empty() || b.empty())
     throw Error(ErrorKind::shape, "MatMul of shapes " + to_string(a) + " and " + to_string(b) + "; both need a dimension");
@@ -52,18 +33,43 @@ Dims matmul_shape(const Dims& a, const Dims& b) {
 
 }  // namespace
 
+bool computes(const OpDef& op, DType dtype) noexcept {
+  // Sums and products of these are done in float32 as a whole (exec/widened.h).
+  if (is_half(dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul)) dtype = DType::f32;
+  const int type = compute_index(dtype);
+  if (op.family == Family::cast) return true;
+  if (type < 0) return false;
+  const Table& table = kernels("scalar");
+  const auto at = static_cast<std::size_t>(type);
+  switch (op.family) {
+    case Family::unary: return table.unary[op.code][at] != nullptr;
+    case Family::test: return table.test[op.code][at] != nullptr;
+    case Family::binary: return table.binary[op.code][at] != nullptr;
+    case Family::compare: return table.compare[op.code][at] != nullptr;
+    case Family::reduce: return table.reduce[op.code][at] != nullptr;
+    case Family::mean: return is_floating(dtype) || (is_integer(dtype) && item_size(dtype) >= 4);
+    case Family::arg: return table.arg[op.code][at] != nullptr;
+    case Family::matmul: return table.gemm[at].run != nullptr;
+    default: return false;
+  }
+}
+
 DType cast_target(const Attributes& attributes) {
   // ONNX's TensorProto.DataType numbers.
-  constexpr std::pair<std::int64_t, DType> onnx[] = {{1, DType::f32}, {2, DType::u8}, {6, DType::i32}, {7, DType::i64}, {9, DType::b8}, {11, DType::f64}};
+  constexpr std::pair<std::int64_t, DType> onnx[] = {
+      {1, DType::f32},       {2, DType::u8},          {3, DType::i8},      {4, DType::u16},         {5, DType::i16},     {6, DType::i32},
+      {7, DType::i64},       {9, DType::b8},          {10, DType::f16},    {11, DType::f64},        {12, DType::u32},    {13, DType::u64},
+      {16, DType::bf16},     {17, DType::f8e4m3fn},   {18, DType::f8e4m3fnuz}, {19, DType::f8e5m2}, {20, DType::f8e5m2fnuz}, {21, DType::u4},
+      {22, DType::i4},       {23, DType::f4e2m1},     {24, DType::f8e8m0}, {25, DType::u2},         {26, DType::i2}};
   for (const auto& [key, value] : attributes.items()) {
     if (key != "to") continue;
     for (const auto& [number, dtype] : onnx) {
       if (const auto* asked = std::get_if<std::int64_t>(&value); asked != nullptr && *asked == number) return dtype;
       if (const auto* asked = std::get_if<std::string>(&value); asked != nullptr && *asked == dtype_name(dtype)) return dtype;
     }
-    throw Error(ErrorKind::unsupported, "Cast to this type; known are float32, float64, int32, int64, uint8 and bool");
+    throw Error(ErrorKind::unsupported, "'to' names a type that the engine does not have");
   }
-  throw Error(ErrorKind::model, "Cast needs the attribute 'to'");
+  throw Error(ErrorKind::model, "the attribute 'to' is missing");
 }
 
 std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
@@ -89,17 +95,16 @@ std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> 
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
   const Operand& first = operands[0];
   if (first.absent) throw Error(ErrorKind::model, std::string(op.name) + " needs its first input");
-  const int type = compute_index(first.dtype);
   switch (op.family) {
     case Family::unary:
-      if (!has_kernel(op, type)) refuse(op, operands);
+      if (!computes(op, first.dtype)) refuse(op, operands);
       return {first.dtype, first.shape};
     case Family::test:
-      if (!has_kernel(op, type)) refuse(op, operands);
+      if (!computes(op, first.dtype)) refuse(op, operands);
       return {DType::b8, first.shape};
     case Family::binary:
     case Family::compare:
-      if (operands[1].absent || operands[1].dtype != first.dtype || !has_kernel(op, type)) refuse(op, operands);
+      if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
       return {op.family == Family::compare ? DType::b8 : first.dtype, broadcast_shape(first.shape, operands[1].shape)};
     case Family::select:
       if (first.dtype != DType::b8 || operands[1].absent || operands[2].absent || operands[1].dtype != operands[2].dtype) refuse(op, operands);
@@ -107,7 +112,7 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
     case Family::reduce:
     case Family::mean:
     case Family::arg: {
-      if (!has_kernel(op, type)) refuse(op, operands.first(1));
+      if (!computes(op, first.dtype)) refuse(op, operands.first(1));
       if (attributes.get_int("select_last_index", 0) != 0)
         throw Error(ErrorKind::unsupported, std::string(op.name) + " with select_last_index");
       const auto axes = reduced_axes(op, operands, attributes);
@@ -124,10 +129,10 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
       return result;
     }
     case Family::matmul:
-      if (operands[1].absent || operands[1].dtype != first.dtype || !has_kernel(op, type)) refuse(op, operands);
+      if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
       return {first.dtype, matmul_shape(first.shape, operands[1].shape)};
     case Family::cast:
-      if (!has_kernel(op, type)) refuse(op, operands);
+      if (!computes(op, first.dtype)) refuse(op, operands);
       return {cast_target(attributes), first.shape};
     case Family::none: break;
   }

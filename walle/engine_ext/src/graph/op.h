@@ -42,6 +42,8 @@ struct TensorType {
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
 // The axes a reducing operator goes over, ascending and distinct. Empty where nothing is reduced.
 std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
+// Whether an atomic operator of kernels.inc takes operands of this dtype.
+bool computes(const OpDef& op, DType dtype) noexcept;
 // The dtype of a Cast: attribute `to`, ONNX's number or NumPy's name.
 DType cast_target(const Attributes& attributes);
 
