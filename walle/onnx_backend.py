@@ -6,11 +6,14 @@ rep = walle.onnx_backend.prepare(model); rep.run([array, ...])
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
+from walle.engine_ext.model import BITS_ONLY
+from walle.engine_ext.np import ndarray
 from walle.engine_ext.onnx_import import convert_bytes
 from walle.engine_ext.session import Session
 
@@ -33,13 +36,17 @@ class Prepared(BackendRep):
 
 
 def to_engine(value: Any) -> Any:
-    """Return a NumPy value as the engine takes it."""
-    return np.asarray(value, order="C")
+    """Return a NumPy value as the engine takes it; ml_dtypes' types go by their bits, NumPy's buffers do not know them."""
+    array = np.asarray(value, order="C")
+    if array.dtype.kind == "b" or array.dtype.name not in BITS_ONLY:
+        return array
+    return ndarray(array.view(f"u{array.itemsize}")).view(array.dtype.name)
 
 
 def from_engine(value: Any) -> Any:
     """Return a value of the engine as NumPy's."""
-    return np.asarray(value)
+    array = np.asarray(value)
+    return array.view(getattr(ml_dtypes, value.dtype)) if value.dtype in BITS_ONLY else array
 
 
 class Backend(OnnxBackend):

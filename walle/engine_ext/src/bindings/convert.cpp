@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "atomic/conversion.h"
 #include "bindings/bind.h"
-#include "exec/conversion.h"
 #include "exec/eager.h"
 
 namespace py = pybind11;

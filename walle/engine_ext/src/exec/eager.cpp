@@ -13,22 +13,26 @@ Operand operand_of(const Tensor& tensor) {
   return {tensor.dtype(), tensor.shape(), &tensor, false};
 }
 
-Tensor run_atomic(const OpDef& op, std::span<const Tensor> inputs, std::span<const Operand> operands, const Attributes& attributes,
+Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<const Operand> operands, const Attributes& attributes,
                   const Table& table) {
   const TensorType type = infer_atomic(op, operands, attributes);
   std::vector<std::size_t> axes;
   if (op.reduces()) axes = reduced_axes(op, operands, attributes);
+  std::vector<Tensor> inputs(given.begin(), given.end());
+  if (op.make_step != nullptr)  // its operands are contiguous, as in a session
+    for (Tensor& input : inputs) input = contiguous(input);
   std::vector<Layout> layouts;
   std::vector<std::byte*> addresses;
   for (const Tensor& input : inputs) {
-    layouts.push_back({input.dtype(), input.shape(), input.strides()});
+    layouts.push_back({input.dtype(), input.shape(), input.strides(), nullptr, input.storage() == nullptr});
     addresses.push_back(input.raw());
   }
-  const auto step = make_step(op, layouts, type, axes, table);
+  const auto step = make_step(op, layouts, type, axes, attributes, table);
   Tensor result = Tensor::empty(type.dtype, type.shape);
   std::shared_ptr<Storage> scratch;
   if (step->scratch_bytes() > 0) scratch = Storage::allocate(step->scratch_bytes());
   step->run(addresses.data(), result.raw(), scratch ? scratch->data() : nullptr);
+  if (const char* fault = step->take_fault()) throw Error(ErrorKind::shape, std::string(op.name) + ": " + fault);
   return result;
 }
 
@@ -72,6 +76,7 @@ class EagerEmitter final : public Emitter {
     tensors_.push_back(std::move(value));
     return static_cast<Ref>(tensors_.size() - 1);
   }
+  Tensor value(Ref tensor, const std::string&) const override { return tensors_[static_cast<std::size_t>(tensor)]; }
   Tensor at(Ref tensor) const { return tensor == kAbsent ? Tensor() : tensors_[static_cast<std::size_t>(tensor)]; }
 
  private:
@@ -86,17 +91,25 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
   const auto count = static_cast<int>(inputs.size());
   if (count < op.min_inputs || count > op.max_inputs)
     throw Error(ErrorKind::model, std::string(op.name) + " got " + std::to_string(count) + " inputs");
-  if (op.decompose != nullptr) {
+  const auto decomposed = [&] {
     EagerEmitter emitter(table);
     std::vector<Emitter::Ref> refs;
     for (const Tensor& input : inputs) refs.push_back(input.storage() ? emitter.constant(input) : Emitter::kAbsent);
     std::vector<Tensor> results;
     for (const Emitter::Ref ref : op.decompose(emitter, refs, attributes, outputs)) results.push_back(emitter.at(ref));
     return results;
-  }
+  };
+  if (op.decompose != nullptr && op.transform == nullptr) return decomposed();
   std::vector<Operand> operands;
   for (const Tensor& input : inputs) operands.push_back(operand_of(input));
-  if (op.transform != nullptr) return run_transform(op, inputs, operands, attributes, outputs);
+  if (op.transform != nullptr) {
+    try {
+      return run_transform(op, inputs, operands, attributes, outputs);
+    } catch (const ValueNeeded&) {
+      if (op.decompose == nullptr) throw;
+      return decomposed();
+    }
+  }
   return {run_atomic(op, inputs, operands, attributes, table)};
 }
 

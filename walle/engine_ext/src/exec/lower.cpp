@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "exec/eager.h"
 #include "exec/program.h"
 
@@ -14,7 +16,15 @@ class Lowering final : public Emitter {
 
   void set_node(const std::string& name) { node_ = name; }
 
-  Ref add(ProgramValue value) {
+  // `from`: what it is computed from.
+  Ref add(ProgramValue value, std::span<const Ref> from = {}) {
+    std::vector<int> origins;
+    if (value.input >= 0) origins.push_back(value.input);
+    for (const Ref ref : from)
+      if (ref != kAbsent) origins.insert(origins.end(), origins_[static_cast<std::size_t>(ref)].begin(), origins_[static_cast<std::size_t>(ref)].end());
+    std::sort(origins.begin(), origins.end());
+    origins.erase(std::unique(origins.begin(), origins.end()), origins.end());
+    origins_.push_back(std::move(origins));
     program_.values.push_back(std::move(value));
     return static_cast<Ref>(program_.values.size() - 1);
   }
@@ -23,6 +33,11 @@ class Lowering final : public Emitter {
     if (tensor == kAbsent) return Operand::none();
     const ProgramValue& value = program_.values[static_cast<std::size_t>(tensor)];
     return {value.dtype, value.shape, value.is_constant() ? &value.constant : nullptr, false};
+  }
+
+  Tensor value(Ref tensor, const std::string& what) const override {
+    if (!program_.values[static_cast<std::size_t>(tensor)].is_constant()) need(tensor, what + " must be known before running");
+    return program_.values[static_cast<std::size_t>(tensor)].constant;
   }
 
   Ref constant(Tensor value) override {
@@ -36,18 +51,29 @@ class Lowering final : public Emitter {
   }
 
   std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
-    if (op.decompose != nullptr) return op.decompose(*this, inputs, attributes, outputs);
+    if (op.decompose != nullptr && op.transform == nullptr) return op.decompose(*this, inputs, attributes, outputs);
     std::vector<Operand> operands;
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
     }
-    return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
-                                   : emit_atomic(op, inputs, operands, attributes, constants);
+    try {
+      return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
+                                     : emit_atomic(op, inputs, operands, attributes, constants);
+    } catch (const ValueNeeded& error) {
+      if (op.decompose != nullptr) return op.decompose(*this, inputs, attributes, outputs);
+      need(inputs[error.operand()], error.what());
+    }
   }
 
  private:
+  [[noreturn]] void need(Ref tensor, const std::string& what) const {
+    const std::vector<int>& origins = origins_[static_cast<std::size_t>(tensor)];
+    if (origins.empty()) throw Error(ErrorKind::unsupported, what);
+    throw InputsNeeded(origins, what);
+  }
+
   static bool small(DType dtype, const Dims& shape) {
     return element_count(shape) <= kMaxFoldedBytes / static_cast<std::int64_t>(item_size(dtype));
   }
@@ -74,7 +100,8 @@ class Lowering final : public Emitter {
       made.axes = reduced_axes(op, operands, attributes);
       made.inputs.resize(1);
     }
-    made.output = add({type.dtype, type.shape, {}, -1});
+    if (op.make_step != nullptr) made.attributes = attributes;
+    made.output = add({type.dtype, type.shape, {}, -1}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};
   }
@@ -96,7 +123,7 @@ class Lowering final : public Emitter {
         for (Region& region : raster.regions)
           if (region.source == Movement::kFill) region.source = static_cast<int>(raster.inputs.size() - 1);
       }
-      raster.output = add({movement.dtype, movement.shape, {}, -1});
+      raster.output = add({movement.dtype, movement.shape, {}, -1}, inputs);
       results.push_back(raster.output);
       program_.ops.push_back(std::move(raster));
       ++program_.rasters_made;
@@ -105,19 +132,22 @@ class Lowering final : public Emitter {
   }
 
   Program& program_;
+  std::vector<std::vector<int>> origins_;  // by value: the graph's inputs that it hangs on
   const Table& table_;
   std::string node_;
 };
 
 }  // namespace
 
-Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& table) {
+Program lower(const Graph& graph, std::span<const Dims> shapes, std::span<const Tensor> given, const Table& table) {
   Program program;
   Lowering lowering(program, table);
   std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const Value& value = graph.values[static_cast<std::size_t>(graph.inputs[i])];
-    refs[static_cast<std::size_t>(graph.inputs[i])] = lowering.add({value.dtype, shapes[i], {}, static_cast<int>(i)});
+    const bool known = i < given.size() && given[i].storage() != nullptr;
+    refs[static_cast<std::size_t>(graph.inputs[i])] =
+        known ? lowering.constant(given[i]) : lowering.add({value.dtype, shapes[i], {}, static_cast<int>(i)});
   }
   for (std::size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i].constant);
@@ -133,6 +163,8 @@ Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& tab
         if (results[i] == Emitter::kAbsent) throw Error(ErrorKind::unsupported, "it has no output " + std::to_string(i));
         refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
       }
+    } catch (const InputsNeeded& needed) {
+      throw InputsNeeded(needed.inputs(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
     } catch (const Error& error) {
       throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
     }

@@ -21,6 +21,7 @@ struct ProgramOp {
   std::vector<int> inputs;    // value numbers; a region's source counts in these
   int output = -1;
   std::vector<std::size_t> axes;  // of a reduction
+  Attributes attributes;          // of an operator with a kernel of its own shape
   std::vector<Region> regions;    // of a raster
 
   bool is_raster() const noexcept { return op == nullptr; }
@@ -33,9 +34,20 @@ struct Program {
   int rasters_made = 0;        // before merging
 };
 
+// Thrown where shapes or movements hang on the values of these inputs of the graph: lower again with those given.
+class InputsNeeded : public Error {
+ public:
+  InputsNeeded(std::vector<int> inputs, const std::string& what) : Error(ErrorKind::unsupported, what), inputs_(std::move(inputs)) {}
+  const std::vector<int>& inputs() const noexcept { return inputs_; }  // their places in the graph's order
+
+ private:
+  std::vector<int> inputs_;
+};
+
 // Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
-// depends on constants alone. `shapes` are those of the graph's inputs. Throws Error that names the node.
-Program lower(const Graph& graph, std::span<const Dims> shapes, const Table& table);
+// depends on constants alone. `shapes` are those of the graph's inputs; a defined tensor in `given` (empty, or one for each input)
+// makes that input a constant of this program. Throws Error that names the node, InputsNeeded among them.
+Program lower(const Graph& graph, std::span<const Dims> shapes, std::span<const Tensor> given, const Table& table);
 
 // Vertical merging, horizontal merging, and removal of what nobody reads.
 void merge(Program& program);

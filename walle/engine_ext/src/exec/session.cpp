@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "core/raster.h"
 
@@ -9,15 +10,16 @@ namespace walle {
 
 namespace {
 
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<Dims> shapes, const Table& table) {
+std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<Dims> shapes, std::vector<Tensor> given, const Table& table) {
   const auto begin = std::chrono::steady_clock::now();
-  Program program = lower(graph, shapes, table);
+  Program program = lower(graph, shapes, given, table);
   merge(program);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 
   auto plan = std::make_shared<Plan>();
   plan->input_shapes = std::move(shapes);
+  plan->given = std::move(given);
   plan->rasters_made = program.rasters_made;
   std::size_t scratch = 0;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
@@ -29,10 +31,15 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<Dims> shapes, co
     planned.output = memory.places[static_cast<std::size_t>(op.output)];
     std::vector<Layout> layouts;
     for (const int input : op.inputs) {
+      if (input < 0) {
+        planned.inputs.push_back({});
+        layouts.push_back({DType::f32, {}, {}, nullptr, true});
+        continue;
+      }
       const ProgramValue& value = program.values[static_cast<std::size_t>(input)];
       planned.inputs.push_back(memory.places[static_cast<std::size_t>(input)]);
       // Constants of a model lie row-major, and so does everything that is computed.
-      layouts.push_back({value.dtype, value.shape, contiguous_strides(value.shape)});
+      layouts.push_back({value.dtype, value.shape, contiguous_strides(value.shape), value.is_constant() ? &value.constant : nullptr, false});
     }
     if (op.is_raster()) {
       planned.op = "Raster";
@@ -41,7 +48,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<Dims> shapes, co
       ++plan->rasters_left;
     } else {
       planned.op = op.op->name;
-      planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, table);
+      planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
       scratch = std::max(scratch, planned.step->scratch_bytes());
     }
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());
@@ -63,24 +70,43 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<Dims> shapes, co
   return plan;
 }
 
-// The kernels, one after the other. Addresses of an op's inputs are put together in `addresses`.
-void run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses) noexcept {
+struct Fault {
+  const PlannedOp* op;
+  const char* what;
+};
+
+// The kernels, one after the other, up to the first that finds fault with a value. Addresses of an op's inputs are put together in
+// `addresses`.
+std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses) noexcept {
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
   for (const PlannedOp& op : plan.ops) {
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
-      addresses[i] = bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
+      addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
-    if (op.step != nullptr)
+    if (op.step != nullptr) {
       op.step->run(addresses, output, scratch);
-    else
+      if (const char* what = op.step->take_fault()) return Fault{&op, what};
+    } else {
       for (const Region& region : op.regions) raster(region, addresses[static_cast<std::size_t>(region.source)], output, op.item);
+    }
   }
+  return std::nullopt;
 }
 
-bool same_shapes(const Plan& plan, std::span<const Tensor> inputs) {
-  for (std::size_t i = 0; i < inputs.size(); ++i)
+bool fits(const Plan& plan, std::span<const Tensor> inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (plan.input_shapes[i] != inputs[i].shape()) return false;
+    if (plan.given.empty() || plan.given[i].storage() == nullptr) continue;
+    const auto bytes = static_cast<std::size_t>(inputs[i].size()) * item_size(inputs[i].dtype());
+    if (bytes > 0 && std::memcmp(plan.given[i].raw(), inputs[i].raw(), bytes) != 0) return false;
+  }
   return true;
+}
+
+Tensor copy_of(const Tensor& tensor) {
+  Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
+  if (tensor.size() > 0) std::memcpy(copy.raw(), tensor.raw(), static_cast<std::size_t>(tensor.size()) * item_size(tensor.dtype()));
+  return copy;
 }
 
 }  // namespace
@@ -89,12 +115,18 @@ Session::Session(std::shared_ptr<const Graph> graph, const Table& table) : graph
   std::vector<Dims> shapes;
   for (const int input : graph_->inputs) shapes.push_back(graph_->values[static_cast<std::size_t>(input)].shape);
   const bool known = std::all_of(shapes.begin(), shapes.end(), [](const Dims& shape) { return std::find(shape.begin(), shape.end(), -1) == shape.end(); });
-  if (known) plans_.push_front(make_plan(*graph_, std::move(shapes), table_));
+  needed_.resize(graph_->inputs.size(), false);
+  if (!known) return;
+  try {
+    plans_.push_front(make_plan(*graph_, std::move(shapes), {}, table_));
+  } catch (const InputsNeeded& needed) {
+    for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
+  }
 }
 
 std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
   for (auto plan = plans_.begin(); plan != plans_.end(); ++plan) {
-    if (!same_shapes(**plan, inputs)) continue;
+    if (!fits(**plan, inputs)) continue;
     plans_.splice(plans_.begin(), plans_, plan);
     return plans_.front();
   }
@@ -108,7 +140,20 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
       throw Error(ErrorKind::shape, "input '" + value.name + "' has shape " + to_string(shape) + ", the model takes " + to_string(value.shape) + (std::find(value.shape.begin(), value.shape.end(), -1) != value.shape.end() ? " (-1: any)" : ""));
     shapes.push_back(shape);
   }
-  plans_.push_front(make_plan(*graph_, std::move(shapes), table_));
+  for (;;) {  // each turn needs at least one input more
+    std::vector<Tensor> given;
+    if (std::find(needed_.begin(), needed_.end(), true) != needed_.end()) {
+      given.resize(inputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (needed_[i]) given[i] = copy_of(inputs[i]);
+    }
+    try {
+      plans_.push_front(make_plan(*graph_, shapes, std::move(given), table_));
+      break;
+    } catch (const InputsNeeded& needed) {
+      for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
+    }
+  }
   if (plans_.size() > kPlans) plans_.pop_back();
   return plans_.front();
 }
@@ -133,7 +178,8 @@ std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
     plan->bases[base++] = outputs.back().raw();
   }
   std::vector<std::byte*> addresses(plan->max_inputs);
-  run_ops(*plan, plan->bases, addresses.data());
+  if (const auto fault = run_ops(*plan, plan->bases, addresses.data()))
+    throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
   return outputs;
 }
 

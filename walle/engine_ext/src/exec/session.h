@@ -19,9 +19,10 @@ struct PlannedOp {
   Place output;
 };
 
-// What a session does for one set of input shapes.
+// What a session does for one set of input shapes, and of values of those inputs that shapes hang on.
 struct Plan {
   std::vector<Dims> input_shapes;
+  std::vector<Tensor> given;  // copies of the inputs whose values it hangs on, undefined for the others; or empty
   std::vector<TensorType> outputs;
   std::vector<PlannedOp> ops;
   std::vector<Tensor> constants;    // kept alive
@@ -36,14 +37,14 @@ struct Plan {
 // Thread-safe: runs of one session follow each other; sessions on one graph share its constants and run side by side.
 class Session {
  public:
-  // Plans at once where every input shape is known. Throws Error.
+  // Plans at once where every input shape is known, and no shape hangs on an input's value. Throws Error.
   Session(std::shared_ptr<const Graph> graph, const Table& table);
 
   const Graph& graph() const noexcept { return *graph_; }
   const Table& table() const noexcept { return table_; }
 
   // The outputs, in the graph's order, in memory of their own. Inputs are in the graph's order, of its dtypes, and contiguous.
-  // A new set of input shapes is planned first; the last kPlans sets are kept. Nothing is allocated between the first and the
+  // A new set of input shapes (or of values of inputs that shapes hang on) is planned first; the last kPlans sets are kept. Nothing is allocated between the first and the
   // last kernel. Throws Error (shape, dtype) for inputs that do not fit the model.
   std::vector<Tensor> run(std::span<const Tensor> inputs);
 
@@ -58,6 +59,7 @@ class Session {
   std::shared_ptr<const Graph> graph_;
   const Table& table_;
   mutable std::mutex mutex_;
+  std::vector<bool> needed_;                // by input: whether shapes hang on its value
   std::list<std::shared_ptr<Plan>> plans_;  // the last used first
 };
 

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "exec/conversion.h"
+#include "atomic/conversion.h"
+#include "core/nest.h"
 
 namespace walle {
 
@@ -250,16 +251,16 @@ class MatMulStep final : public Step {
 }  // namespace
 
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
-                                std::span<const std::size_t> axes, const Table& table) {
+                                std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
+  if (op.make_step != nullptr) return op.make_step({inputs, result, attributes, table});
   if (is_half(inputs[0].dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
     return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
-      return make_step(op, wide, wide_result, axes, table);
+      return make_step(op, wide, wide_result, axes, attributes, table);
     });
   const auto type = static_cast<std::size_t>(compute_index(inputs[0].dtype));
   switch (op.family) {
     case Family::unary: return std::make_unique<UnaryStep>(table.unary[op.code][type], inputs, result);
     case Family::test: return std::make_unique<UnaryStep>(table.test[op.code][type], inputs, result);
-    case Family::cast: return std::make_unique<CastStep>(inputs[0], result, 0, table);
     case Family::binary: return std::make_unique<BinaryStep>(table.binary[op.code][type], inputs, result);
     case Family::compare: return std::make_unique<BinaryStep>(table.compare[op.code][type], inputs, result);
     case Family::select: {

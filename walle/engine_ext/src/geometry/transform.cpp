@@ -45,7 +45,7 @@ std::optional<Dims> whole_numbers(std::span<const Operand> operands, std::size_t
                                   std::string_view name) {
   if (index >= operands.size() || operands[index].absent) return attributes.get_ints(name);
   const Tensor* tensor = operands[index].constant;
-  if (tensor == nullptr) throw Error(ErrorKind::unsupported, "'" + std::string(name) + "' must be a constant");
+  if (tensor == nullptr) throw ValueNeeded(index, "'" + std::string(name) + "'");
   if (tensor->ndim() > 1)
     throw Error(ErrorKind::shape, "'" + std::string(name) + "' has shape " + to_string(tensor->shape()) + ", not one dimension");
   const std::int64_t stride = tensor->ndim() == 1 ? tensor->strides()[0] : 0;

@@ -34,13 +34,30 @@ struct Movement {
 // `outputs` is how many the node has. Throws Error (shape, dtype, unsupported) for operands and attributes that do not fit.
 using TransformFn = std::vector<Movement> (*)(std::span<const Operand> operands, const Attributes& attributes, int outputs);
 
+// Where regions hang on values that are known only at run time: the movement as operators (those of indexed rasters among them).
+class Emitter;
+using RunTimeFn = std::vector<int> (*)(Emitter& emitter, std::span<const int> inputs, const Attributes& attributes, int outputs);
+
 struct Transform {
   std::string_view name;
   int min_inputs, max_inputs;
   TransformFn make;
+  RunTimeFn at_run_time = nullptr;
 };
 // All of them, in alphabetical order; each is defined in the geometry/ file of its family.
 std::span<const Transform> transforms() noexcept;
+
+// Thrown where an operator's shape or movement hangs on an operand that is no constant. A session then plans with the inputs that
+// the operand comes from as constants, or takes the operator's at_run_time form.
+class ValueNeeded : public Error {
+ public:
+  ValueNeeded(std::size_t operand, const std::string& what)
+      : Error(ErrorKind::unsupported, what + " must be known before running"), operand_(operand) {}
+  std::size_t operand() const noexcept { return operand_; }
+
+ private:
+  std::size_t operand_;
+};
 
 // What the makers share.
 

@@ -37,7 +37,6 @@ bool computes(const OpDef& op, DType dtype) noexcept {
   // Sums and products of these are done in float32 as a whole (exec/widened.h).
   if (is_half(dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul)) dtype = DType::f32;
   const int type = compute_index(dtype);
-  if (op.family == Family::cast) return true;
   if (type < 0) return false;
   const Table& table = kernels("scalar");
   const auto at = static_cast<std::size_t>(type);
@@ -52,24 +51,6 @@ bool computes(const OpDef& op, DType dtype) noexcept {
     case Family::matmul: return table.gemm[at].run != nullptr;
     default: return false;
   }
-}
-
-DType cast_target(const Attributes& attributes) {
-  // ONNX's TensorProto.DataType numbers.
-  constexpr std::pair<std::int64_t, DType> onnx[] = {
-      {1, DType::f32},       {2, DType::u8},          {3, DType::i8},      {4, DType::u16},         {5, DType::i16},     {6, DType::i32},
-      {7, DType::i64},       {9, DType::b8},          {10, DType::f16},    {11, DType::f64},        {12, DType::u32},    {13, DType::u64},
-      {16, DType::bf16},     {17, DType::f8e4m3fn},   {18, DType::f8e4m3fnuz}, {19, DType::f8e5m2}, {20, DType::f8e5m2fnuz}, {21, DType::u4},
-      {22, DType::i4},       {23, DType::f4e2m1},     {24, DType::f8e8m0}, {25, DType::u2},         {26, DType::i2}};
-  for (const auto& [key, value] : attributes.items()) {
-    if (key != "to") continue;
-    for (const auto& [number, dtype] : onnx) {
-      if (const auto* asked = std::get_if<std::int64_t>(&value); asked != nullptr && *asked == number) return dtype;
-      if (const auto* asked = std::get_if<std::string>(&value); asked != nullptr && *asked == dtype_name(dtype)) return dtype;
-    }
-    throw Error(ErrorKind::unsupported, "'to' names a type that the engine does not have");
-  }
-  throw Error(ErrorKind::model, "the attribute 'to' is missing");
 }
 
 std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
@@ -95,6 +76,7 @@ std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> 
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
   const Operand& first = operands[0];
   if (first.absent) throw Error(ErrorKind::model, std::string(op.name) + " needs its first input");
+  if (op.infer != nullptr) return op.infer(operands, attributes);
   switch (op.family) {
     case Family::unary:
       if (!computes(op, first.dtype)) refuse(op, operands);
@@ -131,9 +113,6 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
     case Family::matmul:
       if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
       return {first.dtype, matmul_shape(first.shape, operands[1].shape)};
-    case Family::cast:
-      if (!computes(op, first.dtype)) refuse(op, operands);
-      return {cast_target(attributes), first.shape};
     case Family::none: break;
   }
   throw Error(ErrorKind::unsupported, std::string(op.name) + " is not atomic");

@@ -31,14 +31,20 @@ std::vector<OpDef> all() {
 #undef WALLE_TEST
 #undef WALLE_REDUCE
 #undef WALLE_ARG
-  defs.push_back(atomic("Cast", 1, 1, Family::cast));
   defs.push_back(atomic("MatMul", 2, 2, Family::matmul));
   defs.push_back(atomic("ReduceMean", 1, 2, Family::mean));
   defs.push_back(atomic("Where", 3, 3, Family::select));
+  for (const Atomic& own : atomics()) {
+    OpDef def = atomic(own.name, own.min_inputs, own.max_inputs, Family::none);
+    def.infer = own.infer;
+    def.make_step = own.make;
+    defs.push_back(def);
+  }
   for (const Transform& transform : transforms()) {
     OpDef def = atomic(transform.name, transform.min_inputs, transform.max_inputs, Family::none);
     def.category = Category::transform;
     def.transform = transform.make;
+    def.decompose = transform.at_run_time;
     defs.push_back(def);
   }
   for (const Composite& composite : composites()) {

@@ -1,9 +1,10 @@
 // The operator registry: every operator of the engine in one of the paper's four categories (§4.1). The lists are those of
-// kernels/kernels.inc, geometry/transform.cpp and geometry/composite.cpp; this puts them together and adds shape inference.
+// kernels/kernels.inc, atomic/atomic.cpp, geometry/transform.cpp and geometry/composite.cpp; this puts them together and adds shape inference.
 #pragma once
 #include <span>
 #include <string_view>
 
+#include "atomic/atomic.h"
 #include "geometry/composite.h"
 #include "geometry/transform.h"
 #include "kernels/table.h"
@@ -14,7 +15,7 @@ enum class Category : std::uint8_t { atomic, transform, composite, control_flow 
 std::string_view category_name(Category category) noexcept;
 
 // Which kind of kernel an atomic operator has; `code` of the definition is the operator's number within it.
-enum class Family : std::uint8_t { none, unary, test, binary, compare, select, reduce, mean, arg, matmul, cast };
+enum class Family : std::uint8_t { none, unary, test, binary, compare, select, reduce, mean, arg, matmul };
 
 struct OpDef {
   std::string_view name;  // ONNX's where ONNX has the operator
@@ -23,8 +24,10 @@ struct OpDef {
   Family family = Family::none;
   std::uint8_t code = 0;
   TransformFn transform = nullptr;
-  CompositeFn decompose = nullptr;
+  CompositeFn decompose = nullptr;  // of a transform: what it is where its regions hang on values known only at run time
   std::span<const std::string_view> decomposes_to{};
+  InferFn infer = nullptr;  // of an atomic operator with a kernel of its own shape
+  StepFn make_step = nullptr;
 
   bool reduces() const noexcept { return family == Family::reduce || family == Family::mean || family == Family::arg; }
 };
@@ -34,17 +37,11 @@ std::span<const OpDef> operators();
 // Null where there is none of that name.
 const OpDef* find_operator(std::string_view name);
 
-struct TensorType {
-  DType dtype = DType::f32;
-  Dims shape;
-};
 // The output of an atomic operator. Throws Error (shape, dtype, model, unsupported) for operands that do not fit.
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
 // The axes a reducing operator goes over, ascending and distinct. Empty where nothing is reduced.
 std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
 // Whether an atomic operator of kernels.inc takes operands of this dtype.
 bool computes(const OpDef& op, DType dtype) noexcept;
-// The dtype of a Cast: attribute `to`, ONNX's number or NumPy's name.
-DType cast_target(const Attributes& attributes);
 
 }  // namespace walle

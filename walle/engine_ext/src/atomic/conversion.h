@@ -2,8 +2,8 @@
 #pragma once
 #include <functional>
 
-#include "exec/nest.h"
-#include "exec/step.h"
+#include "atomic/atomic.h"
+#include "core/nest.h"
 
 namespace walle {
 
@@ -24,6 +24,8 @@ class Conversion {
   std::size_t count_ = 0;
 };
 
+// The dtype that the attribute `to` names, by ONNX's number or NumPy's name. Throws Error (model, unsupported).
+DType cast_target(const Attributes& attributes);
 // The column of Table::encode that a Cast's attributes `saturate` and `round_mode` ask for. Throws Error (model).
 std::size_t cast_encoding(DType to, const Attributes& attributes);
 
@@ -50,7 +52,7 @@ class WidenedStep final : public Step {
   struct Widened {
     std::size_t input;
     std::size_t offset;  // in scratch
-    CastStep cast;
+    std::unique_ptr<CastStep> cast;
   };
   std::unique_ptr<Step> inner_;
   std::vector<Widened> widened_;

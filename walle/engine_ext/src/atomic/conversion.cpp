@@ -1,4 +1,4 @@
-#include "exec/conversion.h"
+#include "atomic/conversion.h"
 
 #include <algorithm>
 
@@ -59,6 +59,24 @@ void Conversion::run(const std::byte* in, std::int64_t stride, std::byte* out, s
   }
 }
 
+DType cast_target(const Attributes& attributes) {
+  // ONNX's TensorProto.DataType numbers.
+  constexpr std::pair<std::int64_t, DType> onnx[] = {
+      {1, DType::f32},       {2, DType::u8},          {3, DType::i8},      {4, DType::u16},         {5, DType::i16},     {6, DType::i32},
+      {7, DType::i64},       {9, DType::b8},          {10, DType::f16},    {11, DType::f64},        {12, DType::u32},    {13, DType::u64},
+      {16, DType::bf16},     {17, DType::f8e4m3fn},   {18, DType::f8e4m3fnuz}, {19, DType::f8e5m2}, {20, DType::f8e5m2fnuz}, {21, DType::u4},
+      {22, DType::i4},       {23, DType::f4e2m1},     {24, DType::f8e8m0}, {25, DType::u2},         {26, DType::i2}};
+  for (const auto& [key, value] : attributes.items()) {
+    if (key != "to") continue;
+    for (const auto& [number, dtype] : onnx) {
+      if (const auto* asked = std::get_if<std::int64_t>(&value); asked != nullptr && *asked == number) return dtype;
+      if (const auto* asked = std::get_if<std::string>(&value); asked != nullptr && *asked == dtype_name(dtype)) return dtype;
+    }
+    throw Error(ErrorKind::unsupported, "'to' names a type that the engine does not have");
+  }
+  throw Error(ErrorKind::model, "the attribute 'to' is missing");
+}
+
 std::size_t cast_encoding(DType to, const Attributes& attributes) {
   const std::size_t wraps = attributes.get_int("saturate", 1) == 0 ? 1 : 0;
   if (to != DType::f8e8m0) return wraps;
@@ -67,6 +85,16 @@ std::size_t cast_encoding(DType to, const Attributes& attributes) {
   const auto found = std::find(std::begin(modes), std::end(modes), mode);
   if (found == std::end(modes)) throw Error(ErrorKind::model, "round_mode '" + mode + "'; known are up, down and nearest");
   return 2 * static_cast<std::size_t>(found - std::begin(modes)) + wraps;
+}
+
+TensorType infer_cast(std::span<const Operand> operands, const Attributes& attributes) {
+  const DType to = cast_target(attributes);
+  cast_encoding(to, attributes);
+  return {to, operands[0].shape};
+}
+
+std::unique_ptr<Step> make_cast(const StepRequest& request) {
+  return std::make_unique<CastStep>(request.inputs[0], request.result, cast_encoding(request.result.dtype, request.attributes), request.table);
 }
 
 CastStep::CastStep(const Layout& input, const TensorType& result, std::size_t encoding, const Table& table)
@@ -84,7 +112,7 @@ WidenedStep::WidenedStep(std::span<const Layout> inputs, const TensorType& resul
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!is_half(inputs[i].dtype)) continue;
     wide[i] = row_major(DType::f32, inputs[i].shape);
-    widened_.push_back({i, offset, CastStep(inputs[i], {DType::f32, inputs[i].shape}, 0, table)});
+    widened_.push_back({i, offset, std::make_unique<CastStep>(inputs[i], TensorType{DType::f32, inputs[i].shape}, 0, table)});
     offset += aligned(static_cast<std::size_t>(element_count(inputs[i].shape)) * sizeof(float));
   }
   const bool narrows = is_half(result.dtype);
@@ -104,7 +132,7 @@ void WidenedStep::run(std::byte* const* inputs, std::byte* output, std::byte* sc
   std::copy_n(inputs, inputs_, addresses.begin());
   for (const Widened& one : widened_) {
     addresses[one.input] = scratch + one.offset;
-    one.cast.run(inputs + one.input, addresses[one.input], nullptr);
+    one.cast->run(inputs + one.input, addresses[one.input], nullptr);
   }
   std::byte* result = narrow_ ? scratch + result_offset_ : output;
   inner_->run(addresses.data(), result, scratch + inner_offset_);

@@ -1,0 +1,26 @@
+#include "atomic/atomic.h"
+
+#include <array>
+
+namespace walle {
+
+// clang-format off
+#define WALLE_ATOMIC(name) \
+  TensorType infer_##name(std::span<const Operand>, const Attributes&); \
+  std::unique_ptr<Step> make_##name(const StepRequest&);
+WALLE_ATOMIC(cast)
+WALLE_ATOMIC(indexed_gather)
+WALLE_ATOMIC(indexed_scatter)
+#undef WALLE_ATOMIC
+// clang-format on
+
+std::span<const Atomic> atomics() noexcept {
+  static constexpr std::array<Atomic, 3> table{{
+      {"Cast", 1, 1, &infer_cast, &make_cast},
+      {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
+      {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
+  }};
+  return table;
+}
+
+}  // namespace walle

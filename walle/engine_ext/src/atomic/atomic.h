@@ -1,0 +1,73 @@
+// Atomic operators outside the lists of kernels.inc (convolution, pooling, indexed movements, ...): each states its result's type
+// and shape, and makes the step that computes it. Each is defined in the atomic/ file of its family.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <span>
+
+#include "geometry/transform.h"
+#include "kernels/table.h"
+
+namespace walle {
+
+struct TensorType {
+  DType dtype = DType::f32;
+  Dims shape;
+};
+
+struct Layout {
+  DType dtype = DType::f32;
+  Dims shape, strides;                // in elements
+  const Tensor* constant = nullptr;   // its value, where it is the same in every run; valid while the step is made
+  bool absent = false;                // an optional input that was left out; its address is null
+};
+
+// A step: one atomic operator made ready for operands of known types, shapes and strides, on one backend. Sessions keep steps in
+// their plans; walle.np makes one and runs it.
+class Step {
+ public:
+  virtual ~Step() = default;
+  // `inputs` are the addresses of the operands' first elements, `output` is contiguous, `scratch` aligned to 64.
+  virtual void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept = 0;
+  std::size_t scratch_bytes() const noexcept { return scratch_bytes_; }
+  // Which algorithm computes it; empty where there is only one.
+  virtual std::string_view algorithm() const noexcept { return {}; }
+
+  // What was wrong with the values of the last run's operands (an index out of range, say), which shapes cannot tell; null:
+  // nothing. Taking it clears it.
+  const char* take_fault() const noexcept {
+    return fault_.load(std::memory_order_relaxed) == nullptr ? nullptr : fault_.exchange(nullptr, std::memory_order_relaxed);
+  }
+
+ protected:
+  void fail(const char* what) const noexcept { fault_.store(what, std::memory_order_relaxed); }
+
+  std::size_t scratch_bytes_ = 0;
+
+ private:
+  mutable std::atomic<const char*> fault_{nullptr};  // a text that lives as long as the program
+};
+
+// Operands are contiguous, in sessions and in walle.np.
+struct StepRequest {
+  std::span<const Layout> inputs;
+  const TensorType& result;
+  const Attributes& attributes;
+  const Table& table;
+};
+
+// Throws Error (shape, dtype, model, unsupported) for operands and attributes that do not fit.
+using InferFn = TensorType (*)(std::span<const Operand> operands, const Attributes& attributes);
+// `result` of the request is what the InferFn gave.
+using StepFn = std::unique_ptr<Step> (*)(const StepRequest& request);
+
+struct Atomic {
+  std::string_view name;
+  int min_inputs, max_inputs;
+  InferFn infer;
+  StepFn make;
+};
+// All of them, in alphabetical order.
+std::span<const Atomic> atomics() noexcept;
+
+}  // namespace walle

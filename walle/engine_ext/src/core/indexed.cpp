@@ -1,0 +1,93 @@
+#include "core/indexed.h"
+
+namespace walle {
+
+namespace {
+
+// The least and the greatest address of a view, checked.
+void check(const char* side, const Dims& size, const Dims& stride, std::int64_t offset, const Dims& weight, const Dims& extent,
+           std::int64_t limit) {
+  std::int64_t low = offset, high = offset;
+  const auto reach = [&](std::int64_t steps, std::int64_t step) {
+    std::int64_t span;
+    if (__builtin_mul_overflow(steps, step, &span) || __builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high))
+      throw Error(ErrorKind::shape, std::string("an indexed raster's ") + side + " strides leave 63 bits");
+  };
+  for (std::size_t i = 0; i < size.size(); ++i) reach(size[i] - 1, stride[i]);
+  for (std::size_t k = 0; k < weight.size(); ++k) reach(extent[k] - 1, weight[k]);
+  if (low < 0 || high >= limit)
+    throw Error(ErrorKind::shape, std::string("an indexed raster's ") + side + " view reaches elements " + std::to_string(low) + " to " +
+                                      std::to_string(high) + " of a tensor of " + std::to_string(limit));
+}
+
+}  // namespace
+
+Attributes IndexedMovement::attributes() const {
+  return {{"size", size},
+          {"indexed_stride", indexed_stride},
+          {"plain_stride", plain_stride},
+          {"index_stride", index_stride},
+          {"offsets", Dims{indexed_offset, plain_offset, index_offset, index_step}},
+          {"weight", weight},
+          {"extent", extent}};
+}
+
+IndexedMovement IndexedMovement::from(const Attributes& attributes) {
+  const auto list = [&](std::string_view name) {
+    if (auto numbers = attributes.get_ints(name)) return *std::move(numbers);
+    throw Error(ErrorKind::model, "an indexed raster needs the attribute '" + std::string(name) + "'");
+  };
+  IndexedMovement movement{list("size"), list("indexed_stride"), list("plain_stride"), list("index_stride"), 0, 0, 0, 0, list("weight"), list("extent")};
+  const Dims offsets = list("offsets");
+  const std::size_t axes = movement.size.size();
+  if (movement.indexed_stride.size() != axes || movement.plain_stride.size() != axes || movement.index_stride.size() != axes ||
+      movement.weight.size() != movement.extent.size() || offsets.size() != 4)
+    throw Error(ErrorKind::model, "an indexed raster's lists differ in length");
+  movement.indexed_offset = offsets[0];
+  movement.plain_offset = offsets[1];
+  movement.index_offset = offsets[2];
+  movement.index_step = offsets[3];
+  return movement;
+}
+
+IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent,
+                             std::int64_t index_extent, bool gather)
+    : movement_(movement), count_(element_count(movement.size)) {
+  if (count_ == 0) return;
+  bool empty = false;  // no index can be valid: the first one will be refused
+  for (const std::int64_t extent : movement.extent) empty = empty || extent < 1;
+  if (!empty) check("indexed", movement.size, movement.indexed_stride, movement.indexed_offset, movement.weight, movement.extent, indexed_extent);
+  check("plain", movement.size, movement.plain_stride, movement.plain_offset, {}, {}, plain_extent);
+  const auto indices = static_cast<std::int64_t>(movement.weight.size());
+  if (indices > 0)
+    check("index", movement.size, movement.index_stride, movement.index_offset, {movement.index_step}, {indices}, index_extent);
+  Dims size, indexed, plain;
+  movement_.size.clear();
+  movement_.indexed_stride.clear();
+  movement_.plain_stride.clear();
+  movement_.index_stride.clear();
+  for (std::size_t i = 0; i < movement.size.size(); ++i) {
+    const bool walked = movement.index_stride[i] != 0;
+    (walked ? movement_.size : size).push_back(movement.size[i]);
+    (walked ? movement_.indexed_stride : indexed).push_back(movement.indexed_stride[i]);
+    (walked ? movement_.plain_stride : plain).push_back(movement.plain_stride[i]);
+    if (walked) movement_.index_stride.push_back(movement.index_stride[i]);
+  }
+  if (movement_.size.size() > kMaxIndexAxes) throw Error(ErrorKind::shape, "an indexed raster has too many axes");
+  // The region's own addresses count from the walked ones, which are checked above; strides may be negative, so it is made with
+  // offsets that keep it inside and then set back to 0.
+  const auto lowest = [&](const Dims& stride) {
+    std::int64_t low = 0;
+    for (std::size_t i = 0; i < size.size(); ++i) low += stride[i] < 0 ? (size[i] - 1) * stride[i] : 0;
+    return low;
+  };
+  const std::int64_t indexed_low = lowest(indexed), plain_low = lowest(plain);
+  const Dims &src = gather ? indexed : plain, &dst = gather ? plain : indexed;
+  const std::int64_t src_low = gather ? indexed_low : plain_low, dst_low = gather ? plain_low : indexed_low;
+  constexpr std::int64_t kAnywhere = INT64_MAX;  // bounds were checked with the whole movement's
+  region_ = Region::make(0, size, src, -src_low, dst, -dst_low, kAnywhere, kAnywhere);
+  region_.src.offset += src_low;
+  region_.dst.offset += dst_low;
+}
+
+}  // namespace walle

@@ -1,0 +1,73 @@
+// The indexed raster: a movement whose addresses on one side also hang on a tensor of indices that is known only when it runs.
+// Gather, GatherElements, GatherND and the Scatter family are one each; with constant indices a Gather is plain regions instead.
+#pragma once
+#include "core/attributes.h"
+#include "core/region.h"
+
+namespace walle {
+
+// For every coordinate c of `size`, with
+//   index_k = indices[index_offset + k * index_step + sum(c * index_stride)], counted from the end of extent[k] where negative,
+// the indexed address is indexed_offset + sum(c * indexed_stride) + sum_k(index_k * weight[k]), and
+// the plain one is plain_offset + sum(c * plain_stride). A gather reads at the indexed address, a scatter writes there.
+struct IndexedMovement {
+  Dims size, indexed_stride, plain_stride, index_stride;
+  std::int64_t indexed_offset = 0, plain_offset = 0, index_offset = 0, index_step = 0;
+  Dims weight, extent;
+
+  // As attributes of the atomic operators IndexedGather and IndexedScatter, and back (Error (model) where they do not fit).
+  Attributes attributes() const;
+  static IndexedMovement from(const Attributes& attributes);
+};
+
+// An indexed movement made ready: the axes that the indices hang on are walked, and for each of their coordinates the others are
+// one plain region.
+class IndexedRaster {
+ public:
+  // Extents in elements. Throws Error (shape) where an address could lie outside for indices within their extents, or an index
+  // would be read outside.
+  IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent, std::int64_t index_extent,
+                bool gather);
+
+  // Calls move(region, indexed address, plain address) for every coordinate of the indexed axes, addresses in elements; false as
+  // soon as an index is out of its extent.
+  template <class Index, class Move>
+  bool walk(const Index* indices, Move&& move) const noexcept {
+    if (count_ == 0) return true;
+    Dims::size_type axes = movement_.size.size();
+    std::array<std::int64_t, kMaxIndexAxes> at{};
+    std::int64_t indexed = movement_.indexed_offset, plain = movement_.plain_offset, from = movement_.index_offset;
+    for (;;) {
+      std::int64_t address = indexed;
+      for (std::size_t k = 0; k < movement_.weight.size(); ++k) {
+        std::int64_t index = indices[from + static_cast<std::int64_t>(k) * movement_.index_step];
+        if (index < 0) index += movement_.extent[k];
+        if (index < 0 || index >= movement_.extent[k]) return false;
+        address += index * movement_.weight[k];
+      }
+      move(region_, address, plain);
+      std::size_t axis = axes;
+      for (;;) {
+        if (axis == 0) return true;
+        --axis;
+        indexed += movement_.indexed_stride[axis];
+        plain += movement_.plain_stride[axis];
+        from += movement_.index_stride[axis];
+        if (++at[axis] < movement_.size[axis]) break;
+        indexed -= movement_.size[axis] * movement_.indexed_stride[axis];
+        plain -= movement_.size[axis] * movement_.plain_stride[axis];
+        from -= movement_.size[axis] * movement_.index_stride[axis];
+        at[axis] = 0;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMaxIndexAxes = 32;
+
+  IndexedMovement movement_;  // its axes are only those that the indices hang on
+  Region region_;             // over the others, from offset 0
+  std::int64_t count_ = 0;
+};
+
+}  // namespace walle
