@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from walle.engine_ext.onnx_import import convert
-    from walle.engine_ext.session import BackendInfo, Plan, Session, TensorInfo, backends
+    from walle.engine_ext.session import BackendInfo, Module, Plan, Session, TensorInfo, backends
     from walle.errors import WalleError
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BackendInfo": "walle.engine_ext.session",
+    "Module": "walle.engine_ext.session",
     "Plan": "walle.engine_ext.session",
     "Session": "walle.engine_ext.session",
     "TensorInfo": "walle.engine_ext.session",
@@ -26,6 +27,7 @@ _MODULES = frozenset({"np", "onnx_backend", "vm"})
 
 __all__ = [
     "BackendInfo",
+    "Module",
     "Plan",
     "Session",
     "TensorInfo",

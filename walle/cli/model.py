@@ -154,6 +154,21 @@ def _plain_operator(op: Any) -> dict[str, Any]:
     return dict(zip(names, op, strict=True))
 
 
+def convert(
+    onnx: Annotated[Path, typer.Argument(help="An ONNX model; external weights lie beside it.")],
+    out: Annotated[Path | None, typer.Argument(help="The .walle file; beside the model where left out.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Convert an ONNX model to .walle; needs the package onnx."""
+    from walle.engine_ext.onnx_import import convert as convert_file
+
+    target = out or onnx.with_suffix(".walle")
+    with working(f"converting {onnx}", as_json=as_json):
+        convert_file(onnx, target)
+    report = {"model": str(target), "bytes": target.stat().st_size}
+    emit(report, as_json=as_json, text=escape(f"{target}: {report['bytes']} bytes"))
+
+
 def operators(as_json: JsonFlag = False) -> None:
     """List the engine's operators: atomic, transform, composite, control-flow, and what each decomposes to."""
     from walle.engine_ext.operators import operators as known
@@ -169,6 +184,7 @@ def operators(as_json: JsonFlag = False) -> None:
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Run models and see how the engine runs them.", no_args_is_help=True)
     group.command(epilog="Example: walle model run encoder.walle --input x=x.npy --input state=state.json")(run)
+    group.command(epilog="Example: walle model convert encoder.onnx encoder.walle")(convert)
     group.command(epilog="Example: walle model plan encoder.walle")(plan)
     app.add_typer(group, name="model")
     app.command(epilog="Example: walle operators --json")(operators)

@@ -7,6 +7,12 @@
     g.output("h", h)
     g.save("encoder.walle")
 
+A control-flow operator takes subgraphs as attributes:
+
+    body = g.subgraph("then")
+    body.output("y", body.op("Neg", [body.outer(x)]))
+    y = g.op("If", [condition], then_branch=body, else_branch=other)
+
 The bytes are laid out as `src/graph/load.h` describes; the reader there checks everything again.
 """
 
@@ -57,7 +63,10 @@ _OF_FORMAT = {code: name for name, (_, code) in DTYPES.items() if name not in BI
 _HEAD = struct.Struct("<8sIIQQQQQI")  # all of the 64-byte header but its last field, the checksum of the head
 _ABSENT = 0xFFFFFFFF
 
-type AttributeValue = int | float | str | Sequence[int] | Sequence[float]
+_ANY = 255  # a dtype or a rank
+_RESULT, _CONSTANT, _INPUT, _OUTER, _OBJECT = range(5)
+
+type AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | GraphBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +133,46 @@ def _attribute(op: str, key: str, value: AttributeValue) -> bytes:
         return _text(key) + struct.pack("<Bd", 1, value)
     if isinstance(value, str):
         return _text(key) + b"\x02" + _text(value)
+    if isinstance(value, GraphBuilder):
+        return _text(key) + b"\x05" + value.section()
     items = list(value)
+    if items and all(isinstance(item, str) for item in items):
+        return _text(key) + struct.pack("<BI", 6, len(items)) + b"".join(_text(str(item)) for item in items)
     if all(isinstance(item, int) for item in items):
         return _text(key) + struct.pack(f"<BI{len(items)}q", 3, len(items), *items)
     if all(isinstance(item, int | float) for item in items):
         return _text(key) + struct.pack(f"<BI{len(items)}d", 4, len(items), *items)
-    raise ModelError(f"attribute {key!r} of {op} is {value!r}; give an int, a float, a str or a list of numbers")
+    raise ModelError(
+        f"attribute {key!r} of {op} is {value!r}; give an int, a float, a str, a list of them or a subgraph"
+    )
+
+
+class _Data:
+    """The data section, which a model's graph and its subgraphs share."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.parts: list[bytes] = []
+
+    def add(self, data: bytes) -> int:
+        """Return the offset at which `data` lies."""
+        offset, padding = self.size, -len(data) % ALIGNMENT
+        self.parts += (data, bytes(padding))
+        self.size += len(data) + padding
+        return offset
 
 
 class GraphBuilder:
     """A graph under construction; `to_bytes` may be called at any time and changes nothing."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, _around: "GraphBuilder | None" = None) -> None:
         self.name = name
+        self._around = _around
         self._values: list[bytes] = []
         self._names: set[str] = set()
         self._nodes: list[bytes] = []
         self._outputs: list[tuple[str, int]] = []
-        self._data: list[bytes] = []
-        self._data_size = 0
+        self._data: _Data = _around._data if _around else _Data()
 
     def _value(self, name: str, rest: bytes) -> Value:
         if name in self._names:
@@ -151,14 +181,31 @@ class GraphBuilder:
         self._values.append(_text(name) + rest)
         return Value(len(self._values) - 1, name)
 
-    def input(self, name: str, shape: Iterable[int | None], dtype: str = "float32") -> Value:
-        """Return a new input; a dimension of None is known at run time only."""
-        if dtype not in DTYPES:
+    def subgraph(self, name: str) -> "GraphBuilder":
+        """Return a new graph within this one, to be an attribute of one of its control-flow operators."""
+        return GraphBuilder(name, _around=self)
+
+    def outer(self, value: Value) -> Value:
+        """Return, in a subgraph, a value of the graph around it."""
+        if self._around is None or value.index >= len(self._around._values):
+            raise ModelError(f"{value.name!r} is no value of the graph around {self.name!r}")
+        return self._value(f"^{value.name}", struct.pack("<BI", _OUTER, value.index))
+
+    def object_input(self, name: str) -> Value:
+        """Return a new input that is a sequence or an optional."""
+        return self._value(name, struct.pack("<B", _OBJECT))
+
+    def input(self, name: str, shape: Iterable[int | None] | None, dtype: str | None = "float32") -> Value:
+        """Return a new input; a dimension of None, a shape of None and a dtype of None are known at run time only."""
+        if dtype is not None and dtype not in DTYPES:
             raise DTypeError(f"unknown dtype {dtype!r} of input {name!r}; known are {', '.join(DTYPES)}")
+        number = _ANY if dtype is None else DTYPES[dtype][0]
+        if shape is None:
+            return self._value(name, struct.pack("<BBB", _INPUT, number, _ANY))
         dims = [-1 if dim is None else dim for dim in shape]
         if any(dim < -1 for dim in dims):
             raise ShapeError(f"input {name!r} has a negative dimension: {tuple(dims)}")
-        return self._value(name, struct.pack(f"<BBB{len(dims)}q", 2, DTYPES[dtype][0], len(dims), *dims))
+        return self._value(name, struct.pack(f"<BBB{len(dims)}q", _INPUT, number, len(dims), *dims))
 
     def constant(self, name: str, value: Any, dtype: str | None = None) -> Value:
         """Return a new constant from nested lists, a number, or any object that speaks the buffer protocol."""
@@ -166,12 +213,8 @@ class GraphBuilder:
 
     def raw(self, name: str, dtype: str, shape: Sequence[int], data: bytes) -> Value:
         """Return a new constant from its row-major little-endian bytes."""
-        head = struct.pack(f"<BBB{len(shape)}q", 1, DTYPES[dtype][0], len(shape), *shape)
-        result = self._value(name, head + struct.pack("<QQ", self._data_size, len(data)))
-        self._data.append(data)
-        self._data.append(bytes(-len(data) % ALIGNMENT))
-        self._data_size += len(data) + -len(data) % ALIGNMENT
-        return result
+        head = struct.pack(f"<BBB{len(shape)}q", _CONSTANT, DTYPES[dtype][0], len(shape), *shape)
+        return self._value(name, head + struct.pack("<QQ", self._data.add(data), len(data)))
 
     def op(
         self,
@@ -205,7 +248,7 @@ class GraphBuilder:
             if value is not None and value.index >= len(self._values):
                 raise ModelError(f"input {value.name!r} of {op} {name!r} belongs to another graph")
         first = f"{name}:" if f"{name}:0" not in self._names else f"{name}~{len(self._nodes)}:"
-        results = [self._value(f"{first}{i}", struct.pack("<B", 0)) for i in range(outputs)]
+        results = [self._value(f"{first}{i}", struct.pack("<B", _RESULT)) for i in range(outputs)]
         node = _text(op) + _text(name) + struct.pack("<I", len(inputs))
         node += b"".join(struct.pack("<I", _ABSENT if value is None else value.index) for value in inputs)
         node += struct.pack(f"<I{outputs}I", outputs, *(value.index for value in results))
@@ -220,20 +263,25 @@ class GraphBuilder:
             raise ModelError(f"graph {self.name!r} has two outputs named {name!r}")
         self._outputs.append((name, value.index))
 
-    def to_bytes(self) -> bytes:
-        """Return the whole `.walle` file.
-
-        Raises:
-            ModelError: the graph has no output.
-        """
+    def section(self) -> bytes:
+        """Return the graph's section of the file; raises ModelError where it has no output."""
         if not self._outputs:
             raise ModelError(f"graph {self.name!r} has no output; call output(name, value)")
         graph = _text(self.name)
         graph += struct.pack("<I", len(self._values)) + b"".join(self._values)
         graph += struct.pack("<I", len(self._nodes)) + b"".join(self._nodes)
         graph += struct.pack("<I", len(self._outputs))
-        graph += b"".join(_text(name) + struct.pack("<I", index) for name, index in self._outputs)
-        data = b"".join(self._data)
+        return graph + b"".join(_text(name) + struct.pack("<I", index) for name, index in self._outputs)
+
+    def to_bytes(self) -> bytes:
+        """Return the whole `.walle` file.
+
+        Raises:
+            ModelError: the graph has no output, or is a subgraph.
+        """
+        if self._around is not None:
+            raise ModelError(f"graph {self.name!r} is a part of {self._around.name!r}; write that one")
+        graph, data = self.section(), b"".join(self._data.parts)
         data_offset = math.ceil((ALIGNMENT + len(graph)) / ALIGNMENT) * ALIGNMENT
         size = data_offset + len(data)
         head = _HEAD.pack(MAGIC, VERSION, 0, size, ALIGNMENT, len(graph), data_offset, len(data), zlib.crc32(data))

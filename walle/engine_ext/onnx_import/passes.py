@@ -1,26 +1,240 @@
-"""Rewritings that keep what a graph computes: each a pure function from a graph to a graph."""
+"""Rewritings that keep what a graph computes: each a pure function from a graph to a graph.
 
+They run to make a model smaller and quicker to plan, never to make it right: leaving any of them out changes no output
+beyond rounding.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from math import prod
+from typing import Any
 
-from walle.engine_ext.onnx_import.graph import Graph
+import numpy as np
+
+from walle.engine_ext import _core
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, free_values
+from walle.errors import EngineError
+
+type Pass = Callable[[Graph], Graph]
+
+# Larger results of constants are left for the engine to compute when it plans, unless the file becomes smaller by them.
+_MAX_FOLDED_BYTES = 1 << 16
+# What must not be folded or merged: each run gives other values.
+_RANDOM = frozenset(
+    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+_FOLDED_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "bool"})
 
 
 def optimise(graph: Graph) -> Graph:
-    """Return the graph after all passes."""
-    return drop_dead(graph)
+    """Return the graph, and each of its subgraphs, after all passes."""
+    for one in ALL:
+        graph = one(graph)
+    return replace(graph, nodes=tuple(_with_optimised_subgraphs(node) for node in graph.nodes))
+
+
+def _with_optimised_subgraphs(node: Node) -> Node:
+    if not any(True for _ in node.subgraphs()):
+        return node
+    inner = {key: optimise(value) if isinstance(value, Graph) else value for key, value in node.attributes.items()}
+    return replace(node, attributes=inner)
+
+
+def fold_shapes(graph: Graph) -> Graph:
+    """Replace Shape and Size of values whose shapes are known by constants."""
+    constants, nodes = dict(graph.constants), []
+    for node in graph.nodes:
+        shape = graph.shape_of(node.inputs[0]) if node.op in {"Shape", "Size"} and node.domain == "" else None
+        if shape is None or None in shape:
+            nodes.append(node)
+            continue
+        end = node.attributes.get("end")
+        part = shape[node.int_attribute("start") : end if isinstance(end, int) else None]
+        whole = prod(int(dim or 0) for dim in shape)
+        constants[node.outputs[0]] = np.array(part if node.op == "Shape" else whole, dtype=np.int64)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Compute what hangs on constants alone, with the engine itself."""
+    constants, nodes = dict(graph.constants), []
+    for node in graph.nodes:
+        found = _folded(node, constants)
+        if found is None:
+            nodes.append(node)
+        else:
+            constants.update({name: value for name, value in found.items() if name})
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _folded(node: Node, constants: Mapping[str, Array]) -> dict[str, Array] | None:
+    given = [constants.get(name) if name else None for name in node.inputs]
+    known = all(value is not None or name == "" for name, value in zip(node.inputs, given, strict=True))
+    if not known or not given or node.op in _RANDOM or any(True for _ in node.subgraphs()):
+        return None
+    arrays = [value for value in given if value is not None]
+    if any(str(value.dtype) not in _FOLDED_TYPES for value in arrays):
+        return None
+    plain: dict[str, Any] = dict(node.attributes)
+    try:
+        made = _core.evaluate(node.op, given, plain, len(node.outputs))
+    except (EngineError, TypeError, ValueError):
+        return None  # refused again, with the node's name, where the model is loaded
+    results = [np.array(value) for value in made]
+    size, before = sum(value.nbytes for value in results), sum(value.nbytes for value in arrays)
+    if size > max(_MAX_FOLDED_BYTES, before):
+        return None
+    return dict(zip(node.outputs, results, strict=True))
+
+
+def fold_batch_normalization(graph: Graph) -> Graph:
+    """Take a BatchNormalization into the weights of the Conv, ConvTranspose or Gemm that alone it reads."""
+    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    constants, changed, dropped = dict(graph.constants), dict[int, Node](), set[int]()
+    for node in graph.nodes:
+        giver = givers.get(node.inputs[0]) if node.op == "BatchNormalization" and node.inputs else None
+        if giver is None or id(giver) in changed or uses.get(node.inputs[0], 0) != 1:
+            continue
+        merged = _merged_weights(giver, node, constants)
+        if merged is None:
+            continue
+        names = [f"{giver.inputs[1]}*{node.name}", f"{giver.name}.bias*{node.name}"]
+        constants.update(zip(names, merged, strict=True))
+        changed[id(giver)] = replace(giver, inputs=(giver.inputs[0], *names), outputs=node.outputs[:1])
+        dropped.add(id(node))
+    nodes = [changed.get(id(node), node) for node in graph.nodes if id(node) not in dropped]
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _merged_weights(giver: Node, norm: Node, constants: Mapping[str, Array]) -> tuple[Array, Array] | None:
+    """Return weights and bias, computed in float64; None where this pair cannot be merged."""
+    wanted = [*giver.inputs[1:], *norm.inputs[1:]]
+    if giver.op not in {"Conv", "ConvTranspose", "Gemm"} or norm.int_attribute("training_mode") != 0:
+        return None
+    if any(name not in constants for name in wanted if name) or not giver.has_input(1) or len(norm.inputs) != 5:
+        return None
+    if any(norm.outputs[1:]) or any(giver.attributes.get(key, 1.0) != 1.0 for key in ("alpha", "beta")):
+        return None
+    weight = constants[giver.inputs[1]]
+    scale, shift, mean, variance = (constants[name].astype(np.float64) for name in norm.inputs[1:])
+    epsilon = norm.attributes.get("epsilon", 1e-5)
+    factor = scale / np.sqrt(variance + (epsilon if isinstance(epsilon, float) else 1e-5))
+    bias = constants[giver.inputs[2]].astype(np.float64) if giver.has_input(2) else np.zeros(1)
+    if bias.ndim > 1 or scale.ndim != 1 or weight.ndim < 2:
+        return None
+    channels = scale.shape[0]
+    # The axis of the output channels; those of a ConvTranspose lie within its groups.
+    if giver.op == "ConvTranspose":
+        groups = giver.int_attribute("group", 1)
+        shaped = weight.astype(np.float64).reshape(groups, -1, channels // groups, *weight.shape[2:])
+        spread = factor.reshape(groups, 1, channels // groups, *(1,) * (weight.ndim - 2))
+        merged = (shaped * spread).reshape(weight.shape)
+    elif giver.op == "Gemm" and giver.int_attribute("transB") == 0:
+        merged = weight.astype(np.float64) * factor
+    else:
+        merged = weight.astype(np.float64) * factor.reshape(channels, *(1,) * (weight.ndim - 1))
+    return merged.astype(weight.dtype), ((bias - mean) * factor + shift).astype(weight.dtype)
+
+
+def drop_identities(graph: Graph) -> Graph:
+    """Let readers of an Identity read its input; one that gives an output of the graph stays unless its giver can."""
+    givers = {name for node in graph.nodes for name in node.outputs if name}
+    names: dict[str, str] = {}
+    nodes = []
+    for node in graph.nodes:
+        if node.op != "Identity" or node.domain != "":
+            nodes.append(node)
+            continue
+        source, result = names.get(node.inputs[0], node.inputs[0]), node.outputs[0]
+        if result not in graph.outputs:
+            names[result] = source
+        elif source in givers and source not in graph.outputs and source not in names.values():
+            names[source] = result  # its giver writes the output itself
+        else:
+            nodes.append(node)
+    return _renamed(graph, nodes, names)
+
+
+def merge_equal(graph: Graph) -> Graph:
+    """Compute once what several nodes compute from the same values."""
+    names: dict[str, str] = {}
+    first: dict[Any, Node] = {}
+    nodes = []
+    for given in graph.nodes:
+        node = _with_names(given, names)
+        key = _key(node)
+        same = first.setdefault(key, node) if key is not None else node
+        if same is node or any(name in graph.outputs for name in node.outputs):
+            nodes.append(node)
+        else:
+            names.update({name: kept for name, kept in zip(node.outputs, same.outputs, strict=True) if name})
+    return _renamed(graph, nodes, names)
+
+
+def _key(node: Node) -> Any:
+    if node.op in _RANDOM or any(True for _ in node.subgraphs()) or "" in node.outputs:
+        return None
+    plain = [
+        (key, (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else repr(value))
+        for key, value in sorted(node.attributes.items())
+    ]
+    return node.domain, node.op, node.version, node.inputs, len(node.outputs), tuple(plain)
 
 
 def drop_dead(graph: Graph) -> Graph:
     """Remove nodes and constants that no output needs."""
-    from walle.engine_ext.onnx_import.graph import free_values
-
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
         if not needed.isdisjoint(name for name in node.outputs if name):
             kept.append(node)
-            needed.update(name for name in node.inputs if name)
-            for inner in node.subgraphs():
-                needed |= free_values(inner)
+            needed.update(_read_by(node))
     constants = {name: value for name, value in graph.constants.items() if name in needed}
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
+
+
+ALL: tuple[Pass, ...] = (
+    drop_dead,
+    fold_shapes,
+    fold_constants,
+    fold_batch_normalization,
+    drop_identities,
+    merge_equal,
+    drop_dead,
+)
+
+
+def _read_by(node: Node) -> Collection[str]:
+    inner = [name for graph in node.subgraphs() for name in free_values(graph)]
+    return [name for name in node.inputs if name] + inner
+
+
+def _uses(graph: Graph) -> dict[str, int]:
+    uses: dict[str, int] = {}
+    for name in (*graph.outputs, *(name for node in graph.nodes for name in _read_by(node))):
+        uses[name] = uses.get(name, 0) + 1
+    return uses
+
+
+def _with_names(node: Node, names: Mapping[str, str]) -> Node:
+    if names.keys().isdisjoint(_read_by(node)) and names.keys().isdisjoint(node.outputs):
+        return node
+    attributes: dict[str, Attribute] = {
+        key: _renamed(value, value.nodes, names) if isinstance(value, Graph) else value
+        for key, value in node.attributes.items()
+    }
+    return replace(
+        node,
+        inputs=tuple(names.get(name, name) for name in node.inputs),
+        outputs=tuple(names.get(name, name) for name in node.outputs),
+        attributes=attributes,
+    )
+
+
+def _renamed(graph: Graph, nodes: Iterable[Node], names: Mapping[str, str]) -> Graph:
+    """Return the graph with other nodes, in which values go by new names, in its subgraphs too."""
+    return replace(
+        graph,
+        nodes=tuple(_with_names(node, names) for node in nodes),
+        outputs=tuple(names.get(name, name) for name in graph.outputs),
+    )

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +63,19 @@ def read(model: onnx.ModelProto, operators: Collection[str]) -> Graph:
     model = _inlined(model, operators)
     # Inference is a help, not a judgement: what matters is checked when the engine plans.
     with contextlib.suppress(Exception):
-        model = shape_inference.infer_shapes(model, data_prop=True)
+        model = shape_inference.infer_shapes(_without_claims(model), data_prop=True)
     return read_graph(model.graph, versions)
+
+
+def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy that says no shape but those of inputs and weights: others may be wrong, and would be believed."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for one in bare.graph.output:
+        if one.type.HasField("tensor_type"):
+            one.type.tensor_type.ClearField("shape")
+    return bare
 
 
 def _inlined(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
@@ -106,13 +118,19 @@ def _op_types(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-def read_graph(proto: onnx.GraphProto, versions: Mapping[str, int]) -> Graph:
-    """Return one graph; `versions` gives the opset of each domain."""
+def read_graph(proto: onnx.GraphProto, versions: Mapping[str, int], *, inner: bool = False) -> Graph:
+    """Return one graph; `versions` gives the opset of each domain.
+
+    The shapes that an inner graph states are left out: those of a loop's body may be true for its first turn only.
+    """
     constants = {one.name: _array(one, one.name) for one in proto.initializer}
     for sparse in proto.sparse_initializer:
         constants[sparse.values.name] = _dense(sparse)
     inputs = {one.name: type_info(one.type) for one in proto.input if one.name not in constants}
     types = {one.name: type_info(one.type) for one in (*proto.value_info, *proto.output)}
+    if inner:
+        inputs = {name: replace(info, shape=None) for name, info in inputs.items()}
+        types = {name: replace(info, shape=None) for name, info in types.items()}
     return Graph(
         name=proto.name,
         nodes=tuple(read_nodes(proto.node, versions)),
@@ -143,7 +161,7 @@ def attribute(proto: onnx.AttributeProto, versions: Mapping[str, int]) -> Attrib
     """Return an attribute as a Python value."""
     kinds = onnx.AttributeProto
     if proto.type == kinds.GRAPH:
-        return read_graph(proto.g, versions)
+        return read_graph(proto.g, versions, inner=True)
     if proto.type == kinds.TENSOR:
         return _array(proto.t, proto.name)
     if proto.type == kinds.SPARSE_TENSOR:

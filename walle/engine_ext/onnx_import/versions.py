@@ -103,7 +103,8 @@ def _renewed(renewal: Renewal, node: Node) -> Iterator[Node]:
     if move is not None and schema.since_version < move[0]:
         node = _with_inputs(renewal, node, move[1])
     change = CHANGED.get(node.op)
-    yield from (change[1](renewal, node) if change and schema.since_version < change[0] else (node,))
+    changed = change[1](renewal, node) if change and schema.since_version < change[0] else iter((node,))
+    yield from (_without_defaults(one) for one in changed)
 
 
 def _default(schema: defs.OpSchema, name: str) -> Attribute | None:
@@ -121,6 +122,19 @@ def _with_old_defaults(node: Node, old: defs.OpSchema, newest: defs.OpSchema) ->
         default = _default(old, name)
         if name not in said and name in newest.attributes and default not in (None, _default(newest, name)):
             said[name] = default
+    return replace(node, attributes=said)
+
+
+def _without_defaults(node: Node) -> Node:
+    """Say nothing that the newest version takes for granted: the engine refuses what it is told and does not heed."""
+    if not defs.has(node.op):
+        return node
+    schema = defs.get_schema(node.op, NEWEST_OPSET, "")
+    said = {
+        name: value
+        for name, value in node.attributes.items()
+        if isinstance(value, np.ndarray | Graph) or name not in schema.attributes or value != _default(schema, name)
+    }
     return replace(node, attributes=said)
 
 
@@ -254,8 +268,9 @@ def _roi_align(_: Renewal, node: Node) -> Iterator[Node]:
     yield replace(node, attributes={"coordinate_transformation_mode": "output_half_pixel", **node.attributes})
 
 
-def _scan(renewal: Renewal, node: Node) -> Iterator[Node]:
-    raise renewal.refuse(node, "version 8 of Scan has a batch dimension; convert the model to opset 9")
+def _scan(_: Renewal, node: Node) -> Iterator[Node]:
+    """Version 8 has sequence_lens and a batch axis in front; the engine knows it by an attribute of its own."""
+    yield replace(node, attributes={**node.attributes, "batched": 1})
 
 
 # operator: (the first version that needs no change, the change).

@@ -1,14 +1,13 @@
 """Graphs of the importer as `.walle` bytes."""
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 from onnx import defs
 
-from walle.engine_ext.errors import UnsupportedError
-from walle.engine_ext.model import DTYPES, GraphBuilder, Value
-from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node
+from walle.engine_ext.errors import ModelError, UnsupportedError
+from walle.engine_ext.model import DTYPES, AttributeValue, GraphBuilder, Value
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, TypeInfo
 
 _DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training"})
 
@@ -20,24 +19,75 @@ def write(graph: Graph, operators: Collection[str]) -> bytes:
         UnsupportedError: an operator, an attribute or an element type that the engine does not have; names the node.
     """
     builder = GraphBuilder(graph.name)
-    values: dict[str, Value] = {}
-    for name, info in graph.inputs.items():
-        if info.kind != "tensor" or info.dtype is None:
-            raise UnsupportedError(f"input {name!r} is a {info.kind} of unknown content; inputs are tensors")
-        if info.shape is None:
-            raise UnsupportedError(f"input {name!r} has no shape, not even a number of dimensions; give it one")
-        values[name] = builder.input(name, info.shape, _known(info.dtype, f"input {name!r}"))
-    used = {name for node in graph.nodes for name in node.inputs} | set(graph.outputs)
-    for name, array in graph.constants.items():
-        if name in used:
-            values[name] = _constant(builder, name, array)
-    for node in graph.nodes:
-        _write_node(builder, values, node, operators)
-    for name in graph.outputs:
-        if name not in values:
-            raise UnsupportedError(f"output {name!r} is given by no node")
-        builder.output(name, values[name])
+    _Writer(builder, operators, None).write(graph)
     return builder.to_bytes()
+
+
+class _Writer:
+    """Writes one graph; `around` writes the graph that it lies in."""
+
+    def __init__(self, builder: GraphBuilder, operators: Collection[str], around: "_Writer | None") -> None:
+        self._builder = builder
+        self._operators = operators
+        self._around = around
+        self._values: dict[str, Value] = {}
+
+    def write(self, graph: Graph) -> None:
+        for name, info in graph.inputs.items():
+            self._values[name] = self._input(name, info)
+        for name, array in graph.constants.items():
+            self._values[name] = _constant(self._builder, name, array)
+        for node in graph.nodes:
+            self._node(node)
+        for index, name in enumerate(graph.outputs):
+            value = self.find(name)
+            if value is None:
+                raise ModelError(f"output {name!r} of graph {graph.name!r} is given by no node")
+            # A subgraph's outputs go by place, and may be one value twice.
+            self._builder.output(name if self._around is None else f"{index}", value)
+
+    def find(self, name: str) -> Value | None:
+        """Return a value of this graph, or of one around it as this graph sees it."""
+        if name not in self._values and self._around is not None:
+            outside = self._around.find(name)
+            if outside is not None:
+                self._values[name] = self._builder.outer(outside)
+        return self._values.get(name)
+
+    def _input(self, name: str, info: TypeInfo) -> Value:
+        if info.kind != "tensor":
+            return self._builder.object_input(name)
+        dtype = None if info.dtype is None else _known(info.dtype, f"input {name!r}")
+        if (
+            self._around is not None
+        ):  # what a body is given is known when it runs; its declared shape may be the first turn's
+            return self._builder.input(name, None, dtype)
+        return self._builder.input(name, info.shape, dtype)
+
+    def _node(self, node: Node) -> None:
+        where = f"node {node.name!r} ({_title(node)})"
+        if node.op not in self._operators or node.domain not in _DOMAINS:
+            raise UnsupportedError(f"{where}: the engine has no such operator; `walle operators` lists those it has")
+        inputs: list[Value | None] = []
+        for name in node.inputs:
+            value = self.find(name) if name else None
+            if name and value is None:
+                raise ModelError(f"{where} reads {name!r}, which nothing before it gives")
+            inputs.append(value)
+        attributes = {key: self._attribute(value, key, where) for key, value in node.attributes.items()}
+        made = self._builder.node(node.op, inputs, len(node.outputs), node.name, attributes)
+        self._values.update({name: value for name, value in zip(node.outputs, made, strict=True) if name})
+
+    def _attribute(self, value: Attribute, key: str, where: str) -> AttributeValue:
+        if isinstance(value, Graph):
+            inner = self._builder.subgraph(value.name)
+            _Writer(inner, self._operators, self).write(value)
+            return inner
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind not in "iuf":
+                raise UnsupportedError(f"{where}: attribute {key!r} is a tensor of {value.dtype}")
+            return [one.item() for one in value.reshape(-1)]
+        return value
 
 
 def _known(dtype: str, what: str) -> str:
@@ -51,20 +101,6 @@ def _constant(builder: GraphBuilder, name: str, array: Array) -> Value:
     return builder.raw(name, _known(dtype, f"constant {name!r}"), array.shape, array.tobytes())
 
 
-def _write_node(builder: GraphBuilder, values: dict[str, Value], node: Node, operators: Collection[str]) -> None:
-    where = f"node {node.name!r} ({_title(node)})"
-    if node.op not in operators or node.domain not in _DOMAINS:
-        raise UnsupportedError(f"{where}: the engine has no such operator; `walle operators` lists those it has")
-    inputs: list[Value | None] = []
-    for name in node.inputs:
-        if name and name not in values:
-            raise UnsupportedError(f"{where} reads {name!r}, which nothing before it gives")
-        inputs.append(values[name] if name else None)
-    attributes: dict[str, Any] = {key: _plain(value, key, where) for key, value in node.attributes.items()}
-    made = builder.node(node.op, inputs, len(node.outputs), node.name, attributes)
-    values.update({name: value for name, value in zip(node.outputs, made, strict=True) if name})
-
-
 def _title(node: Node) -> str:
     domain = f"{node.domain}." if node.domain else ""
     if not node.version:
@@ -74,12 +110,3 @@ def _title(node: Node) -> str:
     except defs.SchemaError:
         since = ", unknown to ONNX"
     return f"{domain}{node.op}, opset {node.version}{since}"
-
-
-def _plain(value: Attribute, key: str, where: str) -> Any:
-    if isinstance(value, int | float | str):
-        return value
-    if isinstance(value, list) and all(isinstance(one, int | float) for one in value):
-        return value
-    kind = "subgraph" if isinstance(value, Graph) else "tensor" if isinstance(value, np.ndarray) else "list of strings"
-    raise UnsupportedError(f"{where}: attribute {key!r} is a {kind}, which the engine's {key} does not take")

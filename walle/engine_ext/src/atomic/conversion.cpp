@@ -24,7 +24,8 @@ Layout row_major(DType dtype, const Dims& shape) {
 
 }  // namespace
 
-Conversion::Conversion(DType from, DType to, std::size_t encoding, const Table& table) : from_size_(item_size(from)), to_size_(item_size(to)) {
+Conversion::Conversion(DType from, DType to, std::size_t encoding, const Table& table)
+    : from_size_(item_size(from)), to_size_(item_size(to)) {
   constexpr std::size_t kF32 = 0, kI32 = 2;
   const int stored_from = stored_index(from), stored_to = stored_index(to);
   if (stored_from < 0 && stored_to < 0) {
@@ -59,24 +60,6 @@ void Conversion::run(const std::byte* in, std::int64_t stride, std::byte* out, s
   }
 }
 
-DType cast_target(const Attributes& attributes) {
-  // ONNX's TensorProto.DataType numbers.
-  constexpr std::pair<std::int64_t, DType> onnx[] = {
-      {1, DType::f32},       {2, DType::u8},          {3, DType::i8},      {4, DType::u16},         {5, DType::i16},     {6, DType::i32},
-      {7, DType::i64},       {9, DType::b8},          {10, DType::f16},    {11, DType::f64},        {12, DType::u32},    {13, DType::u64},
-      {16, DType::bf16},     {17, DType::f8e4m3fn},   {18, DType::f8e4m3fnuz}, {19, DType::f8e5m2}, {20, DType::f8e5m2fnuz}, {21, DType::u4},
-      {22, DType::i4},       {23, DType::f4e2m1},     {24, DType::f8e8m0}, {25, DType::u2},         {26, DType::i2}};
-  for (const auto& [key, value] : attributes.items()) {
-    if (key != "to") continue;
-    for (const auto& [number, dtype] : onnx) {
-      if (const auto* asked = std::get_if<std::int64_t>(&value); asked != nullptr && *asked == number) return dtype;
-      if (const auto* asked = std::get_if<std::string>(&value); asked != nullptr && *asked == dtype_name(dtype)) return dtype;
-    }
-    throw Error(ErrorKind::unsupported, "'to' names a type that the engine does not have");
-  }
-  throw Error(ErrorKind::model, "the attribute 'to' is missing");
-}
-
 std::size_t cast_encoding(DType to, const Attributes& attributes) {
   const std::size_t wraps = attributes.get_int("saturate", 1) == 0 ? 1 : 0;
   if (to != DType::f8e8m0) return wraps;
@@ -88,25 +71,28 @@ std::size_t cast_encoding(DType to, const Attributes& attributes) {
 }
 
 TensorType infer_cast(std::span<const Operand> operands, const Attributes& attributes) {
-  const DType to = cast_target(attributes);
+  const DType to = target_dtype(attributes);
   cast_encoding(to, attributes);
   return {to, operands[0].shape};
 }
 
 std::unique_ptr<Step> make_cast(const StepRequest& request) {
-  return std::make_unique<CastStep>(request.inputs[0], request.result, cast_encoding(request.result.dtype, request.attributes), request.table);
+  return std::make_unique<CastStep>(request.inputs[0], request.result, cast_encoding(request.result.dtype, request.attributes),
+                                    request.table);
 }
 
 CastStep::CastStep(const Layout& input, const TensorType& result, std::size_t encoding, const Table& table)
     : conversion_(input.dtype, result.dtype, encoding, table),
-      nest_(Nest<2>::make(result.shape, {input.strides, contiguous_strides(result.shape)}, {item_size(input.dtype), item_size(result.dtype)})),
+      nest_(Nest<2>::make(result.shape, {input.strides, contiguous_strides(result.shape)},
+                          {item_size(input.dtype), item_size(result.dtype)})),
       stride_(nest_.row_stride(0, item_size(input.dtype))) {}
 
 void CastStep::run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept {
   nest_.walk({inputs[0], output}, 1, [&](const auto& to) { conversion_.run(to[0], stride_, to[1], nest_.row()); });
 }
 
-WidenedStep::WidenedStep(std::span<const Layout> inputs, const TensorType& result, const Table& table, const Make& make) : inputs_(inputs.size()), count_(element_count(result.shape)) {
+WidenedStep::WidenedStep(std::span<const Layout> inputs, const TensorType& result, const Table& table, const Make& make)
+    : inputs_(inputs.size()), count_(element_count(result.shape)) {
   std::vector<Layout> wide(inputs.begin(), inputs.end());
   std::size_t offset = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -7,8 +7,8 @@
 
 namespace walle {
 
-// The kernels that turn one dtype into another, run over blocks one after the other: one where the table has it, up to three where
-// a type that is stored only is on either side. `encoding` is the column of Table::encode.
+// The kernels that turn one dtype into another, run over blocks one after the other: one where the table has it, up to three
+// where a type that is stored only is on either side. `encoding` is the column of Table::encode.
 class Conversion {
  public:
   Conversion(DType from, DType to, std::size_t encoding, const Table& table);
@@ -24,8 +24,6 @@ class Conversion {
   std::size_t count_ = 0;
 };
 
-// The dtype that the attribute `to` names, by ONNX's number or NumPy's name. Throws Error (model, unsupported).
-DType cast_target(const Attributes& attributes);
 // The column of Table::encode that a Cast's attributes `saturate` and `round_mode` ask for. Throws Error (model).
 std::size_t cast_encoding(DType to, const Attributes& attributes);
 

@@ -36,4 +36,7 @@ class Attributes {
   std::vector<std::pair<std::string, Attribute>> items_;
 };
 
+// The dtype that the attribute `to` names, by ONNX's number or NumPy's name. Throws Error (model, unsupported).
+DType target_dtype(const Attributes& attributes);
+
 }  // namespace walle

@@ -33,6 +33,8 @@ constexpr bool is_floating(DType dtype) noexcept {
   return dtype <= DType::bf16 || (dtype >= DType::f8e4m3fn && dtype <= DType::f4e2m1);
 }
 constexpr bool is_half(DType dtype) noexcept { return dtype == DType::f16 || dtype == DType::bf16; }
+// Fewer than 8 bits, kept in a byte of their own.
+constexpr bool is_packed(DType dtype) noexcept { return dtype >= DType::f4e2m1; }
 // Whole numbers of 8 to 64 bits.
 constexpr bool is_integer(DType dtype) noexcept { return dtype >= DType::i8 && dtype <= DType::u64; }
 constexpr bool is_unsigned(DType dtype) noexcept { return dtype >= DType::u8 && dtype <= DType::u64; }

@@ -7,13 +7,37 @@
 namespace walle {
 
 // A format by its fields. Codes are those of the sign-less bits; numbers without infinities have kInfinity = kNan.
-struct Float16Format { static constexpr int kExponent = 5, kMantissa = 10, kBias = 15; static constexpr unsigned kMax = 0x7BFF, kInfinity = 0x7C00, kNan = 0x7E00; static constexpr bool kUnsignedZero = false; };
-struct E4M3Format { static constexpr int kExponent = 4, kMantissa = 3, kBias = 7; static constexpr unsigned kMax = 0x7E, kInfinity = 0x7F, kNan = 0x7F; static constexpr bool kUnsignedZero = false; };
-struct E4M3UzFormat { static constexpr int kExponent = 4, kMantissa = 3, kBias = 8; static constexpr unsigned kMax = 0x7F, kInfinity = 0x80, kNan = 0x80; static constexpr bool kUnsignedZero = true; };
-struct E5M2Format { static constexpr int kExponent = 5, kMantissa = 2, kBias = 15; static constexpr unsigned kMax = 0x7B, kInfinity = 0x7C, kNan = 0x7E; static constexpr bool kUnsignedZero = false; };
-struct E5M2UzFormat { static constexpr int kExponent = 5, kMantissa = 2, kBias = 16; static constexpr unsigned kMax = 0x7F, kInfinity = 0x80, kNan = 0x80; static constexpr bool kUnsignedZero = true; };
+struct Float16Format {
+  static constexpr int kExponent = 5, kMantissa = 10, kBias = 15;
+  static constexpr unsigned kMax = 0x7BFF, kInfinity = 0x7C00, kNan = 0x7E00;
+  static constexpr bool kUnsignedZero = false;
+};
+struct E4M3Format {
+  static constexpr int kExponent = 4, kMantissa = 3, kBias = 7;
+  static constexpr unsigned kMax = 0x7E, kInfinity = 0x7F, kNan = 0x7F;
+  static constexpr bool kUnsignedZero = false;
+};
+struct E4M3UzFormat {
+  static constexpr int kExponent = 4, kMantissa = 3, kBias = 8;
+  static constexpr unsigned kMax = 0x7F, kInfinity = 0x80, kNan = 0x80;
+  static constexpr bool kUnsignedZero = true;
+};
+struct E5M2Format {
+  static constexpr int kExponent = 5, kMantissa = 2, kBias = 15;
+  static constexpr unsigned kMax = 0x7B, kInfinity = 0x7C, kNan = 0x7E;
+  static constexpr bool kUnsignedZero = false;
+};
+struct E5M2UzFormat {
+  static constexpr int kExponent = 5, kMantissa = 2, kBias = 16;
+  static constexpr unsigned kMax = 0x7F, kInfinity = 0x80, kNan = 0x80;
+  static constexpr bool kUnsignedZero = true;
+};
 // No NaN and no infinity: whatever is too large becomes the largest, NaN becomes -0 as in ml_dtypes.
-struct E2M1Format { static constexpr int kExponent = 2, kMantissa = 1, kBias = 1; static constexpr unsigned kMax = 0x7, kInfinity = 0x7, kNan = 0x8; static constexpr bool kUnsignedZero = false; };
+struct E2M1Format {
+  static constexpr int kExponent = 2, kMantissa = 1, kBias = 1;
+  static constexpr unsigned kMax = 0x7, kInfinity = 0x7, kNan = 0x8;
+  static constexpr bool kUnsignedZero = false;
+};
 
 template <class Format>
 constexpr float decode(unsigned code) noexcept {
@@ -25,7 +49,8 @@ constexpr float decode(unsigned code) noexcept {
     if (code == kSign) return std::bit_cast<float>(0x7FC00000u);
   } else if constexpr (Format::kNan < kSign) {
     if (Format::kInfinity != Format::kNan && magnitude == Format::kInfinity) return std::bit_cast<float>(sign | 0x7F800000u);
-    if (magnitude > Format::kMax) return std::bit_cast<float>(sign | 0x7FC00000u | (magnitude & ((1u << kMantissa) - 1)) << (23 - kMantissa));
+    if (magnitude > Format::kMax)
+      return std::bit_cast<float>(sign | 0x7FC00000u | (magnitude & ((1u << kMantissa) - 1)) << (23 - kMantissa));
   }
   const unsigned exponent = magnitude >> kMantissa, mantissa = magnitude & ((1u << kMantissa) - 1);
   if (exponent == 0) {
@@ -65,8 +90,8 @@ constexpr unsigned encode(float x, bool saturate = false) noexcept {
   return code | sign;
 }
 
-// A float64 as the float32 beside it whose last bit keeps that something was cut off ("round to odd"): rounding that once more to a
-// format of at most 22 bits gives the nearest number of that format to the float64 itself.
+// A float64 as the float32 beside it whose last bit keeps that something was cut off ("round to odd"): rounding that once more to
+// a format of at most 22 bits gives the nearest number of that format to the float64 itself.
 inline float round_to_odd(double x) noexcept {
   const auto near = static_cast<float>(x);
   if (static_cast<double>(near) == x || x != x) return near;
@@ -95,14 +120,18 @@ struct BFloat {
 // float8 E8M0: powers of two from 2^-127 (code 0) to 2^127, and NaN (0xFF). No sign and no zero.
 enum class Rounding : std::uint8_t { up, down, nearest };
 constexpr float decode_e8m0(std::uint8_t code) noexcept {
-  return code == 0xFF ? std::bit_cast<float>(0x7FC00000u) : code == 0 ? 0x1p-127f : std::bit_cast<float>(static_cast<std::uint32_t>(code) << 23);
+  return code == 0xFF ? std::bit_cast<float>(0x7FC00000u)
+         : code == 0  ? 0x1p-127f
+                      : std::bit_cast<float>(static_cast<std::uint32_t>(code) << 23);
 }
 // ONNX's: zero becomes the least number, a sign is dropped, infinities and NaN become NaN.
 constexpr std::uint8_t encode_e8m0(float x, Rounding rounding, bool saturate) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
   const std::uint32_t exponent = bits >> 23, fraction = bits & 0x7FFFFFu;
   if (exponent == 0xFF) return 0xFF;
-  const bool up = rounding == Rounding::up ? fraction != 0 : rounding == Rounding::nearest && (fraction > 0x400000u || (fraction == 0x400000u && exponent > 0));
+  const bool up = rounding == Rounding::up
+                      ? fraction != 0
+                      : rounding == Rounding::nearest && (fraction > 0x400000u || (fraction == 0x400000u && exponent > 0));
   if (!up) return static_cast<std::uint8_t>(exponent);
   return static_cast<std::uint8_t>(exponent == 0xFE && saturate ? 0xFE : exponent + 1);
 }

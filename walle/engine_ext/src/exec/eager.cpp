@@ -100,6 +100,13 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
     return results;
   };
   if (op.decompose != nullptr && op.transform == nullptr) return decomposed();
+  if (op.category == Category::control_flow || op.category == Category::sequence)
+    throw Error(ErrorKind::unsupported, std::string(op.name) + " runs in a walle.Module only");
+  if (op.data != nullptr) {
+    std::vector<Tensor> dense;
+    for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
+    return op.data(dense, attributes, outputs);
+  }
   std::vector<Operand> operands;
   for (const Tensor& input : inputs) operands.push_back(operand_of(input));
   if (op.transform != nullptr) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/raster.h"
 #include "exec/eager.h"
 #include "exec/program.h"
 
@@ -51,12 +52,18 @@ class Lowering final : public Emitter {
   }
 
   std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
+    if (op.module_only() && op.data == nullptr)
+      throw Error(ErrorKind::unsupported, "a Session has no control flow, sequences or optionals; run the model with walle.Module");
     if (op.decompose != nullptr && op.transform == nullptr) return op.decompose(*this, inputs, attributes, outputs);
     std::vector<Operand> operands;
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
+    }
+    if (op.data != nullptr) {
+      if (!constants) throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
+      return fold(op, inputs, attributes, outputs);
     }
     try {
       return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
@@ -71,11 +78,18 @@ class Lowering final : public Emitter {
   [[noreturn]] void need(Ref tensor, const std::string& what) const {
     const std::vector<int>& origins = origins_[static_cast<std::size_t>(tensor)];
     if (origins.empty()) throw Error(ErrorKind::unsupported, what);
-    throw InputsNeeded(origins, what);
+    throw InputsNeeded(origins, 0, what);
   }
 
   static bool small(DType dtype, const Dims& shape) {
     return element_count(shape) <= kMaxFoldedBytes / static_cast<std::int64_t>(item_size(dtype));
+  }
+
+  // A movement that reads nothing but its fill.
+  static Tensor filled(const Movement& movement) {
+    Tensor result = Tensor::empty(movement.dtype, movement.shape);
+    for (const Region& region : movement.regions) raster(region, movement.fill.raw(), result.raw(), item_size(movement.dtype));
+    return result;
   }
 
   std::vector<Ref> fold(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
@@ -100,7 +114,7 @@ class Lowering final : public Emitter {
       made.axes = reduced_axes(op, operands, attributes);
       made.inputs.resize(1);
     }
-    if (op.make_step != nullptr) made.attributes = attributes;
+    made.attributes = attributes;
     made.output = add({type.dtype, type.shape, {}, -1}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};
@@ -114,6 +128,11 @@ class Lowering final : public Emitter {
     if (constants && fits) return fold(op, inputs, attributes, outputs);
     std::vector<Ref> results;
     for (Movement& movement : movements) {
+      if (small(movement.dtype, movement.shape) && !movement.regions.empty() &&
+          std::all_of(movement.regions.begin(), movement.regions.end(), [](const Region& region) { return region.source == Movement::kFill; })) {
+        results.push_back(constant(filled(movement)));
+        continue;
+      }
       ProgramOp raster;
       raster.name = node_;
       raster.inputs = inputs;
@@ -139,19 +158,19 @@ class Lowering final : public Emitter {
 
 }  // namespace
 
-Program lower(const Graph& graph, std::span<const Dims> shapes, std::span<const Tensor> given, const Table& table) {
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table) {
   Program program;
   Lowering lowering(program, table);
   std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    const Value& value = graph.values[static_cast<std::size_t>(graph.inputs[i])];
     const bool known = i < given.size() && given[i].storage() != nullptr;
     refs[static_cast<std::size_t>(graph.inputs[i])] =
-        known ? lowering.constant(given[i]) : lowering.add({value.dtype, shapes[i], {}, static_cast<int>(i)});
+        known ? lowering.constant(given[i]) : lowering.add({types[i].dtype, types[i].shape, {}, static_cast<int>(i)});
   }
   for (std::size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i].constant);
-  for (const Node& node : graph.nodes) {
+  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+    const Node& node = graph.nodes[at];
     lowering.set_node(node.name);
     std::vector<Emitter::Ref> inputs;
     for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
@@ -164,7 +183,7 @@ Program lower(const Graph& graph, std::span<const Dims> shapes, std::span<const 
         refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
       }
     } catch (const InputsNeeded& needed) {
-      throw InputsNeeded(needed.inputs(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
+      throw InputsNeeded(needed.inputs(), at, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
     } catch (const Error& error) {
       throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
     }

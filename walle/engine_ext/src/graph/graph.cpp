@@ -4,6 +4,22 @@
 
 namespace walle {
 
+const std::shared_ptr<const Graph>& Node::graph(std::string_view key) const {
+  for (const auto& [given, graph] : graphs)
+    if (given == key) return graph;
+  throw Error(ErrorKind::model, "attribute '" + std::string(key) + "' (a subgraph) is missing");
+}
+
+std::vector<int> reads(const Node& node) {
+  std::vector<int> values;
+  for (const int value : node.inputs)
+    if (value >= 0) values.push_back(value);
+  for (const auto& [key, graph] : node.graphs)
+    for (const Value& value : graph->values)
+      if (value.kind == ValueKind::outer) values.push_back(value.outer);
+  return values;
+}
+
 void arrange(Graph& graph) {
   const auto quoted = [&](int value) { return "'" + graph.values[static_cast<std::size_t>(value)].name + "'"; };
   constexpr int kNobody = -1;
@@ -24,8 +40,7 @@ void arrange(Graph& graph) {
       throw Error(ErrorKind::model, "nothing gives " + quoted(value));
   };
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    for (const int value : graph.nodes[i].inputs) {
-      if (value < 0) continue;
+    for (const int value : reads(graph.nodes[i])) {
       check_given(value);
       const int node = giver[static_cast<std::size_t>(value)];
       if (node == kNobody) continue;

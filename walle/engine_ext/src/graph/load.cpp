@@ -17,6 +17,8 @@ constexpr char kMagic[] = "WALLE\r\n\x1a";
 constexpr std::size_t kHeader = 64;
 constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
 constexpr int kMaxRank = 32;
+constexpr int kAny = 255;        // a dtype or a rank
+constexpr int kMaxNesting = 16;  // of subgraphs
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::model, "not a sound .walle file: " + what); }
 
@@ -86,17 +88,27 @@ Sections check_header(const std::byte* data, std::size_t size) {
   return {Reader(data + kHeader, graph_size), data_offset, data_size};
 }
 
-Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections) {
+// `around`: how many values the graph around has; -1 in the model's own graph.
+Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections, std::int64_t around) {
   Value value;
   value.name = reader.text();
   const auto kind = reader.number<std::uint8_t>();
-  if (kind > 2) broken("'" + value.name + "' is of unknown kind " + std::to_string(kind));
+  if (kind > 4) broken("'" + value.name + "' is of unknown kind " + std::to_string(kind));
   value.kind = static_cast<ValueKind>(kind);
-  if (value.kind == ValueKind::result) return value;
+  if (value.kind == ValueKind::result || value.kind == ValueKind::object) return value;
+  if (value.kind == ValueKind::outer) {
+    const auto outer = reader.number<std::uint32_t>();
+    if (outer >= around) broken("'" + value.name + "' takes value " + std::to_string(outer) + " of the graph around, which is not there");
+    value.outer = static_cast<int>(outer);
+    return value;
+  }
   const auto dtype = reader.number<std::uint8_t>();
-  if (dtype >= kDTypeCount) broken("'" + value.name + "' has unknown dtype " + std::to_string(dtype));
-  value.dtype = static_cast<DType>(dtype);
+  value.any_dtype = value.kind == ValueKind::input && dtype == kAny;
+  if (dtype >= kDTypeCount && !value.any_dtype) broken("'" + value.name + "' has unknown dtype " + std::to_string(dtype));
+  if (!value.any_dtype) value.dtype = static_cast<DType>(dtype);
   const auto rank = reader.number<std::uint8_t>();
+  value.any_rank = value.kind == ValueKind::input && rank == kAny;
+  if (value.any_rank) return value;
   if (rank > kMaxRank) broken("'" + value.name + "' has " + std::to_string(rank) + " dimensions");
   value.shape = reader.numbers<std::int64_t>(rank);
   Dims known = value.shape;
@@ -136,8 +148,8 @@ std::vector<int> read_values(Reader& reader, std::size_t values, bool may_be_abs
   return result;
 }
 
-Attribute read_attribute(Reader& reader) {
-  switch (const auto type = reader.number<std::uint8_t>()) {
+Attribute read_attribute(Reader& reader, std::uint8_t type) {
+  switch (type) {
     case 0: return reader.number<std::int64_t>();
     case 1: return reader.number<double>();
     case 2: return reader.text();
@@ -147,7 +159,10 @@ Attribute read_attribute(Reader& reader) {
   }
 }
 
-Node read_node(Reader& reader, std::size_t values) {
+std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections,
+                                        std::int64_t around, int depth);
+
+Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections, std::size_t values, int depth) {
   Node node;
   const std::string op = reader.text();
   node.name = reader.text();
@@ -166,10 +181,46 @@ Node read_node(Reader& reader, std::size_t values) {
   const std::uint32_t attributes = reader.count(6);
   for (std::uint32_t i = 0; i < attributes; ++i) {
     std::string key = reader.text();
-    if (node.attributes.has(key)) broken("node '" + node.name + "' has attribute '" + key + "' twice");
-    node.attributes.set(std::move(key), read_attribute(reader));
+    bool twice = node.attributes.has(key);
+    for (const auto& [other, graph] : node.graphs) twice = twice || other == key;
+    if (twice) broken("node '" + node.name + "' has attribute '" + key + "' twice");
+    const auto type = reader.number<std::uint8_t>();
+    if (type == 5)
+      node.graphs.emplace_back(std::move(key), read_graph(reader, storage, sections, static_cast<std::int64_t>(values), depth + 1));
+    else
+      node.attributes.set(std::move(key), read_attribute(reader, type));
   }
   return node;
+}
+
+std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections,
+                                        std::int64_t around, int depth) {
+  if (depth > kMaxNesting) broken("its subgraphs are nested more than " + std::to_string(kMaxNesting) + " deep");
+  auto graph = std::make_shared<Graph>();
+  graph->name = reader.text();
+  const std::uint32_t values = reader.count(5);
+  std::unordered_set<std::string> names;
+  for (std::uint32_t i = 0; i < values; ++i) {
+    graph->values.push_back(read_value(reader, storage, sections, around));
+    if (!names.insert(graph->values.back().name).second) broken("two values are named '" + graph->values.back().name + "'");
+    const ValueKind kind = graph->values.back().kind;
+    if (kind == ValueKind::input || kind == ValueKind::object) graph->inputs.push_back(static_cast<int>(i));
+  }
+  const std::uint32_t nodes = reader.count(20);
+  for (std::uint32_t i = 0; i < nodes; ++i) graph->nodes.push_back(read_node(reader, storage, sections, values, depth));
+  const std::uint32_t outputs = reader.count(8);
+  std::unordered_set<std::string> output_names;
+  for (std::uint32_t i = 0; i < outputs; ++i) {
+    Output output{reader.text(), 0};
+    const auto value = reader.number<std::uint32_t>();
+    if (value >= values) broken("output '" + output.name + "' names value " + std::to_string(value) + " of " + std::to_string(values));
+    output.value = static_cast<int>(value);
+    if (!output_names.insert(output.name).second) broken("two outputs are named '" + output.name + "'");
+    graph->outputs.push_back(std::move(output));
+  }
+  if (graph->outputs.empty()) broken("it has no output");
+  arrange(*graph);
+  return graph;
 }
 
 // Gives a mapped file back.
@@ -189,30 +240,8 @@ std::shared_ptr<const Graph> load_graph(const std::shared_ptr<Storage>& given) {
   }
   Sections sections = check_header(storage->data(), storage->size_bytes());
   Reader& reader = sections.graph;
-  auto graph = std::make_shared<Graph>();
-  graph->name = reader.text();
-  const std::uint32_t values = reader.count(5);
-  std::unordered_set<std::string> names;
-  for (std::uint32_t i = 0; i < values; ++i) {
-    graph->values.push_back(read_value(reader, storage, sections));
-    if (!names.insert(graph->values.back().name).second) broken("two values are named '" + graph->values.back().name + "'");
-    if (graph->values.back().kind == ValueKind::input) graph->inputs.push_back(static_cast<int>(i));
-  }
-  const std::uint32_t nodes = reader.count(20);
-  for (std::uint32_t i = 0; i < nodes; ++i) graph->nodes.push_back(read_node(reader, values));
-  const std::uint32_t outputs = reader.count(8);
-  std::unordered_set<std::string> output_names;
-  for (std::uint32_t i = 0; i < outputs; ++i) {
-    Output output{reader.text(), 0};
-    const auto value = reader.number<std::uint32_t>();
-    if (value >= values) broken("output '" + output.name + "' names value " + std::to_string(value) + " of " + std::to_string(values));
-    output.value = static_cast<int>(value);
-    if (!output_names.insert(output.name).second) broken("two outputs are named '" + output.name + "'");
-    graph->outputs.push_back(std::move(output));
-  }
+  auto graph = read_graph(reader, storage, sections, -1, 0);
   if (reader.left() != 0) broken(std::to_string(reader.left()) + " bytes follow its graph");
-  if (graph->outputs.empty()) broken("it has no output");
-  arrange(*graph);
   return graph;
 }
 

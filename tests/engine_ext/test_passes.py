@@ -1,0 +1,222 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import walle
+from tests.sim.onnx_models import NODE, model, numbers, runtime
+from walle.engine_ext.onnx_import import lowering, passes, write
+from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo, free_values
+from walle.engine_ext.operators import operators
+
+KNOWN = {one.name for one in operators()}
+
+
+def graph(nodes: Sequence[Node], inputs: dict[str, Any], outputs: Sequence[str], **constants: Any) -> Graph:
+    types = {name: TypeInfo(str(array.dtype), array.shape) for name, array in inputs.items()}
+    return Graph("g", tuple(nodes), types, tuple(outputs), constants)
+
+
+def run(one: Graph, inputs: dict[str, Any]) -> list[Any]:
+    found = walle.Session(write.write(one, KNOWN)).run(inputs)
+    return [np.asarray(found[name]) for name in one.outputs]
+
+
+def same(before: Graph, after: Graph, inputs: dict[str, Any], *, rtol: float = 0) -> None:
+    for ours, theirs in zip(run(after, inputs), run(before, inputs), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol)
+
+
+def ops(one: Graph) -> list[str]:
+    return [node.op for node in one.nodes]
+
+
+def test_dead_nodes_and_constants_go() -> None:
+    x = {"x": numbers(3)}
+    before = graph(
+        [Node("Neg", ("x",), ("y",)), Node("Exp", ("x",), ("unused",)), Node("Abs", ("unused",), ("more",))],
+        x, ["y"], w=numbers(3),
+    )  # fmt: skip
+    after = passes.drop_dead(before)
+    assert ops(after) == ["Neg"]
+    assert not after.constants
+    same(before, after, x)
+
+
+def test_constants_are_computed() -> None:
+    x = {"x": numbers(3)}
+    before = graph(
+        [Node("Exp", ("w",), ("e",)), Node("Add", ("e", "w"), ("s",)), Node("Mul", ("x", "s"), ("y",))],
+        x, ["y"], w=numbers(3, seed=1),
+    )  # fmt: skip
+    after = passes.fold_constants(before)
+    assert ops(after) == ["Mul"]
+    same(before, after, x)
+
+
+def test_large_results_are_left_to_the_plan() -> None:
+    before = graph([Node("Expand", ("w", "shape"), ("y",))], {}, ["y"], w=numbers(1), shape=np.array([100_000]))
+    assert ops(passes.fold_constants(before)) == ["Expand"]
+
+
+def test_an_operator_that_refuses_its_constants_stays_to_be_blamed() -> None:
+    before = graph([Node("Add", ("a", "b"), ("y",))], {}, ["y"], a=numbers(2), b=numbers(3))
+    assert ops(passes.fold_constants(before)) == ["Add"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"), [({}, [2, 3, 4]), ({"start": 1}, [3, 4]), ({"start": -2, "end": -1}, [3])]
+)
+def test_known_shapes_become_constants(attributes: dict[str, Any], expected: list[int]) -> None:
+    before = graph([Node("Shape", ("x",), ("s",), attributes)], {"x": numbers(2, 3, 4)}, ["s"])
+    after = passes.fold_shapes(before)
+    assert ops(after) == []
+    assert after.constants["s"].tolist() == expected
+
+
+def test_an_open_dimension_is_not_guessed() -> None:
+    before = Graph("g", (Node("Shape", ("x",), ("s",)),), {"x": TypeInfo("float32", (None, 3))}, ("s",))
+    assert ops(passes.fold_shapes(before)) == ["Shape"]
+
+
+def test_identities_go_but_for_outputs_of_inputs() -> None:
+    x = {"x": numbers(3)}
+    before = graph(
+        [
+            Node("Identity", ("x",), ("a",)),
+            Node("Identity", ("a",), ("b",)),
+            Node("Neg", ("b",), ("c",)),
+            Node("Identity", ("c",), ("y",)),  # the Neg writes y itself
+            Node("Identity", ("x",), ("copy",)),  # an input cannot
+            Node("Abs", ("c",), ("z",)),
+        ],
+        x, ["y", "copy", "z"],
+    )  # fmt: skip
+    after = passes.drop_identities(before)
+    assert ops(after) == ["Neg", "Identity", "Abs"]
+    same(before, after, x)
+
+
+def test_identities_of_one_value_that_give_two_outputs() -> None:
+    x = {"x": numbers(3)}
+    nodes = [Node("Neg", ("x",), ("c",)), Node("Identity", ("c",), ("y",)), Node("Identity", ("c",), ("z",))]
+    before = graph(nodes, x, ["y", "z"])
+    same(before, passes.drop_identities(before), x)
+
+
+def test_identities_are_renamed_within_subgraphs() -> None:
+    branch = Graph("b", (Node("Neg", ("i",), ("n",)),), {}, ("n",))
+    node = Node("If", ("c",), ("y",), {"then_branch": branch, "else_branch": branch})
+    before = graph([Node("Identity", ("x",), ("i",)), node], {"x": numbers(2), "c": np.array(True)}, ["y"])
+    after = passes.drop_identities(before)
+    assert [free_values(inner) for inner in after.nodes[0].subgraphs()] == [{"x"}, {"x"}]
+
+
+def test_what_is_computed_twice_is_computed_once() -> None:
+    x = {"x": numbers(2, 3)}
+    before = graph(
+        [
+            Node("Transpose", ("x",), ("a",), {"perm": [1, 0]}),
+            Node("Transpose", ("x",), ("b",), {"perm": [1, 0]}),
+            Node("Transpose", ("x",), ("c",), {"perm": [0, 1]}),
+            Node("Exp", ("a",), ("d",)),
+            Node("Exp", ("b",), ("e",)),
+            Node("Add", ("d", "e"), ("y",)),
+            Node("Neg", ("c",), ("z",)),
+        ],
+        x, ["y", "z"],
+    )  # fmt: skip
+    after = passes.merge_equal(before)
+    assert ops(after) == ["Transpose", "Transpose", "Exp", "Add", "Neg"]
+    same(before, after, x)
+
+
+def test_random_values_are_neither_folded_nor_merged() -> None:
+    nodes = [Node("RandomNormalLike", ("w",), (name,)) for name in "ab"]
+    before = graph([*nodes, Node("Sub", ("a", "b"), ("y",))], {}, ["y"], w=numbers(2))
+    assert ops(passes.merge_equal(passes.fold_constants(before))) == ops(before)
+
+
+NORM = {"scale": numbers(6, seed=2), "shift": numbers(6, seed=3), "mean": numbers(6, seed=4)}
+VARIANCE = np.abs(numbers(6, seed=5)) + 0.5
+BATCH_NORM = Node("BatchNormalization", ("h", "scale", "shift", "mean", "var"), ("y",), {"epsilon": 1e-3}, "bn")
+
+
+def by_hand(h: Any) -> Any:
+    spread = (6,) + (1,) * (h.ndim - 2)
+    scale, shift, mean, var = (v.reshape(spread) for v in (*NORM.values(), VARIANCE))
+    return scale * (h - mean) / np.sqrt(var + 1e-3) + shift
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_batch_normalization_goes_into_a_gemm(bias: bool) -> None:
+    for transposed in (0, 1):
+        x, weight = {"x": numbers(4, 5)}, numbers(*((6, 5) if transposed else (5, 6)), seed=1)
+        gemm = Node("Gemm", ("x", "w", "b")[: 3 if bias else 2], ("h",), {"transB": transposed}, "gemm")
+        before = graph([gemm, BATCH_NORM], x, ["y"], w=weight, b=numbers(6, seed=9), var=VARIANCE, **NORM)
+        after = passes.drop_dead(passes.fold_batch_normalization(before))
+        assert ops(after) == ["Gemm"]
+        h = x["x"] @ (weight.T if transposed else weight) + (before.constants["b"] if bias else 0)
+        np.testing.assert_allclose(run(after, x)[0], by_hand(h), rtol=1e-4, atol=1e-5)
+
+
+def first_node(one: Graph, x: Any) -> Any:
+    """The first node by ONNX Runtime: what the pass made is checked by another's convolutions."""
+    node = one.nodes[0]
+    proto = model(
+        [NODE(node.op, list(node.inputs), list(node.outputs), **node.attributes)],
+        {"x": x}, list(node.outputs), weights=one.constants,
+    )  # fmt: skip
+    return runtime(proto, {"x": x})[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "weight"),
+    [
+        ("Conv", {"pads": [1, 1, 1, 1]}, numbers(6, 4, 3, 3)),
+        ("Conv", {"group": 2}, numbers(6, 2, 1, 1)),
+        ("ConvTranspose", {"strides": [2, 2]}, numbers(4, 6, 2, 2)),
+        ("ConvTranspose", {"group": 2}, numbers(4, 3, 2, 2)),
+    ],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_batch_normalization_goes_into_a_convolution(
+    op: str, attributes: dict[str, Any], weight: Any, bias: bool
+) -> None:
+    x = numbers(1, 4, 5, 5, seed=7)
+    conv = Node(op, ("x", "w", "b")[: 3 if bias else 2], ("h",), attributes, "conv")
+    before = graph([conv, BATCH_NORM], {"x": x}, ["y"], w=weight, b=numbers(6, seed=9), var=VARIANCE, **NORM)
+    after = passes.drop_dead(passes.fold_batch_normalization(before))
+    assert ops(after) == [op]
+    plain = graph([conv], {"x": x}, ["h"], w=weight, b=numbers(6, seed=9))
+    np.testing.assert_allclose(
+        first_node(after, x), by_hand(first_node(passes.drop_dead(plain), x)), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_batch_normalization_stays_where_others_read_what_it_reads() -> None:
+    gemm = Node("Gemm", ("x", "w"), ("h",), {}, "gemm")
+    before = graph([gemm, BATCH_NORM, Node("Neg", ("h",), ("z",))], {"x": numbers(4, 5)}, ["y", "z"],
+                   w=numbers(5, 6), var=VARIANCE, **NORM)  # fmt: skip
+    assert ops(passes.fold_batch_normalization(before)) == ["Gemm", "BatchNormalization", "Neg"]
+
+
+def test_all_passes_together_keep_the_outputs() -> None:
+    x = {"x": numbers(2, 3)}
+    before = graph(
+        [
+            Node("Shape", ("x",), ("s",)),
+            Node("Identity", ("x",), ("i",)),
+            Node("Exp", ("w",), ("e",)),
+            Node("Mul", ("i", "e"), ("m",)),
+            Node("Mul", ("x", "e"), ("n",)),
+            Node("Add", ("m", "n"), ("a",)),
+            Node("Reshape", ("a", "s"), ("r",)),
+            Node("Identity", ("r",), ("y",)),
+        ],
+        x, ["y"], w=numbers(3, seed=1),
+    )  # fmt: skip
+    after = passes.optimise(lowering.lower(before))
+    assert ops(after) == ["Mul", "Add", "Reshape"]
+    np.testing.assert_allclose(run(after, x)[0], 2 * x["x"] * np.exp(before.constants["w"]), rtol=1e-5)
