@@ -7,19 +7,14 @@ namespace walle {
 // clang-format off
 #define WALLE_ATOMIC(name) \
   TensorType infer_##name(std::span<const Operand>, const Attributes&); \
-  std::unique_ptr<Step> make_##name(const StepRequest&);
 WALLE_ATOMIC(cast)
 WALLE_ATOMIC(cum_prod)
 WALLE_ATOMIC(cum_sum)
 WALLE_ATOMIC(det)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
-WALLE_ATOMIC(non_zero)
 WALLE_ATOMIC(top_indices)
 WALLE_ATOMIC(top_values)
-WALLE_ATOMIC(unique_counts)
-WALLE_ATOMIC(unique_first)
-WALLE_ATOMIC(unique_inverse)
 #undef WALLE_ATOMIC
 // clang-format on
 
@@ -31,12 +26,8 @@ std::span<const Atomic> atomics() noexcept {
       {"Det", 1, 1, &infer_det, &make_det},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
-      {"NonZero", 1, 1, &infer_non_zero, &make_non_zero},
       {"TopIndices", 1, 1, &infer_top_indices, &make_top_indices},
       {"TopValues", 1, 1, &infer_top_values, &make_top_values},
-      {"UniqueCounts", 1, 1, &infer_unique_counts, &make_unique_counts},
-      {"UniqueFirst", 1, 1, &infer_unique_first, &make_unique_first},
-      {"UniqueInverse", 1, 1, &infer_unique_inverse, &make_unique_inverse},
   })};
   return table;
 }

@@ -167,8 +167,9 @@ DType dtype_of(py::handle name) {
     for (int i = 0; i < kDTypeCount; ++i)
       if (dtype_name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
   }
-  throw Error(ErrorKind::dtype, "unknown dtype " + py::cast<std::string>(py::repr(name)) +
-                                    "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool and the storage types");
+  throw Error(ErrorKind::dtype,
+              "unknown dtype " + py::cast<std::string>(py::repr(name)) +
+                  "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool and the storage types");
 }
 
 Tensor scalar(py::handle number, DType dtype) {
@@ -210,7 +211,8 @@ py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t
   if (axis == tensor.shape().size()) return element(tensor, address);
   py::list list(static_cast<std::size_t>(tensor.shape()[axis]));
   const std::int64_t step = tensor.strides()[axis] * static_cast<std::int64_t>(item_size(tensor.dtype()));
-  for (std::size_t i = 0; i < list.size(); ++i) list[i] = nested_at(tensor, address + static_cast<std::int64_t>(i) * step, axis + 1);
+  for (std::size_t i = 0; i < list.size(); ++i)
+    list[i] = nested_at(tensor, address + static_cast<std::int64_t>(i) * step, axis + 1);
   return list;
 }
 }  // namespace
@@ -220,7 +222,8 @@ py::object nested_list(const Tensor& tensor) { return nested_at(tensor, tensor.r
 DType promote(DType a, DType b) {
   if (a == b) return a;
   if (compute_index(a) < 0 || compute_index(b) < 0)
-    throw Error(ErrorKind::dtype, "no operator takes " + std::string(dtype_name(compute_index(a) < 0 ? a : b)) + "; convert it first");
+    throw Error(ErrorKind::dtype,
+                "no operator takes " + std::string(dtype_name(compute_index(a) < 0 ? a : b)) + "; convert it first");
   if (a == DType::b8) return b;
   if (b == DType::b8) return a;
   if (is_floating(a) && is_floating(b)) return is_half(a) && is_half(b) ? DType::f32 : item_size(a) > item_size(b) ? a : b;
@@ -273,12 +276,13 @@ const OpDef& operator_named(const std::string& name) {
 
 // The dtype in which an operator computes what it was given as `dtype`.
 DType computed_in(const OpDef& op, DType dtype) {
-  const auto takes = [](const OpDef& one, DType type) { return one.family == Family::none || one.family == Family::select || computes(one, type); };
+  const auto takes = [](const OpDef& one, DType type) {
+    return one.family == Family::none || one.family == Family::select || computes(one, type);
+  };
   if (takes(op, dtype)) return dtype;
   if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
   if (takes(op, floating(dtype)) && compute_index(dtype) >= 0) return floating(dtype);
-  if (takes(op, DType::b8) && !takes(op, DType::f32)) return DType::b8;  // logic
-  return dtype;                                                        // refused with its name by inference
+  return dtype;  // inference refuses it by name
 }
 
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
@@ -305,7 +309,8 @@ Mixed mixed(py::handle a, py::handle b) {
   else if (result.a.storage())
     result.dtype = with_number(result.a.dtype(), natural_dtype(b));
   else
-    result.dtype = result.b.storage() ? with_number(result.b.dtype(), natural_dtype(a)) : natural_mix(natural_dtype(a), natural_dtype(b));
+    result.dtype =
+        result.b.storage() ? with_number(result.b.dtype(), natural_dtype(a)) : natural_mix(natural_dtype(a), natural_dtype(b));
   return result;
 }
 
@@ -313,7 +318,8 @@ Mixed mixed(py::handle a, py::handle b) {
 
 Tensor where(py::handle condition, py::handle a, py::handle b) {
   const Mixed operands = mixed(a, b);
-  const Tensor inputs[] = {as_tensor(condition, DType::b8), operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
+  const Tensor inputs[] = {as_tensor(condition, DType::b8),
+                           operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
                            operands.b.storage() ? cast(operands.b, operands.dtype) : scalar(b, operands.dtype)};
   return run(operator_named("Where"), inputs);
 }
@@ -352,7 +358,9 @@ Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool ke
     if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
   }
   const Tensor inputs[] = {input};
-  return run(op, inputs, attributes);
+  Tensor result = run(op, inputs, attributes);
+  if (op.family == Family::arg && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
+  return result;
 }
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
@@ -363,7 +371,8 @@ Tensor reshaped(const Tensor& x, Dims shape) {
   std::size_t open = shape.size();
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] != -1) continue;
-    if (open != shape.size()) throw Error(ErrorKind::shape, "a reshape may leave one dimension open, not two");
+    if (open != shape.size())
+      throw Error(ErrorKind::shape, "a reshape to " + to_string(shape) + " leaves more than one dimension open");
     open = i;
   }
   if (open != shape.size()) {

@@ -6,11 +6,32 @@
 
 namespace walle {
 
-// Kernels compute in the first thirteen (float16 and bfloat16 by way of float32). The others are stored, moved and converted only;
-// those of four and two bits take a byte an element, a signed one sign-extended, so that a view can begin at any element.
+// Kernels compute in the first thirteen (float16 and bfloat16 by way of float32). The others are stored, moved and converted
+// only; those of four and two bits take a byte an element, a signed one sign-extended, so that a view can begin at any element.
 enum class DType : std::uint8_t {
-  f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i8 = 4, i16 = 5, i32 = 6, i64 = 7, u8 = 8, u16 = 9, u32 = 10, u64 = 11, b8 = 12,
-  f8e4m3fn = 13, f8e4m3fnuz = 14, f8e5m2 = 15, f8e5m2fnuz = 16, f8e8m0 = 17, f4e2m1 = 18, i4 = 19, u4 = 20, i2 = 21, u2 = 22,
+  f32 = 0,
+  f64 = 1,
+  f16 = 2,
+  bf16 = 3,
+  i8 = 4,
+  i16 = 5,
+  i32 = 6,
+  i64 = 7,
+  u8 = 8,
+  u16 = 9,
+  u32 = 10,
+  u64 = 11,
+  b8 = 12,
+  f8e4m3fn = 13,
+  f8e4m3fnuz = 14,
+  f8e5m2 = 15,
+  f8e5m2fnuz = 16,
+  f8e8m0 = 17,
+  f4e2m1 = 18,
+  i4 = 19,
+  u4 = 20,
+  i2 = 21,
+  u2 = 22,
 };
 inline constexpr int kDTypeCount = 23;
 
@@ -22,10 +43,29 @@ constexpr std::size_t item_size(DType dtype) noexcept {
 
 // NumPy's name of the type, or that of the ml_dtypes package where NumPy has none.
 constexpr std::string_view dtype_name(DType dtype) noexcept {
-  constexpr std::string_view names[kDTypeCount] = {
-      "float32",       "float64",         "float16",     "bfloat16",        "int8",           "int16",         "int32", "int64",
-      "uint8",         "uint16",          "uint32",      "uint64",          "bool",           "float8_e4m3fn", "float8_e4m3fnuz",
-      "float8_e5m2",   "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "int4",          "uint4",         "int2",  "uint2"};
+  constexpr std::string_view names[kDTypeCount] = {"float32",
+                                                   "float64",
+                                                   "float16",
+                                                   "bfloat16",
+                                                   "int8",
+                                                   "int16",
+                                                   "int32",
+                                                   "int64",
+                                                   "uint8",
+                                                   "uint16",
+                                                   "uint32",
+                                                   "uint64",
+                                                   "bool",
+                                                   "float8_e4m3fn",
+                                                   "float8_e4m3fnuz",
+                                                   "float8_e5m2",
+                                                   "float8_e5m2fnuz",
+                                                   "float8_e8m0fnu",
+                                                   "float4_e2m1fn",
+                                                   "int4",
+                                                   "uint4",
+                                                   "int2",
+                                                   "uint2"};
   return names[static_cast<int>(dtype)];
 }
 

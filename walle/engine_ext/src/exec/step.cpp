@@ -63,9 +63,8 @@ class SelectStep final : public Step {
     for (std::size_t i = 0; i < 3; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1, [&](const auto& at) {
-      kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row());
-    });
+    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1,
+               [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row()); });
   }
 
  private:
@@ -108,7 +107,8 @@ class ReduceStep final : public Step {
     scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
     // Of nothing: a sum is 0, a product 1, the greatest the least number there is, the least the greatest (a mean 0 / 0).
     if (op == ReduceOp::ReduceMax || op == ReduceOp::ReduceMin) {
-      const double bound = op == ReduceOp::ReduceMax ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+      const double bound =
+          op == ReduceOp::ReduceMax ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
       table.cast[1][type](&bound, 0, &identity_, 1);
       if (input.dtype == DType::b8) *identity_ = static_cast<std::byte>(op == ReduceOp::ReduceMin);
     } else {
@@ -288,7 +288,9 @@ std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs,
     }
     case Family::reduce: return std::make_unique<ReduceStep>(static_cast<ReduceOp>(op.code), false, inputs[0], axes, table);
     case Family::mean: return std::make_unique<ReduceStep>(ReduceOp::ReduceSum, true, inputs[0], axes, table);
-    case Family::arg: return std::make_unique<ArgStep>(table.arg[op.code][type], attributes.get_int("select_last_index", 0) != 0, inputs[0], axes);
+    case Family::arg:
+      return std::make_unique<ArgStep>(table.arg[op.code][type], attributes.get_int("select_last_index", 0) != 0, inputs[0],
+                                       axes);
     case Family::matmul: return std::make_unique<MatMulStep>(inputs, result, table);
     case Family::none: break;
   }

@@ -17,7 +17,6 @@ WALLE_DECOMPOSE(decompose_softmax);
 WALLE_DECOMPOSE(decompose_bit_shift);
 WALLE_DECOMPOSE(decompose_cast_like);
 WALLE_DECOMPOSE(decompose_celu);
-WALLE_DECOMPOSE(decompose_compress);
 WALLE_DECOMPOSE(decompose_elu);
 WALLE_DECOMPOSE(decompose_gelu);
 WALLE_DECOMPOSE(decompose_hard_sigmoid);
@@ -44,7 +43,6 @@ WALLE_DECOMPOSE(decompose_sum);
 WALLE_DECOMPOSE(decompose_swish);
 WALLE_DECOMPOSE(decompose_thresholded_relu);
 WALLE_DECOMPOSE(decompose_top_k);
-WALLE_DECOMPOSE(decompose_unique);
 #undef WALLE_DECOMPOSE
 // clang-format on
 
@@ -60,12 +58,11 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view eye_like[] = {"Cast"};
   static constexpr std::string_view matmul_integer[] = {"Cast", "MatMul", "Sub", "Unsqueeze"};
   static constexpr std::string_view one_hot[] = {"Add", "Cast", "Equal", "Less", "Slice", "Squeeze", "Unsqueeze", "Where"};
-  static constexpr std::string_view qlinear_matmul[] = {"Add", "Cast", "Div",   "MatMul", "Max",
-                                                        "Min", "Mul",  "Round", "Sub",    "Unsqueeze"};
+  static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",   "MatMul", "Maximum",
+                                                        "Minimum", "Mul",  "Round", "Sub",    "Unsqueeze"};
   static constexpr std::string_view bit_shift_parts[] = {"ShiftLeft", "ShiftRight"};
   static constexpr std::string_view cast_like_parts[] = {"Cast"};
   static constexpr std::string_view celu_parts[] = {"Div", "Expm1", "Less", "Mul", "Where"};
-  static constexpr std::string_view compress_parts[] = {"Gather", "Reshape"};
   static constexpr std::string_view elu_parts[] = {"Expm1", "Less", "Mul", "Where"};
   static constexpr std::string_view gelu_parts[] = {"Add", "Erf", "Mul", "Square", "Tanh"};
   static constexpr std::string_view hard_sigmoid_parts[] = {"Add", "Maximum", "Minimum", "Mul"};
@@ -93,13 +90,11 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
   static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
-  static constexpr std::string_view unique_parts[] = {"Gather", "Reshape", "UniqueCounts", "UniqueFirst", "UniqueInverse"};
   static constexpr Composite table[] = {
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
       {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},
       {"Celu", 1, 1, &decompose_celu, celu_parts},
       {"Clip", 1, 3, &decompose_clip, clip},
-      {"Compress", 2, 2, &decompose_compress, compress_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
       {"Elu", 1, 1, &decompose_elu, elu_parts},
       {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
@@ -138,7 +133,6 @@ std::span<const Composite> composites() noexcept {
       {"Swish", 1, 1, &decompose_swish, swish_parts},
       {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
-      {"Unique", 1, 1, &decompose_unique, unique_parts},
   };
   return table;
 }

@@ -18,8 +18,8 @@ class Emitter {
   virtual Operand operand(Ref tensor) const = 0;
   virtual std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) = 0;
   virtual Ref constant(Tensor value) = 0;
-  // The value of a tensor that a decomposition cannot do without; `what` names it. A session plans with the inputs that it hangs on
-  // as constants.
+  // The value of a tensor that a decomposition cannot do without; `what` names it. A session plans with the inputs that it hangs
+  // on as constants.
   virtual Tensor value(Ref tensor, const std::string& what) const = 0;
 
   Ref one(std::string_view op, std::vector<Ref> inputs, Attributes attributes = {}) {
@@ -29,8 +29,8 @@ class Emitter {
   Ref number(double value, DType dtype);
 };
 
-using CompositeFn = std::vector<Emitter::Ref> (*)(Emitter& emitter, std::span<const Emitter::Ref> inputs, const Attributes& attributes,
-                                                  int outputs);
+using CompositeFn = std::vector<Emitter::Ref> (*)(Emitter& emitter, std::span<const Emitter::Ref> inputs,
+                                                  const Attributes& attributes, int outputs);
 
 struct Composite {
   std::string_view name;

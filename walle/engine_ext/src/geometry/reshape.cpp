@@ -22,7 +22,8 @@ std::vector<Movement> make_bit_cast(std::span<const Operand> operands, const Att
   auto result = renamed(operands[0], operands[0].shape);
   const DType from = operands[0].dtype, to = target_dtype(attributes);
   if (item_size(from) != item_size(to) || is_packed(from) != is_packed(to))
-    throw Error(ErrorKind::dtype, "the bits of " + std::string(dtype_name(from)) + " as " + std::string(dtype_name(to)) + ", which has another size");
+    throw Error(ErrorKind::dtype, "the bits of " + std::string(dtype_name(from)) + " as " + std::string(dtype_name(to)) +
+                                      ", which has another size");
   if (to == DType::b8 && from != to) throw Error(ErrorKind::unsupported, "bits as bool: its bytes may only be 0 and 1; use Cast");
   result[0].dtype = to;
   return result;
@@ -55,7 +56,8 @@ std::vector<Movement> make_reshape(std::span<const Operand> operands, const Attr
     shape[open] = rest == 0 ? 0 : count / rest;
   }
   if (element_count(shape) != count)
-    throw Error(ErrorKind::shape, "cannot reshape " + to_string(from) + " to " + to_string(asked) + ": the element counts differ");
+    throw Error(ErrorKind::shape,
+                "cannot reshape " + to_string(from) + " to " + to_string(asked) + ": the element counts differ");
   return renamed(operands[0], std::move(shape));
 }
 
@@ -74,7 +76,8 @@ std::vector<Movement> make_squeeze(std::span<const Operand> operands, const Attr
   for (std::size_t i = 0; i < from.size() && !axes; ++i) drop[i] = from[i] == 1;
   for (const std::int64_t axis : axes.value_or(Dims{})) {
     const std::size_t at = normal_axis(axis, from.size());
-    if (from[at] != 1) throw Error(ErrorKind::shape, "Squeeze of axis " + std::to_string(axis) + " of " + to_string(from) + ", which is not 1");
+    if (from[at] != 1)
+      throw Error(ErrorKind::shape, "Squeeze of axis " + std::to_string(axis) + " of " + to_string(from) + ", which is not 1");
     drop[at] = true;
   }
   Dims shape;

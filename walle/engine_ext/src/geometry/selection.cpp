@@ -1,4 +1,4 @@
-// Operators that choose elements: Compress, Hardmax, TopK, Unique.
+// Operators that choose elements: Hardmax and TopK.
 #include <algorithm>
 
 #include "geometry/composite.h"
@@ -30,27 +30,7 @@ Ref places(Emitter& emitter, std::int64_t count, std::size_t axis, std::size_t r
   return whole_constant(emitter, std::move(values), std::move(shape));
 }
 
-Ref flat(Emitter& emitter, Ref x) { return emitter.one("Reshape", {x}, {{"shape", Dims{-1}}}); }
-
 }  // namespace
-
-// The slices of x where the condition holds.
-std::vector<Ref> decompose_compress(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
-  const Dims condition = numbers(emitter, inputs[1], "the condition");
-  const bool flattened = !attributes.has("axis");
-  const Ref x = flattened ? flat(emitter, inputs[0]) : inputs[0];
-  const Dims shape = emitter.operand(x).shape;
-  const std::size_t axis = flattened ? 0 : normal_axis(attributes.get_int("axis", 0), shape.size());
-  Dims chosen;
-  for (std::size_t i = 0; i < condition.size(); ++i)
-    if (condition[i] != 0) chosen.push_back(static_cast<std::int64_t>(i));
-  if (static_cast<std::int64_t>(condition.size()) > shape[axis])
-    throw Error(ErrorKind::shape,
-                "a condition of " + std::to_string(condition.size()) + " for an axis of " + std::to_string(shape[axis]));
-  const auto count = static_cast<std::int64_t>(chosen.size());
-  return {emitter.one("Gather", {x, whole_constant(emitter, std::move(chosen), {count})},
-                      {{"axis", static_cast<std::int64_t>(axis)}})};
-}
 
 // 1 at the first greatest element along the axis, else 0.
 std::vector<Ref> decompose_hardmax(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
@@ -71,18 +51,6 @@ std::vector<Ref> decompose_top_k(Emitter& emitter, std::span<const Ref> inputs, 
   with_k.set("k", k[0]);
   std::vector<Ref> results{emitter.one("TopValues", {inputs[0]}, with_k)};
   if (outputs > 1) results.push_back(emitter.one("TopIndices", {inputs[0]}, with_k));
-  return results;
-}
-
-// The distinct elements, or slices along an axis; where each first was, which each is, and how many there are.
-std::vector<Ref> decompose_unique(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
-  const bool flattened = !attributes.has("axis");
-  const Ref x = flattened ? flat(emitter, inputs[0]) : inputs[0];
-  const Ref first = emitter.one("UniqueFirst", {x}, attributes);
-  std::vector<Ref> results{emitter.one("Gather", {x, first}, {{"axis", flattened ? 0 : attributes.get_int("axis", 0)}}), first};
-  if (outputs > 2) results.push_back(emitter.one("UniqueInverse", {x}, attributes));
-  if (outputs > 3) results.push_back(emitter.one("UniqueCounts", {x}, attributes));
-  results.resize(static_cast<std::size_t>(std::max(outputs, 1)), Emitter::kAbsent);
   return results;
 }
 

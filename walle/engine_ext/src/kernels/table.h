@@ -12,8 +12,9 @@ namespace walle {
 // The types that kernels take; the others are stored and converted. float16 and bfloat16 are computed in float32, rounded once.
 enum class Compute : std::uint8_t { f32, f64, i32, i64, u8, b8, i8, i16, u16, u32, u64, f16, bf16 };
 inline constexpr int kComputeCount = 13;
-inline constexpr DType kComputeTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8,  DType::b8,  DType::i8,
-                                                       DType::i16, DType::u16, DType::u32, DType::u64, DType::f16, DType::bf16};
+inline constexpr DType kComputeTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8,
+                                                       DType::b8,  DType::i8,  DType::i16, DType::u16, DType::u32,
+                                                       DType::u64, DType::f16, DType::bf16};
 // -1 for a dtype that no kernel computes in.
 constexpr int compute_index(DType dtype) noexcept {
   for (int i = 0; i < kComputeCount; ++i)
@@ -22,7 +23,9 @@ constexpr int compute_index(DType dtype) noexcept {
 }
 // The types that are stored only, from float8e4m3fn on; -1 for one that kernels compute in.
 inline constexpr int kStoredCount = kDTypeCount - kComputeCount;
-constexpr int stored_index(DType dtype) noexcept { return dtype < DType::f8e4m3fn ? -1 : static_cast<int>(dtype) - kComputeCount; }
+constexpr int stored_index(DType dtype) noexcept {
+  return dtype < DType::f8e4m3fn ? -1 : static_cast<int>(dtype) - kComputeCount;
+}
 // How a float becomes one of them: [0] saturating, [1] not; for float8e8m0 these two for each Rounding in turn.
 inline constexpr int kEncodings = 6;
 
@@ -72,7 +75,8 @@ using UnaryFn = void (*)(const void* in, std::int64_t stride, void* out, std::in
 // out[i] = f(a[i * a_stride], b[i * b_stride]); out is contiguous and may be `a` or `b` where that stride is 1.
 using BinaryFn = void (*)(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out,
                           std::int64_t count) noexcept;
-// out[0] = f over in[i * stride], count >= 1. Floating sums are gathered in float64 and rounded once.
+// out[0] = f over in[i * stride], count >= 1. Floating sums go over to float64 at least every
+// 1024 elements and are rounded once at the end.
 using ReduceFn = void (*)(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept;
 // out[i] = where[i] ? a[i] : b[i], by item size.
 using SelectFn = void (*)(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,

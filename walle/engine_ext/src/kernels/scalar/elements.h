@@ -158,7 +158,8 @@ T Power(T a, T b) noexcept {
   }
 }
 
-// Bits shifted out are lost, and a shift by the width or more (or by a negative count) leaves nothing: 0, or the sign to the right.
+// Bits shifted out are lost, and a shift by the width or more (or by a negative count) leaves nothing: 0, or the sign to the
+// right.
 template <class T>
 T ShiftLeft(T a, T b) noexcept {
   constexpr int kBits = 8 * sizeof(T);
@@ -170,8 +171,8 @@ T ShiftRight(T a, T b) noexcept {
   return b < T{0} || b >= T{kBits} ? (a < T{0} ? static_cast<T>(~T{0}) : T{0}) : static_cast<T>(a >> b);
 }
 
-// Between numbers as NumPy does it, but that a float outside an integer's range becomes its nearest bound, and NaN 0. To float16 and
-// bfloat16 there is one rounding, wherever the number comes from.
+// Between numbers as NumPy does it, but that a float outside an integer's range becomes its nearest bound, and NaN 0. To float16
+// and bfloat16 there is one rounding, wherever the number comes from.
 template <class From>
 float to_odd(From x) noexcept {
   if constexpr (std::is_same_v<From, double>) {

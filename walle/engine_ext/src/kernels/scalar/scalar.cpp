@@ -26,11 +26,11 @@ void binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_
   for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(left[i * a_stride], right[i * b_stride]));
 }
 
-template <class T, T (*join)(T, T) noexcept>
+template <class T, bool is_sum, T (*join)(T, T) noexcept>
 void reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   const auto* from = static_cast<const T*>(in);
-  if constexpr (std::is_floating_point_v<T> && join == &Add<T>) {
+  if constexpr (std::is_floating_point_v<T> && is_sum) {
     Sum sum = 0;
     for (std::int64_t i = 0; i < count; ++i) sum += from[i * stride];
     *static_cast<T*>(out) = static_cast<T>(sum);
@@ -94,8 +94,10 @@ void fill_format(Table& table, DType dtype) noexcept {
 template <Rounding rounding>
 void fill_e8m0(Table& table) noexcept {
   const auto at = static_cast<std::size_t>(stored_index(DType::f8e8m0));
-  table.encode[at][2 * static_cast<std::size_t>(rounding)] = &encode_stored<float, [](float x) noexcept { return encode_e8m0(x, rounding, true); }>;
-  table.encode[at][2 * static_cast<std::size_t>(rounding) + 1] = &encode_stored<float, [](float x) noexcept { return encode_e8m0(x, rounding, false); }>;
+  table.encode[at][2 * static_cast<std::size_t>(rounding)] =
+      &encode_stored<float, [](float x) noexcept { return encode_e8m0(x, rounding, true); }>;
+  table.encode[at][2 * static_cast<std::size_t>(rounding) + 1] =
+      &encode_stored<float, [](float x) noexcept { return encode_e8m0(x, rounding, false); }>;
 }
 // Whole numbers of a few bits, the low bits of their byte's; signed ones are sign-extended.
 template <int bits, bool is_signed>
@@ -115,8 +117,8 @@ void fill_small_int(Table& table, DType dtype) noexcept {
 }
 
 template <class T>
-void select(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride,
-            void* out, std::int64_t count) noexcept {
+void select(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,
+            std::int64_t b_stride, void* out, std::int64_t count) noexcept {
   const auto* choice = static_cast<const bool*>(where);
   const auto* left = static_cast<const T*>(a);
   const auto* right = static_cast<const T*>(b);
@@ -145,10 +147,11 @@ std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { retu
 // WALLE_SET_HALF does it for the two that are computed in float32.
 #define WALLE_FILL_U(op) \
   WALLE_SET(op, std::uint8_t, 4) WALLE_SET(op, std::uint16_t, 8) WALLE_SET(op, std::uint32_t, 9) WALLE_SET(op, std::uint64_t, 10)
-#define WALLE_FILL_I(op)                                                                                        \
-  WALLE_FILL_U(op)                                                                                              \
+#define WALLE_FILL_I(op) \
+  WALLE_FILL_U(op)       \
   WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::int8_t, 6) WALLE_SET(op, std::int16_t, 7)
-#define WALLE_FILL_F(op) WALLE_SET(op, float, 0) WALLE_SET(op, double, 1) WALLE_SET_HALF(op, Half, 11) WALLE_SET_HALF(op, BFloat, 12)
+#define WALLE_FILL_F(op) \
+  WALLE_SET(op, float, 0) WALLE_SET(op, double, 1) WALLE_SET_HALF(op, Half, 11) WALLE_SET_HALF(op, BFloat, 12)
 #define WALLE_FILL_N(op) WALLE_FILL_F(op) WALLE_FILL_I(op)
 #define WALLE_FILL_B(op) WALLE_SET(op, bool, 5)
 #define WALLE_FILL_A(op) WALLE_FILL_N(op) WALLE_FILL_B(op)
@@ -215,12 +218,12 @@ void fill_scalar(Table& table) noexcept {
   }
   {
     using Enum = ReduceOp;
-#define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, &op<T>>;
+#define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, std::string_view(#op) == "Add", &op<T>>;
 #define WALLE_SET_HALF(op, T, index)
-#define WALLE_REDUCE(op, types, join)                         \
-  {                                                           \
-    constexpr auto kOp = static_cast<std::size_t>(Enum::op);  \
-    WALLE_FILL_##types(join)                                  \
+#define WALLE_REDUCE(op, types, join)                        \
+  {                                                          \
+    constexpr auto kOp = static_cast<std::size_t>(Enum::op); \
+    WALLE_FILL_##types(join)                                 \
   }
 #include "kernels/kernels.inc"
 #undef WALLE_REDUCE
@@ -228,10 +231,10 @@ void fill_scalar(Table& table) noexcept {
 #undef WALLE_SET
   }
   {
-#define WALLE_SET(op, T, index)                                                             \
+#define WALLE_SET(op, T, index)                                                           \
   table.arg[static_cast<std::size_t>(ArgOp::ArgMax)][index] = &arg<T, &Greater<Wide<T>>>; \
-  table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][index] = &arg<T, &Less<Wide<T>>>;      \
-  table.to_odd[index] = &odd<T>;                                                            \
+  table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][index] = &arg<T, &Less<Wide<T>>>;    \
+  table.to_odd[index] = &odd<T>;                                                          \
   fill_casts<T>(table.cast[index]);
 #define WALLE_SET_HALF WALLE_SET
     WALLE_FILL_A(arg)
