@@ -7,6 +7,7 @@ namespace walle {
 // clang-format off
 #define WALLE_ATOMIC(name) \
   TensorType infer_##name(std::span<const Operand>, const Attributes&); \
+  std::unique_ptr<Step> make_##name(const StepRequest&);
 WALLE_ATOMIC(cast)
 WALLE_ATOMIC(cum_prod)
 WALLE_ATOMIC(cum_sum)
