@@ -43,6 +43,16 @@ WALLE_DECOMPOSE(decompose_sum);
 WALLE_DECOMPOSE(decompose_swish);
 WALLE_DECOMPOSE(decompose_thresholded_relu);
 WALLE_DECOMPOSE(decompose_top_k);
+WALLE_DECOMPOSE(decompose_array_feature_extractor);
+WALLE_DECOMPOSE(decompose_binarizer);
+WALLE_DECOMPOSE(decompose_dft);
+WALLE_DECOMPOSE(decompose_dequantize_linear);
+WALLE_DECOMPOSE(decompose_dynamic_quantize_linear);
+WALLE_DECOMPOSE(decompose_label_encoder);
+WALLE_DECOMPOSE(decompose_mel_weight_matrix);
+WALLE_DECOMPOSE(decompose_quantize_linear);
+WALLE_DECOMPOSE(decompose_stft);
+WALLE_DECOMPOSE(decompose_tree_ensemble);
 #undef WALLE_DECOMPOSE
 // clang-format on
 
@@ -90,11 +100,26 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
   static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
+  static constexpr std::string_view array_feature_extractor_parts[] = {"Gather", "Reshape"};
+  static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
+  static constexpr std::string_view dft_parts[] = {"Add", "Cast", "Concat", "MatMul", "Mul", "Pad", "Reshape", "Slice", "Transpose"};
+  static constexpr std::string_view dequantize_linear_parts[] = {"Cast", "Expand", "Mul", "Reshape", "Slice", "Sub"};
+  static constexpr std::string_view dynamic_quantize_linear_parts[] = {"Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
+  static constexpr std::string_view label_encoder_parts[] = {"And", "ArgMax", "Cast", "Equal", "Gather", "IsNaN", "Or", "ReduceMax", "Reshape", "Where"};
+  static constexpr std::string_view mel_weight_matrix_parts[] = {"Cast"};
+  static constexpr std::string_view quantize_linear_parts[] = {"Add", "Cast", "Div", "Expand", "Maximum", "Minimum", "Reshape", "Round", "Slice"};
+  static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast", "DFT", "Mul", "Reshape"};
+  static constexpr std::string_view tree_ensemble_parts[] = {"And", "Cast", "Equal", "Expand", "Gather", "GatherElements", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Sub", "Unsqueeze", "Where"};
   static constexpr Composite table[] = {
+      {"ArrayFeatureExtractor", 2, 2, &decompose_array_feature_extractor, array_feature_extractor_parts},
+      {"Binarizer", 1, 1, &decompose_binarizer, binarizer_parts},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
       {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},
       {"Celu", 1, 1, &decompose_celu, celu_parts},
       {"Clip", 1, 3, &decompose_clip, clip},
+      {"DFT", 1, 3, &decompose_dft, dft_parts},
+      {"DequantizeLinear", 2, 3, &decompose_dequantize_linear, dequantize_linear_parts},
+      {"DynamicQuantizeLinear", 1, 1, &decompose_dynamic_quantize_linear, dynamic_quantize_linear_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
       {"Elu", 1, 1, &decompose_elu, elu_parts},
       {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
@@ -105,12 +130,14 @@ std::span<const Composite> composites() noexcept {
       {"HardSwish", 1, 1, &decompose_hard_swish, hard_swish_parts},
       {"Hardmax", 1, 1, &decompose_hardmax, hardmax_parts},
       {"IsInf", 1, 1, &decompose_is_inf, is_inf_parts},
+      {"LabelEncoder", 4, 4, &decompose_label_encoder, label_encoder_parts},
       {"LayerNormalization", 2, 3, &decompose_layer_norm, layer_norm},
       {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
       {"Max", 1, 1 << 16, &decompose_max, max_parts},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
+      {"MelWeightMatrix", 5, 5, &decompose_mel_weight_matrix, mel_weight_matrix_parts},
       {"Min", 1, 1 << 16, &decompose_min, min_parts},
       {"Mish", 1, 1, &decompose_mish, mish_parts},
       {"Mod", 2, 2, &decompose_mod, mod_parts},
@@ -118,11 +145,13 @@ std::span<const Composite> composites() noexcept {
       {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
       {"Pow", 2, 2, &decompose_pow, pow_parts},
       {"QLinearMatMul", 8, 8, &decompose_qlinear_matmul, qlinear_matmul},
+      {"QuantizeLinear", 2, 3, &decompose_quantize_linear, quantize_linear_parts},
       {"ReduceL1", 1, 2, &decompose_reduce_l1, reduce_l1_parts},
       {"ReduceL2", 1, 2, &decompose_reduce_l2, reduce_l2_parts},
       {"ReduceLogSum", 1, 2, &decompose_reduce_log_sum, reduce_log_sum_parts},
       {"ReduceLogSumExp", 1, 2, &decompose_reduce_log_sum_exp, reduce_log_sum_exp_parts},
       {"ReduceSumSquare", 1, 2, &decompose_reduce_sum_square, reduce_sum_square_parts},
+      {"STFT", 2, 4, &decompose_stft, stft_parts},
       {"Selu", 1, 1, &decompose_selu, selu_parts},
       {"Shape", 1, 1, &decompose_shape, {}},
       {"Shrink", 1, 1, &decompose_shrink, shrink_parts},
@@ -133,6 +162,7 @@ std::span<const Composite> composites() noexcept {
       {"Swish", 1, 1, &decompose_swish, swish_parts},
       {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
+      {"TreeEnsemble", 1, 1, &decompose_tree_ensemble, tree_ensemble_parts},
   };
   return table;
 }
