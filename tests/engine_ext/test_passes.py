@@ -113,6 +113,23 @@ def test_identities_are_renamed_within_subgraphs() -> None:
     assert [free_values(inner) for inner in after.nodes[0].subgraphs()] == [{"x"}, {"x"}]
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_that_is_known_takes_the_place_of_its_if(condition: bool) -> None:
+    x = {"x": numbers(2)}
+    # Both branches name their values alike, and read one of the graph around.
+    yes = Graph("yes", (Node("Add", ("x", "w"), ("t",)), Node("Neg", ("t",), ("r",))), {}, ("r",), {"w": numbers(2)})
+    no = Graph("no", (Node("Exp", ("x",), ("t",)), Node("Abs", ("t",), ("r",))), {}, ("r",))
+    nodes = [
+        Node("If", ("c",), ("a",), {"then_branch": yes, "else_branch": no}, "first"),
+        Node("If", ("c",), ("b",), {"then_branch": yes, "else_branch": no}, "second"),
+        Node("Add", ("a", "b"), ("y",)),
+    ]
+    after = passes.drop_identities(passes.fold_branches(graph(nodes, x, ["y"], c=np.array(condition))))
+    assert "If" not in ops(after)
+    one = -(x["x"] + numbers(2)) if condition else np.exp(x["x"])
+    np.testing.assert_allclose(run(after, x)[0], 2 * one, rtol=1e-5)
+
+
 def test_what_is_computed_twice_is_computed_once() -> None:
     x = {"x": numbers(2, 3)}
     before = graph(
