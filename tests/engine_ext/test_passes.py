@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,48 @@ def test_batch_normalization_goes_into_a_convolution(
     np.testing.assert_allclose(
         first_node(after, x), by_hand(first_node(passes.drop_dead(plain), x)), rtol=1e-3, atol=1e-4
     )
+
+
+CONV = Node("Conv", ("x", "w", "b"), ("h",), {"pads": [1, 1, 1, 1]}, "conv")
+CONV_TYPES = {name: TypeInfo("float32", (1, 3, 5, 5)) for name in ("h", "r", "s", "late")}
+
+
+def conv_graph(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[Graph, dict[str, Any]]:
+    x = {"x": numbers(1, 3, 5, 5, seed=7), "r": numbers(1, 3, 5, 5, seed=8), "row": numbers(5, seed=6)}
+    one = graph(nodes, x, outputs, w=numbers(3, 3, 3, 3), b=numbers(3, seed=9))
+    return replace(one, types=CONV_TYPES), x
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh"])
+def test_a_convolution_applies_its_activation_and_adds_its_residual(activation: str) -> None:
+    late = Node("Neg", ("r",), ("late",))  # comes after the convolution, before the addition
+    nodes = [CONV, late, Node("Add", ("late", "h"), ("s",)), Node(activation, ("s",), ("y",))]
+    before, x = conv_graph(nodes, ["y"])
+    after = passes.fuse_activations(passes.fuse_residuals(before))
+    assert ops(after) == ["Neg", "Conv"]
+    same(before, after, x, rtol=1e-5)
+
+
+def test_a_convolution_without_bias_adds_its_residual() -> None:
+    before, x = conv_graph([replace(CONV, inputs=("x", "w")), Node("Add", ("h", "r"), ("y",))], ["y"])
+    after = passes.drop_dead(passes.fuse_residuals(before))
+    assert [node.inputs for node in after.nodes] == [("x", "w", "", "r")]
+    same(before, after, x, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        ([Node("Add", ("h", "row"), ("y",))], ["y"]),  # broadcasts
+        ([Node("Add", ("h", "h"), ("y",))], ["y"]),  # reads it twice
+        ([Node("Relu", ("h",), ("y",)), Node("Neg", ("h",), ("z",))], ["y", "z"]),  # another reads it
+        ([Node("Relu", ("h",), ("y",))], ["y", "h"]),  # it is an output
+        ([Node("Relu", ("h",), ("y",), {"odd": 1})], ["y"]),
+    ],
+)
+def test_what_a_convolution_must_not_take_over(nodes: list[Node], outputs: list[str]) -> None:
+    before, _ = conv_graph([CONV, *nodes], outputs)
+    assert ops(passes.fuse_activations(passes.fuse_residuals(before))) == ops(before)
 
 
 def test_batch_normalization_stays_where_others_read_what_it_reads() -> None:

@@ -24,6 +24,8 @@ _MAX_ROUNDS = 8
 _RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+# What the engine's Conv applies to its result.
+_ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh"})
 _FOLDED_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "bool"})
 
 
@@ -158,6 +160,51 @@ def _merged_weights(giver: Node, norm: Node, constants: Mapping[str, Array]) -> 
     return merged.astype(weight.dtype), ((bias - mean) * factor + shift).astype(weight.dtype)
 
 
+def fuse_residuals(graph: Graph) -> Graph:
+    """Let a Conv add what is added to its result alone, where that has the result's very shape."""
+    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    fused, dropped = dict[int, Node](), set[int]()
+    for node in graph.nodes:
+        if node.op != "Add" or node.domain != "":
+            continue
+        for name, other in (node.inputs, node.inputs[::-1]):
+            conv, shape = givers.get(name), graph.shape_of(name)
+            known = shape is not None and None not in shape and shape == graph.shape_of(other)
+            if (
+                conv is None
+                or not known
+                or not _can_fuse(graph, conv, uses)
+                or conv.has_input(3)
+                or id(conv) in dropped
+            ):
+                continue
+            inputs = (*(*conv.inputs, "")[:3], other)
+            fused[id(node)] = replace(conv, inputs=inputs, outputs=node.outputs)  # where the Add was: `other` is there
+            dropped.add(id(conv))
+            break
+    nodes = [fused.get(id(node), node) for node in graph.nodes if id(node) not in dropped]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def fuse_activations(graph: Graph) -> Graph:
+    """Let a Conv apply the activation that alone reads its result."""
+    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    fused, dropped = dict[int, Node](), set[int]()
+    for node in graph.nodes:
+        conv = givers.get(node.inputs[0]) if node.op in _ACTIVATIONS and node.domain == "" else None
+        if conv is None or node.attributes or not _can_fuse(graph, conv, uses):
+            continue
+        fused[id(conv)] = replace(conv, outputs=node.outputs, attributes={**conv.attributes, "activation": node.op})
+        dropped.add(id(node))
+    nodes = [fused.get(id(node), node) for node in graph.nodes if id(node) not in dropped]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _can_fuse(graph: Graph, conv: Node, uses: Mapping[str, int]) -> bool:
+    plain = conv.op == "Conv" and conv.domain == "" and "activation" not in conv.attributes
+    return plain and uses.get(conv.outputs[0], 0) == 1 and graph.dtype_of(conv.outputs[0]) in {"float32", "float64"}
+
+
 def drop_identities(graph: Graph) -> Graph:
     """Let readers of an Identity read its input; one that gives an output of the graph stays unless its giver can."""
     givers = {name for node in graph.nodes for name in node.outputs if name}
@@ -223,6 +270,8 @@ ALL: tuple[Pass, ...] = (
     fold_batch_normalization,
     drop_identities,
     merge_equal,
+    fuse_residuals,
+    fuse_activations,
     drop_dead,
 )
 
