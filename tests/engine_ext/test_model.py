@@ -58,7 +58,7 @@ def forged(data: bytes, changes: list[tuple[int, int]]) -> bytes:
 def test_subgraphs_read_the_graphs_around_them() -> None:
     for depth in (1, 2, 5):
         for condition in (True, False):
-            out = Module(branching(depth)).run({"x": numpy.float32([1, 2]), "c": numpy.array(condition)})
+            out = Module(branching(depth)).run({"x": numpy.array([1, 2], "float32"), "c": numpy.array(condition)})
             numpy.testing.assert_array_equal(numpy.asarray(out["y"]), [-1, -2])
 
 
