@@ -23,18 +23,19 @@ def small() -> bytes:
     return graph.to_bytes()
 
 
-def branching(depth: int = 2, *, taken: int | None = None) -> bytes:
+def branching(depth: int = 2) -> bytes:
     """An If within an If; the innermost branches read a value of the outermost graph."""
 
     def branch(around: GraphBuilder, x: Value, condition: Value, left: int) -> GraphBuilder:
         body = around.subgraph(f"branch {left}")
-        inner = body.outer(x if taken is None else Value(taken, "forged"))
+        inner = body.outer(x)
         if left == 0:
             body.output("r", body.op("Neg", [inner]))
         else:
             asked = body.outer(condition)
             inside = branch(body, inner, asked, left - 1)
-            body.output("r", body.op("If", [asked], then_branch=inside, else_branch=inside))
+            other = branch(body, inner, asked, 0)
+            body.output("r", body.op("If", [asked], then_branch=inside, else_branch=other))
         return body
 
     graph = GraphBuilder("branching")
@@ -63,8 +64,10 @@ def test_subgraphs_read_the_graphs_around_them() -> None:
 
 
 def test_subgraphs_that_reach_too_far_are_refused() -> None:
+    data = branching(1)
+    outer = data.index(b"\x02\x00\x00\x00^x\x03") + 7  # length, name, kind; then the number
     with pytest.raises(ModelError, match="value 99 of the graph around"):
-        Module(branching(1, taken=99))
+        Module(forged(data, [(outer, 99)]))
     with pytest.raises(ModelError, match="nested"):
         Module(branching(40))
 
