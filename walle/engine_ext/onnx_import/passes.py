@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from walle.engine_ext import _core
+from walle.engine_ext.model import BITS_ONLY, DTYPES
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, free_values
 from walle.errors import EngineError
 
@@ -26,7 +27,7 @@ _RANDOM = frozenset(
 )
 # What the engine's Conv applies to its result.
 _ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh"})
-_FOLDED_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "bool"})
+_FOLDED_TYPES = frozenset(DTYPES.keys() - BITS_ONLY)
 
 
 def optimise(graph: Graph) -> Graph:
