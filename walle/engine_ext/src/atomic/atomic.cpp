@@ -8,16 +8,18 @@ namespace walle {
 #define WALLE_ATOMIC(name) \
   TensorType infer_##name(std::span<const Operand>, const Attributes&); \
   std::unique_ptr<Step> make_##name(const StepRequest&);
+WALLE_ATOMIC(det)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
 #undef WALLE_ATOMIC
 // clang-format on
 
 std::span<const Atomic> atomics() noexcept {
-  static constexpr std::array<Atomic, 2> table{{
+  static constexpr std::array table{std::to_array<Atomic>({
+      {"Det", 1, 1, &infer_det, &make_det},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
-  }};
+  })};
   return table;
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/raster.h"
 #include "exec/eager.h"
 #include "exec/program.h"
 
@@ -84,6 +85,13 @@ class Lowering final : public Emitter {
     return element_count(shape) <= kMaxFoldedBytes / static_cast<std::int64_t>(item_size(dtype));
   }
 
+  // A movement that reads nothing but its fill.
+  static Tensor filled(const Movement& movement) {
+    Tensor result = Tensor::empty(movement.dtype, movement.shape);
+    for (const Region& region : movement.regions) raster(region, movement.fill.raw(), result.raw(), item_size(movement.dtype));
+    return result;
+  }
+
   std::vector<Ref> fold(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
     std::vector<Tensor> tensors;
     for (const Ref input : inputs)
@@ -120,6 +128,11 @@ class Lowering final : public Emitter {
     if (constants && fits) return fold(op, inputs, attributes, outputs);
     std::vector<Ref> results;
     for (Movement& movement : movements) {
+      if (small(movement.dtype, movement.shape) && !movement.regions.empty() &&
+          std::all_of(movement.regions.begin(), movement.regions.end(), [](const Region& region) { return region.source == Movement::kFill; })) {
+        results.push_back(constant(filled(movement)));
+        continue;
+      }
       ProgramOp raster;
       raster.name = node_;
       raster.inputs = inputs;

@@ -1,17 +1,55 @@
 #include <algorithm>
 #include <cstring>
 
-#include "geometry/transform.h"
+#include "geometry/runs.h"
 
 namespace walle {
 
-// ONNX Pad, mode "constant": pads (all begins, then all ends; negative ones crop), a fill value, axes as operands 1 to 3 or pads
+namespace {
+
+// Where position `at` of an axis of `dim` elements comes from, outside of it too.
+std::int64_t source_of(const std::string& mode, std::int64_t at, std::int64_t dim) {
+  if (mode == "edge") return std::clamp<std::int64_t>(at, 0, dim - 1);
+  const std::int64_t period = mode == "wrap" ? dim : std::max<std::int64_t>(2 * (dim - 1), 1);
+  const std::int64_t rest = (at % period + period) % period;
+  return rest < dim ? rest : period - rest;
+}
+
+// Modes reflect, edge and wrap: each axis a few runs of its elements.
+std::vector<Movement> pad_by_elements(const Operand& operand, const std::string& mode, const Dims& before, const Dims& after) {
+  constexpr std::size_t kMaxRuns = 1 << 16;
+  const Dims& from = operand.shape;
+  Movement result{operand.dtype, from, {}, {}};
+  std::vector<std::vector<Run>> runs;
+  for (std::size_t axis = 0; axis < from.size(); ++axis) {
+    const std::int64_t size = from[axis] + before[axis] + after[axis];
+    if (size < 0) throw Error(ErrorKind::shape, "Pad leaves nothing of " + to_string(from));
+    if (from[axis] == 0 && size > 0) throw Error(ErrorKind::shape, "Pad mode '" + mode + "' has no element to repeat in " + to_string(from));
+    result.shape[axis] = size;
+    if (before[axis] == 0 && after[axis] == 0) {
+      runs.push_back(whole_axis(size));
+      continue;
+    }
+    Dims indices(static_cast<std::size_t>(size));
+    for (std::int64_t i = 0; i < size; ++i) indices[static_cast<std::size_t>(i)] = source_of(mode, i - before[axis], from[axis]);
+    auto found = runs_of(indices, kMaxRuns);
+    if (!found) throw Error(ErrorKind::shape, "Pad repeats " + to_string(from) + " too often");
+    runs.push_back(*std::move(found));
+  }
+  result.regions = regions_of(0, from, runs, result.shape);
+  return {std::move(result)};
+}
+
+}  // namespace
+
+// ONNX Pad. Mode "constant": pads (all begins, then all ends; negative ones crop), a fill value, axes as operands 1 to 3 or pads
 // and value as attributes. The border is cut into at most two boxes per axis, read from one fill element.
 std::vector<Movement> make_pad(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::size_t rank = from.size();
-  if (const auto mode = attributes.get_string("mode", "constant"); mode != "constant")
-    throw Error(ErrorKind::unsupported, "Pad mode '" + mode + "'; known is constant");
+  const auto mode = attributes.get_string("mode", "constant");
+  if (mode != "constant" && mode != "reflect" && mode != "edge" && mode != "wrap")
+    throw Error(ErrorKind::unsupported, "Pad mode '" + mode + "'; known are constant, reflect, edge and wrap");
   const Dims pads = required_numbers(operands, 1, attributes, "pads");
   Dims axes(rank);
   for (std::size_t i = 0; i < rank; ++i) axes[i] = static_cast<std::int64_t>(i);
@@ -20,6 +58,7 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     throw Error(ErrorKind::shape, "Pad needs two pads per axis, not " + std::to_string(pads.size()) + " for " + std::to_string(axes.size()));
 
   Movement result{operands[0].dtype, from, {}, {}};
+  Dims first(rank, 0), last(rank, 0);
   Dims begin(rank, 0), start(rank, 0), size = from;  // of the kept box: in the output, in the input, its size
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const std::size_t axis = normal_axis(axes[i], rank);
@@ -27,6 +66,9 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     constexpr std::int64_t kLimit = std::int64_t{1} << 40;
     if (std::abs(before) > kLimit || std::abs(after) > kLimit || from[axis] > kLimit)
       throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " is too large");
+    first[axis] = before;
+    last[axis] = after;
+    if (mode != "constant") continue;
     result.shape[axis] = from[axis] + before + after;
     begin[axis] = std::max<std::int64_t>(before, 0);
     start[axis] = std::max<std::int64_t>(-before, 0);
@@ -34,14 +76,15 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     if (result.shape[axis] < 0 || size[axis] < 0)
       throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " leaves nothing of " + to_string(from));
   }
+  if (mode != "constant") return pad_by_elements(operands[0], mode, first, last);
+  int filler = Movement::kFill;  // what the border reads
   result.fill = Tensor::empty(result.dtype, {});
   std::memset(result.fill.raw(), 0, item_size(result.dtype));
   if (operands.size() > 2 && !operands[2].absent) {
-    const Tensor* value = operands[2].constant;
-    if (value == nullptr) throw Error(ErrorKind::unsupported, "the fill value of Pad must be a constant");
-    if (value->size() != 1 || value->dtype() != result.dtype)
+    if (element_count(operands[2].shape) != 1 || operands[2].dtype != result.dtype)
       throw Error(ErrorKind::dtype, "the fill value of Pad must be one " + std::string(dtype_name(result.dtype)));
-    std::memcpy(result.fill.raw(), value->raw(), item_size(result.dtype));
+    filler = 2;
+    result.fill = {};
   } else if (const double value = attributes.get_float("value", 0.0); value != 0.0) {
     if (result.dtype != DType::f32) throw Error(ErrorKind::dtype, "attribute 'value' of Pad is for float32; give the value as an input");
     const auto number = static_cast<float>(value);
@@ -64,7 +107,7 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
       side[axis] = high - low;
       at[axis] = low;
       if (element_count(side) > 0)
-        result.regions.push_back(region_of(Movement::kFill, side, still, 0, dst, offset(at, dst), one, result.shape));
+        result.regions.push_back(region_of(filler, side, still, 0, dst, offset(at, dst), one, result.shape));
     }
     box[axis] = size[axis];
     corner[axis] = begin[axis];

@@ -8,29 +8,48 @@ namespace walle {
 
 // clang-format off
 #define WALLE_MAKER(name) std::vector<Movement> name(std::span<const Operand>, const Attributes&, int)
+WALLE_MAKER(make_as_strided); WALLE_MAKER(make_center_crop_pad); WALLE_MAKER(make_concat); WALLE_MAKER(make_depth_to_space);
+WALLE_MAKER(make_indexed_only); WALLE_MAKER(make_range); WALLE_MAKER(make_reverse_sequence); WALLE_MAKER(make_space_to_depth);
+WALLE_MAKER(make_trilu);
 WALLE_MAKER(make_concat); WALLE_MAKER(make_expand); WALLE_MAKER(make_flatten); WALLE_MAKER(make_gather); WALLE_MAKER(make_identity);
 WALLE_MAKER(make_pad); WALLE_MAKER(make_reshape); WALLE_MAKER(make_slice); WALLE_MAKER(make_split); WALLE_MAKER(make_squeeze);
 WALLE_MAKER(make_stack); WALLE_MAKER(make_tile); WALLE_MAKER(make_transpose); WALLE_MAKER(make_unsqueeze);
 #undef WALLE_MAKER
+#define WALLE_AT_RUN_TIME(name) std::vector<int> name(Emitter&, std::span<const int>, const Attributes&, int)
+WALLE_AT_RUN_TIME(gather_at_run_time); WALLE_AT_RUN_TIME(gather_elements_at_run_time); WALLE_AT_RUN_TIME(gather_nd_at_run_time);
+WALLE_AT_RUN_TIME(scatter_elements_at_run_time); WALLE_AT_RUN_TIME(scatter_nd_at_run_time); WALLE_AT_RUN_TIME(tensor_scatter_at_run_time);
+#undef WALLE_AT_RUN_TIME
 // clang-format on
 
 std::span<const Transform> transforms() noexcept {
-  static constexpr std::array<Transform, 14> table{{
+  static constexpr std::array table{std::to_array<Transform>({
+      {"AsStrided", 1, 1, &make_as_strided},
+      {"CenterCropPad", 2, 2, &make_center_crop_pad},
       {"Concat", 1, 1 << 16, &make_concat},
+      {"DepthToSpace", 1, 1, &make_depth_to_space},
       {"Expand", 1, 2, &make_expand},
       {"Flatten", 1, 1, &make_flatten},
-      {"Gather", 2, 2, &make_gather},
+      {"Gather", 2, 2, &make_gather, &gather_at_run_time},
+      {"GatherElements", 2, 2, &make_indexed_only, &gather_elements_at_run_time},
+      {"GatherND", 2, 2, &make_indexed_only, &gather_nd_at_run_time},
       {"Identity", 1, 1, &make_identity},
       {"Pad", 1, 4, &make_pad},
+      {"Range", 3, 3, &make_range},
       {"Reshape", 1, 2, &make_reshape},
+      {"ReverseSequence", 2, 2, &make_reverse_sequence},
+      {"ScatterElements", 3, 3, &make_indexed_only, &scatter_elements_at_run_time},
+      {"ScatterND", 3, 3, &make_indexed_only, &scatter_nd_at_run_time},
       {"Slice", 1, 5, &make_slice},
+      {"SpaceToDepth", 1, 1, &make_space_to_depth},
       {"Split", 1, 2, &make_split},
       {"Squeeze", 1, 2, &make_squeeze},
       {"Stack", 1, 1 << 16, &make_stack},
+      {"TensorScatter", 2, 3, &make_indexed_only, &tensor_scatter_at_run_time},
       {"Tile", 1, 2, &make_tile},
       {"Transpose", 1, 1, &make_transpose},
+      {"Trilu", 1, 2, &make_trilu},
       {"Unsqueeze", 1, 2, &make_unsqueeze},
-  }};
+  })};
   return table;
 }
 
