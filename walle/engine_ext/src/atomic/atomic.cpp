@@ -11,6 +11,7 @@ namespace walle {
 WALLE_ATOMIC(det)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
+WALLE_ATOMIC(recurrent_steps)
 #undef WALLE_ATOMIC
 // clang-format on
 
@@ -19,6 +20,7 @@ std::span<const Atomic> atomics() noexcept {
       {"Det", 1, 1, &infer_det, &make_det},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
+      {"RecurrentSteps", 3, 7, &infer_recurrent_steps, &make_recurrent_steps},
   })};
   return table;
 }
