@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 import walle
 from tests.sim.onnx_models import NODE, model, numbers, reference
 from walle.engine_ext.errors import ModelError, UnsupportedError
+from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.onnx_import import convert_bytes
 from walle.onnx_backend import Backend
 
@@ -172,3 +173,15 @@ def test_a_shape_that_the_model_claims_is_not_believed() -> None:
 def test_names_may_be_anything_and_repeat_between_nodes() -> None:
     nodes = [NODE("Neg", ["x"], ["é "], name="same"), NODE("Abs", ["é "], ["y:0"], name="same")]
     check(model(nodes, {"x": X}, ["y:0"]), {"x": X})
+
+
+def test_an_attribute_that_the_engine_does_not_heed_is_refused() -> None:
+    g = walle_graph("Transpose", perm=[1, 0], no_such_attribute=3)
+    with pytest.raises(UnsupportedError, match=r"Transpose.*no_such_attribute"):
+        walle.Session(g)
+
+
+def walle_graph(operator: str, **attributes: Any) -> bytes:
+    g = GraphBuilder("g")
+    g.output("y", g.op(operator, [g.input("x", (2, 3))], **attributes))
+    return g.to_bytes()
