@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 class Session:
     """A `.walle` model made ready to run.
 
-    Thread-safe: runs of one session follow each other, and give up the GIL while they compute. Sessions on the same file
+    Thread-safe: runs of one session follow each other and give up the GIL while they compute. Sessions on the same file
     share its memory-mapped weights. Plans of the last eight sets of input shapes are kept.
 
     Raises:

@@ -225,7 +225,8 @@ std::shared_ptr<const Graph> load(py::handle model) {
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
-      .def(py::init([](py::object model, const std::string& backend) { return std::make_unique<BoundSession>(load(model), backend); }),
+      .def(py::init(
+               [](py::object model, const std::string& backend) { return std::make_unique<BoundSession>(load(model), backend); }),
            py::arg("model"), py::arg("backend"))
       .def("run", &BoundSession::run, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)

@@ -178,7 +178,8 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
       program.told.emplace_back(&node, node.attributes.watched());
       const auto results = lowering.emit(*node.op, inputs, program.told.back().second, static_cast<int>(node.outputs.size()));
       if (results.size() < node.outputs.size())
-        throw Error(ErrorKind::model, "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
+        throw Error(ErrorKind::model,
+                    "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
       for (std::size_t i = 0; i < node.outputs.size(); ++i) {
         if (results[i] == Emitter::kAbsent) throw Error(ErrorKind::unsupported, "it has no output " + std::to_string(i));
         refs[static_cast<std::size_t>(node.outputs[i])] = results[i];

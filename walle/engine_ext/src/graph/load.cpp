@@ -22,6 +22,26 @@ constexpr int kMaxNesting = 16;  // of subgraphs
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::model, "not a sound .walle file: " + what); }
 
+// Whether these bytes are UTF-8 as Python decodes it: no overlong forms, surrogates, or values beyond U+10FFFF.
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    std::size_t more = 0;
+    if (lead >= 0x80) more = lead < 0xC2 ? 4 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : 4;
+    if (more == 4 || more > text.size() - i - 1) return false;
+    std::uint32_t code = more == 0 ? lead : lead & (0x3Fu >> more);
+    for (std::size_t j = 1; j <= more; ++j) {
+      const auto next = static_cast<unsigned char>(text[i + j]);
+      if ((next & 0xC0) != 0x80) return false;
+      code = code << 6 | (next & 0x3F);
+    }
+    if ((more == 2 && code < 0x800) || (more == 3 && code < 0x10000)) return false;
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += more + 1;
+  }
+  return true;
+}
+
 // Takes numbers and texts off the front of a section; never beyond its end.
 class Reader {
  public:
@@ -35,9 +55,12 @@ class Reader {
   }
   std::string text() {
     const auto size = number<std::uint32_t>();
-    return {reinterpret_cast<const char*>(take(size)), size};
+    std::string value(reinterpret_cast<const char*>(take(size)), size);
+    if (!is_utf8(value)) broken("a name is no UTF-8");
+    return value;
   }
-  // How many items follow, each of at least `least` bytes: a count that cannot fit is refused before anything is allocated for it.
+  // How many items follow, each of at least `least` bytes: a count that cannot fit is refused before anything is allocated for
+  // it.
   std::uint32_t count(std::size_t least) {
     const auto items = number<std::uint32_t>();
     if (items > left_ / least) broken("a count of " + std::to_string(items) + " with " + std::to_string(left_) + " bytes left");
@@ -45,7 +68,8 @@ class Reader {
   }
   template <class T>
   std::vector<T> numbers(std::size_t items) {
-    if (items > left_ / sizeof(T)) broken("a list of " + std::to_string(items) + " with " + std::to_string(left_) + " bytes left");
+    if (items > left_ / sizeof(T))
+      broken("a list of " + std::to_string(items) + " with " + std::to_string(left_) + " bytes left");
     std::vector<T> values(items);
     if (items > 0) std::memcpy(values.data(), take(items * sizeof(T)), items * sizeof(T));
     return values;
@@ -73,10 +97,19 @@ struct Sections {
 Sections check_header(const std::byte* data, std::size_t size) {
   if (size < kHeader) broken(std::to_string(size) + " bytes are shorter than its header");
   if (std::memcmp(data, kMagic, 8) != 0) broken("it begins with other bytes");
-  const auto u32 = [data](std::size_t at) { std::uint32_t v; std::memcpy(&v, data + at, 4); return v; };
-  const auto u64 = [data](std::size_t at) { std::uint64_t v; std::memcpy(&v, data + at, 8); return v; };
+  const auto u32 = [data](std::size_t at) {
+    std::uint32_t v;
+    std::memcpy(&v, data + at, 4);
+    return v;
+  };
+  const auto u64 = [data](std::size_t at) {
+    std::uint64_t v;
+    std::memcpy(&v, data + at, 8);
+    return v;
+  };
   if (u32(8) != kModelVersion)
-    throw Error(ErrorKind::model, "the .walle file has version " + std::to_string(u32(8)) + ", this engine reads " + std::to_string(kModelVersion) + "; convert the model again");
+    throw Error(ErrorKind::model, "the .walle file has version " + std::to_string(u32(8)) + ", this engine reads " +
+                                      std::to_string(kModelVersion) + "; convert the model again");
   if (u32(12) != 0) broken("unknown flags");
   if (u64(16) != size) broken("it says " + std::to_string(u64(16)) + " bytes and has " + std::to_string(size));
   const std::uint64_t graph_size = u64(32), data_offset = u64(40), data_size = u64(48);
@@ -122,14 +155,17 @@ Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const 
   } catch (const Error&) {
     broken("'" + value.name + "' has shape " + to_string(value.shape));
   }
-  if (__builtin_mul_overflow(count, static_cast<std::int64_t>(item_size(value.dtype)), &bytes)) broken("'" + value.name + "' is too large");
+  if (__builtin_mul_overflow(count, static_cast<std::int64_t>(item_size(value.dtype)), &bytes))
+    broken("'" + value.name + "' is too large");
   if (value.kind == ValueKind::input) return value;
   const auto offset = reader.number<std::uint64_t>(), size = reader.number<std::uint64_t>();
-  if (offset % 64 != 0 || offset > sections.data_size || size > sections.data_size - offset || size != static_cast<std::uint64_t>(bytes))
+  if (offset % 64 != 0 || offset > sections.data_size || size > sections.data_size - offset ||
+      size != static_cast<std::uint64_t>(bytes))
     broken("the data of '" + value.name + "' lies outside or does not fit its shape " + to_string(value.shape));
   if (value.dtype == DType::b8)
     for (std::uint64_t i = 0; i < size; ++i)
-      if (static_cast<std::uint8_t>(storage->data()[sections.data_offset + offset + i]) > 1) broken("'" + value.name + "' holds a bool that is neither 0 nor 1");
+      if (static_cast<std::uint8_t>(storage->data()[sections.data_offset + offset + i]) > 1)
+        broken("'" + value.name + "' holds a bool that is neither 0 nor 1");
   value.constant = Tensor(storage, value.dtype, value.shape, contiguous_strides(value.shape),
                           static_cast<std::int64_t>((sections.data_offset + offset) / item_size(value.dtype)));
   return value;
@@ -181,7 +217,8 @@ Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Se
   if (inputs < node.op->min_inputs || inputs > node.op->max_inputs)
     throw Error(ErrorKind::model, "node '" + node.name + "' gives " + op + " " + std::to_string(inputs) + " inputs");
   for (std::size_t i = 0; i < static_cast<std::size_t>(node.op->min_inputs); ++i)
-    if (node.inputs[i] < 0) throw Error(ErrorKind::model, "node '" + node.name + "' leaves out input " + std::to_string(i) + " of " + op);
+    if (node.inputs[i] < 0)
+      throw Error(ErrorKind::model, "node '" + node.name + "' leaves out input " + std::to_string(i) + " of " + op);
   if (node.outputs.empty()) throw Error(ErrorKind::model, "node '" + node.name + "' has no output");
   const std::uint32_t attributes = reader.count(6);
   for (std::uint32_t i = 0; i < attributes; ++i) {

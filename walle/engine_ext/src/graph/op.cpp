@@ -101,7 +101,8 @@ std::span<const OpDef> operators() { return table(); }
 
 const OpDef* find_operator(std::string_view name) {
   const auto& defs = table();
-  const auto at = std::lower_bound(defs.begin(), defs.end(), name, [](const OpDef& def, std::string_view key) { return def.name < key; });
+  const auto at =
+      std::lower_bound(defs.begin(), defs.end(), name, [](const OpDef& def, std::string_view key) { return def.name < key; });
   return at != defs.end() && at->name == name ? &*at : nullptr;
 }
 
