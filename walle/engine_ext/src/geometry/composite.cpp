@@ -53,13 +53,13 @@ WALLE_DECOMPOSE(decompose_top_k);
 std::span<const Composite> composites() noexcept {
   static constexpr std::string_view clip[] = {"Maximum", "Minimum"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
-  static constexpr std::string_view recurrent[] = {"Add", "Clip", "Concat", "Expand", "MatMul", "Mul", "RecurrentSteps", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose", "Where"};
+  static constexpr std::string_view recurrent[] = {"Add", "Concat", "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul", "RecurrentSteps", "Reshape", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose", "Where"};
   static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
-  static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Pow", "Sqrt", "Sub", "Where"};
+  static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
   static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
   static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
   static constexpr std::string_view lp_normal[] = {"Abs", "Cast", "Div", "Equal", "ReduceSum", "Sqrt", "Square", "Where"};
-  static constexpr std::string_view lrn[] = {"Add", "Cast", "Div", "Mul", "Pad", "Pow", "Slice", "Square"};
+  static constexpr std::string_view lrn[] = {"Add", "Cast", "Div", "Mul", "Pad", "Power", "Slice", "Square"};
   static constexpr std::string_view mean_variance[] = {"Add", "Cast", "Div", "ReduceMean", "Sqrt", "Square", "Sub"};
   static constexpr std::string_view rms[] = {"Add", "Cast", "Mul", "ReduceMean", "Rsqrt", "Square"};
   static constexpr std::string_view log_softmax[] = {"Exp", "Log", "ReduceMax", "ReduceSum", "Sub"};
@@ -112,31 +112,28 @@ std::span<const Composite> composites() noexcept {
       {"Elu", 1, 1, &decompose_elu, elu_parts},
       {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
       {"GRU", 3, 6, &decompose_gru, recurrent},
-      {"Gemm", 2, 3, &decompose_gemm, gemm},
-      {"GroupNormalization", 3, 3, &decompose_group_normalization, normal},
-      {"InstanceNormalization", 3, 3, &decompose_instance_normalization, normal},
-      {"LRN", 1, 1, &decompose_lrn, lrn},
-      {"LSTM", 3, 8, &decompose_lstm, recurrent},
-      {"LayerNormalization", 2, 3, &decompose_layer_norm, normal},
-      {"GRU", 3, 6, &decompose_gru, gru},
       {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
+      {"GroupNormalization", 3, 3, &decompose_group_normalization, normal},
       {"HardSigmoid", 1, 1, &decompose_hard_sigmoid, hard_sigmoid_parts},
       {"HardSwish", 1, 1, &decompose_hard_swish, hard_swish_parts},
       {"Hardmax", 1, 1, &decompose_hardmax, hardmax_parts},
+      {"InstanceNormalization", 3, 3, &decompose_instance_normalization, normal},
       {"IsInf", 1, 1, &decompose_is_inf, is_inf_parts},
-      {"LayerNormalization", 2, 3, &decompose_layer_norm, layer_norm},
+      {"LRN", 1, 1, &decompose_lrn, lrn},
+      {"LSTM", 3, 8, &decompose_lstm, recurrent},
+      {"LayerNormalization", 2, 3, &decompose_layer_norm, normal},
       {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
       {"LpNormalization", 1, 1, &decompose_lp_normalization, lp_normal},
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
-      {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
-      {"Momentum", 5, 1 << 16, &decompose_momentum, momentum},
       {"Max", 1, 1 << 16, &decompose_max, max_parts},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
+      {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
       {"Min", 1, 1 << 16, &decompose_min, min_parts},
       {"Mish", 1, 1, &decompose_mish, mish_parts},
       {"Mod", 2, 2, &decompose_mod, mod_parts},
+      {"Momentum", 5, 1 << 16, &decompose_momentum, momentum},
       {"OneHot", 3, 3, &decompose_one_hot, one_hot},
       {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
       {"Pow", 2, 2, &decompose_pow, pow_parts},

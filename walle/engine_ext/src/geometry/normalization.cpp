@@ -213,7 +213,7 @@ WALLE_DECOMPOSE(lrn) {
   }
   const double alpha = attributes.get_float("alpha", 1e-4), beta = attributes.get_float("beta", 0.75), bias = attributes.get_float("bias", 1);
   const Ref base = emitter.one("Add", {emitter.one("Mul", {sum, emitter.number(alpha / static_cast<double>(size), wide)}), emitter.number(bias, wide)});
-  return {cast(emitter, emitter.one("Div", {wide_x, emitter.one("Pow", {base, emitter.number(beta, wide)})}), dtype)};
+  return {cast(emitter, emitter.one("Div", {wide_x, emitter.one("Power", {base, emitter.number(beta, wide)})}), dtype)};
 }
 
 }  // namespace walle

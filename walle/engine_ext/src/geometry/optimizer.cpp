@@ -32,7 +32,7 @@ class Update {
   Ref scaled(Ref a, double factor) { return mul(a, number(factor)); }
   Ref div(Ref a, Ref b) { return emitter_.one("Div", {a, b}); }
   Ref root(Ref a) { return emitter_.one("Sqrt", {a}); }
-  Ref power(double base, Ref exponent) { return emitter_.one("Pow", {number(base), exponent}); }
+  Ref power(double base, Ref exponent) { return emitter_.one("Power", {number(base), exponent}); }
   Ref where(Ref condition, Ref yes, Ref no) { return emitter_.one("Where", {condition, yes, no}); }
   Ref rate() const { return inputs_[0]; }
   // The gradient with L2 regularisation.
