@@ -24,6 +24,7 @@ WALLE_DECOMPOSE(decompose_hard_swish);
 WALLE_DECOMPOSE(decompose_hardmax);
 WALLE_DECOMPOSE(decompose_is_inf);
 WALLE_DECOMPOSE(decompose_leaky_relu);
+WALLE_DECOMPOSE(decompose_lp_normalization);
 WALLE_DECOMPOSE(decompose_max);
 WALLE_DECOMPOSE(decompose_mean);
 WALLE_DECOMPOSE(decompose_min);
@@ -70,6 +71,7 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view hardmax_parts[] = {"ArgMax", "Cast", "Equal"};
   static constexpr std::string_view is_inf_parts[] = {"And", "Greater", "IsInfinite", "Less"};
   static constexpr std::string_view leaky_relu_parts[] = {"Less", "Mul", "Where"};
+  static constexpr std::string_view lp_normalization_parts[] = {"Abs", "Div", "Equal", "ReduceSum", "Sqrt", "Square", "Where"};
   static constexpr std::string_view max_parts[] = {"Maximum"};
   static constexpr std::string_view mean_parts[] = {"Add", "Div"};
   static constexpr std::string_view min_parts[] = {"Minimum"};
@@ -108,6 +110,7 @@ std::span<const Composite> composites() noexcept {
       {"LayerNormalization", 2, 3, &decompose_layer_norm, layer_norm},
       {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
+      {"LpNormalization", 1, 1, &decompose_lp_normalization, lp_normalization_parts},
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
       {"Max", 1, 1 << 16, &decompose_max, max_parts},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},

@@ -33,6 +33,17 @@ std::vector<Ref> decompose_log_softmax(Emitter& emitter, std::span<const Ref> in
   return {emitter.one("Sub", {shift, emitter.one("Log", {sum})})};
 }
 
+// x over its norm along the axis; where that is 0, x, which is then 0 itself.
+std::vector<Ref> decompose_lp_normalization(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const std::int64_t p = attributes.get_int("p", 2);
+  if (p != 1 && p != 2) throw Error(ErrorKind::model, "p is " + std::to_string(p) + "; known are 1 and 2");
+  const Dims axes = softmax_axis(emitter, inputs[0], attributes);
+  const Ref norm = emitter.one(p == 1 ? "ReduceL1" : "ReduceL2", {inputs[0]}, over(axes));
+  const DType dtype = emitter.operand(inputs[0]).dtype;
+  const Ref nothing = emitter.one("Equal", {norm, emitter.number(0, dtype)});
+  return {emitter.one("Div", {inputs[0], emitter.one("Where", {nothing, emitter.number(1, dtype), norm})})};
+}
+
 // Over the axes from `axis` to the last; outputs: the result, and where asked for the mean and 1 / standard deviation.
 std::vector<Ref> decompose_layer_norm(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
   const Operand x = emitter.operand(inputs[0]);
