@@ -14,6 +14,7 @@ WALLE_ATOMIC(cum_sum)
 WALLE_ATOMIC(det)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
+WALLE_ATOMIC(recurrent_steps)
 WALLE_ATOMIC(top_indices)
 WALLE_ATOMIC(top_values)
 #undef WALLE_ATOMIC
@@ -27,6 +28,7 @@ std::span<const Atomic> atomics() noexcept {
       {"Det", 1, 1, &infer_det, &make_det},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
+      {"RecurrentSteps", 3, 7, &infer_recurrent_steps, &make_recurrent_steps},
       {"TopIndices", 1, 1, &infer_top_indices, &make_top_indices},
       {"TopValues", 1, 1, &infer_top_values, &make_top_values},
   })};
