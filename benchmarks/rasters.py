@@ -1,7 +1,8 @@
 """Rasters before and after merging, and the time that merging saves (§4.1), on the benchmark networks.
 
-The networks are ONNX files with a `manifest.json` of their inputs beside them. Each is made ready twice, with merging and
-without; rounds run one after the other, so that what else the machine does falls on both. Renames cost nothing either way.
+The networks are ONNX files with a `manifest.json` of their inputs beside them. Each is made ready twice, with merging
+and without; rounds run one after the other, so that what else the machine does falls on both. Renames cost nothing
+either way.
 
     python benchmarks/rasters.py FOLDER [--models resnet18,din] [--rounds 9] [--json]
 """

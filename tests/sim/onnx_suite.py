@@ -168,7 +168,6 @@ if __name__ == "__main__":
     write_table(outcomes, previous)
     for name, outcome in sorted(outcomes.items()):
         if (outcome.status == "pass") == (name in previous):
-            print(name, outcome.status, outcome.reason[:120])
+            sys.stdout.write(f"{name} {outcome.status} {outcome.reason[:120]}\n")
     count = sum(outcome.status == "pass" for outcome in outcomes.values())
-    print(f"{count} of {len(outcomes)} pass")
-    sys.exit(0)
+    sys.stdout.write(f"{count} of {len(outcomes)} pass\n")

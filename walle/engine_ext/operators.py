@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from walle.engine_ext import _core
 
-# Sequence operators stand beside the paper's categories: like control flow they have one implementation for all backends.
+# Sequence operators stand beside the paper's categories: like control flow they have one implementation for all
+# backends.
 CATEGORIES = ("atomic", "transform", "composite", "control-flow", "sequence")
 
 
@@ -18,7 +19,7 @@ class OperatorInfo(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """How many implementations an engine needs, by the paper's formula (§4.1): of operators, and of kernels by backend."""
+    """How many implementations an engine needs, by the paper's formula (§4.1)."""
 
     atomic: int
     transform: int
@@ -43,9 +44,10 @@ class Workload(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"({self.atomic} atomic + {self.transform} transform + {self.composite} composite) × {self.backends} backends"
-            f" + {self.control_flow} = {self.by_hand} kernels by hand; ({self.atomic} + 1 raster) × {self.backends}"
-            f" + {self.transform} + {self.composite} + {self.control_flow} = {self.by_geometry} here, {self.saved:.0%} fewer"
+            f"by hand ({self.atomic} atomic + {self.transform} transform + {self.composite} composite)"
+            f" × {self.backends} backends + {self.control_flow} control flow = {self.by_hand}; by geometry"
+            f" ({self.atomic} atomic + 1 raster) × {self.backends} + {self.transform} + {self.composite}"
+            f" + {self.control_flow} = {self.by_geometry}, {self.saved:.0%} less"
         )
 
 
@@ -77,13 +79,15 @@ def markdown() -> str:
         "# Operators",
         "",
         "Written from the registry by `walle operators --markdown`. Names are ONNX's where ONNX has the operator.",
-        "Only atomic operators and the raster have kernels. A transform operator is a movement of elements, given as regions",
-        "for the raster; a composite operator is made of both; control flow and sequences are run by a `walle.Module`.",
+        "Only atomic operators and the raster have kernels. A transform operator is a movement of elements, given as",
+        "regions for the raster; a composite operator is made of both; control flow and sequences are run by a",
+        "`walle.Module`.",
         "",
         "## Workload",
         "",
-        "With N operators of a category and B backends, kernels by hand are (N_atomic + N_transform + N_composite) × B + N_flow;",
-        "with geometric computing they are (N_atomic + 1) × B + N_transform + N_composite + N_flow (the paper, §4.1).",
+        "With N operators of a category and B backends, the work by hand is",
+        "(N_atomic + N_transform + N_composite) × B + N_flow implementations, and with geometric computing",
+        "(N_atomic + 1) × B + N_transform + N_composite + N_flow (the paper, §4.1).",
         "",
         "| | atomic | transform | composite | control flow and sequences | backends | by hand | by geometry | saved |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",

@@ -14,6 +14,7 @@ WALLE_DECOMPOSE(decompose_einsum); WALLE_DECOMPOSE(decompose_eye_like); WALLE_DE
 WALLE_DECOMPOSE(decompose_one_hot); WALLE_DECOMPOSE(decompose_qlinear_matmul);
 WALLE_DECOMPOSE(decompose_layer_norm); WALLE_DECOMPOSE(decompose_log_softmax); WALLE_DECOMPOSE(decompose_shape); WALLE_DECOMPOSE(decompose_size);
 WALLE_DECOMPOSE(decompose_softmax);
+WALLE_DECOMPOSE(decompose_attention);
 WALLE_DECOMPOSE(decompose_adagrad); WALLE_DECOMPOSE(decompose_adam); WALLE_DECOMPOSE(decompose_momentum);
 WALLE_DECOMPOSE(decompose_batch_normalization); WALLE_DECOMPOSE(decompose_group_normalization); WALLE_DECOMPOSE(decompose_instance_normalization);
 WALLE_DECOMPOSE(decompose_lp_normalization); WALLE_DECOMPOSE(decompose_lrn); WALLE_DECOMPOSE(decompose_lstm);
@@ -63,8 +64,13 @@ WALLE_DECOMPOSE(decompose_tree_ensemble);
 std::span<const Composite> composites() noexcept {
   static constexpr std::string_view clip[] = {"Maximum", "Minimum"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
-  static constexpr std::string_view recurrent[] = {"Add", "Concat", "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul", "RecurrentSteps", "Reshape", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose", "Where"};
+  static constexpr std::string_view recurrent[] = {
+      "Add",     "Concat",  "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul",       "RecurrentSteps",
+      "Reshape", "Sigmoid", "Slice",  "Squeeze", "Stack",  "Sub",     "Tanh",    "Transpose", "Where"};
   static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
+  static constexpr std::string_view attention[] = {"Add",      "Cast", "Concat", "Div",       "Exp",       "Expand",
+                                                   "Identity", "Less", "MatMul", "Mul",       "ReduceMax", "ReduceSum",
+                                                   "Reshape",  "Sub",  "Tanh",   "Transpose", "Where"};
   static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
   static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
   static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
@@ -124,6 +130,7 @@ std::span<const Composite> composites() noexcept {
       {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
       {"Adam", 6, 1 << 16, &decompose_adam, adam},
       {"ArrayFeatureExtractor", 2, 2, &decompose_array_feature_extractor, array_feature_extractor_parts},
+      {"Attention", 3, 7, &decompose_attention, attention},
       {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
       {"Binarizer", 1, 1, &decompose_binarizer, binarizer_parts},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
