@@ -37,7 +37,8 @@ std::vector<Ref> decompose_label_encoder(Emitter& emitter, std::span<const Ref> 
   const DType dtype = x.dtype;
   const Dims shape = x.shape, keys = emitter.operand(inputs[1]).shape;
   if (keys.size() != 1 || keys[0] < 1 || emitter.operand(inputs[2]).shape != keys)
-    throw Error(ErrorKind::shape, "LabelEncoder with keys of shape " + to_string(keys) + " and values of shape " + to_string(emitter.operand(inputs[2]).shape));
+    throw Error(ErrorKind::shape, "LabelEncoder with keys of shape " + to_string(keys) + " and values of shape " +
+                                      to_string(emitter.operand(inputs[2]).shape));
   Dims wide = shape;
   wide.push_back(1);
   const Ref apart = reshape(emitter, inputs[0], wide);

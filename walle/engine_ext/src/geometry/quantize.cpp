@@ -1,5 +1,5 @@
-// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear. Scales and zero points are one for the tensor, for each slice along an
-// axis, or for each block of an axis.
+// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear. Scales and zero points are one for the tensor, for each slice along
+// an axis, or for each block of an axis.
 #include "geometry/composite.h"
 
 namespace walle {
@@ -42,8 +42,8 @@ Ref spread(Emitter& emitter, Ref value, const Dims& shape, const Attributes& att
   if (element_count(own) == 1 && block == 0) return reshape(emitter, value, {});
   const std::size_t axis = normal_axis(asked, shape.size());
   const auto misfit = [&](const std::string& wanted) {
-    return Error(ErrorKind::shape, "a scale or zero point of shape " + to_string(own) + " for a tensor of shape " + to_string(shape) + " along axis " +
-                                       std::to_string(axis) + "; " + wanted);
+    return Error(ErrorKind::shape, "a scale or zero point of shape " + to_string(own) + " for a tensor of shape " +
+                                       to_string(shape) + " along axis " + std::to_string(axis) + "; " + wanted);
   };
   Dims wide(shape.size(), 1);
   if (block == 0) {
@@ -60,11 +60,13 @@ Ref spread(Emitter& emitter, Ref value, const Dims& shape, const Attributes& att
   repeated[axis + 1] = block;
   expected[axis] *= block;
   const Ref blocks = reshape(emitter, emitter.one("Expand", {reshape(emitter, value, apart)}, {{"shape", repeated}}), expected);
-  return emitter.one("Slice", {blocks}, {{"starts", Dims{0}}, {"ends", Dims{shape[axis]}}, {"axes", Dims{static_cast<std::int64_t>(axis)}}});
+  return emitter.one("Slice", {blocks},
+                     {{"starts", Dims{0}}, {"ends", Dims{shape[axis]}}, {"axes", Dims{static_cast<std::int64_t>(axis)}}});
 }
 
 void check_scale(const Operand& scale) {
-  if (scale.absent || !is_floating(scale.dtype)) throw Error(ErrorKind::dtype, "a scale is a floating number, not " + std::string(dtype_name(scale.dtype)));
+  if (scale.absent || !is_floating(scale.dtype))
+    throw Error(ErrorKind::dtype, "a scale is a floating number, not " + std::string(dtype_name(scale.dtype)));
 }
 
 DType type_named(const Attributes& attributes, std::string_view name, DType fallback) {
@@ -82,21 +84,26 @@ std::vector<Ref> decompose_quantize_linear(Emitter& emitter, std::span<const Ref
   const Ref point = given(inputs, 2);
   DType dtype = type_named(attributes, "output_dtype", point == Emitter::kAbsent ? DType::u8 : emitter.operand(point).dtype);
   if (point != Emitter::kAbsent && emitter.operand(point).dtype != dtype)
-    throw Error(ErrorKind::dtype, "a zero point of " + std::string(dtype_name(emitter.operand(point).dtype)) + " for a result of " + std::string(dtype_name(dtype)));
+    throw Error(ErrorKind::dtype, "a zero point of " + std::string(dtype_name(emitter.operand(point).dtype)) +
+                                      " for a result of " + std::string(dtype_name(dtype)));
   const auto range = range_of(dtype);
-  if (!range && !is_small_float(dtype)) throw Error(ErrorKind::dtype, "nothing is quantised to " + std::string(dtype_name(dtype)));
+  if (!range && !is_small_float(dtype))
+    throw Error(ErrorKind::dtype, "nothing is quantised to " + std::string(dtype_name(dtype)));
   const DType divided = type_named(attributes, "precision", is_small_float(scale.dtype) ? DType::f32 : scale.dtype);
   const std::int64_t saturate = attributes.get_int("saturate", 1);
 
-  const Ref quotient = emitter.one("Div", {cast(emitter, inputs[0], divided), spread(emitter, cast(emitter, inputs[1], divided), shape, attributes)});
+  const Ref quotient = emitter.one(
+      "Div", {cast(emitter, inputs[0], divided), spread(emitter, cast(emitter, inputs[1], divided), shape, attributes)});
   const DType wide = divided == DType::f64 ? DType::f64 : DType::f32;
   Ref value = cast(emitter, quotient, wide);
   if (!range) {
-    if (point != Emitter::kAbsent) value = emitter.one("Add", {value, spread(emitter, cast(emitter, point, wide), shape, attributes)});
+    if (point != Emitter::kAbsent)
+      value = emitter.one("Add", {value, spread(emitter, cast(emitter, point, wide), shape, attributes)});
     return {emitter.one("Cast", {value}, {{"to", std::string(dtype_name(dtype))}, {"saturate", saturate}})};
   }
   value = emitter.one("Round", {value});
-  if (point != Emitter::kAbsent) value = emitter.one("Add", {value, spread(emitter, cast(emitter, point, wide), shape, attributes)});
+  if (point != Emitter::kAbsent)
+    value = emitter.one("Add", {value, spread(emitter, cast(emitter, point, wide), shape, attributes)});
   value = emitter.one("Max", {value, emitter.number(range->least, wide)});
   value = emitter.one("Min", {value, emitter.number(range->greatest, wide)});
   return {cast(emitter, value, dtype)};
@@ -107,7 +114,8 @@ std::vector<Ref> decompose_dequantize_linear(Emitter& emitter, std::span<const R
   const Operand x = emitter.operand(inputs[0]), scale = emitter.operand(inputs[1]);
   check_scale(scale);
   const DType from = x.dtype;
-  if (!range_of(from) && !is_small_float(from) && from != DType::i32) throw Error(ErrorKind::dtype, "nothing is quantised to " + std::string(dtype_name(from)));
+  if (!range_of(from) && !is_small_float(from) && from != DType::i32)
+    throw Error(ErrorKind::dtype, "nothing is quantised to " + std::string(dtype_name(from)));
   const Dims shape = x.shape;
   const DType result = type_named(attributes, "output_dtype", scale.dtype);
   const DType wide = scale.dtype == DType::f64 || result == DType::f64 ? DType::f64 : DType::f32;
@@ -125,13 +133,15 @@ std::vector<Ref> decompose_dequantize_linear(Emitter& emitter, std::span<const R
 // To uint8 over the range of the values and 0; outputs: the result, its scale, its zero point.
 std::vector<Ref> decompose_dynamic_quantize_linear(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   const Operand x = emitter.operand(inputs[0]);
-  if (x.absent || x.dtype != DType::f32) throw Error(ErrorKind::dtype, "DynamicQuantizeLinear takes float32, not " + std::string(dtype_name(x.dtype)));
+  if (x.absent || x.dtype != DType::f32)
+    throw Error(ErrorKind::dtype, "DynamicQuantizeLinear takes float32, not " + std::string(dtype_name(x.dtype)));
   const auto number = [&](double value) { return emitter.number(value, DType::f32); };
   const Ref greatest = emitter.one("Max", {emitter.one("ReduceMax", {inputs[0]}, {{"keepdims", std::int64_t{0}}}), number(0)});
   const Ref least = emitter.one("Min", {emitter.one("ReduceMin", {inputs[0]}, {{"keepdims", std::int64_t{0}}}), number(0)});
   const Ref width = emitter.one("Sub", {greatest, least});
   // All zeros have no range; any scale serves.
-  const Ref scale = emitter.one("Where", {emitter.one("Equal", {width, number(0)}), number(1), emitter.one("Div", {width, number(255)})});
+  const Ref scale =
+      emitter.one("Where", {emitter.one("Equal", {width, number(0)}), number(1), emitter.one("Div", {width, number(255)})});
   Ref point = emitter.one("Div", {emitter.one("Neg", {least}), scale});
   point = emitter.one("Round", {emitter.one("Min", {emitter.one("Max", {point, number(0)}), number(255)})});
   point = cast(emitter, point, DType::u8);

@@ -28,7 +28,8 @@ Ref cast(Emitter& emitter, Ref x, DType dtype) {
 // exp(sign * 2 pi i * turns / n), 0 <= turns < n, exact at the quarters.
 std::pair<double, double> unit(std::int64_t turns, std::int64_t n, int sign) {
   const std::int64_t quarter = 4 * turns / n;
-  const long double angle = 2 * std::numbers::pi_v<long double> * static_cast<long double>(4 * turns - quarter * n) / static_cast<long double>(4 * n);
+  const long double angle =
+      2 * std::numbers::pi_v<long double> * static_cast<long double>(4 * turns - quarter * n) / static_cast<long double>(4 * n);
   const auto c = static_cast<double>(std::cos(angle)), s = static_cast<double>(std::sin(angle));
   constexpr int turn[4][4] = {{1, 0, 0, 1}, {0, -1, 1, 0}, {-1, 0, 0, -1}, {0, 1, -1, 0}};
   const auto& t = turn[quarter];
@@ -56,14 +57,16 @@ Ref transform(Emitter& emitter, Ref x, std::int64_t b, std::int64_t n, std::int6
     for (radix = kRadix; radix > 1 && n % radix != 0;) --radix;
   if (radix == 1) radix = n;
   if (radix > kMaxRadix)
-    throw Error(ErrorKind::unsupported, "a Fourier transform of length " + std::to_string(n) + ", which has a prime factor above " + std::to_string(kMaxRadix));
+    throw Error(ErrorKind::unsupported, "a Fourier transform of length " + std::to_string(n) +
+                                            ", which has a prime factor above " + std::to_string(kMaxRadix));
   if (radix == n) {
     const Ref rows = reshape(emitter, x, {b, n * components});
     return reshape(emitter, emitter.one("MatMul", {rows, emitter.constant(matrix(n, components, sign))}), {b, n, 2});
   }
   const std::int64_t rest = n / radix;
   Ref y = transpose(emitter, reshape(emitter, x, {b, radix, rest, components}), {0, 2, 1, 3});
-  y = reshape(emitter, transform(emitter, reshape(emitter, y, {b * rest, radix, components}), b * rest, radix, components, sign), {b, rest, radix, 2});
+  y = reshape(emitter, transform(emitter, reshape(emitter, y, {b * rest, radix, components}), b * rest, radix, components, sign),
+              {b, rest, radix, 2});
   // The twist: times exp(sign * 2 pi i * (place in rest) * (place in radix) / n).
   Tensor straight = Tensor::empty(DType::f64, {rest, radix, 2}), crossed = Tensor::empty(DType::f64, {rest, radix, 2});
   for (std::int64_t i = 0; i < rest; ++i)
@@ -75,7 +78,8 @@ Ref transform(Emitter& emitter, Ref x, std::int64_t b, std::int64_t n, std::int6
       crossed.data<double>()[at + 1] = s;
     }
   const Ref swapped = slice(emitter, y, 3, 1, -3, -1);
-  y = emitter.one("Add", {emitter.one("Mul", {y, emitter.constant(straight)}), emitter.one("Mul", {swapped, emitter.constant(crossed)})});
+  y = emitter.one(
+      "Add", {emitter.one("Mul", {y, emitter.constant(straight)}), emitter.one("Mul", {swapped, emitter.constant(crossed)})});
   y = reshape(emitter, transpose(emitter, y, {0, 2, 1, 3}), {b * radix, rest, 2});
   y = reshape(emitter, transform(emitter, y, b * radix, rest, 2, sign), {b, radix, rest, 2});
   return reshape(emitter, transpose(emitter, y, {0, 2, 1, 3}), {b, n, 2});
@@ -114,12 +118,14 @@ double number_of(Emitter& emitter, Ref ref, const std::string& what) {
 std::int64_t whole_number_of(Emitter& emitter, Ref ref, const std::string& what, std::int64_t least) {
   const double value = number_of(emitter, ref, what);
   if (!(value >= static_cast<double>(least) && value <= 1e9) || value != std::floor(value))
-    throw Error(ErrorKind::shape, what + " is " + std::to_string(value) + "; it must be a whole number from " + std::to_string(least) + " to 1e9");
+    throw Error(ErrorKind::shape,
+                what + " is " + std::to_string(value) + "; it must be a whole number from " + std::to_string(least) + " to 1e9");
   return static_cast<std::int64_t>(value);
 }
 
 DType floating_type(const Operand& x, const char* op) {
-  if (x.absent || !is_floating(x.dtype)) throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(x.dtype)));
+  if (x.absent || !is_floating(x.dtype))
+    throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(x.dtype)));
   return x.dtype;
 }
 
@@ -140,7 +146,9 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   const bool to_real = inverse && onesided;
   const std::int64_t components = shape.back();
   if (onesided && !inverse && components == 2) throw Error(ErrorKind::model, "a complex signal has no onesided DFT");
-  const std::int64_t n = given(inputs, 1) ? whole_number_of(emitter, inputs[1], "the length of a DFT", 1) : to_real ? 2 * (shape[axis] - 1) : shape[axis];
+  const std::int64_t n = given(inputs, 1) ? whole_number_of(emitter, inputs[1], "the length of a DFT", 1)
+                         : to_real        ? 2 * (shape[axis] - 1)
+                                          : shape[axis];
   if (n < 1) throw Error(ErrorKind::shape, "DFT of length " + std::to_string(n));
 
   // (batch, axis, components), with the axis moved behind all others.
@@ -169,7 +177,8 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   return {cast(emitter, transpose(emitter, reshape(emitter, x, moved), back), dtype)};
 }
 
-// Inputs: signal (batch, length, 1 or 2), step between frames, window (frame length), frame length. Output (batch, frames, bins, 2).
+// Inputs: signal (batch, length, 1 or 2), step between frames, window (frame length), frame length. Output (batch, frames, bins,
+// 2).
 std::vector<Ref> decompose_stft(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand signal = emitter.operand(inputs[0]);
   const DType dtype = floating_type(signal, "STFT");
@@ -178,34 +187,41 @@ std::vector<Ref> decompose_stft(Emitter& emitter, std::span<const Ref> inputs, c
     throw Error(ErrorKind::shape, "STFT of shape " + to_string(shape) + "; it takes (batch, length, 1 or 2)");
   const bool windowed = given(inputs, 2);
   const Dims window = windowed ? emitter.operand(inputs[2]).shape : Dims{};
-  if (windowed && window.size() != 1) throw Error(ErrorKind::shape, "the window has shape " + to_string(window) + ", not one dimension");
+  if (windowed && window.size() != 1)
+    throw Error(ErrorKind::shape, "the window has shape " + to_string(window) + ", not one dimension");
   if (!windowed && !given(inputs, 3)) throw Error(ErrorKind::model, "STFT needs a window or a frame length");
   const std::int64_t step = whole_number_of(emitter, inputs[1], "the frame step", 1);
   const std::int64_t length = given(inputs, 3) ? whole_number_of(emitter, inputs[3], "the frame length", 1) : window[0];
-  if (windowed && window[0] != length) throw Error(ErrorKind::shape, "a window of " + std::to_string(window[0]) + " for frames of " + std::to_string(length));
-  if (length > shape[1] || length < 1) throw Error(ErrorKind::shape, "frames of " + std::to_string(length) + " of a signal of " + std::to_string(shape[1]));
+  if (windowed && window[0] != length)
+    throw Error(ErrorKind::shape, "a window of " + std::to_string(window[0]) + " for frames of " + std::to_string(length));
+  if (length > shape[1] || length < 1)
+    throw Error(ErrorKind::shape, "frames of " + std::to_string(length) + " of a signal of " + std::to_string(shape[1]));
   const std::int64_t frames = 1 + (shape[1] - length) / step;
   Ref x = emitter.one("AsStrided", {cast(emitter, inputs[0], DType::f64)},
-                      {{"shape", Dims{shape[0], frames, length, shape[2]}}, {"strides", Dims{shape[1] * shape[2], step * shape[2], shape[2], 1}}});
+                      {{"shape", Dims{shape[0], frames, length, shape[2]}},
+                       {"strides", Dims{shape[1] * shape[2], step * shape[2], shape[2], 1}}});
   if (windowed) x = emitter.one("Mul", {x, reshape(emitter, cast(emitter, inputs[2], DType::f64), {length, 1})});
   return {cast(emitter, emitter.one("DFT", {x}, {{"onesided", attributes.get_int("onesided", 1)}}), dtype)};
 }
 
-// Inputs, each one number: mel bins, length of the DFT, sample rate, lower and upper edge in Hz. Output (spectrogram bins, mel bins):
-// triangles that rise from one mel frequency to the next and fall to the one behind.
+// Inputs, each one number: mel bins, length of the DFT, sample rate, lower and upper edge in Hz. Output (spectrogram bins, mel
+// bins): triangles that rise from one mel frequency to the next and fall to the one behind.
 std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const std::int64_t bins = whole_number_of(emitter, inputs[0], "the number of mel bins", 1);
   const std::int64_t length = whole_number_of(emitter, inputs[1], "the length of a DFT", 1);
   const std::int64_t rate = whole_number_of(emitter, inputs[2], "the sample rate", 1);
   const auto mel = [](double hertz) { return 2595 * std::log10(1 + hertz / 700); };
-  const double low = mel(number_of(emitter, inputs[3], "the lower edge")), high = mel(number_of(emitter, inputs[4], "the upper edge"));
+  const double low = mel(number_of(emitter, inputs[3], "the lower edge")),
+               high = mel(number_of(emitter, inputs[4], "the upper edge"));
   const std::int64_t rows = length / 2 + 1;
   Dims at;  // the spectrogram bin of each mel frequency
   for (std::int64_t i = 0; i < bins + 2; ++i) {
-    const double hertz = 700 * (std::pow(10, (static_cast<double>(i) * (high - low) / static_cast<double>(bins + 2) + low) / 2595) - 1);
+    const double hertz =
+        700 * (std::pow(10, (static_cast<double>(i) * (high - low) / static_cast<double>(bins + 2) + low) / 2595) - 1);
     const double bin = std::floor(static_cast<double>(length + 1) * hertz / static_cast<double>(rate));
     if (!(bin >= 0 && bin < static_cast<double>(rows)))
-      throw Error(ErrorKind::shape, "a mel frequency of " + std::to_string(hertz) + " Hz lies outside the spectrum at " + std::to_string(rate) + " samples a second");
+      throw Error(ErrorKind::shape, "a mel frequency of " + std::to_string(hertz) + " Hz lies outside the spectrum at " +
+                                        std::to_string(rate) + " samples a second");
     at.push_back(static_cast<std::int64_t>(bin));
   }
   element_count({rows, bins, 8});
@@ -213,11 +229,13 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
   double* weights = result.data<double>();
   std::fill(weights, weights + rows * bins, 0.0);
   for (std::int64_t i = 0; i < bins; ++i) {
-    const std::int64_t left = at[static_cast<std::size_t>(i)], middle = at[static_cast<std::size_t>(i + 1)], right = at[static_cast<std::size_t>(i + 2)];
+    const std::int64_t left = at[static_cast<std::size_t>(i)], middle = at[static_cast<std::size_t>(i + 1)],
+                       right = at[static_cast<std::size_t>(i + 2)];
     if (left == middle) weights[middle * bins + i] = 1;
     for (std::int64_t j = left; left != middle && j <= middle; ++j)
       weights[j * bins + i] = static_cast<double>(j - left) / static_cast<double>(middle - left);
-    for (std::int64_t j = middle; j < right; ++j) weights[j * bins + i] = static_cast<double>(right - j) / static_cast<double>(right - middle);
+    for (std::int64_t j = middle; j < right; ++j)
+      weights[j * bins + i] = static_cast<double>(right - j) / static_cast<double>(right - middle);
   }
   return {cast(emitter, emitter.constant(result), target_dtype({{"to", attributes.get_int("output_datatype", 1)}}))};
 }
