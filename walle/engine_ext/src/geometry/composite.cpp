@@ -54,7 +54,9 @@ WALLE_DECOMPOSE(decompose_top_k);
 std::span<const Composite> composites() noexcept {
   static constexpr std::string_view clip[] = {"Maximum", "Minimum"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
-  static constexpr std::string_view recurrent[] = {"Add", "Concat", "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul", "RecurrentSteps", "Reshape", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose", "Where"};
+  static constexpr std::string_view recurrent[] = {
+      "Add",     "Concat",  "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul",       "RecurrentSteps",
+      "Reshape", "Sigmoid", "Slice",  "Squeeze", "Stack",  "Sub",     "Tanh",    "Transpose", "Where"};
   static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
   static constexpr std::string_view attention[] = {"Add", "Cast", "Concat", "Div", "Exp", "Expand", "Identity", "Less", "MatMul", "Mul", "ReduceMax", "ReduceSum", "Reshape", "Sub", "Tanh", "Transpose", "Where"};
   static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
