@@ -199,8 +199,8 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
       inputs.push_back(input < 0 ? Var() : env[at(input)]);
       tensors = tensors && inputs.back().index() <= 1;
     }
-    if (const FlowFn run = flow_function(node.op->name)) {
-      results = run({node, std::move(inputs), piece.bodies, env, table_});
+    if (const FlowFn flow = flow_function(node.op->name)) {
+      results = flow({node, std::move(inputs), piece.bodies, env, table_});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
