@@ -4,17 +4,18 @@ Names are loaded when they are first used, so that a device, and each task VM in
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
 if TYPE_CHECKING:
     from walle.engine_ext.onnx_import import convert
-    from walle.engine_ext.session import BackendInfo, Plan, Session, TensorInfo, backends
+    from walle.engine_ext.session import BackendInfo, Module, Plan, Session, TensorInfo, backends
     from walle.errors import WalleError
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BackendInfo": "walle.engine_ext.session",
+    "Module": "walle.engine_ext.session",
     "Plan": "walle.engine_ext.session",
     "Session": "walle.engine_ext.session",
     "TensorInfo": "walle.engine_ext.session",
@@ -26,6 +27,7 @@ _MODULES = frozenset({"np", "onnx_backend", "vm"})
 
 __all__ = [
     "BackendInfo",
+    "Module",
     "Plan",
     "Session",
     "TensorInfo",
@@ -39,7 +41,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _MODULES:
         return importlib.import_module(f"walle.{name}")
     if name in _HOMES:

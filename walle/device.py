@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 _LATENCIES_KEPT = 10_000
 _FAILURES_TO_REVERT = 10
+_TRY_LATER = (401, 403, 408, 425, 429)  # a proxy's, or a cloud's that is being set up
 _LAST_REPORT_S = 2.0  # how long a device that is closing waits for the cloud
 
 
@@ -268,12 +269,17 @@ class Device:
     async def report(self) -> None:
         """Send outcomes until none is left to tell.
 
+        What the cloud will never take (a 4xx other than "later") is dropped, so that it does not hold up the rest.
+
         Raises:
-            httpx.HTTPError: the cloud does not take them; they are sent again by the next report.
+            httpx.HTTPError: the cloud does not take them now; they are sent again by the next report.
         """
         while (batch := self.agent.outcomes.take_batch()) is not None:
             response = await self._http.post("/v1/outcomes", json=batch.to_json())
-            response.raise_for_status()
+            if response.is_client_error and response.status_code not in _TRY_LATER:
+                _log.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
+            else:
+                response.raise_for_status()
             self.agent.outcomes.confirm(batch.batch_id)
 
     async def _report_for_ever(self) -> None:
@@ -382,6 +388,7 @@ class Device:
         await self.stream.settle()
         await self.store.flush()
         await self.tunnel.drained()
+        await self.store.flush()  # what was acknowledged leaves the outbox
         await self.report()
 
     async def summary(self) -> DeviceSummary:

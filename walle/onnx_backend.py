@@ -11,8 +11,19 @@ import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
+from walle.engine_ext.errors import UnsupportedError
 from walle.engine_ext.onnx_import import convert_bytes
-from walle.engine_ext.session import Session
+from walle.engine_ext.session import Module, Session
+
+
+def ready(data: bytes) -> Session | Module:
+    """Return a session, or a module for a model that only a module runs."""
+    try:
+        return Session(data)
+    except UnsupportedError as error:
+        if "walle.Module" not in str(error):
+            raise
+        return Module(data)
 
 
 class Prepared(BackendRep):
@@ -22,24 +33,28 @@ class Prepared(BackendRep):
         given = {one.name for one in model.graph.initializer}
         self._inputs = [one.name for one in model.graph.input if one.name not in given]
         self._outputs = [one.name for one in model.graph.output]
-        self._session = Session(convert_bytes(model))
+        self._runner = ready(convert_bytes(model))
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the outputs in the model's order; `inputs` are arrays in its order, or by name."""
         del kwargs
         feeds = inputs if isinstance(inputs, dict) else dict(zip(self._inputs, inputs, strict=True))
-        found = self._session.run({name: to_engine(value) for name, value in feeds.items()})
+        found = self._runner.run({name: to_engine(value) for name, value in feeds.items()})
         return tuple(from_engine(found[name]) for name in self._outputs)
 
 
 def to_engine(value: Any) -> Any:
-    """Return a NumPy value as the engine takes it."""
-    return np.asarray(value, order="C")
+    """Return a NumPy value as the engine takes it; lists are sequences, None is an empty optional."""
+    if isinstance(value, list):
+        return [to_engine(item) for item in value]
+    return None if value is None else np.asarray(value, order="C")
 
 
 def from_engine(value: Any) -> Any:
     """Return a value of the engine as NumPy's."""
-    return np.asarray(value)
+    if isinstance(value, list):
+        return [from_engine(item) for item in value]
+    return None if value is None else np.asarray(value)
 
 
 class Backend(OnnxBackend):

@@ -2,8 +2,9 @@
 
 Plain data is None, bool, int (64 bits), float, str, bytes, list, tuple, dict with str keys, and arrays: any object that
 speaks the buffer protocol with a numeric format (`walle.np.ndarray`, `numpy.ndarray`, `array.array`). The encoding is
-MessagePack; an array is extension type 1 and comes back as a shaped, read-only `memoryview` on the received bytes, which
-`walle.np.asarray` and `numpy.asarray` take without a copy. Tuples come back as lists.
+MessagePack. Tuples come back as lists. An array is extension type 1 and comes back as a shaped, read-only `memoryview`
+on the received bytes, which `walle.np.asarray` and `numpy.asarray` take without a copy; one without elements comes back
+flat.
 """
 
 import math

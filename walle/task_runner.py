@@ -1,17 +1,20 @@
 """Runs installed task versions in VMs: what a device does at a trigger, and the cloud in its simulation."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from walle.engine_ext.vm_pool import VMPool
+from walle.engine_ext.vm import VMPool
 from walle.errors import VMError
 from walle.pipeline.stream_engine import TaskOutput, Trigger
 from walle.protocol import Attribute, Manifest
 
+_LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
 _PHASE = "walle.pipeline.context:phase"
 _DEFAULT_DEADLINE_MS = 500
+_LOAD_S = 2.0  # the least time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _ON_CLOUD = ("cloud", "auto")  # what task.toml says of a phase that may run there
 
@@ -19,7 +22,7 @@ type Host = Mapping[str, Callable[..., Any]]
 
 
 class TaskOutputError(VMError):
-    """A task returned something else than its runtime does: the version's own modules shadow walle's."""
+    """A run gave something else than the runtime does: the task has reached into the runtime of its VM."""
 
 
 class PhasePlaceError(VMError):
@@ -40,6 +43,18 @@ def deadline_s(manifest: Manifest) -> float:
     return manifest.limits.get("deadline_ms", _DEFAULT_DEADLINE_MS) / 1000
 
 
+@dataclasses.dataclass(frozen=True)
+class _Version:
+    """A version as the pool takes it: where it lies, and what its errors call it."""
+
+    folder: Path
+    name: str
+
+    @classmethod
+    def of(cls, files: Path, manifest: Manifest) -> "_Version":
+        return cls(files, f"{manifest.name} {manifest.version}")
+
+
 class TaskRunner:
     """A pool of VMs and the way tasks are called in them. Runs of one version share its VM and follow one another."""
 
@@ -52,7 +67,8 @@ class TaskRunner:
         Raises:
             VMError: it does not load; the message has the traceback.
         """
-        await self._pool.call(files, "walle.pipeline.context:load", deadline=max(2.0, deadline_s(manifest)))
+        limit_s = max(_LOAD_S, deadline_s(manifest))
+        await self._pool.call(_Version.of(files, manifest), _LOAD, deadline=limit_s)
 
     async def run(
         self, files: Path, manifest: Manifest, trigger: Trigger, device: Mapping[str, Attribute], host: Host
@@ -64,8 +80,10 @@ class TaskRunner:
         """
         plain = trigger.to_plain()
         events = plain.pop("page_events")
+        version = _Version.of(files, manifest)
+        places = dict(manifest.phases)
         result = await self._pool.call(
-            files, _RUN, plain, events, dict(device), dict(manifest.phases), deadline=deadline_s(manifest), host=host
+            version, _RUN, plain, events, dict(device), places, deadline=deadline_s(manifest), host=host
         )
         try:
             return TaskOutput(result["output"], [(topic, payload) for topic, payload in result["puts"]])
@@ -84,7 +102,8 @@ class TaskRunner:
         """
         if manifest.phases.get(phase) not in _ON_CLOUD:
             raise PhasePlaceError(manifest, phase)
-        return await self._pool.call(files, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest))
+        version = _Version.of(files, manifest)
+        return await self._pool.call(version, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest))
 
     async def close(self) -> None:
         """Stop every VM."""

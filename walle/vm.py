@@ -2,7 +2,6 @@
 
 from walle.engine_ext.bytecode import BytecodeError
 from walle.engine_ext.imports import ForbiddenImport
-from walle.engine_ext.vm import VM, DeadlineExceeded, TaskError, VMClosedError
-from walle.engine_ext.vm_pool import VMPool
+from walle.engine_ext.vm import VM, DeadlineExceeded, TaskError, VMClosedError, VMPool
 
 __all__ = ["VM", "BytecodeError", "DeadlineExceeded", "ForbiddenImport", "TaskError", "VMClosedError", "VMPool"]

@@ -307,3 +307,30 @@ def test_real_logs_play_with_the_mappings_that_are_shipped(
         elif event.event_id == PAGE_EXIT:
             assert open_pages.pop(record.stream) == event.page_id
     assert open_pages == {}
+
+
+def test_contents_get_our_names_and_actions(tmp_path: pathlib.Path) -> None:
+    mapping = tmp_path / "m.toml"
+    mapping.write_text(
+        '[fields]\nevent_id = "kind"\npage_id = "page"\ntime = "at"\n'
+        '[kinds]\nbuy = "click"\n'
+        '[contents]\nkeep = ["note"]\nnames = { item_id = ["sku", "items.id"], absent = "nothing" }\n'
+        'actions = { buy = "purchase" }\n'
+    )
+    line = {"kind": "buy", "page": "p", "at": 5, "note": "n", "sku": "", "items": [{"id": "7"}, {"id": "8"}]}
+    path = write(tmp_path / "log.jsonl", line, {**line, "kind": "look", "at": 6, "sku": "9"})
+    assert [event for _, event in EventLog(path, mapping)] == [
+        Event("click", "p", 5, {"note": "n", "item_id": "7", "action": "purchase"}),
+        Event("look", "p", 6, {"note": "n", "item_id": "9"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"), [("names = { a = 3 }", "contents.names.a"), ("actions = { a = 3 }", "contents.actions.a")]
+)
+def test_wrong_names_and_actions_are_named(tmp_path: pathlib.Path, text: str, where: str) -> None:
+    mapping = tmp_path / "m.toml"
+    mapping.write_text(f'[fields]\nevent_id = "kind"\npage_id = "page"\ntime = "at"\n[contents]\n{text}\n')
+    with pytest.raises(MappingError) as caught:
+        EventMapping.load(mapping)
+    assert caught.value.where == where

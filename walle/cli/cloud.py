@@ -61,19 +61,19 @@ def up(
         raise typer.BadParameter(
             f"with --host {host}, say what devices call this host, such as --name cloud.example", param_hint="--name"
         )
-    from walle.cloud import CloudConfig
-
     folder.mkdir(parents=True, exist_ok=True)
-    config = CloudConfig(
-        folder.resolve(),
-        host,
-        http_port,
-        tunnel_port,
-        tunnel_names=names or (host,),
-        scenarios=tuple(scenario or ()),
-        business_app=business_app,
-    )
-    with _only_one(config.folder):
+    with _only_one(folder):
+        from walle.cloud import CloudConfig
+
+        config = CloudConfig(
+            folder.resolve(),
+            host,
+            http_port,
+            tunnel_port,
+            tunnel_names=names or (host,),
+            scenarios=tuple(scenario or ()),
+            business_app=business_app,
+        )
         try:
             asyncio.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
         except asyncio.CancelledError:  # a signal before it was up

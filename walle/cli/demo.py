@@ -48,4 +48,4 @@ def demo(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(demo)
+    app.command(epilog="Example: walle demo --devices 40 --seed 7")(demo)

@@ -268,6 +268,7 @@ class DeviceProgram:
         while self._state is _State.SETTLING:
             try:
                 await device.settled()
+                await device.store.flush()  # what the cloud has acknowledged leaves the outbox now
             except httpx.HTTPError as error:
                 self._cloud_error = str(error) or type(error).__name__
                 await asyncio.sleep(_SETTLE_RETRY_S)
@@ -330,13 +331,14 @@ class DeviceProgram:
         self._shown = status
 
     def _say_end(self, summary: DeviceSummary) -> None:
-        lines = [_line_of(self._shown)]
+        lines = [_line_of(self._shown)] if self._line is not None else []  # elsewhere it is printed already
         for what, latencies in (("event to feature", summary.to_feature_ms), ("feature to cloud", summary.to_ack_ms)):
             if len(latencies) > 1:
                 cuts = statistics.quantiles(latencies, n=100, method="inclusive")
                 lines.append(f"{what}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
         lines += [f"skipped {report}" for report in (self._source.reports if self._source else [])]
-        emit(None, as_json=False, text=escape("\n".join(lines)))
+        for line in lines:
+            emit(None, as_json=False, text=escape(line))
 
 
 def _line_of(status: Mapping[str, Any]) -> str:

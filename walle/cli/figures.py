@@ -39,4 +39,4 @@ def figures(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(figures)
+    app.command(epilog="Example: walle figures vm_parallel")(figures)

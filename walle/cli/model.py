@@ -1,7 +1,6 @@
 """`walle model` and `walle operators`: what the engine does with a model, and what it can do."""
 
 import ast
-import dataclasses
 import json
 import math
 import re
@@ -94,18 +93,16 @@ def run(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a model once and print its outputs. Without --input, say which inputs it wants."""
+    """Run a model once and print its outputs. An input that is missing is named, with its dtype and shape."""
     files = _parse_inputs(input_ or [])
     import walle
+    from walle import np
 
-    session = walle.Session(str(model))
+    session = walle.Session(model)
     infos = {info.name: info for info in session.inputs}
-    if missing := sorted(infos.keys() ^ files.keys()):
-        wanted = ", ".join(f"{info.name} {info.dtype} {_shape(info.shape)}" for info in infos.values())
-        raise ConfigError(
-            f"{model}: inputs do not fit ({', '.join(missing)}); it takes {wanted}; give each as --input NAME=FILE"
-        )
-    inputs = {name: walle.np.asarray(read_input(path), dtype=infos[name].dtype) for name, path in files.items()}
+    if wrong := sorted(infos.keys() ^ files.keys()):
+        raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--input NAME=FILE')}")
+    inputs = {name: np.asarray(read_input(path), dtype=infos[name].dtype) for name, path in files.items()}
     with working(f"running {model}", as_json=as_json):
         outputs = session.run(inputs)
     if as_json:
@@ -118,8 +115,16 @@ def run(
     emit_rows([_output_row(name, one) for name, one in outputs.items()], as_json=False)
 
 
+def _wanted(session: Any, how: str) -> str:
+    inputs = ", ".join(f"{info.name} ({info.dtype or 'any dtype'}, {_shape(info.shape)})" for info in session.inputs)
+    return f"the model takes {inputs or 'no input'}; give each as {how}"
+
+
 def _shape(shape: Any) -> str:
-    return "×".join(map(str, shape)) or "scalar"
+    """Return a shape as people write it, ? for what is known at run time only."""
+    if shape is None:
+        return "any shape"
+    return "×".join("?" if size is None else str(size) for size in shape) or "scalar"
 
 
 def _output_row(name: str, output: Any) -> dict[str, Any]:
@@ -133,25 +138,51 @@ def _flat(values: Any) -> list[Any]:
     return [leaf for value in values for leaf in _flat(value)] if isinstance(values, list) else [values]
 
 
-def plan(model: Model, as_json: JsonFlag = False) -> None:
-    """Show what the search chose for a model: the backend, and each operator's algorithm with its predicted time."""
+def _parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split("x") if sizes)
+        except ValueError:
+            equals = ""
+        if not equals or not name or min(shapes[name], default=0) < 0:
+            raise typer.BadParameter(f"{text!r} is not NAME=SIZExSIZE...", param_hint="--shape")
+    return shapes
+
+
+def plan(
+    model: Model,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=8x16, once for each input, where the model leaves shapes open; it is run on zeros then."
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what the engine will do for a model: the backend and each step."""
+    shapes = _parse_shapes(shape or [])
     import walle
+    from walle import np
 
-    found = walle.Session(str(model)).plan()
-    report = {
-        "backend": found.backend,
-        "search_ms": found.search_ms,
-        "costs": dict(found.costs),
-        "ops": [_plain_operator(op) for op in found.ops],
-    }
-    emit(report, as_json=as_json, text=escape(str(found)))
+    session = walle.Session(model)
+    infos = {info.name: info for info in session.inputs}
+    if shapes:
+        if wrong := sorted(infos.keys() ^ shapes.keys()):
+            raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--shape NAME=8x16')}")
+        session.run({name: np.zeros(sizes, dtype=infos[name].dtype or "float32") for name, sizes in shapes.items()})
+    found = session.plan()
+    if found is None:
+        raise ConfigError(f"{model}: the shapes are known at run time only; {_wanted(session, '--shape NAME=8x16')}")
+    emit(_plain(found), as_json=as_json, text=escape(str(found)))
 
 
-def _plain_operator(op: Any) -> dict[str, Any]:
-    if dataclasses.is_dataclass(op) and not isinstance(op, type):
-        return dataclasses.asdict(op)
-    names = ("name", "op", "algorithm", "parameters", "predicted_us")
-    return dict(zip(names, op, strict=True))
+def _plain(value: Any) -> Any:
+    """Return a named tuple, and what is in it, as JSON-ready values."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
 
 
 def convert(
@@ -173,9 +204,7 @@ def operators(as_json: JsonFlag = False) -> None:
     """List the engine's operators: atomic, transform, composite, control-flow, and what each decomposes to."""
     from walle.engine_ext.operators import operators as known
 
-    rows = [
-        {"name": one.name, "category": str(one.category), "decomposes_to": list(one.decomposes_to)} for one in known()
-    ]
+    rows = [_plain(one) for one in known()]
     if not as_json:
         rows = [{**row, "decomposes_to": ", ".join(row["decomposes_to"])} for row in rows]
     emit_rows(rows, as_json=as_json)

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import httpx
 import typer
@@ -46,8 +46,8 @@ class CloudUnreachableError(WalleError):
         self.url = url
 
 
-class _Cloud:
-    """The release routes of one cloud."""
+class Cloud:
+    """The release routes of one cloud, within `with`."""
 
     def __init__(self, url: str, token: str) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -56,6 +56,12 @@ class _Cloud:
             self._http = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_S)
         except (httpx.InvalidURL, ValueError) as error:
             raise typer.BadParameter(f"{url!r} is no address ({error})", param_hint="--url") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
 
     def get(self, path: str) -> Any:
         return self._ask("GET", path, None)
@@ -161,26 +167,24 @@ def start(
         "policy": {"app_version": app_version} if app_version else None,
         "gate": {key: value for key, value in gate.items() if value is not None} or None,
     }
-    body = {"scenario": scenario, "task": task, "version": version}
-    cloud = _Cloud(url, token)
-    release_id = cloud.post("", {**body, **{key: value for key, value in optional.items() if value is not None}})["id"]
-    try:
-        release = cloud.post(f"/{release_id}/start")
-    except WalleError as error:
-        raise WalleError(
-            f"release {release_id} was made but not started: {error};"
-            f" take it back with: walle release rollback {release_id}"
-        ) from error
-    if watch:
-        raise typer.Exit(_watch(cloud, release_id, as_json=as_json))
+    body: dict[str, Any] = {"scenario": scenario, "task": task, "version": version}
+    body |= {key: value for key, value in optional.items() if value is not None}
+    with Cloud(url, token) as cloud:
+        release_id = cloud.post("", body)["id"]
+        try:
+            release = cloud.post(f"/{release_id}/start")
+        except WalleError as error:
+            raise WalleError(
+                f"release {release_id} was made but not started: {error};"
+                f" take it back with: walle release rollback {release_id}"
+            ) from error
+        if watch:
+            raise typer.Exit(_watch(cloud, release_id, as_json=as_json))
     if as_json:
         emit_line(release)
-    else:
-        emit(
-            release,
-            as_json=False,
-            text=f"{escape(release_id)} is {release['state']}; next: walle release status {escape(release_id)}",
-        )
+        return
+    name = escape(release_id)
+    emit(release, as_json=False, text=f"{name} is {release['state']}; next: walle release status {name}")
 
 
 def status(
@@ -190,15 +194,15 @@ def status(
     as_json: JsonFlag = False,
 ) -> None:
     """List the releases, newest first, or show one with its history."""
-    cloud = _Cloud(url, token)
-    if not release_id:
-        releases = cloud.get("")
-        emit_rows(releases if as_json else [_row(release) for release in releases], as_json=as_json)
-        return
-    release = cloud.get(f"/{release_id}")
+    with Cloud(url, token) as cloud:
+        found = cloud.get(f"/{release_id}" if release_id else "")
     if as_json:
-        emit(release, as_json=True)
+        emit(found, as_json=True)
         return
+    if not release_id:
+        emit_rows([_row(release) for release in found], as_json=False)
+        return
+    release = found
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
@@ -227,7 +231,8 @@ def rollback(
 
 
 def _act(action: str, release_id: str, body: Mapping[str, Any] | None, url: str, token: str, *, as_json: bool) -> None:
-    release = _Cloud(url, token).post(f"/{release_id}/{action}", body)
+    with Cloud(url, token) as cloud:
+        release = cloud.post(f"/{release_id}/{action}", body)
     emit(release, as_json=as_json, text=f"{escape(release['id'])} is {release['state'].replace('_', ' ')}")
 
 
@@ -268,7 +273,7 @@ def progress_of(release: Mapping[str, Any]) -> float:
     return done / (2 + steps)
 
 
-def _watch(cloud: _Cloud, release_id: str, *, as_json: bool) -> int:
+def _watch(cloud: Cloud, release_id: str, *, as_json: bool) -> int:
     """Follow a release to its end; return the exit status."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=progress_console, disable=as_json or not progress_console.is_terminal) as progress:

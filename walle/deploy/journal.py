@@ -80,7 +80,12 @@ class Journal:
     async def open(self) -> Self:
         with self._named():
             await asyncio.to_thread(self._probe)
-            db = await aiosqlite.connect(self.path, isolation_level=None)
+            connecting = asyncio.ensure_future(self._connect())
+            try:
+                db = await asyncio.shield(connecting)
+            except asyncio.CancelledError:
+                await (await connecting).close()  # a connection under way cannot be called back
+                raise
             try:
                 await db.execute("PRAGMA journal_mode = WAL")
                 await db.execute("PRAGMA synchronous = FULL")  # a transition survives a power cut
@@ -91,6 +96,9 @@ class Journal:
                 raise
         self._db = db
         return self
+
+    async def _connect(self) -> aiosqlite.Connection:
+        return await aiosqlite.connect(self.path, isolation_level=None)
 
     async def close(self) -> None:
         if self._db is not None:

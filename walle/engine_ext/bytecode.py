@@ -1,4 +1,4 @@
-"""Python source to `.pyc` bytes and back to code, with every refusal named (§4.3: the cloud compiles, a device runs bytecode).
+"""Python source to `.pyc` bytes and back to code, every refusal named (§4.3: the cloud compiles, a device runs it).
 
 A `.pyc` is the standard one: magic number, flags, source time and size, marshalled code. Its magic number belongs to
 one minor version of CPython, which is why a bundle may carry a module several times: `main.pyc`, or
@@ -78,7 +78,7 @@ def load_code(data: bytes, file: str) -> CodeType:
     """
     check_magic(data, file)
     try:
-        code = marshal.loads(memoryview(data)[_HEAD_BYTES:])
+        code = marshal.loads(memoryview(data)[_HEAD_BYTES:])  # noqa: S302 -- signed, and checked against its hash
     except (ValueError, EOFError, TypeError) as error:
         raise BytecodeError(file, f"is broken bytecode: {error}") from error
     if not isinstance(code, CodeType):

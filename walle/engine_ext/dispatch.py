@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 
 from walle.engine_ext._core import Stopped
 from walle.engine_ext.imports import ForbiddenImport, TaskModules
@@ -75,7 +76,7 @@ def find(name: str) -> Callable[..., Any]:
     module = importlib.import_module(module_name) if module_name else task().main()
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise AttributeError(f"{module.__name__} has no function {function_name!r}")
+        raise AttributeError(f"{module.__name__} has no function {function_name!r}")  # noqa: TRY004 -- as for any name
     return function  # type: ignore[no-any-return]
 
 
@@ -113,14 +114,25 @@ def _traceback(error: BaseException) -> str:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the error as plain data for the caller's side."""
-    description = {"type": type(error).__name__, "message": _message(error), "traceback": _traceback(error)}
+    description: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": _message(error),
+        "traceback": _traceback(error),
+    }
     if type(error) is ForbiddenImport:
         description["forbidden"] = (error.module, error.file, error.line)
     return description
 
 
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Tell of an error in a finalizer, unless it is how the finalizer was stopped."""
+    if found.exc_type is not Stopped:
+        sys.__unraisablehook__(found)
+
+
 def start(config: Mapping[str, Any]) -> None:
     """Set this VM's task."""
+    sys.unraisablehook = _unraisable
     _tasks.append(Task(config))
 
 

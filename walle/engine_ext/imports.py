@@ -100,9 +100,14 @@ class TaskModules:
         return module
 
     def clear(self) -> None:
-        """Empty the modules' namespaces, so that what they hold goes now."""
-        for module in self._modules.values():
-            module.__dict__.clear()
+        """Empty the modules' namespaces, so that what they hold goes now: data first, while functions can still run."""
+        namespaces = [module.__dict__ for module in self._modules.values()]
+        for namespace in namespaces:
+            for name, value in list(namespace.items()):
+                if not callable(value) and type(value) is not ModuleType and not name.startswith("__"):
+                    del namespace[name], value
+        for namespace in namespaces:
+            namespace.clear()
         self._modules.clear()
 
     def _import(
@@ -123,7 +128,7 @@ class TaskModules:
             raise self._forbidden(name)
         if name in _PARTS:
             return self._part(name)
-        return _import(name, None, None, fromlist or (), 0)
+        return _import(name, None, None, fromlist or (), 0)  # type: ignore[no-any-return]
 
     def _absolute(self, name: str, namespace: Mapping[str, Any], level: int) -> str:
         parts = str(namespace.get("__package__") or "").split(".")

@@ -1,7 +1,7 @@
-"""Running a model: `Session(model).run({name: array}) -> {name: array}` (§4.2)."""
+"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` where it has control flow (§4.2)."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from walle.engine_ext import _core
@@ -25,7 +25,7 @@ class BackendInfo(NamedTuple):
 
 
 class PlannedOp(NamedTuple):
-    """One step of a plan: an atomic operator, or "Raster" with its number of regions."""
+    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node between a module's pieces."""
 
     node: str
     op: str
@@ -57,12 +57,13 @@ class Plan(NamedTuple):
 class Session:
     """A `.walle` model made ready to run.
 
-    Thread-safe: runs of one session follow each other, and give up the GIL while they compute. Sessions on the same file
+    Thread-safe: runs of one session follow each other and give up the GIL while they compute. Sessions on the same file
     share its memory-mapped weights. Plans of the last eight sets of input shapes are kept.
 
     Raises:
         ModelError: the model is broken, or cannot be opened.
-        UnsupportedError: it has an operator that the engine does not have.
+        UnsupportedError: it has an operator that the engine does not have, or one that only a Module runs: control flow,
+            sequences, shapes that depend on data.
         BackendError: this machine does not have the backend, or its name is unknown.
     """
 
@@ -99,6 +100,56 @@ class Session:
         native: dict[str, Any] | None = self._native.plan()
         if native is None:
             return None
+        return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
+
+
+type Value = ndarray | list[ndarray] | None
+
+
+class Module:
+    """A `.walle` model with control flow, sequences or shapes that depend on data, made ready to run (§4.2).
+
+    The graph is split at such nodes. Each piece between them, those of loop bodies and branches too, is planned like a
+    session for the shapes that it meets, and keeps the plans of the last eight sets of them. Any model that a Session
+    runs runs here as well.
+
+    Values are arrays; lists of arrays for sequences; None for an empty optional.
+
+    Thread-safe: runs of one module follow each other, and give up the GIL while they compute. Modules and sessions on the
+    same file share its memory-mapped weights.
+
+    Raises: as Session.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
+        if threads != 1:
+            raise BackendError(f"threads={threads}: a module computes on the calling thread; run several modules instead")
+        self._native = _core.Module(model, backend)
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """The inputs; shape and dtype are None for a sequence or an optional."""
+        return [TensorInfo(*info) for info in self._native.inputs()]
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The outputs; their shapes and dtypes depend on what runs."""
+        return [TensorInfo(*info) for info in self._native.outputs()]
+
+    def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Value]:
+        """Return the outputs by name; they are the caller's, and no later run writes them.
+
+        Raises:
+            ModelError: an input is missing, or not one of the model's, or a value is no tensor where one is needed.
+            ShapeError: shapes do not fit the model, or each other where they come together.
+            DTypeError: an array has another dtype than the model's input.
+            UnsupportedError: a node cannot do what its run-time operands ask for.
+        """
+        return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
+
+    def plan(self) -> Plan:
+        """Return the last plans of all pieces as one, with the nodes that stand between them."""
+        native: dict[str, Any] = self._native.plan()
         return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
 
 

@@ -27,7 +27,7 @@ class InMemory(Protocol):
 
 
 class Installed(Protocol):
-    """A bundle whose files are in a folder."""
+    """A bundle whose files are in a folder; its `name`, where it has one, is what messages call the task."""
 
     @property
     def folder(self) -> Path: ...
@@ -61,15 +61,12 @@ def task_files(task: TaskLike, name: str = "") -> TaskFiles:
     Raises:
         ConfigError: there is no such folder, or the object is neither a folder nor a bundle.
     """
-    if isinstance(task, str | os.PathLike):
-        folder: Path | None = Path(task)
-    else:
-        folder = getattr(task, "folder", None)
-    if folder is not None:
-        folder = Path(folder).resolve()
+    given = task if isinstance(task, str | os.PathLike) else getattr(task, "folder", None)
+    if given is not None:
+        folder = Path(given).resolve()
         if not folder.is_dir():
             raise ConfigError(f"{folder} is no folder; a task is a folder with main.py or main.pyc")
-        return TaskFiles(name or folder.name, folder, {})
+        return TaskFiles(name or str(getattr(task, "name", folder.name)), folder, {})
     files = getattr(task, "files", None)
     if not isinstance(files, Mapping):
         raise ConfigError(f"a {type(task).__name__} is no task; give a folder, or a bundle with `folder` or `files`")

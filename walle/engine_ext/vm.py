@@ -1,30 +1,28 @@
-"""Task VMs: an interpreter with its own GIL and thread per task (§4.3, Fig. 6), called from asyncio."""
+"""Task VMs: an interpreter with its own GIL and thread for each task (§4.3, Fig. 6), and a pool that bounds them."""
 
 import asyncio
 import atexit
-import inspect
-import itertools
+import collections
 import marshal
 import sysconfig
-import weakref
-from collections.abc import Callable, Mapping
+import threading
 from pathlib import Path
 from typing import Any
 
 import walle
 import walle.engine_ext
 from walle.engine_ext import _core
-from walle.engine_ext.imports import ForbiddenImport
+from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, TaskError, VMClosedError
 from walle.engine_ext.sources import TaskLike, read_sources, task_files
-from walle.errors import VMError
+from walle.errors import ConfigError, VMError
 
-type Host = Mapping[str, Callable[..., Any]]
+__all__ = ["VM", "DeadlineExceeded", "Host", "TaskError", "VMClosedError", "VMPool"]
 
 GRACE_S = 0.25  # from the wish to stop a call to giving its VM up
-_EXIT_S = 2.0  # how long the exiting process waits for busy VMs
+_EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
-# Runs in the new interpreter with `config` in its globals. The package's folder is on the path only while its modules are
-# found for the first time, so that what is installed beside walle stays out of reach.
+# Runs in the new interpreter with `config` in its globals. The package's folder is on the path only while the package
+# is found for the first time, so that what is installed beside walle stays out of reach.
 _BOOT = """
 import sys
 sys.path[:] = config["stdlib"] + config["walle"]
@@ -35,123 +33,6 @@ from walle.engine_ext.dispatch import Stopped, describe, dispatch, start
 sys.path[:] = config["stdlib"]
 start(config)
 """
-
-
-class TaskError(VMError):
-    """The task raised, or its result is no plain data. `traceback_text` names the task's files and lines."""
-
-    def __init__(self, task: str, type_name: str, message: str, traceback_text: str) -> None:
-        super().__init__(f"task {task}: {type_name}: {message}")
-        self.task = task
-        self.type_name = type_name
-        self.message = message
-        self.traceback_text = traceback_text
-
-
-class DeadlineExceeded(VMError):  # noqa: N818 -- the public name of the design
-    """The call ran longer than `limit_s` and was stopped; `place` is file:line of the task's code at that moment."""
-
-    def __init__(self, task: str, limit_s: float, place: str) -> None:
-        super().__init__(f"task {task} ran longer than {limit_s:g} s and was stopped at {place or 'its end'}")
-        self.task = task
-        self.limit_s = limit_s
-        self.place = place
-
-
-class VMClosedError(VMError):
-    """The VM takes no calls: it was closed, abandoned after a call that did not stop, or could not start."""
-
-    def __init__(self, task: str, reason: str) -> None:
-        super().__init__(f"task {task}: {reason}")
-        self.task = task
-        self.reason = reason
-
-
-class _Call:
-    """One call as its loop sees it."""
-
-    def __init__(self, vm: "VM", host: Host | None, limit_s: float | None, future: asyncio.Future[Any]) -> None:
-        self.vm = vm
-        self.host = host or {}
-        self.limit_s = limit_s
-        self.future = future
-        self.answering: asyncio.Task[None] | None = None
-
-
-class _Desk:
-    """One event loop's calls to VMs and its mailbox. It watches the mailbox only while calls are open."""
-
-    def __init__(self) -> None:
-        self._mailbox = _core.Mailbox()
-        self._calls: dict[int, _Call] = {}
-
-    @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> "_Desk":
-        desk = _desks.get(loop)
-        if desk is None:
-            desk = _desks[loop] = cls()
-            loop.add_reader(desk._mailbox.fd, desk._drain)
-        return desk
-
-    async def call(
-        self, vm: "VM", function: str, args: tuple[Any, ...], limit_s: float | None, host: Host | None
-    ) -> Any:
-        call_id = next(_call_ids)
-        call = _Call(vm, host, limit_s, asyncio.get_running_loop().create_future())
-        self._calls[call_id] = call
-        try:
-            vm._core.submit(self._mailbox, call_id, function, args, limit_s)
-            return await call.future
-        except asyncio.CancelledError:
-            vm._core.cancel(call_id)
-            raise
-        finally:
-            self._calls.pop(call_id, None)
-            if call.answering is not None:
-                call.answering.cancel()
-
-    def _drain(self) -> None:
-        for call_id, outcome, value, text, alive in self._mailbox.drain():
-            call = self._calls.get(call_id)
-            if call is None or call.future.done():
-                continue
-            if outcome == "ask":
-                call.answering = asyncio.ensure_future(self._answer(call_id, call, *value))
-            elif outcome == "ok":
-                call.future.set_result(value)
-            else:
-                call.future.set_exception(_error(call, outcome, value, text))
-
-    async def _answer(self, call_id: int, call: _Call, name: str, args: tuple[Any, ...]) -> None:
-        try:
-            if name not in call.host:
-                raise LookupError(f"the caller offers {sorted(call.host)}")  # noqa: TRY301 -- answered as any other
-            answer = call.host[name](*args)
-            if inspect.isawaitable(answer):
-                answer = await answer
-            call.vm._core.answer(call_id, answer, False)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, it is the task's to handle
-            call.vm._core.answer(call_id, (type(error).__name__, str(error)[:2000]), True)
-
-
-_desks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk]" = weakref.WeakKeyDictionary()
-_call_ids = itertools.count(1)
-
-
-def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
-    """Return the exception that a notice other than ok stands for."""
-    task = call.vm.name
-    if outcome == "deadline":
-        return DeadlineExceeded(task, call.limit_s or 0.0, text)
-    if outcome == "not_plain":
-        return TaskError(task, "TypeError", text, "")
-    if outcome == "failed":
-        if value is None:
-            return TaskError(task, text.partition(":")[0], text, "")
-        if "forbidden" in value:
-            return ForbiddenImport(*value["forbidden"])
-        return TaskError(task, value["type"], value["message"], value["traceback"])
-    return VMClosedError(task, text or "the VM was closed")
 
 
 def _stdlib_paths() -> list[str]:
@@ -189,12 +70,10 @@ class VM:
         except RuntimeError as error:
             raise VMError(f"task {files.name}: {error}") from error
 
-    async def call(
-        self, function: str, *args: Any, deadline: float | None = None, host: Host | None = None
-    ) -> Any:
+    async def call(self, function: str, *args: Any, deadline: float | None = None, host: Host | None = None) -> Any:
         """Return the result of a function of the task's `main`, or of "walle.module:name".
 
-        Arguments and result are plain data and arrays; arrays cross without a copy and arrive as `Tensor`.
+        Arguments and result are plain data and arrays; arrays cross without a copy and arrive as `walle.np.ndarray`.
         `deadline` is in seconds from when the call begins to run. `host` maps names to functions, plain or async, that
         run in this event loop when the task calls `walle.engine_ext.host.call(name, *args)`. A caller that is
         cancelled stops its call; the VM goes on with the next.
@@ -206,8 +85,8 @@ class VM:
             VMClosedError: the VM takes no calls.
             TypeError: an argument is no plain data.
         """
-        desk = _Desk.of(asyncio.get_running_loop())
-        return await desk.call(self, function, args, deadline, host)
+        desk = Desk.of(asyncio.get_running_loop())
+        return await desk.call(self._core, self.name, function, args, deadline, host)
 
     def close(self) -> None:
         """Stop what runs, refuse what waits, and let the thread end; returns at once."""
@@ -230,6 +109,116 @@ class VM:
     def create_ms(self) -> float:
         """How long the interpreter took to start, in ms; 0 until it has."""
         return self._core.create_ms
+
+
+class _Entry:
+    def __init__(self, vm: VM) -> None:
+        self.vm = vm
+        self.users = 0
+
+
+type _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+
+
+class VMPool:
+    """At most `size` VMs, each for one task; calls of one task share its VM and follow one another.
+
+    May be used from any event loop and thread. A VM that was abandoned is replaced at its task's next call.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ConfigError(f"a pool of {size} VMs runs nothing; give 1 or more")
+        self._size = size
+        self._lock = threading.Lock()
+        self._entries: collections.OrderedDict[str | int, _Entry] = (
+            collections.OrderedDict()
+        )  # least recently used first
+        self._waiters: collections.deque[_Waiter] = collections.deque()
+        self._closed = False
+
+    async def call(
+        self, task: TaskLike, function: str, *args: Any, deadline: float | None = None, host: Host | None = None
+    ) -> Any:
+        """As `VM.call`, in the task's VM; waits for room while every VM is another task's and busy."""
+        key = task_files(task).key
+        entry = await self._acquire(key, task)
+        try:
+            return await entry.vm.call(function, *args, deadline=deadline, host=host)
+        finally:
+            self._release(entry)
+
+    def close(self) -> None:
+        """Close every VM; later calls raise VMClosedError."""
+        with self._lock:
+            self._closed = True
+            for entry in self._entries.values():
+                entry.vm.close()
+            self._entries.clear()
+            while self._waiters:
+                self._wake_one()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def _acquire(self, key: str | int, task: TaskLike) -> _Entry:
+        while True:
+            loop = asyncio.get_running_loop()
+            with self._lock:
+                entry = self._take(key, task)
+                if entry is not None:
+                    return entry
+                waiter: _Waiter = (loop, loop.create_future())
+                self._waiters.append(waiter)
+            try:
+                await waiter[1]
+            except asyncio.CancelledError:
+                with self._lock:
+                    if waiter in self._waiters:
+                        self._waiters.remove(waiter)
+                    else:
+                        self._wake_one()  # the room that this one was woken for is another's
+                raise
+
+    def _take(self, key: str | int, task: TaskLike) -> _Entry | None:
+        """Return the task's entry with one user more, or None where there is no room. Under the lock."""
+        if self._closed:
+            raise VMClosedError(str(key), "the pool is closed")
+        entry = self._entries.get(key)
+        if entry is not None and not entry.vm.alive:
+            del self._entries[key]
+            entry = None
+        if entry is None:
+            if len(self._entries) >= self._size:
+                idle = next((other for other, one in self._entries.items() if one.users == 0), None)
+                if idle is None:
+                    return None
+                self._entries.pop(idle).vm.close()
+            entry = self._entries[key] = _Entry(VM(task))
+        self._entries.move_to_end(key)
+        entry.users += 1
+        return entry
+
+    def _release(self, entry: _Entry) -> None:
+        with self._lock:
+            entry.users -= 1
+            if entry.users == 0:
+                self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Under the lock."""
+        while self._waiters:
+            loop, future = self._waiters.popleft()
+            try:
+                loop.call_soon_threadsafe(_set_done, future)
+            except RuntimeError:
+                continue  # its loop is closed, and with it the one who waited
+            return
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 _BOOT_CODE = marshal.dumps(compile(_BOOT, "<walle boot>", "exec"))

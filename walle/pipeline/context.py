@@ -113,12 +113,11 @@ class Context:
         if name not in _sessions:
             from walle.engine_ext.session import Session
 
-            path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), name)
+            path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
+            if path is None:
+                raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
             folder = dispatch.task().folder
-            model = f"{folder}/resources/{_checked(path)}" if folder else bytes(self.resource(path))
-            if not _has_resource(path):
-                raise TaskContextError(f"the task has no model resources/{name}")
-            _sessions[name] = Session(model)
+            _sessions[name] = Session(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
         return _sessions[name]
 
     def escalate(self, payload: Any) -> Any:
@@ -181,7 +180,7 @@ def run(
     device: Mapping[str, Any],
     phases: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Take a trigger through the task's phases and return {"output", "puts": [(topic, payload)], "log": [(level, text)]}.
+    """Take a trigger through the phases; return {"output", "puts": [(topic, payload)], "log": [(level, text)]}.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is passed over.
     `events` are the page's. A phase whose place in `phases` is "cloud" runs there.

@@ -14,6 +14,8 @@ product_exposure = "exposure"   the publisher's event id = ours; what is not lis
 [contents]
 keep = "all"                    or a list of fields
 json = ["context"]              columns whose text is JSON
+names = { item_id = "sku" }     contents by our names, each from a field or the first of a list that is not empty
+actions = { buy = "purchase" }  the publisher's event id = what the contents' `action` says
 [pages]
 derive = true                   make page_enter and page_exit at each change of page
 gap_s = 1800                    a longer silence ends the page
@@ -77,6 +79,8 @@ class EventMapping:
     kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     keep: Fields | None = None
     json_fields: tuple[str, ...] = ()
+    names: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
+    actions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derive_pages: bool = False
     gap_s: float = math.inf
     sort_window: int = 0
@@ -120,9 +124,8 @@ class EventMapping:
             event = Event.from_dict(line)
             return Mapped(_text(line, self.stream, "stream"), "", _text(line, self.id, "id"), event)
         kind = _text(line, self.event_id, "event_id")
-        kind = self.kinds.get(kind, kind)
         page_id = _text(line, self.page_id, "page_id")
-        event = Event(kind, page_id, self._time_ms(line), self._contents(line))
+        event = Event(self.kinds.get(kind, kind), page_id, self._time_ms(line), self._contents(line, kind))
         stream, session = _text(line, self.stream, "stream"), _text(line, self.session, "session")
         return Mapped(stream, session, _text(line, self.id, "id"), event)
 
@@ -140,11 +143,13 @@ class EventMapping:
         except (ValueError, OverflowError) as error:
             raise EventError("ts_ms", f"{text[:80]!r} is no time in the format {self.time_format!r}") from error
 
-    def _contents(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        if self.keep is None:
-            return {name: value for name, value in line.items() if value not in ("", None)}
-        kept = ((".".join(field), _find(line, field)) for field in self.keep)
-        return {name: value for name, value in kept if value not in ("", None)}
+    def _contents(self, line: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        contents = dict(line) if self.keep is None else {".".join(field): _find(line, field) for field in self.keep}
+        for name, fields in self.names.items():
+            contents[name] = next((found for field in fields if (found := _find(line, field)) not in ("", None)), None)
+        if kind in self.actions:
+            contents["action"] = self.actions[kind]
+        return {name: value for name, value in contents.items() if value not in ("", None)}
 
 
 def _find(line: Mapping[str, Any], field: tuple[str, ...]) -> Any:
@@ -206,6 +211,10 @@ class _MappingReader:
         keep = self._fields("contents", "keep", required=False)
         found["keep"] = None if keep in ((), (("all",),)) else keep
         found["json_fields"] = tuple(".".join(field) for field in self._fields("contents", "json", required=False))
+        found["names"] = self._names()
+        found["actions"] = self._take("contents", "actions", dict, {})
+        for kind, action in found["actions"].items():
+            self._check(isinstance(action, str) and action, f"contents.actions.{kind}", "must be text")
         found["derive_pages"] = self._take("pages", "derive", bool, False)
         found["gap_s"] = self._take("pages", "gap_s", int, 1800)
         self._check(found["gap_s"] > 0, "pages.gap_s", "must be more than 0 seconds")
@@ -227,12 +236,19 @@ class _MappingReader:
         self._check(type(value) is kind, f"{table}.{key}", f"must be {kind.__name__}, is {type(value).__name__}")
         return value  # type: ignore[no-any-return]
 
+    def _names(self) -> dict[str, Fields]:
+        names = self._take("contents", "names", dict, {})
+        return {name: self._parse_fields(f"contents.names.{name}", value) for name, value in names.items()}
+
     def _fields(self, table: str, key: str, *, required: bool) -> Fields:
-        value = self._tables.get(table, {}).pop(key, [])
+        fields = self._parse_fields(f"{table}.{key}", self._tables.get(table, {}).pop(key, []))
+        self._check(fields or not required, f"{table}.{key}", "is missing; name the field of the log that holds it")
+        return fields
+
+    def _parse_fields(self, where: str, value: Any) -> Fields:
         names = [value] if isinstance(value, str) else value
         good = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
-        self._check(good, f"{table}.{key}", "must be the name of a field or a list of names")
-        self._check(names or not required, f"{table}.{key}", "is missing; name the field of the log that holds it")
+        self._check(good, where, "must be the name of a field or a list of names")
         return tuple(tuple(name.split(".")) for name in names)
 
 

@@ -41,14 +41,13 @@ def _plot(record: Record, path: Path) -> None:
     coverage.step(times, reach, where="post", label="may reach", color="#999999", linestyle=":")
     coverage.set_ylabel("devices")
     coverage.set_ylim(0, record.devices * 1.25)
-    coverage.legend(loc="upper left", ncols=3, frameon=False)
+    coverage.legend(loc="center right", frameon=False)
     coverage.set_title(f"Active versions on {record.devices} devices")
-    for height, mark in enumerate(record.marks):
-        coverage.axvline(mark.t_s, color="#cccccc", linewidth=0.8, zorder=0)
-        level = record.devices * (1.20 - 0.045 * (height % 5))
-        coverage.annotate(
-            mark.text, (mark.t_s, level), fontsize=7, color="#555555", xytext=(2, 0), textcoords="offset points"
-        )
+    # Marks are numbered as in the page's list; text beside each line would not fit.
+    for number, mark in enumerate(record.marks, 1):
+        coverage.axvline(mark.t_s, color="#dddddd", linewidth=0.8, zorder=0)
+        level = record.devices * (1.04 + 0.05 * (number % 4))
+        coverage.text(mark.t_s, level, str(number), fontsize=8, color="#555555", ha="center")
     failures.plot(times, _failure_rates(record), color="#d1495b")
     failures.set_ylabel("failed runs")
     failures.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -261,7 +261,7 @@ class _Demo:
         stored = sum(device.stored for device in devices)
         record.claim(
             "v1 went through simulation, beta and gray steps to every device",
-            first["state"] == "full" and self._stages(first) == ["simulating", "beta", "gray", "gray", "gray", "full"],
+            first["state"] == "full" and self._stages(first) == ["simulation", "beta", "25 %", "50 %", "100 %", "full"],
             " → ".join(self._stages(first)),
         )
         record.claim(
@@ -276,7 +276,7 @@ class _Demo:
             second["reason"][:120],
         )
         most = max(sample.active.get("v2", 0) for sample in record.samples)
-        allowed = max(self._reach({**second, "state": "gray", "step": 0}), BETA_DEVICES)
+        allowed = self._reach({**second, "state": "beta" if stage == "beta" else "gray"})
         record.claim(f"v2 never reached more devices than its steps allow ({allowed})", most <= allowed, most)
         record.claim(
             "every device is on v1 again", last.active == {"v1": record.devices}, f"{last.active.get('v1', 0)} devices"
@@ -291,7 +291,15 @@ class _Demo:
 
     @staticmethod
     def _stages(release: dict[str, Any]) -> list[str]:
-        return [entry["state"] for entry in release["history"] if entry["state"] != "created"]
+        """Return the stages that a release went through, from its journalled events."""
+        gates = ["beta", *(f"{step:.0%}".replace("%", " %") for step in STEPS), "full"]
+        stages = []
+        for entry in release["history"]:
+            if entry["event"] == "Start":
+                stages.append("simulation")
+            elif entry["event"] in ("SimulationPassed", "GateAccepted"):
+                stages.append(gates.pop(0))
+        return stages
 
     async def _measure(self, drivers: list[dict[str, Any]], devices: list[DeviceSummary]) -> None:
         figures = self._record.figures

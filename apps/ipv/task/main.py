@@ -7,6 +7,7 @@ the same `execute` over the same steps: the encoding does not tell where it was 
 
 import features
 import steps
+
 import walle.np as np
 
 DEVICE_STEPS = 64  # what a device of class "low" encodes by itself

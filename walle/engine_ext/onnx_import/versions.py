@@ -268,8 +268,9 @@ def _roi_align(_: Renewal, node: Node) -> Iterator[Node]:
     yield replace(node, attributes={"coordinate_transformation_mode": "output_half_pixel", **node.attributes})
 
 
-def _scan(renewal: Renewal, node: Node) -> Iterator[Node]:
-    raise renewal.refuse(node, "version 8 of Scan has a batch dimension; convert the model to opset 9")
+def _scan(_: Renewal, node: Node) -> Iterator[Node]:
+    """Version 8 has sequence_lens and a batch axis in front; the engine knows it by an attribute of its own."""
+    yield replace(node, attributes={**node.attributes, "batched": 1})
 
 
 # operator: (the first version that needs no change, the change).

@@ -61,7 +61,8 @@ bool truth(const Tensor& x) {
 // Elements first, then the shape where it does not show, and the dtype where lists would not give it back.
 std::string text(const Tensor& x) {
   constexpr std::int64_t kMost = 1000;
-  std::string body = x.size() <= kMost ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
+  std::string body =
+      x.size() <= kMost ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
   if (x.size() > kMost || x.size() == 0) body += ", shape=" + to_string(x.shape());
   return "array(" + body + ", dtype=" + std::string(dtype_name(x.dtype())) + ")";
 }
@@ -80,14 +81,18 @@ void bind_arithmetic(Class& cls) {
     if (reflected != nullptr)
       cls.def(reflected, [operation](py::handle a, py::handle b) { return binary(operation, b, a); }, py::is_operator());
     if (inplace == nullptr) return;
-    cls.def(inplace, [operation](py::object a, py::handle b) {
-      const Tensor& to = py::cast<const Tensor&>(a);
-      Tensor result = binary(operation, a, b);
-      if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
-        throw Error(ErrorKind::dtype, "a " + std::string(dtype_name(to.dtype())) + " array cannot hold the result in place; write a = a + b");
-      assign(cast(result, to.dtype()), to);
-      return a;
-    }, py::is_operator());
+    cls.def(
+        inplace,
+        [operation](py::object a, py::handle b) {
+          const Tensor& to = py::cast<const Tensor&>(a);
+          Tensor result = binary(operation, a, b);
+          if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
+            throw Error(ErrorKind::dtype,
+                        "a " + std::string(dtype_name(to.dtype())) + " array cannot hold the result in place; write a = a + b");
+          assign(cast(result, to.dtype()), to);
+          return a;
+        },
+        py::is_operator());
   };
   both("__add__", "__radd__", "__iadd__", "Add");
   both("__sub__", "__rsub__", "__isub__", "Sub");
@@ -116,8 +121,9 @@ template <class Class>
 void bind_reductions(Class& cls) {
   const auto reduction = [&cls](const char* name, const char* op) {
     const std::string operation = op;
-    cls.def(name, [operation](const Tensor& x, py::handle axis, bool keepdims) { return reduce(operation, x, axis, keepdims); },
-            py::arg("axis") = py::none(), py::arg("keepdims") = false);
+    cls.def(
+        name, [operation](const Tensor& x, py::handle axis, bool keepdims) { return reduce(operation, x, axis, keepdims); },
+        py::arg("axis") = py::none(), py::arg("keepdims") = false);
   };
   reduction("sum", "ReduceSum");
   reduction("prod", "ReduceProd");
@@ -126,10 +132,14 @@ void bind_reductions(Class& cls) {
   reduction("mean", "ReduceMean");
   reduction("argmax", "ArgMax");
   reduction("argmin", "ArgMin");
-  cls.def("all", [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMin", cast(x, DType::b8), axis, keepdims); },
-          py::arg("axis") = py::none(), py::arg("keepdims") = false);
-  cls.def("any", [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMax", cast(x, DType::b8), axis, keepdims); },
-          py::arg("axis") = py::none(), py::arg("keepdims") = false);
+  cls.def(
+      "all",
+      [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMin", cast(x, DType::b8), axis, keepdims); },
+      py::arg("axis") = py::none(), py::arg("keepdims") = false);
+  cls.def(
+      "any",
+      [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMax", cast(x, DType::b8), axis, keepdims); },
+      py::arg("axis") = py::none(), py::arg("keepdims") = false);
 }
 
 }  // namespace
@@ -144,50 +154,62 @@ void bind_ndarray(py::module_& module) {
       .def_property_readonly("itemsize", [](const Tensor& x) { return item_size(x.dtype()); })
       .def_property_readonly("nbytes", [](const Tensor& x) { return x.size() * static_cast<std::int64_t>(item_size(x.dtype())); })
       .def_property_readonly("T", [](const Tensor& x) { return transposed(x, py::args()); })
-      .def("__len__", [](const Tensor& x) {
-        if (x.ndim() == 0) throw py::type_error("len() of an array without dimensions");
-        return x.shape()[0];
-      })
+      .def("__len__",
+           [](const Tensor& x) {
+             if (x.ndim() == 0) throw py::type_error("len() of an array without dimensions");
+             return x.shape()[0];
+           })
       .def("__getitem__", indexed)
       .def("__setitem__", set_item)
-      .def("__iter__", [](py::handle self) {
-        if (py::cast<const Tensor&>(self).ndim() == 0) throw py::type_error("iteration over an array without dimensions");
-        return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
-      })
-      .def("__contains__", [](py::handle self, py::handle value) {
-        return truth(reduce("ReduceMax", binary("Equal", self, value), py::none(), false));
-      })
+      .def("__iter__",
+           [](py::handle self) {
+             if (py::cast<const Tensor&>(self).ndim() == 0) throw py::type_error("iteration over an array without dimensions");
+             return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
+           })
+      .def("__contains__",
+           [](py::handle self, py::handle value) {
+             return truth(reduce("ReduceMax", binary("Equal", self, value), py::none(), false));
+           })
       .def("__bool__", truth)
       .def("__float__", [](const Tensor& x) { return py::float_(item(x)); })
       .def("__int__", [](const Tensor& x) { return py::int_(item(x)); })
-      .def("__index__", [](const Tensor& x) {
-        if (x.ndim() != 0 || floating(x.dtype()) == x.dtype() || x.dtype() == DType::b8)
-          throw py::type_error("only whole numbers without dimensions are an index");
-        return py::int_(item(x));
-      })
-      .def("__format__", [](const Tensor& x, const std::string& format) {
-        if (x.ndim() == 0) return py::cast<std::string>(item(x).attr("__format__")(format));
-        return py::cast<std::string>(py::str(text(x)).attr("__format__")(format));
-      })
+      .def("__index__",
+           [](const Tensor& x) {
+             if (x.ndim() != 0 || floating(x.dtype()) == x.dtype() || x.dtype() == DType::b8)
+               throw py::type_error("only whole numbers without dimensions are an index");
+             return py::int_(item(x));
+           })
+      .def("__format__",
+           [](const Tensor& x, const std::string& format) {
+             if (x.ndim() == 0) return py::cast<std::string>(item(x).attr("__format__")(format));
+             return py::cast<std::string>(py::str(text(x)).attr("__format__")(format));
+           })
       .def("__repr__", text)
       .def("item", item, "The only element, as Python's number.")
       .def("tolist", nested_list)
-      .def("tobytes", [](const Tensor& x) {
-        const Tensor dense = contiguous(x);
-        return py::bytes(reinterpret_cast<const char*>(dense.raw()), static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
-      })
+      .def("tobytes",
+           [](const Tensor& x) {
+             const Tensor dense = contiguous(x);
+             return py::bytes(reinterpret_cast<const char*>(dense.raw()),
+                              static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
+           })
       .def("copy", copy)
       .def("__copy__", copy)
-      .def("__deepcopy__", [](const Tensor& x, py::handle) { return copy(x); }, py::arg("memo"))
-      .def("astype", [](const Tensor& x, py::handle dtype) {
-        const DType wanted = dtype_of(dtype);
-        return x.dtype() == wanted ? copy(x) : cast(x, wanted);
-      }, py::arg("dtype"))
+      .def(
+          "__deepcopy__", [](const Tensor& x, py::handle) { return copy(x); }, py::arg("memo"))
+      .def(
+          "astype",
+          [](const Tensor& x, py::handle dtype) {
+            const DType wanted = dtype_of(dtype);
+            return x.dtype() == wanted ? copy(x) : cast(x, wanted);
+          },
+          py::arg("dtype"))
       .def("reshape", [](const Tensor& x, const py::args& shape) { return reshaped(x, dims_of_args(shape)); })
       .def("ravel", [](const Tensor& x) { return reshaped(x, {-1}); })
       .def("flatten", [](const Tensor& x) { return copy(reshaped(x, {-1})); })
       .def("transpose", transposed)
-      .def("fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"))
+      .def(
+          "fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"))
       .def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
   bind_arithmetic(cls);
   bind_reductions(cls);

@@ -40,11 +40,13 @@ Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
   return cast(result, wanted);
 }
 
-// A view that repeats elements instead of copying them; it refuses assignment.
+// A view that repeats elements instead of copying them; it is read-only.
 Tensor broadcast_to(const Tensor& x, py::handle shape) {
   Dims to = dims_of(shape);
   Dims strides = broadcast_strides(x.shape(), x.strides(), to);
-  return view(x, std::move(to), std::move(strides), x.offset());
+  const auto& storage = x.storage();
+  const auto read_only = Storage::borrow(storage->data(), storage->size_bytes(), false, [storage] {});
+  return {read_only, x.dtype(), std::move(to), std::move(strides), x.offset()};
 }
 
 }  // namespace
@@ -52,27 +54,37 @@ Tensor broadcast_to(const Tensor& x, py::handle shape) {
 void bind_operators(py::module_& module) {
   module.def("unary", [](const std::string& op, py::handle x) { return unary(op, as_tensor(x)); }, py::arg("op"), py::arg("x"));
   module.def("binary", &binary, py::arg("op"), py::arg("a"), py::arg("b"));
-  module.def("reduce", [](const std::string& op, py::handle x, py::handle axis, bool keepdims) { return reduce(op, as_tensor(x), axis, keepdims); },
-             py::arg("op"), py::arg("x"), py::arg("axis"), py::arg("keepdims"));
+  module.def(
+      "reduce",
+      [](const std::string& op, py::handle x, py::handle axis, bool keepdims) {
+        return reduce(op, as_tensor(x), axis, keepdims);
+      },
+      py::arg("op"), py::arg("x"), py::arg("axis"), py::arg("keepdims"));
   module.def("where", &where, py::arg("condition"), py::arg("a"), py::arg("b"));
   module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
              "The outputs of any operator of the registry, computed at once.");
-  module.def("asarray", [](py::handle value, py::handle dtype) {
-    return dtype.is_none() ? as_tensor(value) : as_tensor(value, dtype_of(dtype));
-  }, py::arg("value"), py::arg("dtype") = py::none());
+  module.def(
+      "asarray",
+      [](py::handle value, py::handle dtype) { return dtype.is_none() ? as_tensor(value) : as_tensor(value, dtype_of(dtype)); },
+      py::arg("value"), py::arg("dtype") = py::none());
   module.def("full", &full, py::arg("shape"), py::arg("value"), py::arg("dtype"));
   module.def("arange", &arange, py::arg("start"), py::arg("step"), py::arg("count"), py::arg("dtype"));
-  module.def("broadcast_to", [](py::handle x, py::handle shape) { return broadcast_to(as_tensor(x), shape); }, py::arg("x"), py::arg("shape"));
+  module.def(
+      "broadcast_to", [](py::handle x, py::handle shape) { return broadcast_to(as_tensor(x), shape); }, py::arg("x"),
+      py::arg("shape"));
   module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
-  module.def("operators", [] {
-    py::list list;
-    for (const OpDef& op : operators()) {
-      py::list parts;
-      for (const auto part : op.decomposes_to) parts.append(std::string(part));
-      list.append(py::make_tuple(std::string(op.name), std::string(category_name(op.category)), py::tuple(parts)));
-    }
-    return list;
-  }, "(name, category, what it decomposes to) of every operator.");
+  module.def(
+      "operators",
+      [] {
+        py::list list;
+        for (const OpDef& op : operators()) {
+          py::list parts;
+          for (const auto part : op.decomposes_to) parts.append(std::string(part));
+          list.append(py::make_tuple(std::string(op.name), std::string(category_name(op.category)), py::tuple(parts)));
+        }
+        return list;
+      },
+      "(name, category, what it decomposes to) of every operator.");
 }
 
 }  // namespace walle

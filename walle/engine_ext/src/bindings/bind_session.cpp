@@ -4,6 +4,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "exec/eager.h"
+#include "exec/module.h"
 #include "exec/session.h"
 #include "graph/load.h"
 
@@ -13,56 +14,97 @@ namespace walle {
 
 namespace {
 
-// A session with its input and output names, so that a call makes no string.
-class BoundSession {
+py::tuple open_shape(const Dims& shape) {
+  py::tuple result(shape.size());
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    result[i] = shape[i] < 0 ? py::object(py::none()) : py::object(py::int_(shape[i]));
+  return result;
+}
+
+// The names of a model's inputs and outputs, so that a call makes no string.
+class Names {
  public:
-  BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend) : session_(std::move(graph), kernels(backend)) {
-    for (const int input : session_.graph().inputs) input_names_.emplace_back(session_.graph().values[static_cast<std::size_t>(input)].name);
-    for (const Output& output : session_.graph().outputs) output_names_.emplace_back(output.name);
+  explicit Names(const Graph& graph) : graph_(graph) {
+    for (const int input : graph.inputs) inputs_.emplace_back(graph.values[static_cast<std::size_t>(input)].name);
+    for (const Output& output : graph.outputs) outputs_.emplace_back(output.name);
   }
 
-  py::dict run(const py::dict& given) {
-    if (given.size() != input_names_.size()) refuse_names(given);
-    std::vector<Tensor> inputs, outputs;
-    inputs.reserve(input_names_.size());
-    for (std::size_t i = 0; i < input_names_.size(); ++i) {
-      PyObject* value = PyDict_GetItemWithError(given.ptr(), input_names_[i].ptr());
+  const std::vector<py::str>& outputs() const noexcept { return outputs_; }
+
+  // Calls take(model's input, given value) for each input, in the model's order.
+  template <class F>
+  void each_input(const py::dict& given, F&& take) const {
+    if (given.size() != inputs_.size()) refuse(given);
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      PyObject* value = PyDict_GetItemWithError(given.ptr(), inputs_[i].ptr());
       if (value == nullptr) {
         if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-        refuse_names(given);
+        refuse(given);
       }
-      const DType dtype = session_.graph().values[static_cast<std::size_t>(session_.graph().inputs[i])].dtype;
-      // Numbers and lists have no dtype of their own; an array's must be the model's.
-      const bool typeless = is_number(value) || PyList_Check(value) || PyTuple_Check(value);
-      inputs.push_back(contiguous(typeless ? as_tensor(value, dtype) : as_tensor(value)));
+      take(graph_.values[static_cast<std::size_t>(graph_.inputs[i])], py::handle(value));
     }
+  }
+
+  // (name, shape with None for what is open, dtype); None for what is not known at all
+  py::list inputs() const {
+    py::list list;
+    for (const int input : graph_.inputs) {
+      const Value& value = graph_.values[static_cast<std::size_t>(input)];
+      const bool object = value.kind == ValueKind::object;
+      list.append(py::make_tuple(value.name, object || value.any_rank ? py::object(py::none()) : open_shape(value.shape),
+                                 object || value.any_dtype ? py::object(py::none()) : py::str(std::string(dtype_name(value.dtype)))));
+    }
+    return list;
+  }
+
+ private:
+  [[noreturn]] void refuse(const py::dict& given) const {
+    std::string wanted, got;
+    for (const auto& name : inputs_) wanted += (wanted.empty() ? "" : ", ") + std::string(name);
+    for (const auto& [name, value] : given) got += (got.empty() ? "" : ", ") + py::cast<std::string>(py::str(name));
+    throw Error(ErrorKind::model, "the model takes inputs {" + wanted + "}, got {" + got + "}");
+  }
+
+  const Graph& graph_;
+  std::vector<py::str> inputs_, outputs_;
+};
+
+// Numbers and lists have no dtype of their own; an array's must be the model's.
+Tensor input_tensor(const Value& input, py::handle value) {
+  const bool typeless = is_number(value) || PyList_Check(value.ptr()) || PyTuple_Check(value.ptr());
+  return contiguous(typeless && !input.any_dtype ? as_tensor(value, input.dtype) : as_tensor(value));
+}
+
+void add_ops(py::list& ops, const Plan& plan) {
+  for (const PlannedOp& op : plan.ops) ops.append(py::make_tuple(op.node, std::string(op.op), op.step ? 0 : static_cast<int>(op.regions.size())));
+}
+
+class BoundSession {
+ public:
+  BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend) : session_(std::move(graph), kernels(backend)), names_(session_.graph()) {}
+
+  py::dict run(const py::dict& given) {
+    std::vector<Tensor> inputs, outputs;
+    names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
     {
       const py::gil_scoped_release released;
       outputs = session_.run(inputs);
     }
     py::dict results;
-    for (std::size_t i = 0; i < outputs.size(); ++i) results[output_names_[i]] = std::move(outputs[i]);
+    for (std::size_t i = 0; i < outputs.size(); ++i) results[names_.outputs()[i]] = std::move(outputs[i]);
     return results;
   }
 
-  // (name, shape with None for what is open, dtype)
-  py::list inputs() const {
-    py::list list;
-    for (const int input : session_.graph().inputs) {
-      const Value& value = session_.graph().values[static_cast<std::size_t>(input)];
-      list.append(py::make_tuple(value.name, open_shape(value.shape), std::string(dtype_name(value.dtype))));
-    }
-    return list;
-  }
+  py::list inputs() const { return names_.inputs(); }
   // As far as they are known: from the last plan.
   py::list outputs() const {
     const auto plan = session_.plan();
     py::list list;
-    for (std::size_t i = 0; i < output_names_.size(); ++i) {
+    for (std::size_t i = 0; i < names_.outputs().size(); ++i) {
       if (plan)
-        list.append(py::make_tuple(output_names_[i], open_shape(plan->outputs[i].shape), std::string(dtype_name(plan->outputs[i].dtype))));
+        list.append(py::make_tuple(names_.outputs()[i], open_shape(plan->outputs[i].shape), std::string(dtype_name(plan->outputs[i].dtype))));
       else
-        list.append(py::make_tuple(output_names_[i], py::none(), py::none()));
+        list.append(py::make_tuple(names_.outputs()[i], py::none(), py::none()));
     }
     return list;
   }
@@ -71,8 +113,7 @@ class BoundSession {
     const auto plan = session_.plan();
     if (!plan) return py::none();
     py::list ops;
-    for (const PlannedOp& op : plan->ops)
-      ops.append(py::make_tuple(op.node, std::string(op.op), op.step ? 0 : static_cast<int>(op.regions.size())));
+    add_ops(ops, *plan);
     py::dict result;
     result["backend"] = std::string(session_.table().name);
     result["ops"] = ops;
@@ -84,22 +125,85 @@ class BoundSession {
   }
 
  private:
-  static py::tuple open_shape(const Dims& shape) {
-    py::tuple result(shape.size());
-    for (std::size_t i = 0; i < shape.size(); ++i)
-      result[i] = shape[i] < 0 ? py::object(py::none()) : py::object(py::int_(shape[i]));
+  Session session_;
+  Names names_;
+};
+
+// Arrays are tensors, a list of arrays for an input that is no tensor a sequence, None an empty optional.
+Var to_var(const Value& input, py::handle value) {
+  if (input.kind != ValueKind::object) return input_tensor(input, value);
+  if (value.is_none()) return Nothing{};
+  if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) return contiguous(as_tensor(value));
+  auto sequence = std::make_shared<Sequence>();
+  for (const py::handle item : value) sequence->items.push_back(contiguous(as_tensor(item)));
+  if (!sequence->items.empty()) sequence->dtype = sequence->items[0].dtype();
+  for (const Tensor& item : sequence->items)
+    if (item.dtype() != sequence->dtype) throw Error(ErrorKind::dtype, "the arrays of sequence '" + input.name + "' have several dtypes");
+  return sequence;
+}
+
+py::object from_var(Var value, const std::string& name) {
+  if (auto* tensor = std::get_if<Tensor>(&value)) return py::cast(std::move(*tensor));
+  if (const auto* sequence = std::get_if<std::shared_ptr<const Sequence>>(&value)) {
+    py::list items;
+    for (const Tensor& item : (*sequence)->items) items.append(py::cast(item));
+    return items;
+  }
+  if (std::holds_alternative<Nothing>(value)) return py::none();
+  throw Error(ErrorKind::model, "output '" + name + "' has no value");
+}
+
+class BoundModule {
+ public:
+  BoundModule(std::shared_ptr<const Graph> graph, const std::string& backend) : module_(std::move(graph), kernels(backend)), names_(module_.graph()) {}
+
+  py::dict run(const py::dict& given) {
+    std::vector<Var> inputs, outputs;
+    names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(to_var(input, value)); });
+    {
+      const py::gil_scoped_release released;
+      outputs = module_.run(inputs);
+    }
+    py::dict results;
+    for (std::size_t i = 0; i < outputs.size(); ++i) results[names_.outputs()[i]] = from_var(std::move(outputs[i]), module_.graph().outputs[i].name);
+    return results;
+  }
+
+  py::list inputs() const { return names_.inputs(); }
+  py::list outputs() const {
+    py::list list;
+    for (const auto& name : names_.outputs()) list.append(py::make_tuple(name, py::none(), py::none()));
+    return list;
+  }
+
+  // The last plans of all pieces as one, with the nodes between them.
+  py::dict plan() const {
+    py::list ops;
+    int made = 0, left = 0;
+    std::size_t arena = 0;
+    double ms = 0;
+    module_.visit([&](const std::shared_ptr<Plan>& plan, const Node* node) {
+      if (node != nullptr) ops.append(py::make_tuple(node->name, std::string(node->op->name), 0));
+      if (plan == nullptr) return;
+      add_ops(ops, *plan);
+      made += plan->rasters_made;
+      left += plan->rasters_left;
+      arena += plan->arena->size_bytes();
+      ms += plan->plan_ms;
+    });
+    py::dict result;
+    result["backend"] = std::string(module_.table().name);
+    result["ops"] = ops;
+    result["rasters_made"] = made;
+    result["rasters_left"] = left;
+    result["arena_bytes"] = arena;
+    result["plan_ms"] = ms;
     return result;
   }
 
-  [[noreturn]] void refuse_names(const py::dict& given) const {
-    std::string wanted, got;
-    for (const auto& name : input_names_) wanted += (wanted.empty() ? "" : ", ") + std::string(name);
-    for (const auto& [name, value] : given) got += (got.empty() ? "" : ", ") + py::cast<std::string>(py::str(name));
-    throw Error(ErrorKind::model, "the model takes inputs {" + wanted + "}, got {" + got + "}");
-  }
-
-  Session session_;
-  std::vector<py::str> input_names_, output_names_;
+ private:
+  Module module_;
+  Names names_;
 };
 
 std::shared_ptr<const Graph> load(py::handle model) {
@@ -121,12 +225,20 @@ std::shared_ptr<const Graph> load(py::handle model) {
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
-      .def(py::init([](py::object model, const std::string& backend) { return std::make_unique<BoundSession>(load(model), backend); }),
+      .def(py::init(
+               [](py::object model, const std::string& backend) { return std::make_unique<BoundSession>(load(model), backend); }),
            py::arg("model"), py::arg("backend"))
       .def("run", &BoundSession::run, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)
       .def("outputs", &BoundSession::outputs)
       .def("plan", &BoundSession::plan);
+  py::class_<BoundModule>(module, "Module")
+      .def(py::init([](py::object model, const std::string& backend) { return std::make_unique<BoundModule>(load(model), backend); }),
+           py::arg("model"), py::arg("backend"))
+      .def("run", &BoundModule::run, py::arg("inputs"))
+      .def("inputs", &BoundModule::inputs)
+      .def("outputs", &BoundModule::outputs)
+      .def("plan", &BoundModule::plan);
   module.def("backends", [] {
     py::list list;
     for (const Backend& backend : backends()) list.append(py::make_tuple(std::string(backend.name), backend.available));

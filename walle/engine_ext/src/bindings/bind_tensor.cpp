@@ -24,10 +24,17 @@ DType dtype_of_format(const char* format, std::size_t size) {
       case 'd': return DType::f64;
       case 'e': return DType::f16;
       case '?': return DType::b8;
-      case 'b': case 'h': case 'i': case 'l': case 'q':
-        return size == 1 ? DType::i8 : size == 2 ? DType::i16 : size == 4 ? DType::i32 : DType::i64;
-      case 'c': case 'B': case 'H': case 'I': case 'L': case 'Q':
-        return size == 1 ? DType::u8 : size == 2 ? DType::u16 : size == 4 ? DType::u32 : DType::u64;
+      case 'b':
+      case 'h':
+      case 'i':
+      case 'l':
+      case 'q': return size == 1 ? DType::i8 : size == 2 ? DType::i16 : size == 4 ? DType::i32 : DType::i64;
+      case 'c':
+      case 'B':
+      case 'H':
+      case 'I':
+      case 'L':
+      case 'Q': return size == 1 ? DType::u8 : size == 2 ? DType::u16 : size == 4 ? DType::u32 : DType::u64;
       default: break;
     }
   }
@@ -45,8 +52,10 @@ Tensor tensor_on(Py_buffer& view) {
     if (view.strides[axis] % view.itemsize != 0)
       throw Error(ErrorKind::dtype, "strides that are no multiple of the item size cannot be shared; copy the array first");
     strides[static_cast<std::size_t>(axis)] = view.strides[axis] / view.itemsize;
-    if (view.shape[axis] == 0) empty = true;
-    else (view.strides[axis] < 0 ? low : high) += (view.shape[axis] - 1) * view.strides[axis];
+    if (view.shape[axis] == 0)
+      empty = true;
+    else
+      (view.strides[axis] < 0 ? low : high) += (view.shape[axis] - 1) * view.strides[axis];
   }
   if (empty) low = high = 0;
   auto storage = vm::lend(view, static_cast<std::byte*>(view.buf) + low, static_cast<std::size_t>(high - low));

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "vm/birth.h"
 #include "vm/interpreter.h"
 #include "vm/lending.h"
 #include "vm/mailbox.h"
@@ -43,9 +44,7 @@ bool take_array(PyObject* object, Tensor& tensor) {
     tensor = handle.cast<Tensor&>();
   } else if (PyObject_CheckBuffer(object)) {
     try {
-      // A face over a Tensor, such as walle.np.ndarray, shows it here, so that engine memory is known as such.
-      const py::object inner = py::getattr(handle, "__walle_tensor__", py::none());
-      tensor = py::isinstance<Tensor>(inner) ? inner.cast<Tensor&>() : tensor_from_buffer(handle);
+      tensor = tensor_from_buffer(handle);
     } catch (py::error_already_set& error) {
       error.restore();
       return false;
@@ -105,8 +104,10 @@ const char* outcome_name(vm::Outcome outcome) {
 // What Python holds: dropping it closes the VM.
 class VMHandle {
  public:
-  VMHandle(const std::string& name, const py::bytes& boot, py::handle config, std::unordered_set<std::string> task_files, double grace) {
-    if (PyInterpreterState_Get() != PyInterpreterState_Main()) throw std::runtime_error("a VM can only be made by the main interpreter");
+  VMHandle(const std::string& name, const py::bytes& boot, py::handle config, std::unordered_set<std::string> task_files,
+           double grace) {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main())
+      throw std::runtime_error("a VM can only be made by the main interpreter");
     vm::Settings settings{name, boot, read_value(config, "config"), std::move(task_files),
                           std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace))};
     vm_ = vm::Interpreter::start(std::move(settings), kPort);
@@ -135,8 +136,9 @@ py::list drain(vm::Mailbox& mailbox) {
       outcome = vm::Outcome::not_plain;
       text = std::string("the result could not be received: ") + error.what();
     }
-    notices.append(py::make_tuple(notice.call_id, outcome_name(outcome), std::move(value), py::reinterpret_steal<py::str>(
-        PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace")), notice.alive));
+    notices.append(py::make_tuple(
+        notice.call_id, outcome_name(outcome), std::move(value),
+        py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"))));
   }
   return notices;
 }
@@ -157,10 +159,11 @@ PyObject* make_stopped() {
     if (vm::Interpreter* here = vm::Interpreter::here()) here->raise_again();
     return 0;
   };
-  PyType_Slot slots[] = {{Py_tp_init, reinterpret_cast<void*>(+init)},
-                         {Py_tp_doc, const_cast<char*>("Raised in a call from outside: its time is up, its caller is gone, or the VM "
-                                                       "was closed.")},
-                         {0, nullptr}};
+  PyType_Slot slots[] = {
+      {Py_tp_init, reinterpret_cast<void*>(+init)},
+      {Py_tp_doc, const_cast<char*>("Raised in a call from outside: its time is up, its caller is gone, or the VM "
+                                    "was closed.")},
+      {0, nullptr}};
   PyType_Spec spec{"walle.engine_ext._core.Stopped", 0, 0, Py_TPFLAGS_DEFAULT, slots};
   PyObject* type = PyType_FromSpecWithBases(&spec, PyExc_BaseException);
   if (type == nullptr) throw py::error_already_set();
@@ -173,11 +176,11 @@ void bind_vm(py::module_& module) {
   py::class_<vm::Mailbox, std::shared_ptr<vm::Mailbox>>(module, "Mailbox")
       .def(py::init<>())
       .def_property_readonly("fd", &vm::Mailbox::fd)
-      .def("drain", &drain, "Notices so far: (call id, outcome, value, text, whether the VM is alive).");
+      .def("drain", &drain, "Notices so far: (call id, outcome, value, text).");
 
   py::class_<VMHandle>(module, "VM")
-      .def(py::init<const std::string&, const py::bytes&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"), py::arg("boot"),
-           py::arg("config"), py::arg("task_files"), py::arg("grace"))
+      .def(py::init<const std::string&, const py::bytes&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"),
+           py::arg("boot"), py::arg("config"), py::arg("task_files"), py::arg("grace"))
       .def("submit",
            [](const VMHandle& self, std::shared_ptr<vm::Mailbox> mailbox, std::uint64_t call_id, const std::string& function,
               const py::tuple& arguments, std::optional<double> deadline) {
@@ -186,11 +189,11 @@ void bind_vm(py::module_& module) {
              self.vm().submit(std::move(mailbox), call_id, function, read_value(arguments, "args"), limit);
            })
       .def("cancel", [](const VMHandle& self, std::uint64_t call_id) { self.vm().cancel(call_id); })
-      .def("answer", [](const VMHandle& self, std::uint64_t call_id, py::handle value, bool is_error) {
-             self.vm().answer(call_id, read_value(value, "answer"), is_error);
-           })
+      .def("answer", [](const VMHandle& self, std::uint64_t call_id, py::handle value,
+                        bool is_error) { self.vm().answer(call_id, read_value(value, "answer"), is_error); })
       .def("close", [](const VMHandle& self) { self.vm().close(); })
-      .def("join", [](const VMHandle& self, double timeout) {
+      .def("join",
+           [](const VMHandle& self, double timeout) {
              const py::gil_scoped_release release;
              return self.vm().join(nanoseconds(timeout));
            })

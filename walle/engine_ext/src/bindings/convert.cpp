@@ -188,7 +188,8 @@ py::object element(const Tensor& tensor, const std::byte* address) {
     std::memcpy(&value, address, sizeof(T));
     result = py::cast(value);
   });
-  if (!known) throw Error(ErrorKind::dtype, std::string(dtype_name(tensor.dtype())) + " has no number of Python's; convert it first");
+  if (!known)
+    throw Error(ErrorKind::dtype, std::string(dtype_name(tensor.dtype())) + " has no number of Python's; convert it first");
   return result;
 }
 
@@ -197,7 +198,8 @@ py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t
   if (axis == tensor.shape().size()) return element(tensor, address);
   py::list list(static_cast<std::size_t>(tensor.shape()[axis]));
   const std::int64_t step = tensor.strides()[axis] * static_cast<std::int64_t>(item_size(tensor.dtype()));
-  for (std::size_t i = 0; i < list.size(); ++i) list[i] = nested_at(tensor, address + static_cast<std::int64_t>(i) * step, axis + 1);
+  for (std::size_t i = 0; i < list.size(); ++i)
+    list[i] = nested_at(tensor, address + static_cast<std::int64_t>(i) * step, axis + 1);
   return list;
 }
 }  // namespace
@@ -215,7 +217,9 @@ DType promote(DType a, DType b) {
   return kTypes[table[left][right]];
 }
 
-DType floating(DType dtype) noexcept { return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::f64 ? DType::f64 : DType::f32; }
+DType floating(DType dtype) noexcept {
+  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::f64 ? DType::f64 : DType::f32;
+}
 
 Dims dims_of(py::handle numbers) {
   if (PyIndex_Check(numbers.ptr())) return {py::cast<std::int64_t>(numbers)};
@@ -267,8 +271,7 @@ DType computed_in(const OpDef& op, DType dtype) {
   if (takes(op, dtype)) return dtype;
   if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
   if (takes(op, floating(dtype)) && compute_index(dtype) >= 0) return floating(dtype);
-  if (takes(op, DType::b8) && !takes(op, DType::f32)) return DType::b8;  // logic
-  return dtype;                                                        // refused with its name by inference
+  return dtype;  // inference refuses it by name
 }
 
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
@@ -295,7 +298,8 @@ Mixed mixed(py::handle a, py::handle b) {
   else if (result.a.storage())
     result.dtype = with_number(result.a.dtype(), natural_dtype(b));
   else
-    result.dtype = result.b.storage() ? with_number(result.b.dtype(), natural_dtype(a)) : natural_mix(natural_dtype(a), natural_dtype(b));
+    result.dtype =
+        result.b.storage() ? with_number(result.b.dtype(), natural_dtype(a)) : natural_mix(natural_dtype(a), natural_dtype(b));
   return result;
 }
 
@@ -303,7 +307,8 @@ Mixed mixed(py::handle a, py::handle b) {
 
 Tensor where(py::handle condition, py::handle a, py::handle b) {
   const Mixed operands = mixed(a, b);
-  const Tensor inputs[] = {as_tensor(condition, DType::b8), operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
+  const Tensor inputs[] = {as_tensor(condition, DType::b8),
+                           operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
                            operands.b.storage() ? cast(operands.b, operands.dtype) : scalar(b, operands.dtype)};
   return run(operator_named("Where"), inputs);
 }
@@ -342,7 +347,9 @@ Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool ke
     if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
   }
   const Tensor inputs[] = {input};
-  return run(op, inputs, attributes);
+  Tensor result = run(op, inputs, attributes);
+  if (op.family == Family::arg && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
+  return result;
 }
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
@@ -353,7 +360,8 @@ Tensor reshaped(const Tensor& x, Dims shape) {
   std::size_t open = shape.size();
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] != -1) continue;
-    if (open != shape.size()) throw Error(ErrorKind::shape, "a reshape may leave one dimension open, not two");
+    if (open != shape.size())
+      throw Error(ErrorKind::shape, "a reshape to " + to_string(shape) + " leaves more than one dimension open");
     open = i;
   }
   if (open != shape.size()) {

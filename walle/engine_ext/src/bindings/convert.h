@@ -37,7 +37,8 @@ Tensor binary(const std::string& op, pybind11::handle a, pybind11::handle b);
 Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b);
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 
-// x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds one array of indices or a mask.
+// x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds one array of indices or a
+// mask.
 Tensor get_item(const Tensor& x, pybind11::handle key);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 

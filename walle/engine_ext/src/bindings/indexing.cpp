@@ -81,7 +81,8 @@ Basic apply(const Tensor& x, py::handle key) {
       const py::ssize_t index = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
       if (index == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
       if (index < -dim || index >= dim)
-        throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) + " of size " + std::to_string(dim));
+        throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) +
+                              " of size " + std::to_string(dim));
       offset += (index < 0 ? index + dim : index) * x.strides()[axis];
       ++axis;
     } else if (is_array_key(item)) {
@@ -90,22 +91,26 @@ Basic apply(const Tensor& x, py::handle key) {
       if (chosen.size() == 0) chosen = cast(chosen, DType::i64);
       if (chosen.dtype() == DType::b8) {
         if (chosen.shape() != Dims{x.shape()[axis]})
-          throw py::index_error("a mask of shape " + to_string(chosen.shape()) + " on an axis of size " + std::to_string(x.shape()[axis]));
+          throw py::index_error("a mask of shape " + to_string(chosen.shape()) + " on an axis of size " +
+                                std::to_string(x.shape()[axis]));
         chosen = positions(chosen);
       } else if (chosen.dtype() != DType::i64 && chosen.dtype() != DType::i32) {
-        if (chosen.dtype() != DType::u8) throw py::index_error("indices are whole numbers, not " + std::string(dtype_name(chosen.dtype())));
+        if (chosen.dtype() != DType::u8)
+          throw py::index_error("indices are whole numbers, not " + std::string(dtype_name(chosen.dtype())));
         chosen = cast(chosen, DType::i64);
       }
       const std::int64_t dim = x.shape()[axis];
       const Tensor wide = contiguous(cast(chosen, DType::i64));
       for (std::int64_t i = 0; i < wide.size(); ++i)
         if (const std::int64_t index = wide.data<std::int64_t>()[i]; index < -dim || index >= dim)
-          throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) + " of size " + std::to_string(dim));
+          throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) +
+                                " of size " + std::to_string(dim));
       result.chosen = wide;
       result.axis = static_cast<std::int64_t>(shape.size());
       keep(1);
     } else {
-      throw py::index_error("an index is made of ints, slices, None, an ellipsis and one array, not " + std::string(Py_TYPE(item.ptr())->tp_name));
+      throw py::index_error("an index is made of ints, slices, None, an ellipsis and one array, not " +
+                            std::string(Py_TYPE(item.ptr())->tp_name));
     }
   }
   keep(rank - axis);

@@ -7,7 +7,19 @@
 namespace walle {
 
 enum class DType : std::uint8_t {
-  f32 = 0, f64 = 1, f16 = 2, bf16 = 3, i8 = 4, i16 = 5, i32 = 6, i64 = 7, u8 = 8, u16 = 9, u32 = 10, u64 = 11, b8 = 12,
+  f32 = 0,
+  f64 = 1,
+  f16 = 2,
+  bf16 = 3,
+  i8 = 4,
+  i16 = 5,
+  i32 = 6,
+  i64 = 7,
+  u8 = 8,
+  u16 = 9,
+  u32 = 10,
+  u64 = 11,
+  b8 = 12,
 };
 inline constexpr int kDTypeCount = 13;
 

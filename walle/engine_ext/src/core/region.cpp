@@ -11,7 +11,8 @@ struct Axis {
   std::int64_t size, src, dst;
 };
 
-void check_bounds(const char* side, std::span<const Axis> axes, std::int64_t Axis::*stride, std::int64_t offset, std::int64_t extent) {
+void check_bounds(const char* side, std::span<const Axis> axes, std::int64_t Axis::* stride, std::int64_t offset,
+                  std::int64_t extent) {
   std::int64_t low = offset, high = offset;
   for (const Axis& axis : axes) {
     std::int64_t span;
@@ -26,12 +27,13 @@ void check_bounds(const char* side, std::span<const Axis> axes, std::int64_t Axi
 
 }  // namespace
 
-Region Region::make(int source, std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride, std::int64_t src_offset,
-                    std::span<const std::int64_t> dst_stride, std::int64_t dst_offset, std::int64_t src_extent,
-                    std::int64_t dst_extent) {
+Region Region::make(int source, std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride,
+                    std::int64_t src_offset, std::span<const std::int64_t> dst_stride, std::int64_t dst_offset,
+                    std::int64_t src_extent, std::int64_t dst_extent) {
   constexpr std::size_t kLimit = 64;
   if (size.size() != src_stride.size() || size.size() != dst_stride.size() || size.size() > kLimit)
-    throw Error(ErrorKind::shape, "a region's size and strides must have one entry per axis and at most " + std::to_string(kLimit));
+    throw Error(ErrorKind::shape,
+                "a region's size and strides must have one entry per axis and at most " + std::to_string(kLimit));
   Region region;
   region.source = source;
   std::array<Axis, kLimit> axes;

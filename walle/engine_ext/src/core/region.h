@@ -35,9 +35,9 @@ struct Region {
   //
   // Throws Error (shape) where an element lies outside [0, src_extent) or [0, dst_extent), strides leave 63 bits, or more than
   // kMaxAxes axes remain.
-  static Region make(int source, std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride, std::int64_t src_offset,
-                     std::span<const std::int64_t> dst_stride, std::int64_t dst_offset, std::int64_t src_extent,
-                     std::int64_t dst_extent);
+  static Region make(int source, std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride,
+                     std::int64_t src_offset, std::span<const std::int64_t> dst_stride, std::int64_t dst_offset,
+                     std::int64_t src_extent, std::int64_t dst_extent);
 
   std::int64_t count() const noexcept;
   // The first and the last address of the view; {0, -1} for a region without elements.

@@ -69,7 +69,8 @@ class EagerEmitter final : public Emitter {
     std::vector<Tensor> values;
     for (const Ref input : inputs) values.push_back(at(input));
     std::vector<Ref> refs;
-    for (Tensor& tensor : evaluate(*find_operator(op), values, attributes, outputs, table_)) refs.push_back(constant(std::move(tensor)));
+    for (Tensor& tensor : evaluate(*find_operator(op), values, attributes, outputs, table_))
+      refs.push_back(constant(std::move(tensor)));
     return refs;
   }
   Ref constant(Tensor value) override {
@@ -100,6 +101,13 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
     return results;
   };
   if (op.decompose != nullptr && op.transform == nullptr) return decomposed();
+  if (op.category == Category::control_flow || op.category == Category::sequence)
+    throw Error(ErrorKind::unsupported, std::string(op.name) + " runs in a walle.Module only");
+  if (op.data != nullptr) {
+    std::vector<Tensor> dense;
+    for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
+    return op.data(dense, attributes, outputs);
+  }
   std::vector<Operand> operands;
   for (const Tensor& input : inputs) operands.push_back(operand_of(input));
   if (op.transform != nullptr) {
@@ -119,10 +127,12 @@ Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const A
 
 void assign(const Tensor& from, const Tensor& to) {
   if (from.dtype() != to.dtype())
-    throw Error(ErrorKind::dtype, "assignment of " + std::string(dtype_name(from.dtype())) + " to " + std::string(dtype_name(to.dtype())));
+    throw Error(ErrorKind::dtype,
+                "assignment of " + std::string(dtype_name(from.dtype())) + " to " + std::string(dtype_name(to.dtype())));
   if (!to.storage() || !to.storage()->writable()) throw Error(ErrorKind::dtype, "the array is read-only; copy it first");
-  for (std::size_t i = 0; i < to.shape().size(); ++i)
-    if (to.shape()[i] > 1 && to.strides()[i] == 0) throw Error(ErrorKind::shape, "a broadcast view cannot be written; copy it first");
+  for (std::size_t i = 0; i < to.shape().size() && to.size() > 0; ++i)
+    if (to.shape()[i] > 1 && to.strides()[i] == 0)
+      throw Error(ErrorKind::shape, "a broadcast view cannot be written; copy it first");
   const Dims strides = broadcast_strides(from.shape(), from.strides(), to.shape());
   const bool same = from.storage() == to.storage() && to.size() > 0;
   const Tensor source = same ? contiguous(Tensor(from.storage(), from.dtype(), to.shape(), strides, from.offset())) : from;
@@ -134,8 +144,8 @@ void assign(const Tensor& from, const Tensor& to) {
   const auto elements = [](const Tensor& tensor) {
     return tensor.storage() ? static_cast<std::int64_t>(tensor.storage()->size_bytes() / item_size(tensor.dtype())) : 0;
   };
-  raster(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(), elements(source),
-                      elements(to)),
+  raster(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(),
+                      elements(source), elements(to)),
          source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()));
 }
 

@@ -52,12 +52,18 @@ class Lowering final : public Emitter {
   }
 
   std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
+    if (op.module_only() && op.data == nullptr)
+      throw Error(ErrorKind::unsupported, "a Session has no control flow, sequences or optionals; run the model with walle.Module");
     if (op.decompose != nullptr && op.transform == nullptr) return op.decompose(*this, inputs, attributes, outputs);
     std::vector<Operand> operands;
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
+    }
+    if (op.data != nullptr) {
+      if (!constants) throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
+      return fold(op, inputs, attributes, outputs);
     }
     try {
       return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
@@ -72,7 +78,7 @@ class Lowering final : public Emitter {
   [[noreturn]] void need(Ref tensor, const std::string& what) const {
     const std::vector<int>& origins = origins_[static_cast<std::size_t>(tensor)];
     if (origins.empty()) throw Error(ErrorKind::unsupported, what);
-    throw InputsNeeded(origins, what);
+    throw InputsNeeded(origins, 0, what);
   }
 
   static bool small(DType dtype, const Dims& shape) {
@@ -152,32 +158,33 @@ class Lowering final : public Emitter {
 
 }  // namespace
 
-Program lower(const Graph& graph, std::span<const Dims> shapes, std::span<const Tensor> given, const Table& table) {
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table) {
   Program program;
   Lowering lowering(program, table);
   std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    const Value& value = graph.values[static_cast<std::size_t>(graph.inputs[i])];
     const bool known = i < given.size() && given[i].storage() != nullptr;
     refs[static_cast<std::size_t>(graph.inputs[i])] =
-        known ? lowering.constant(given[i]) : lowering.add({value.dtype, shapes[i], {}, static_cast<int>(i)});
+        known ? lowering.constant(given[i]) : lowering.add({types[i].dtype, types[i].shape, {}, static_cast<int>(i)});
   }
   for (std::size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i].constant);
-  for (const Node& node : graph.nodes) {
+  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+    const Node& node = graph.nodes[at];
     lowering.set_node(node.name);
     std::vector<Emitter::Ref> inputs;
     for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
     try {
       const auto results = lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
       if (results.size() < node.outputs.size())
-        throw Error(ErrorKind::model, "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
+        throw Error(ErrorKind::model,
+                    "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
       for (std::size_t i = 0; i < node.outputs.size(); ++i) {
         if (results[i] == Emitter::kAbsent) throw Error(ErrorKind::unsupported, "it has no output " + std::to_string(i));
         refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
       }
     } catch (const InputsNeeded& needed) {
-      throw InputsNeeded(needed.inputs(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
+      throw InputsNeeded(needed.inputs(), at, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
     } catch (const Error& error) {
       throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
     }

@@ -45,7 +45,8 @@ struct Block {
 
 // Greedy by size: the largest first, each at the lowest offset that no block alive at the same time covers.
 std::int64_t lay_out(std::vector<Block>& blocks) {
-  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.value < b.value; });
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Block& a, const Block& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.value < b.value; });
   std::vector<const Block*> placed;  // ascending offsets
   std::int64_t total = 0;
   for (Block& block : blocks) {
@@ -57,7 +58,9 @@ std::int64_t lay_out(std::vector<Block>& blocks) {
     }
     block.offset = offset;
     total = std::max(total, offset + block.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset, [](std::int64_t o, const Block* b) { return o < b->offset; }), &block);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), offset, [](std::int64_t o, const Block* b) { return o < b->offset; }),
+        &block);
   }
   return total;
 }

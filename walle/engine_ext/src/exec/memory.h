@@ -12,7 +12,7 @@ struct Place {
 };
 
 struct MemoryPlan {
-  std::vector<Place> places;  // by value; base -1 for values that nobody reads
+  std::vector<Place> places;   // by value; base -1 for values that nobody reads
   std::vector<int> constants;  // values whose addresses are the bases behind arena, inputs and outputs
   std::vector<bool> skipped;   // by op: a rename, nothing to run
   std::size_t arena_bytes = 0;

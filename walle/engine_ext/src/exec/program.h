@@ -37,17 +37,20 @@ struct Program {
 // Thrown where shapes or movements hang on the values of these inputs of the graph: lower again with those given.
 class InputsNeeded : public Error {
  public:
-  InputsNeeded(std::vector<int> inputs, const std::string& what) : Error(ErrorKind::unsupported, what), inputs_(std::move(inputs)) {}
+  InputsNeeded(std::vector<int> inputs, std::size_t node, const std::string& what)
+      : Error(ErrorKind::unsupported, what), inputs_(std::move(inputs)), node_(node) {}
   const std::vector<int>& inputs() const noexcept { return inputs_; }  // their places in the graph's order
+  std::size_t node() const noexcept { return node_; }                  // where, by its place among the nodes
 
  private:
   std::vector<int> inputs_;
+  std::size_t node_;
 };
 
 // Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
-// depends on constants alone. `shapes` are those of the graph's inputs; a defined tensor in `given` (empty, or one for each input)
+// depends on constants alone. `types` are those of the graph's inputs; a defined tensor in `given` (empty, or one for each input)
 // makes that input a constant of this program. Throws Error that names the node, InputsNeeded among them.
-Program lower(const Graph& graph, std::span<const Dims> shapes, std::span<const Tensor> given, const Table& table);
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table);
 
 // Vertical merging, horizontal merging, and removal of what nobody reads.
 void merge(Program& program);

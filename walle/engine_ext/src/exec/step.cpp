@@ -60,9 +60,8 @@ class SelectStep final : public Step {
     for (std::size_t i = 0; i < 3; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1, [&](const auto& at) {
-      kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row());
-    });
+    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1,
+               [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row()); });
   }
 
  private:
@@ -103,7 +102,8 @@ class ReduceStep final : public Step {
     join_ = table.binary[static_cast<std::size_t>(joins[static_cast<std::size_t>(op)])][type];
     copy_ = table.cast[type][type];
     scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
-    table.cast[3][type](op == ReduceOp::ReduceProd ? &kOne : &kZero, 0, &identity_, 1);
+    // Of nothing: ReduceMin, which is there for bools, is true; numbers have no greatest or least of nothing.
+    table.cast[3][type](op == ReduceOp::ReduceProd || op == ReduceOp::ReduceMin ? &kOne : &kZero, 0, &identity_, 1);
     const std::int64_t count = nests_.reduced.count();
     table.cast[3][type](&count, 0, &count_, 1);
     // Rows of kept elements are joined whole where they lie closer in memory than the reduced ones.

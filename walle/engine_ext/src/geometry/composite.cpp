@@ -16,7 +16,8 @@ WALLE_DECOMPOSE(decompose_softmax);
 std::span<const Composite> composites() noexcept {
   static constexpr std::string_view clip[] = {"Max", "Min"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
-  static constexpr std::string_view gru[] = {"Add", "MatMul", "Mul", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose"};
+  static constexpr std::string_view gru[] = {"Add",     "MatMul", "Mul", "Sigmoid", "Slice",
+                                             "Squeeze", "Stack",  "Sub", "Tanh",    "Transpose"};
   static constexpr std::string_view layer_norm[] = {"Add", "Mul", "ReduceMean", "Rsqrt", "Square", "Sub"};
   static constexpr std::string_view log_softmax[] = {"Exp", "Log", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view softmax[] = {"Div", "Exp", "ReduceMax", "ReduceSum", "Sub"};

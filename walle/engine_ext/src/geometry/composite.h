@@ -29,8 +29,8 @@ class Emitter {
   Ref number(double value, DType dtype);
 };
 
-using CompositeFn = std::vector<Emitter::Ref> (*)(Emitter& emitter, std::span<const Emitter::Ref> inputs, const Attributes& attributes,
-                                                  int outputs);
+using CompositeFn = std::vector<Emitter::Ref> (*)(Emitter& emitter, std::span<const Emitter::Ref> inputs,
+                                                  const Attributes& attributes, int outputs);
 
 struct Composite {
   std::string_view name;

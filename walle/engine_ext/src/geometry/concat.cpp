@@ -5,7 +5,8 @@ namespace walle {
 namespace {
 
 // Puts every operand, seen with its entry of `shapes`, one after the other along `axis`.
-std::vector<Movement> joined(std::span<const Operand> operands, std::size_t axis, const std::vector<Dims>& shapes, const char* op) {
+std::vector<Movement> joined(std::span<const Operand> operands, std::size_t axis, const std::vector<Dims>& shapes,
+                             const char* op) {
   Movement result{operands[0].dtype, shapes[0], {}, {}};
   result.shape[axis] = 0;
   for (std::size_t i = 0; i < operands.size(); ++i) {

@@ -87,7 +87,8 @@ std::vector<Movement> make_gather(std::span<const Operand> operands, const Attri
   const std::int64_t dim = from[axis];
   for (std::int64_t& index : indices) {
     if (index < -dim || index >= dim)
-      throw Error(ErrorKind::shape, "index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) + " of " + to_string(from));
+      throw Error(ErrorKind::shape, "index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) +
+                                        " of " + to_string(from));
     if (index < 0) index += dim;
   }
   Movement result{operands[0].dtype, gather_shape(from, axis, operands[1].shape), {}, {}};

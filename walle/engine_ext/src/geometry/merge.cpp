@@ -140,7 +140,8 @@ std::optional<Piece> compose_one(const Region& reader, const Region& writer) {
   }
   // The bounds follow from those of the two regions, and are checked all the same.
   const auto src_bounds = writer.bounds(writer.src), dst_bounds = reader.bounds(reader.dst);
-  return Piece{Region::make(writer.source, size, src_stride, offset, dst_stride, dst_offset, src_bounds[1] + 1, dst_bounds[1] + 1)};
+  return Piece{
+      Region::make(writer.source, size, src_stride, offset, dst_stride, dst_offset, src_bounds[1] + 1, dst_bounds[1] + 1)};
 }
 
 }  // namespace

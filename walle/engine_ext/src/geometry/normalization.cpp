@@ -10,7 +10,9 @@ using Ref = Emitter::Ref;
 Attributes over(Dims axes) { return {{"axes", std::move(axes)}, {"keepdims", std::int64_t{1}}}; }
 
 // x minus its maximum along the axis, so that no exponential overflows.
-Ref shifted(Emitter& emitter, Ref x, const Dims& axes) { return emitter.one("Sub", {x, emitter.one("ReduceMax", {x}, over(axes))}); }
+Ref shifted(Emitter& emitter, Ref x, const Dims& axes) {
+  return emitter.one("Sub", {x, emitter.one("ReduceMax", {x}, over(axes))});
+}
 
 Dims softmax_axis(const Emitter& emitter, Ref x, const Attributes& attributes) {
   return {static_cast<std::int64_t>(normal_axis(attributes.get_int("axis", -1), emitter.operand(x).shape.size()))};

@@ -55,7 +55,8 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
   for (std::size_t i = 0; i < rank; ++i) axes[i] = static_cast<std::int64_t>(i);
   if (auto given = whole_numbers(operands, 3, attributes, "axes")) axes = *std::move(given);
   if (pads.size() != 2 * axes.size())
-    throw Error(ErrorKind::shape, "Pad needs two pads per axis, not " + std::to_string(pads.size()) + " for " + std::to_string(axes.size()));
+    throw Error(ErrorKind::shape,
+                "Pad needs two pads per axis, not " + std::to_string(pads.size()) + " for " + std::to_string(axes.size()));
 
   Movement result{operands[0].dtype, from, {}, {}};
   Dims first(rank, 0), last(rank, 0);
@@ -86,7 +87,8 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     filler = 2;
     result.fill = {};
   } else if (const double value = attributes.get_float("value", 0.0); value != 0.0) {
-    if (result.dtype != DType::f32) throw Error(ErrorKind::dtype, "attribute 'value' of Pad is for float32; give the value as an input");
+    if (result.dtype != DType::f32)
+      throw Error(ErrorKind::dtype, "attribute 'value' of Pad is for float32; give the value as an input");
     const auto number = static_cast<float>(value);
     std::memcpy(result.fill.raw(), &number, sizeof(number));
   }
@@ -102,7 +104,8 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
   // Peel the border off axis by axis: what is left after an axis spans its kept range only.
   Dims box = result.shape, corner(rank, 0);
   for (std::size_t axis = 0; axis < rank; ++axis) {
-    for (const auto& [low, high] : {std::pair{std::int64_t{0}, begin[axis]}, std::pair{begin[axis] + size[axis], result.shape[axis]}}) {
+    for (const auto& [low, high] :
+         {std::pair{std::int64_t{0}, begin[axis]}, std::pair{begin[axis] + size[axis], result.shape[axis]}}) {
       Dims side = box, at = corner;
       side[axis] = high - low;
       at[axis] = low;

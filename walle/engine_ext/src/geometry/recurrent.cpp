@@ -30,7 +30,9 @@ std::vector<Ref> decompose_gru(Emitter& emitter, std::span<const Ref> inputs, co
   const Ref state_weights = emitter.one("Transpose", {squeezed(emitter, inputs[2])});
   const Ref gate_weights = slice(emitter, state_weights, 1, 0, 2 * hidden);
   const Ref new_weights = slice(emitter, state_weights, 1, 2 * hidden, 3 * hidden);
-  const auto bias = [&](std::int64_t start, std::int64_t end) { return slice(emitter, squeezed(emitter, inputs[3]), 0, start, end); };
+  const auto bias = [&](std::int64_t start, std::int64_t end) {
+    return slice(emitter, squeezed(emitter, inputs[3]), 0, start, end);
+  };
 
   // All steps' input halves at once: (steps, batch, 3h).
   Ref projected = emitter.one("MatMul", {inputs[0], input_weights});
@@ -61,7 +63,8 @@ std::vector<Ref> decompose_gru(Emitter& emitter, std::span<const Ref> inputs, co
     }
     candidate = emitter.one("Tanh", {emitter.one("Add", {slice(emitter, now, 1, 2 * hidden, 3 * hidden), candidate})});
     // (1 - z) * candidate + z * state
-    state = emitter.one("Add", {emitter.one("Mul", {emitter.one("Sub", {one, update}), candidate}), emitter.one("Mul", {update, state})});
+    state = emitter.one(
+        "Add", {emitter.one("Mul", {emitter.one("Sub", {one, update}), candidate}), emitter.one("Mul", {update, state})});
     states.push_back(state);
   }
   std::vector<Ref> results;

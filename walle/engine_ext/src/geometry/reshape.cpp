@@ -44,7 +44,8 @@ std::vector<Movement> make_reshape(std::span<const Operand> operands, const Attr
     shape[open] = rest == 0 ? 0 : count / rest;
   }
   if (element_count(shape) != count)
-    throw Error(ErrorKind::shape, "cannot reshape " + to_string(from) + " to " + to_string(asked) + ": the element counts differ");
+    throw Error(ErrorKind::shape,
+                "cannot reshape " + to_string(from) + " to " + to_string(asked) + ": the element counts differ");
   return renamed(operands[0], std::move(shape));
 }
 
@@ -63,7 +64,8 @@ std::vector<Movement> make_squeeze(std::span<const Operand> operands, const Attr
   for (std::size_t i = 0; i < from.size() && !axes; ++i) drop[i] = from[i] == 1;
   for (const std::int64_t axis : axes.value_or(Dims{})) {
     const std::size_t at = normal_axis(axis, from.size());
-    if (from[at] != 1) throw Error(ErrorKind::shape, "Squeeze of axis " + std::to_string(axis) + " of " + to_string(from) + ", which is not 1");
+    if (from[at] != 1)
+      throw Error(ErrorKind::shape, "Squeeze of axis " + std::to_string(axis) + " of " + to_string(from) + ", which is not 1");
     drop[at] = true;
   }
   Dims shape;

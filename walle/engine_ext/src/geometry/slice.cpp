@@ -56,7 +56,8 @@ std::vector<Movement> make_split(std::span<const Operand> operands, const Attrib
   for (const std::int64_t part : parts)
     if (__builtin_add_overflow(total, part, &total)) throw Error(ErrorKind::shape, "Split parts leave 63 bits");
   if (total != from[axis])
-    throw Error(ErrorKind::shape, "Split of axis " + std::to_string(axis) + " of " + to_string(from) + " into " + to_string(parts));
+    throw Error(ErrorKind::shape,
+                "Split of axis " + std::to_string(axis) + " of " + to_string(from) + " into " + to_string(parts));
   const Dims strides = contiguous_strides(from);
   std::vector<Movement> results;
   std::int64_t at = 0;

@@ -56,7 +56,8 @@ std::span<const Transform> transforms() noexcept {
 std::size_t normal_axis(std::int64_t axis, std::size_t rank) {
   const auto signed_rank = static_cast<std::int64_t>(rank);
   if (axis < -signed_rank || axis >= signed_rank)
-    throw Error(ErrorKind::shape, "axis " + std::to_string(axis) + " is out of range for " + std::to_string(rank) + " dimensions");
+    throw Error(ErrorKind::shape,
+                "axis " + std::to_string(axis) + " is out of range for " + std::to_string(rank) + " dimensions");
   return static_cast<std::size_t>(axis < 0 ? axis + signed_rank : axis);
 }
 

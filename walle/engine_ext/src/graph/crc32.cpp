@@ -16,8 +16,7 @@ constexpr auto kTables = [] {
     tables[0][i] = value;
   }
   for (std::size_t table = 1; table < 8; ++table)
-    for (std::size_t i = 0; i < 256; ++i)
-      tables[table][i] = tables[table - 1][i] >> 8 ^ tables[0][tables[table - 1][i] & 255];
+    for (std::size_t i = 0; i < 256; ++i) tables[table][i] = tables[table - 1][i] >> 8 ^ tables[0][tables[table - 1][i] & 255];
   return tables;
 }();
 

@@ -4,6 +4,22 @@
 
 namespace walle {
 
+const std::shared_ptr<const Graph>& Node::graph(std::string_view key) const {
+  for (const auto& [given, graph] : graphs)
+    if (given == key) return graph;
+  throw Error(ErrorKind::model, "attribute '" + std::string(key) + "' (a subgraph) is missing");
+}
+
+std::vector<int> reads(const Node& node) {
+  std::vector<int> values;
+  for (const int value : node.inputs)
+    if (value >= 0) values.push_back(value);
+  for (const auto& [key, graph] : node.graphs)
+    for (const Value& value : graph->values)
+      if (value.kind == ValueKind::outer) values.push_back(value.outer);
+  return values;
+}
+
 void arrange(Graph& graph) {
   const auto quoted = [&](int value) { return "'" + graph.values[static_cast<std::size_t>(value)].name + "'"; };
   constexpr int kNobody = -1;
@@ -12,7 +28,8 @@ void arrange(Graph& graph) {
     for (const int value : graph.nodes[i].outputs) {
       int& node = giver[static_cast<std::size_t>(value)];
       if (graph.values[static_cast<std::size_t>(value)].kind != ValueKind::result)
-        throw Error(ErrorKind::model, "node '" + graph.nodes[i].name + "' writes " + quoted(value) + ", which is an input or a constant");
+        throw Error(ErrorKind::model,
+                    "node '" + graph.nodes[i].name + "' writes " + quoted(value) + ", which is an input or a constant");
       if (node != kNobody) throw Error(ErrorKind::model, "two nodes write " + quoted(value));
       node = static_cast<int>(i);
     }
@@ -20,12 +37,12 @@ void arrange(Graph& graph) {
   std::vector<std::vector<std::size_t>> readers(graph.nodes.size());
   std::vector<int> waiting(graph.nodes.size(), 0);
   const auto check_given = [&](int value) {
-    if (graph.values[static_cast<std::size_t>(value)].kind == ValueKind::result && giver[static_cast<std::size_t>(value)] == kNobody)
+    if (graph.values[static_cast<std::size_t>(value)].kind == ValueKind::result &&
+        giver[static_cast<std::size_t>(value)] == kNobody)
       throw Error(ErrorKind::model, "nothing gives " + quoted(value));
   };
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    for (const int value : graph.nodes[i].inputs) {
-      if (value < 0) continue;
+    for (const int value : reads(graph.nodes[i])) {
       check_given(value);
       const int node = giver[static_cast<std::size_t>(value)];
       if (node == kNobody) continue;
@@ -43,8 +60,10 @@ void arrange(Graph& graph) {
     for (const std::size_t reader : readers[order[done]])
       if (--waiting[reader] == 0) order.push_back(reader);
   if (order.size() != graph.nodes.size()) {
-    const auto stuck = static_cast<std::size_t>(std::find_if(waiting.begin(), waiting.end(), [](int n) { return n > 0; }) - waiting.begin());
-    throw Error(ErrorKind::model, "node '" + graph.nodes[stuck].name + "' is part of a cycle; loops need a control-flow operator");
+    const auto stuck =
+        static_cast<std::size_t>(std::find_if(waiting.begin(), waiting.end(), [](int n) { return n > 0; }) - waiting.begin());
+    throw Error(ErrorKind::model,
+                "node '" + graph.nodes[stuck].name + "' is part of a cycle; loops need a control-flow operator");
   }
   std::vector<Node> nodes;
   nodes.reserve(order.size());

@@ -8,15 +8,20 @@
 
 namespace walle {
 
-enum class ValueKind : std::uint8_t { result = 0, constant = 1, input = 2 };
+// An outer value is one that a subgraph takes from the graph around it; an object is an input that is a sequence or an optional.
+enum class ValueKind : std::uint8_t { result = 0, constant = 1, input = 2, outer = 3, object = 4 };
 
 struct Value {
   std::string name;
   ValueKind kind = ValueKind::result;
   DType dtype = DType::f32;  // of inputs and constants
   Dims shape;                // of inputs and constants; -1 in an input: known at run time only
+  bool any_dtype = false, any_rank = false;  // of inputs: not even that is known before running
+  int outer = -1;                            // of an outer value: its number in the graph around
   Tensor constant;
 };
+
+struct Graph;
 
 struct Node {
   const OpDef* op = nullptr;
@@ -24,6 +29,10 @@ struct Node {
   std::vector<int> inputs;  // value numbers; -1: left out
   std::vector<int> outputs;
   Attributes attributes;
+  std::vector<std::pair<std::string, std::shared_ptr<const Graph>>> graphs;  // attributes that are subgraphs
+
+  // The subgraph of that name; throws Error (model) where there is none.
+  const std::shared_ptr<const Graph>& graph(std::string_view key) const;
 };
 
 struct Output {
@@ -38,6 +47,9 @@ struct Graph {
   std::vector<int> inputs;  // value numbers, in the model's order
   std::vector<Output> outputs;
 };
+
+// The values that a node reads: its inputs, and what its subgraphs take from the graph around them.
+std::vector<int> reads(const Node& node);
 
 // Checks that every value has one origin and puts the nodes into topological order (step 1 of a session, §4.2).
 // Throws Error (model) for a value that nothing gives or two nodes give, and for a cycle.

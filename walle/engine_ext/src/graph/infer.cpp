@@ -43,7 +43,9 @@ Dims matmul_shape(const Dims& a, const Dims& b) {
   if (a.back() != inner)
     throw Error(ErrorKind::shape, "MatMul of shapes " + to_string(a) + " and " + to_string(b) + ": " + std::to_string(a.back()) +
                                       " columns against " + std::to_string(inner) + " rows");
-  const auto batch = [](const Dims& dims) { return Dims(dims.begin(), dims.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(2, dims.size()))); };
+  const auto batch = [](const Dims& dims) {
+    return Dims(dims.begin(), dims.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(2, dims.size())));
+  };
   Dims shape = broadcast_shape(batch(a), batch(b));
   if (a.size() > 1) shape.push_back(a[a.size() - 2]);
   if (b.size() > 1) shape.push_back(b.back());
@@ -54,7 +56,8 @@ Dims matmul_shape(const Dims& a, const Dims& b) {
 
 DType cast_target(const Attributes& attributes) {
   // ONNX's TensorProto.DataType numbers.
-  constexpr std::pair<std::int64_t, DType> onnx[] = {{1, DType::f32}, {2, DType::u8}, {6, DType::i32}, {7, DType::i64}, {9, DType::b8}, {11, DType::f64}};
+  constexpr std::pair<std::int64_t, DType> onnx[] = {{1, DType::f32}, {2, DType::u8}, {6, DType::i32},
+                                                     {7, DType::i64}, {9, DType::b8}, {11, DType::f64}};
   for (const auto& [key, value] : attributes.items()) {
     if (key != "to") continue;
     for (const auto& [number, dtype] : onnx) {
@@ -103,7 +106,8 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
       if (operands[1].absent || operands[1].dtype != first.dtype || !has_kernel(op, type)) refuse(op, operands);
       return {op.family == Family::compare ? DType::b8 : first.dtype, broadcast_shape(first.shape, operands[1].shape)};
     case Family::select:
-      if (first.dtype != DType::b8 || operands[1].absent || operands[2].absent || operands[1].dtype != operands[2].dtype) refuse(op, operands);
+      if (first.dtype != DType::b8 || operands[1].absent || operands[2].absent || operands[1].dtype != operands[2].dtype)
+        refuse(op, operands);
       return {operands[1].dtype, broadcast_shape(first.shape, broadcast_shape(operands[1].shape, operands[2].shape))};
     case Family::reduce:
     case Family::mean:
@@ -113,8 +117,9 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
         throw Error(ErrorKind::unsupported, std::string(op.name) + " with select_last_index");
       const auto axes = reduced_axes(op, operands, attributes);
       const bool keep = attributes.get_int("keepdims", 1) != 0;
-      const bool has_identity = op.family == Family::reduce && (op.code == static_cast<std::uint8_t>(ReduceOp::ReduceSum) ||
-                                                                op.code == static_cast<std::uint8_t>(ReduceOp::ReduceProd));
+      const bool has_identity =
+          op.family == Family::reduce && (op.code == static_cast<std::uint8_t>(ReduceOp::ReduceSum) ||
+                                          op.code == static_cast<std::uint8_t>(ReduceOp::ReduceProd) || first.dtype == DType::b8);
       TensorType result{op.family == Family::arg ? DType::i64 : first.dtype, {}};
       for (std::size_t i = 0; i < first.shape.size(); ++i) {
         const bool reduced = std::binary_search(axes.begin(), axes.end(), i);

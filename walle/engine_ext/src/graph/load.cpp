@@ -17,8 +17,30 @@ constexpr char kMagic[] = "WALLE\r\n\x1a";
 constexpr std::size_t kHeader = 64;
 constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
 constexpr int kMaxRank = 32;
+constexpr int kAny = 255;        // a dtype or a rank
+constexpr int kMaxNesting = 16;  // of subgraphs
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::model, "not a sound .walle file: " + what); }
+
+// Whether these bytes are UTF-8 as Python decodes it: no overlong forms, surrogates, or values beyond U+10FFFF.
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    std::size_t more = 0;
+    if (lead >= 0x80) more = lead < 0xC2 ? 4 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : 4;
+    if (more == 4 || more > text.size() - i - 1) return false;
+    std::uint32_t code = more == 0 ? lead : lead & (0x3Fu >> more);
+    for (std::size_t j = 1; j <= more; ++j) {
+      const auto next = static_cast<unsigned char>(text[i + j]);
+      if ((next & 0xC0) != 0x80) return false;
+      code = code << 6 | (next & 0x3F);
+    }
+    if ((more == 2 && code < 0x800) || (more == 3 && code < 0x10000)) return false;
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += more + 1;
+  }
+  return true;
+}
 
 // Takes numbers and texts off the front of a section; never beyond its end.
 class Reader {
@@ -33,9 +55,12 @@ class Reader {
   }
   std::string text() {
     const auto size = number<std::uint32_t>();
-    return {reinterpret_cast<const char*>(take(size)), size};
+    std::string value(reinterpret_cast<const char*>(take(size)), size);
+    if (!is_utf8(value)) broken("a name is no UTF-8");
+    return value;
   }
-  // How many items follow, each of at least `least` bytes: a count that cannot fit is refused before anything is allocated for it.
+  // How many items follow, each of at least `least` bytes: a count that cannot fit is refused before anything is allocated for
+  // it.
   std::uint32_t count(std::size_t least) {
     const auto items = number<std::uint32_t>();
     if (items > left_ / least) broken("a count of " + std::to_string(items) + " with " + std::to_string(left_) + " bytes left");
@@ -43,7 +68,8 @@ class Reader {
   }
   template <class T>
   std::vector<T> numbers(std::size_t items) {
-    if (items > left_ / sizeof(T)) broken("a list of " + std::to_string(items) + " with " + std::to_string(left_) + " bytes left");
+    if (items > left_ / sizeof(T))
+      broken("a list of " + std::to_string(items) + " with " + std::to_string(left_) + " bytes left");
     std::vector<T> values(items);
     if (items > 0) std::memcpy(values.data(), take(items * sizeof(T)), items * sizeof(T));
     return values;
@@ -71,10 +97,19 @@ struct Sections {
 Sections check_header(const std::byte* data, std::size_t size) {
   if (size < kHeader) broken(std::to_string(size) + " bytes are shorter than its header");
   if (std::memcmp(data, kMagic, 8) != 0) broken("it begins with other bytes");
-  const auto u32 = [data](std::size_t at) { std::uint32_t v; std::memcpy(&v, data + at, 4); return v; };
-  const auto u64 = [data](std::size_t at) { std::uint64_t v; std::memcpy(&v, data + at, 8); return v; };
+  const auto u32 = [data](std::size_t at) {
+    std::uint32_t v;
+    std::memcpy(&v, data + at, 4);
+    return v;
+  };
+  const auto u64 = [data](std::size_t at) {
+    std::uint64_t v;
+    std::memcpy(&v, data + at, 8);
+    return v;
+  };
   if (u32(8) != kModelVersion)
-    throw Error(ErrorKind::model, "the .walle file has version " + std::to_string(u32(8)) + ", this engine reads " + std::to_string(kModelVersion) + "; convert the model again");
+    throw Error(ErrorKind::model, "the .walle file has version " + std::to_string(u32(8)) + ", this engine reads " +
+                                      std::to_string(kModelVersion) + "; convert the model again");
   if (u32(12) != 0) broken("unknown flags");
   if (u64(16) != size) broken("it says " + std::to_string(u64(16)) + " bytes and has " + std::to_string(size));
   const std::uint64_t graph_size = u64(32), data_offset = u64(40), data_size = u64(48);
@@ -86,17 +121,27 @@ Sections check_header(const std::byte* data, std::size_t size) {
   return {Reader(data + kHeader, graph_size), data_offset, data_size};
 }
 
-Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections) {
+// `around`: how many values the graph around has; -1 in the model's own graph.
+Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections, std::int64_t around) {
   Value value;
   value.name = reader.text();
   const auto kind = reader.number<std::uint8_t>();
-  if (kind > 2) broken("'" + value.name + "' is of unknown kind " + std::to_string(kind));
+  if (kind > 4) broken("'" + value.name + "' is of unknown kind " + std::to_string(kind));
   value.kind = static_cast<ValueKind>(kind);
-  if (value.kind == ValueKind::result) return value;
+  if (value.kind == ValueKind::result || value.kind == ValueKind::object) return value;
+  if (value.kind == ValueKind::outer) {
+    const auto outer = reader.number<std::uint32_t>();
+    if (outer >= around) broken("'" + value.name + "' takes value " + std::to_string(outer) + " of the graph around, which is not there");
+    value.outer = static_cast<int>(outer);
+    return value;
+  }
   const auto dtype = reader.number<std::uint8_t>();
-  if (dtype >= kDTypeCount) broken("'" + value.name + "' has unknown dtype " + std::to_string(dtype));
-  value.dtype = static_cast<DType>(dtype);
+  value.any_dtype = value.kind == ValueKind::input && dtype == kAny;
+  if (dtype >= kDTypeCount && !value.any_dtype) broken("'" + value.name + "' has unknown dtype " + std::to_string(dtype));
+  if (!value.any_dtype) value.dtype = static_cast<DType>(dtype);
   const auto rank = reader.number<std::uint8_t>();
+  value.any_rank = value.kind == ValueKind::input && rank == kAny;
+  if (value.any_rank) return value;
   if (rank > kMaxRank) broken("'" + value.name + "' has " + std::to_string(rank) + " dimensions");
   value.shape = reader.numbers<std::int64_t>(rank);
   Dims known = value.shape;
@@ -110,14 +155,17 @@ Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const 
   } catch (const Error&) {
     broken("'" + value.name + "' has shape " + to_string(value.shape));
   }
-  if (__builtin_mul_overflow(count, static_cast<std::int64_t>(item_size(value.dtype)), &bytes)) broken("'" + value.name + "' is too large");
+  if (__builtin_mul_overflow(count, static_cast<std::int64_t>(item_size(value.dtype)), &bytes))
+    broken("'" + value.name + "' is too large");
   if (value.kind == ValueKind::input) return value;
   const auto offset = reader.number<std::uint64_t>(), size = reader.number<std::uint64_t>();
-  if (offset % 64 != 0 || offset > sections.data_size || size > sections.data_size - offset || size != static_cast<std::uint64_t>(bytes))
+  if (offset % 64 != 0 || offset > sections.data_size || size > sections.data_size - offset ||
+      size != static_cast<std::uint64_t>(bytes))
     broken("the data of '" + value.name + "' lies outside or does not fit its shape " + to_string(value.shape));
   if (value.dtype == DType::b8)
     for (std::uint64_t i = 0; i < size; ++i)
-      if (static_cast<std::uint8_t>(storage->data()[sections.data_offset + offset + i]) > 1) broken("'" + value.name + "' holds a bool that is neither 0 nor 1");
+      if (static_cast<std::uint8_t>(storage->data()[sections.data_offset + offset + i]) > 1)
+        broken("'" + value.name + "' holds a bool that is neither 0 nor 1");
   value.constant = Tensor(storage, value.dtype, value.shape, contiguous_strides(value.shape),
                           static_cast<std::int64_t>((sections.data_offset + offset) / item_size(value.dtype)));
   return value;
@@ -136,8 +184,8 @@ std::vector<int> read_values(Reader& reader, std::size_t values, bool may_be_abs
   return result;
 }
 
-Attribute read_attribute(Reader& reader) {
-  switch (const auto type = reader.number<std::uint8_t>()) {
+Attribute read_attribute(Reader& reader, std::uint8_t type) {
+  switch (type) {
     case 0: return reader.number<std::int64_t>();
     case 1: return reader.number<double>();
     case 2: return reader.text();
@@ -147,7 +195,10 @@ Attribute read_attribute(Reader& reader) {
   }
 }
 
-Node read_node(Reader& reader, std::size_t values) {
+std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections,
+                                        std::int64_t around, int depth);
+
+Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections, std::size_t values, int depth) {
   Node node;
   const std::string op = reader.text();
   node.name = reader.text();
@@ -161,15 +212,52 @@ Node read_node(Reader& reader, std::size_t values) {
   if (inputs < node.op->min_inputs || inputs > node.op->max_inputs)
     throw Error(ErrorKind::model, "node '" + node.name + "' gives " + op + " " + std::to_string(inputs) + " inputs");
   for (std::size_t i = 0; i < static_cast<std::size_t>(node.op->min_inputs); ++i)
-    if (node.inputs[i] < 0) throw Error(ErrorKind::model, "node '" + node.name + "' leaves out input " + std::to_string(i) + " of " + op);
+    if (node.inputs[i] < 0)
+      throw Error(ErrorKind::model, "node '" + node.name + "' leaves out input " + std::to_string(i) + " of " + op);
   if (node.outputs.empty()) throw Error(ErrorKind::model, "node '" + node.name + "' has no output");
   const std::uint32_t attributes = reader.count(6);
   for (std::uint32_t i = 0; i < attributes; ++i) {
     std::string key = reader.text();
-    if (node.attributes.has(key)) broken("node '" + node.name + "' has attribute '" + key + "' twice");
-    node.attributes.set(std::move(key), read_attribute(reader));
+    bool twice = node.attributes.has(key);
+    for (const auto& [other, graph] : node.graphs) twice = twice || other == key;
+    if (twice) broken("node '" + node.name + "' has attribute '" + key + "' twice");
+    const auto type = reader.number<std::uint8_t>();
+    if (type == 5)
+      node.graphs.emplace_back(std::move(key), read_graph(reader, storage, sections, static_cast<std::int64_t>(values), depth + 1));
+    else
+      node.attributes.set(std::move(key), read_attribute(reader, type));
   }
   return node;
+}
+
+std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<Storage>& storage, const Sections& sections,
+                                        std::int64_t around, int depth) {
+  if (depth > kMaxNesting) broken("its subgraphs are nested more than " + std::to_string(kMaxNesting) + " deep");
+  auto graph = std::make_shared<Graph>();
+  graph->name = reader.text();
+  const std::uint32_t values = reader.count(5);
+  std::unordered_set<std::string> names;
+  for (std::uint32_t i = 0; i < values; ++i) {
+    graph->values.push_back(read_value(reader, storage, sections, around));
+    if (!names.insert(graph->values.back().name).second) broken("two values are named '" + graph->values.back().name + "'");
+    const ValueKind kind = graph->values.back().kind;
+    if (kind == ValueKind::input || kind == ValueKind::object) graph->inputs.push_back(static_cast<int>(i));
+  }
+  const std::uint32_t nodes = reader.count(20);
+  for (std::uint32_t i = 0; i < nodes; ++i) graph->nodes.push_back(read_node(reader, storage, sections, values, depth));
+  const std::uint32_t outputs = reader.count(8);
+  std::unordered_set<std::string> output_names;
+  for (std::uint32_t i = 0; i < outputs; ++i) {
+    Output output{reader.text(), 0};
+    const auto value = reader.number<std::uint32_t>();
+    if (value >= values) broken("output '" + output.name + "' names value " + std::to_string(value) + " of " + std::to_string(values));
+    output.value = static_cast<int>(value);
+    if (!output_names.insert(output.name).second) broken("two outputs are named '" + output.name + "'");
+    graph->outputs.push_back(std::move(output));
+  }
+  if (graph->outputs.empty()) broken("it has no output");
+  arrange(*graph);
+  return graph;
 }
 
 // Gives a mapped file back.
@@ -189,30 +277,8 @@ std::shared_ptr<const Graph> load_graph(const std::shared_ptr<Storage>& given) {
   }
   Sections sections = check_header(storage->data(), storage->size_bytes());
   Reader& reader = sections.graph;
-  auto graph = std::make_shared<Graph>();
-  graph->name = reader.text();
-  const std::uint32_t values = reader.count(5);
-  std::unordered_set<std::string> names;
-  for (std::uint32_t i = 0; i < values; ++i) {
-    graph->values.push_back(read_value(reader, storage, sections));
-    if (!names.insert(graph->values.back().name).second) broken("two values are named '" + graph->values.back().name + "'");
-    if (graph->values.back().kind == ValueKind::input) graph->inputs.push_back(static_cast<int>(i));
-  }
-  const std::uint32_t nodes = reader.count(20);
-  for (std::uint32_t i = 0; i < nodes; ++i) graph->nodes.push_back(read_node(reader, values));
-  const std::uint32_t outputs = reader.count(8);
-  std::unordered_set<std::string> output_names;
-  for (std::uint32_t i = 0; i < outputs; ++i) {
-    Output output{reader.text(), 0};
-    const auto value = reader.number<std::uint32_t>();
-    if (value >= values) broken("output '" + output.name + "' names value " + std::to_string(value) + " of " + std::to_string(values));
-    output.value = static_cast<int>(value);
-    if (!output_names.insert(output.name).second) broken("two outputs are named '" + output.name + "'");
-    graph->outputs.push_back(std::move(output));
-  }
+  auto graph = read_graph(reader, storage, sections, -1, 0);
   if (reader.left() != 0) broken(std::to_string(reader.left()) + " bytes follow its graph");
-  if (graph->outputs.empty()) broken("it has no output");
-  arrange(*graph);
   return graph;
 }
 

@@ -35,6 +35,32 @@ std::vector<OpDef> all() {
   defs.push_back(atomic("MatMul", 2, 2, Family::matmul));
   defs.push_back(atomic("ReduceMean", 1, 2, Family::mean));
   defs.push_back(atomic("Where", 3, 3, Family::select));
+  for (const DataOp& op : data_operators()) {
+    OpDef def = atomic(op.name, op.min_inputs, op.max_inputs, Family::none);
+    def.data = op.compute;
+    defs.push_back(def);
+  }
+  constexpr int kMany = 1 << 16;
+  const auto in_module = [&](Category category, std::string_view name, int min_inputs, int max_inputs) {
+    OpDef def = atomic(name, min_inputs, max_inputs, Family::none);
+    def.category = category;
+    defs.push_back(def);
+  };
+  in_module(Category::control_flow, "If", 1, 1);
+  in_module(Category::control_flow, "Loop", 0, kMany);
+  in_module(Category::control_flow, "Scan", 0, kMany);
+  in_module(Category::sequence, "ConcatFromSequence", 1, 1);
+  in_module(Category::sequence, "Optional", 0, 1);
+  in_module(Category::sequence, "OptionalGetElement", 1, 1);
+  in_module(Category::sequence, "OptionalHasElement", 0, 1);
+  in_module(Category::sequence, "SequenceAt", 2, 2);
+  in_module(Category::sequence, "SequenceConstruct", 1, kMany);
+  in_module(Category::sequence, "SequenceEmpty", 0, 0);
+  in_module(Category::sequence, "SequenceErase", 1, 2);
+  in_module(Category::sequence, "SequenceInsert", 2, 3);
+  in_module(Category::sequence, "SequenceLength", 1, 1);
+  in_module(Category::sequence, "SequenceMap", 1, kMany);
+  in_module(Category::sequence, "SplitToSequence", 1, 2);
   for (const Atomic& own : atomics()) {
     OpDef def = atomic(own.name, own.min_inputs, own.max_inputs, Family::none);
     def.infer = own.infer;
@@ -67,7 +93,7 @@ const std::vector<OpDef>& table() {
 }  // namespace
 
 std::string_view category_name(Category category) noexcept {
-  constexpr std::string_view names[] = {"atomic", "transform", "composite", "control-flow"};
+  constexpr std::string_view names[] = {"atomic", "transform", "composite", "control-flow", "sequence"};
   return names[static_cast<std::size_t>(category)];
 }
 
@@ -75,7 +101,8 @@ std::span<const OpDef> operators() { return table(); }
 
 const OpDef* find_operator(std::string_view name) {
   const auto& defs = table();
-  const auto at = std::lower_bound(defs.begin(), defs.end(), name, [](const OpDef& def, std::string_view key) { return def.name < key; });
+  const auto at =
+      std::lower_bound(defs.begin(), defs.end(), name, [](const OpDef& def, std::string_view key) { return def.name < key; });
   return at != defs.end() && at->name == name ? &*at : nullptr;
 }
 

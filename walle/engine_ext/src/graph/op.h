@@ -11,11 +11,16 @@
 
 namespace walle {
 
-enum class Category : std::uint8_t { atomic, transform, composite, control_flow };
+// Beside the four: sequence operators, whose values (sequences and optionals) are no tensors and live in a module only.
+enum class Category : std::uint8_t { atomic, transform, composite, control_flow, sequence };
 std::string_view category_name(Category category) noexcept;
 
 // Which kind of kernel an atomic operator has; `code` of the definition is the operator's number within it.
 enum class Family : std::uint8_t { none, unary, test, binary, compare, select, reduce, mean, arg, matmul, cast };
+
+// Computes at once from values, for atomic operators whose output shapes depend on data. Inputs are
+// contiguous; an undefined tensor is an absent one.
+using DataFn = std::vector<Tensor> (*)(std::span<const Tensor> inputs, const Attributes& attributes, int outputs);
 
 struct OpDef {
   std::string_view name;  // ONNX's where ONNX has the operator
@@ -25,12 +30,23 @@ struct OpDef {
   std::uint8_t code = 0;
   TransformFn transform = nullptr;
   CompositeFn decompose = nullptr;  // of a transform: what it is where its regions hang on values known only at run time
+  DataFn data = nullptr;
   std::span<const std::string_view> decomposes_to{};
   InferFn infer = nullptr;  // of an atomic operator with a kernel of its own shape
   StepFn make_step = nullptr;
 
+  // Runs in a module only: its outputs, or their shapes, are known no sooner than it has run.
+  bool module_only() const noexcept { return data != nullptr || category == Category::control_flow || category == Category::sequence; }
   bool reduces() const noexcept { return family == Family::reduce || family == Family::mean || family == Family::arg; }
 };
+
+struct DataOp {
+  std::string_view name;
+  int min_inputs, max_inputs;
+  DataFn compute;
+};
+// The operators whose output shapes depend on data, in alphabetical order (graph/data.cpp).
+std::span<const DataOp> data_operators() noexcept;
 
 // In alphabetical order.
 std::span<const OpDef> operators();

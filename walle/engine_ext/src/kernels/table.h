@@ -71,7 +71,8 @@ using UnaryFn = void (*)(const void* in, std::int64_t stride, void* out, std::in
 // out[i] = f(a[i * a_stride], b[i * b_stride]); out is contiguous and may be `a` or `b` where that stride is 1.
 using BinaryFn = void (*)(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out,
                           std::int64_t count) noexcept;
-// out[0] = f over in[i * stride], count >= 1. Floating sums are gathered in float64 and rounded once.
+// out[0] = f over in[i * stride], count >= 1. Floating sums go over to float64 at least every
+// 1024 elements and are rounded once at the end.
 using ReduceFn = void (*)(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept;
 // out[i] = where[i] ? a[i] : b[i], by item size.
 using SelectFn = void (*)(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,

@@ -80,7 +80,8 @@ class Reader {
 
   void count_bytes(Py_ssize_t size) {
     bytes_ += size;
-    if (bytes_ > limits_.bytes) fail("makes the value larger than " + std::to_string(limits_.bytes) + " bytes; send arrays instead");
+    if (bytes_ > limits_.bytes)
+      fail("makes the value larger than " + std::to_string(limits_.bytes) + " bytes; send arrays instead");
   }
 
   Value read_int(PyObject* object) {
@@ -161,7 +162,8 @@ class Reader {
     if (taken) return {std::move(tensor)};
     const std::string kind = Py_TYPE(object)->tp_name;
     if (PyErr_Occurred() != nullptr) fail("of type " + kind + " cannot be read (" + take_error_text() + ")");
-    fail("is of type " + kind + ", which is no plain data; send None, bool, int, float, str, bytes, list, tuple, dict or an array");
+    fail("is of type " + kind +
+         ", which is no plain data; send None, bool, int, float, str, bytes, list, tuple, dict or an array");
   }
 
   const ArrayPort& port_;
@@ -183,8 +185,10 @@ PyObject* sequence_to_python(PyObject* sequence, const Items& items, const Array
   for (std::size_t i = 0; i < items.size(); ++i) {
     PyObject* item = to_python(items[i], port);
     if (item == nullptr) return nullptr;
-    if (is_list) PyList_SET_ITEM(sequence, static_cast<Py_ssize_t>(i), item);
-    else PyTuple_SET_ITEM(sequence, static_cast<Py_ssize_t>(i), item);
+    if (is_list)
+      PyList_SET_ITEM(sequence, static_cast<Py_ssize_t>(i), item);
+    else
+      PyTuple_SET_ITEM(sequence, static_cast<Py_ssize_t>(i), item);
   }
   return owned.release();
 }

@@ -17,12 +17,24 @@ namespace walle::vm {
 struct Value;
 using Items = std::vector<Value>;
 
-struct BigInt { std::string hex; };  // as Python prints it in base 16, for what 64 bits do not hold
-struct Text { std::string utf8; };   // lone surrogates included
-struct Bytes { std::string data; };
-struct List { Items items; };
-struct Tuple { Items items; };
-struct Dict { Items keys, values; };
+struct BigInt {
+  std::string hex;  // as Python prints it in base 16, for what 64 bits do not hold
+};
+struct Text {
+  std::string utf8;  // lone surrogates included
+};
+struct Bytes {
+  std::string data;
+};
+struct List {
+  Items items;
+};
+struct Tuple {
+  Items items;
+};
+struct Dict {
+  Items keys, values;
+};
 
 struct Value {
   std::variant<std::monostate, bool, std::int64_t, BigInt, double, Text, Bytes, List, Tuple, Dict, Tensor> data;

@@ -2,39 +2,22 @@
 
 #include <marshal.h>
 #include <pthread.h>
-#include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
-#ifdef __GLIBCXX__
-#include <cxxabi.h>
-#endif
 
+#include "vm/birth.h"
+#include "vm/call.h"
 #include "vm/lending.h"
+#include "vm/thread.h"
 
 namespace walle::vm {
 
 using namespace std::chrono_literals;
-
-struct Interpreter::Call {
-  std::shared_ptr<Mailbox> mailbox;
-  std::uint64_t id = 0;
-  std::string function;
-  Value arguments;
-  std::optional<std::chrono::nanoseconds> deadline;
-
-  // Guarded by the VM's mutex.
-  bool ended = false;
-  bool answered = false;            // its last notice is out
-  std::optional<Outcome> stopping;  // deadline, cancelled or closed
-  std::string place;                // where the stopper first found it
-  std::optional<Watchdog::Alarm> alarm;
-  std::optional<std::pair<Value, bool>> answer;  // to its ask; true: an error
-};
 
 namespace {
 
@@ -43,8 +26,6 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<Interpreter>> all;
   bool exiting = false;
-  std::atomic<int> abandoned{0};
-  std::mutex birth;  // CPython 3.13 makes one interpreter at a time safely
 };
 
 Registry& registry() {
@@ -53,75 +34,6 @@ Registry& registry() {
 }
 
 thread_local Interpreter* interpreter_of_thread = nullptr;
-
-std::atomic<int> parked_threads{0};  // by cut_loose; written in a signal handler
-
-// Runs a thread's body. When the main interpreter is finalized, CPython ends any thread that asks for a GIL by unwinding its
-// stack; such a thread is parked instead, because nothing above it may run any more.
-template <class Body>
-void guard_thread(Body body) {
-#ifdef __GLIBCXX__
-  try {
-    body();
-  } catch (abi::__forced_unwind&) {
-    for (;;) pause();
-  }
-#else
-  body();
-#endif
-}
-
-// A Python module `site` that does nothing: CPython imports it into every new interpreter, where it would walk site-packages.
-// Only while a VM is made: interpreters that others make keep theirs.
-class WithoutSite {
- public:
-  WithoutSite() : before_(PyImport_FrozenModules) {
-    if (before_ == nullptr && !code().empty()) PyImport_FrozenModules = table();
-  }
-  ~WithoutSite() { PyImport_FrozenModules = before_; }
-
-  static std::string& code() {
-    static std::string& bytes = *new std::string();
-    return bytes;
-  }
-
- private:
-  static const _frozen* table() {
-    static _frozen modules[2] = {};
-    modules[0] = {"site", reinterpret_cast<const unsigned char*>(code().data()), static_cast<int>(code().size()), 0};
-    return modules;
-  }
-  const _frozen* before_;
-};
-
-PyThreadState* make_interpreter(std::string& error) {
-  PyInterpreterConfig config = {};
-  config.use_main_obmalloc = 0;
-  config.allow_fork = 0;
-  config.allow_exec = 0;
-  config.allow_threads = 0;
-  config.allow_daemon_threads = 0;
-  config.check_multi_interp_extensions = 1;
-  config.gil = PyInterpreterConfig_OWN_GIL;
-  const std::lock_guard lock(registry().birth);
-  const WithoutSite without_site;
-  PyThreadState* state = nullptr;
-  const PyStatus status = Py_NewInterpreterFromConfig(&state, &config);
-  if (PyStatus_Exception(status)) {
-    error = std::string("no interpreter could be made: ") + (status.err_msg ? status.err_msg : "unknown reason");
-    return nullptr;
-  }
-  return state;
-}
-
-std::string attribute_text(PyObject* object, const char* name) {
-  PyObject* value = PyObject_GetAttrString(object, name);
-  const char* utf8 = value != nullptr && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
-  std::string text = utf8 != nullptr ? utf8 : "";
-  Py_XDECREF(value);
-  PyErr_Clear();
-  return text;
-}
 
 // Type and message of the error that is set, which is then cleared.
 std::string take_error_text() {
@@ -138,11 +50,6 @@ std::string take_error_text() {
 
 }  // namespace
 
-void set_empty_site(std::string code) {
-  const std::lock_guard lock(registry().birth);
-  if (WithoutSite::code().empty()) WithoutSite::code() = std::move(code);
-}
-
 std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPort& port) {
   auto vm = std::shared_ptr<Interpreter>(new Interpreter(std::move(settings), port));
   {
@@ -150,7 +57,8 @@ std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPo
     const std::lock_guard lock(all.mutex);
     if (all.exiting) throw std::runtime_error("the process is exiting; no VM can be made");
     if (abandoned() >= kMaxAbandoned)
-      throw std::runtime_error(std::to_string(abandoned()) + " abandoned VM threads are still busy; no VM is made until one ends");
+      throw std::runtime_error(std::to_string(abandoned()) +
+                               " abandoned VM threads are still busy; no VM is made until one ends");
     std::erase_if(all.all, [](const auto& other) { return other.expired(); });
     all.all.push_back(vm);
   }
@@ -159,8 +67,6 @@ std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPo
 }
 
 Interpreter* Interpreter::here() { return interpreter_of_thread; }
-
-int Interpreter::abandoned() { return registry().abandoned.load(); }
 
 bool Interpreter::alive() const {
   const std::lock_guard lock(mutex_);
@@ -179,8 +85,10 @@ void Interpreter::submit(std::shared_ptr<Mailbox> mailbox, std::uint64_t call_id
   call->deadline = deadline;
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(call));
-  if (state_ == State::starting || state_ == State::open) changed_.notify_all();
-  else refuse_queued(broken_.empty() ? "the VM is closed" : broken_);
+  if (state_ == State::starting || state_ == State::open)
+    changed_.notify_all();
+  else
+    refuse_queued(broken_.empty() ? kClosed : broken_);
 }
 
 void Interpreter::cancel(std::uint64_t call_id) {
@@ -188,7 +96,7 @@ void Interpreter::cancel(std::uint64_t call_id) {
   if (current_ && current_->id == call_id) return request_stop(current_, Outcome::cancelled);
   const auto found = std::find_if(queue_.begin(), queue_.end(), [&](const auto& call) { return call->id == call_id; });
   if (found == queue_.end()) return;
-  (*found)->mailbox->push({call_id, Outcome::cancelled, {}, "", true});
+  (*found)->mailbox->push({call_id, Outcome::cancelled, {}, ""});
   queue_.erase(found);
 }
 
@@ -203,7 +111,7 @@ void Interpreter::close() {
   const std::lock_guard lock(mutex_);
   if (state_ != State::starting && state_ != State::open) return;
   state_ = State::closing;
-  refuse_queued("the VM was closed");
+  refuse_queued(kClosed);
   if (current_) request_stop(current_, Outcome::closed);
   changed_.notify_all();
 }
@@ -231,117 +139,6 @@ int Interpreter::shut_down(std::chrono::nanoseconds timeout) {
     vm->cut_loose();
   }
   return busy;
-}
-
-// The thread is stuck in C code. Py_FinalizeEx would end its interpreter under it, which aborts the process or waits for
-// ever; deleting the interpreter's record hides it from that. Its threads are parked in a signal handler first, so that none
-// ever steps on what is deleted.
-void Interpreter::cut_loose() {
-  const std::lock_guard lock(mutex_);
-  if (state_ == State::ended || thread_ == nullptr) return;
-  state_ = State::cut_loose;
-  struct sigaction action = {};
-  action.sa_handler = [](int) {
-    parked_threads.fetch_add(1);
-    for (;;) pause();
-  };
-  sigaction(SIGURG, &action, nullptr);
-  const int expected = parked_threads.load() + 1 + stopper_;
-  // Both are alive: each takes the mutex once more before it ends.
-  pthread_kill(thread_handle_, SIGURG);
-  if (stopper_) pthread_kill(stopper_handle_, SIGURG);
-  for (int waited_ms = 0; parked_threads.load() < expected && waited_ms < 500; ++waited_ms) std::this_thread::sleep_for(1ms);
-  PyInterpreterState_Delete(PyThreadState_GetInterpreter(thread_));
-}
-
-// --- stopping ----------------------------------------------------------------------------------------------------------
-
-void Interpreter::refuse_queued(const std::string& why) {
-  for (const auto& call : queue_) call->mailbox->push({call->id, Outcome::closed, {}, why, false});
-  queue_.clear();
-}
-
-void Interpreter::request_stop(const std::shared_ptr<Call>& call, Outcome reason) {
-  if (call->ended || call->stopping) return;
-  call->stopping = reason;
-  if (call->alarm) Watchdog::instance().clear(*call->alarm);
-  call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + settings_.grace, [self = shared_from_this(), call] {
-    const std::lock_guard lock(self->mutex_);
-    if (!call->ended) self->give_up(*call);
-  });
-  changed_.notify_all();  // it may be waiting for an answer
-  if (std::exchange(stopper_, true)) return;
-  std::thread stopper([self = shared_from_this(), call] { guard_thread([&] { self->press(call); }); });
-  stopper_handle_ = stopper.native_handle();
-  stopper.detach();
-}
-
-void Interpreter::give_up(Call& call) {
-  if (state_ == State::given_up) return;
-  state_ = State::given_up;
-  registry().abandoned.fetch_add(1);
-  broken_ = "the VM was abandoned: a call did not stop";
-  call.answered = true;
-  const std::string where = call.place.empty() ? "inside a C call that cannot be interrupted" : call.place;
-  if (call.mailbox) call.mailbox->push({call.id, *call.stopping, {}, where, false});
-  refuse_queued(broken_);
-}
-
-// Raises Stopped in the VM's thread, again and again until the call has ended, because a task may catch it. It has a thread
-// of its own because it waits for the VM's GIL, which a C call may hold for long.
-void Interpreter::press(const std::shared_ptr<Call>& call) {
-  PyThreadState* state = PyThreadState_New(PyThreadState_GetInterpreter(thread_));
-  auto pause_time = 1ms;
-  std::unique_lock lock(mutex_);
-  const auto insist_at = Watchdog::Clock::now() + settings_.grace / 2;
-  while (!call->ended) {
-    if (Watchdog::Clock::now() > insist_at) insist_ = true;
-    lock.unlock();
-    PyEval_RestoreThread(state);
-    lock.lock();
-    if (!call->ended) {
-      // The GIL is held throughout, so the VM's thread stands still; the mutex is not, since the place runs Python's allocator.
-      lock.unlock();
-      std::string found = place();
-      PyThreadState_SetAsyncExc(thread_id_, stopped_);
-      lock.lock();
-      if (call->place.empty()) call->place = std::move(found);
-    }
-    lock.unlock();
-    PyEval_SaveThread();
-    lock.lock();
-    changed_.wait_for(lock, pause_time, [&] { return call->ended; });
-    pause_time = std::min(pause_time * 2, 50ms);
-  }
-  lock.unlock();
-  PyEval_RestoreThread(state);
-  PyThreadState_Clear(state);
-  PyThreadState_DeleteCurrent();
-  lock.lock();
-  stopper_ = false;
-  changed_.notify_all();
-}
-
-void Interpreter::raise_again() {
-  if (insist_) PyThreadState_SetAsyncExc(thread_id_, stopped_);
-}
-
-// "file:line" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
-std::string Interpreter::place() {
-  std::string innermost;
-  PyFrameObject* frame = PyThreadState_GetFrame(thread_);
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    const std::string file = attribute_text(reinterpret_cast<PyObject*>(code), "co_filename");
-    std::string here = file + ":" + std::to_string(PyFrame_GetLineNumber(frame));
-    Py_DECREF(code);
-    const bool own = settings_.task_files.contains(file);
-    if (innermost.empty() || own) innermost = std::move(here);
-    PyFrameObject* outer = own ? nullptr : PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = outer;
-  }
-  return innermost;
 }
 
 // --- the VM's thread ---------------------------------------------------------------------------------------------------
@@ -435,12 +232,12 @@ void Interpreter::run_call(Call& call) {
 }
 
 Notice Interpreter::perform(Call& call) {
-  Notice notice{call.id, Outcome::ok, {}, "", true};
+  Notice notice{call.id, Outcome::ok, {}, ""};
   PyObject* arguments = to_python(call.arguments, port_);
   call.arguments = {};  // its arrays are now the task's alone
-  PyObject* name = arguments != nullptr ? PyUnicode_FromStringAndSize(call.function.data(),
-                                                                       static_cast<Py_ssize_t>(call.function.size()))
-                                        : nullptr;
+  PyObject* name = arguments != nullptr
+                       ? PyUnicode_FromStringAndSize(call.function.data(), static_cast<Py_ssize_t>(call.function.size()))
+                       : nullptr;
   PyObject* result = name != nullptr ? PyObject_CallFunctionObjArgs(dispatch_, name, arguments, nullptr) : nullptr;
   Py_XDECREF(name);
   Py_XDECREF(arguments);
@@ -450,6 +247,9 @@ Notice Interpreter::perform(Call& call) {
   } catch (const NotPlain& error) {
     notice.outcome = Outcome::not_plain;
     notice.text = error.what();
+  } catch (const std::bad_alloc&) {
+    notice.outcome = Outcome::not_plain;
+    notice.text = "result needs more memory than there is";
   }
   Py_DECREF(result);
   PyErr_Clear();  // a stop that arrived while the result was read
@@ -457,7 +257,7 @@ Notice Interpreter::perform(Call& call) {
 }
 
 Notice Interpreter::failure(std::uint64_t call_id) {
-  Notice notice{call_id, Outcome::failed, {}, "", true};
+  Notice notice{call_id, Outcome::failed, {}, ""};
   PyObject* error = PyErr_GetRaisedException();
   PyObject* description = PyObject_CallFunctionObjArgs(describe_, error, nullptr);
   if (description != nullptr) {
@@ -488,7 +288,7 @@ void Interpreter::finish(Call& call, Notice notice) {
     if (was_stopped) {
       changed_.notify_all();
       changed_.wait(lock, [&] { return !stopper_; });
-      notice = {call.id, *call.stopping, {}, call.place, true};
+      notice = stopped_notice(call);
     }
     current_.reset();
   }
@@ -496,7 +296,6 @@ void Interpreter::finish(Call& call, Notice notice) {
   if (was_stopped) PyThreadState_SetAsyncExc(thread_id_, nullptr);
   Lender::current()->drain();
   const std::lock_guard lock(mutex_);
-  notice.alive = state_ == State::open;
   if (!call.answered && call.mailbox) call.mailbox->push(std::move(notice));
 }
 
@@ -522,13 +321,18 @@ void Interpreter::tear_down() {
 
 void Interpreter::end_of_thread() {
   interpreter_of_thread = nullptr;
-  if (state_ == State::given_up) registry().abandoned.fetch_sub(1);
+  if (state_ == State::given_up) forget_abandoned();
   state_ = State::ended;
-  refuse_queued(broken_.empty() ? "the VM is closed" : broken_);
+  refuse_queued(broken_.empty() ? kClosed : broken_);
   changed_.notify_all();
 }
 
 PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) {
+  // This thread alone changes current_; a VM that ends runs finalizers in a call without a caller.
+  if (!current_ || !current_->mailbox) {
+    PyErr_SetString(PyExc_RuntimeError, "there is no caller to ask");
+    return nullptr;
+  }
   Value question;
   try {
     Tuple pair;
@@ -543,12 +347,10 @@ PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) 
   std::optional<std::pair<Value, bool>> answer;
   {
     std::unique_lock lock(mutex_);
-    if (current_) {
-      current_->answer.reset();
-      if (!current_->stopping) current_->mailbox->push({current_->id, Outcome::ask, std::move(question), "", true});
-      changed_.wait(lock, [&] { return current_->answer || current_->stopping; });
-      answer.swap(current_->answer);
-    }
+    current_->answer.reset();
+    if (!current_->stopping) current_->mailbox->push({current_->id, Outcome::ask, std::move(question), ""});
+    changed_.wait(lock, [&] { return current_->answer || current_->stopping; });
+    answer.swap(current_->answer);
   }
   PyEval_RestoreThread(saved);
   if (!answer) {

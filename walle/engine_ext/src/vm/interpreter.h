@@ -28,11 +28,8 @@ struct Settings {
   std::string boot;
   Value config;
   std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
-  std::chrono::milliseconds grace{250};  // from the wish to stop to giving the VM up
+  std::chrono::milliseconds grace{250};        // from the wish to stop to giving the VM up
 };
-
-// Marshalled code of an empty module, which a VM gets in place of `site`; the first one given stays.
-void set_empty_site(std::string code);
 
 class Interpreter : public std::enable_shared_from_this<Interpreter> {
  public:
@@ -95,6 +92,8 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   void request_stop(const std::shared_ptr<Call>& call, Outcome reason);
   void refuse_queued(const std::string& why);
   void give_up(Call& call);
+  static Notice stopped_notice(const Call& call);
+  static void forget_abandoned();
 
   void press(const std::shared_ptr<Call>& call);  // the stopper thread
   std::string place();

@@ -10,8 +10,8 @@ namespace {
 // Never destroyed: a thread of an abandoned VM may still reach it while the process exits.
 struct Book {
   std::mutex mutex;
-  std::unordered_map<std::int64_t, std::shared_ptr<Lender>> lenders;      // interpreter id → its side
-  std::unordered_map<const Storage*, std::int64_t> lent;                  // storage → interpreter id
+  std::unordered_map<std::int64_t, std::shared_ptr<Lender>> lenders;  // interpreter id → its side
+  std::unordered_map<const Storage*, std::int64_t> lent;              // storage → interpreter id
 };
 
 Book& book() {

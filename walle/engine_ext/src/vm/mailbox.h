@@ -16,8 +16,8 @@ enum class Outcome : std::uint8_t {
   not_plain,  // text: the result cannot leave the VM
   deadline,   // text: where the task was when its time ran out
   cancelled,
-  closed,     // text: why the VM does not run the call
-  ask,        // value: (name, arguments) for the caller's side; to be answered
+  closed,  // text: why the VM does not run the call
+  ask,     // value: (name, arguments) for the caller's side; to be answered
 };
 
 struct Notice {
@@ -25,7 +25,6 @@ struct Notice {
   Outcome outcome = Outcome::ok;
   Value value;
   std::string text;
-  bool alive = true;  // whether the VM takes further calls
 };
 
 class Mailbox {

@@ -32,11 +32,11 @@ ReduceFn plain_reduce = nullptr;
 }  // namespace
 
 void fill(Table& table) noexcept {
-#define WALLE_FAST(op)                                                             \
-  {                                                                                \
-    UnaryFn& entry = table.unary[static_cast<std::size_t>(UnaryOp::op)][0];        \
-    plain_unary<UnaryOp::op> = entry;                                              \
-    entry = &unary<op##Op, &plain_unary<UnaryOp::op>>;                             \
+#define WALLE_FAST(op)                                                      \
+  {                                                                         \
+    UnaryFn& entry = table.unary[static_cast<std::size_t>(UnaryOp::op)][0]; \
+    plain_unary<UnaryOp::op> = entry;                                       \
+    entry = &unary<op##Op, &plain_unary<UnaryOp::op>>;                      \
   }
   WALLE_FAST(Neg)
   WALLE_FAST(Abs)
@@ -52,11 +52,11 @@ void fill(Table& table) noexcept {
   WALLE_FAST(Ceil)
   WALLE_FAST(Round)
 #undef WALLE_FAST
-#define WALLE_FAST(op)                                                               \
-  {                                                                                  \
-    BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::op)][0];       \
-    plain_binary<BinaryOp::op> = entry;                                              \
-    entry = &binary<op##Op, &plain_binary<BinaryOp::op>>;                            \
+#define WALLE_FAST(op)                                                         \
+  {                                                                            \
+    BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::op)][0]; \
+    plain_binary<BinaryOp::op> = entry;                                        \
+    entry = &binary<op##Op, &plain_binary<BinaryOp::op>>;                      \
   }
   WALLE_FAST(Add)
   WALLE_FAST(Sub)

@@ -5,8 +5,8 @@
 
 inline constexpr std::int64_t kRows = 6;
 inline constexpr std::int64_t kColumns = 2 * kLanes;
-inline constexpr std::int64_t kDepth = 256;             // a B panel of kDepth x kColumns stays in L1
-inline constexpr std::int64_t kRowBlock = 16 * kRows;   // an A block of kRowBlock x kDepth stays in L2
+inline constexpr std::int64_t kDepth = 256;            // a B panel of kDepth x kColumns stays in L1
+inline constexpr std::int64_t kRowBlock = 16 * kRows;  // an A block of kRowBlock x kDepth stays in L2
 inline constexpr std::int64_t kColumnBlock = 64 * kColumns;
 inline constexpr std::int64_t kFewRows = 4;
 
@@ -37,7 +37,8 @@ inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int6
 }
 
 // packed[panel][k][row]: rows of A in panels of kRows, the last one filled up with zeros.
-inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth, float* packed) noexcept {
+inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth,
+                   float* packed) noexcept {
   for (std::int64_t m = 0; m < rows; m += kRows, packed += depth * kRows) {
     const std::int64_t height = least(kRows, rows - m);
     for (std::int64_t i = 0; i < kRows; ++i)
@@ -46,7 +47,8 @@ inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int6
 }
 
 // out[kRows, kColumns] (rows `out_row` apart) = or += A panel x B panel.
-inline void micro(const float* a, const float* b, std::int64_t depth, float* out, std::int64_t out_row, bool accumulate) noexcept {
+inline void micro(const float* a, const float* b, std::int64_t depth, float* out, std::int64_t out_row,
+                  bool accumulate) noexcept {
   Vec tile[kRows][2];
   for (std::int64_t i = 0; i < kRows; ++i) tile[i][0] = tile[i][1] = set(0.0f);
   for (std::int64_t k = 0; k < depth; ++k, a += kRows, b += kColumns) {
@@ -107,8 +109,8 @@ inline void gemm_packed(const GemmArgs& args) noexcept {
 }
 
 // One row of `out`, B's rows contiguous: four vectors of columns at a time, then one, the last one masked.
-inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b, std::int64_t b_row, std::int64_t n, std::int64_t k,
-                             float* out) noexcept {
+inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b, std::int64_t b_row, std::int64_t n,
+                             std::int64_t k, float* out) noexcept {
   std::int64_t j = 0;
   for (; j + 4 * kLanes <= n; j += 4 * kLanes) {
     Vec sum0 = set(0.0f), sum1 = sum0, sum2 = sum0, sum3 = sum0;
@@ -134,7 +136,8 @@ inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b,
 }
 
 // One row of `out`, B's columns contiguous: a dot product each, k by vectors.
-inline void row_times_columns(const float* a, const float* b, std::int64_t b_col, std::int64_t n, std::int64_t k, float* out) noexcept {
+inline void row_times_columns(const float* a, const float* b, std::int64_t b_col, std::int64_t n, std::int64_t k,
+                              float* out) noexcept {
   for (std::int64_t j = 0; j < n; ++j, b += b_col) {
     Vec sum0 = set(0.0f), sum1 = sum0;
     std::int64_t i = 0;

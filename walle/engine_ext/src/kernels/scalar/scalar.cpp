@@ -25,11 +25,11 @@ void binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_
   for (std::int64_t i = 0; i < count; ++i) to[i] = f(left[i * a_stride], right[i * b_stride]);
 }
 
-template <class T, T (*join)(T, T) noexcept>
+template <class T, bool is_sum, T (*join)(T, T) noexcept>
 void reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   const auto* from = static_cast<const T*>(in);
-  if constexpr (std::is_floating_point_v<T> && join == &Add<T>) {
+  if constexpr (std::is_floating_point_v<T> && is_sum) {
     Sum sum = 0;
     for (std::int64_t i = 0; i < count; ++i) sum += from[i * stride];
     *static_cast<T*>(out) = static_cast<T>(sum);
@@ -64,8 +64,8 @@ void cast(const void* in, std::int64_t stride, void* out, std::int64_t count) no
 }
 
 template <class T>
-void select(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride,
-            void* out, std::int64_t count) noexcept {
+void select(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,
+            std::int64_t b_stride, void* out, std::int64_t count) noexcept {
   const auto* choice = static_cast<const bool*>(where);
   const auto* left = static_cast<const T*>(a);
   const auto* right = static_cast<const T*>(b);
@@ -92,7 +92,8 @@ std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { retu
 
 // WALLE_SET(op, T, index) for each type that a letter of kernels.inc stands for; index is the type's place in Compute.
 #define WALLE_FILL_F(op) WALLE_SET(op, float, 0) WALLE_SET(op, double, 1)
-#define WALLE_FILL_N(op) WALLE_FILL_F(op) WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::uint8_t, 4)
+#define WALLE_FILL_N(op) \
+  WALLE_FILL_F(op) WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::uint8_t, 4)
 #define WALLE_FILL_B(op) WALLE_SET(op, bool, 5)
 #define WALLE_FILL_A(op) WALLE_FILL_N(op) WALLE_FILL_B(op)
 #define WALLE_EACH(op, types)                                \
@@ -148,18 +149,18 @@ void fill_scalar(Table& table) noexcept {
   }
   {
     using Enum = ReduceOp;
-#define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, &op<T>>;
-#define WALLE_REDUCE(op, types, join)                         \
-  {                                                           \
-    constexpr auto kOp = static_cast<std::size_t>(Enum::op);  \
-    WALLE_FILL_##types(join)                                  \
+#define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, std::string_view(#op) == "Add", &op<T>>;
+#define WALLE_REDUCE(op, types, join)                        \
+  {                                                          \
+    constexpr auto kOp = static_cast<std::size_t>(Enum::op); \
+    WALLE_FILL_##types(join)                                 \
   }
 #include "kernels/kernels.inc"
 #undef WALLE_REDUCE
 #undef WALLE_SET
   }
   {
-#define WALLE_SET(op, T, index)                                                                 \
+#define WALLE_SET(op, T, index)                                                     \
   table.arg[static_cast<std::size_t>(ArgOp::ArgMax)][index] = &arg<T, &Greater<T>>; \
   table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][index] = &arg<T, &Less<T>>;
     WALLE_FILL_A(arg)

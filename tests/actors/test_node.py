@@ -1,0 +1,90 @@
+"""How errors cross between processes, without any Ray at work: what an actor gives is pickled here as Ray would."""
+
+import asyncio
+import copy
+import pickle
+
+import pytest
+
+from walle.actors.node import NodeActor, Raised, Remote, telling
+from walle.cloud import CloudConfig
+from walle.cloud.inference import InferenceError
+from walle.deploy.journal import JournalError
+from walle.deploy.release import ReleaseRequestError, TransitionError
+from walle.deploy.release_service import TaskBusyError, UnknownReleaseError
+from walle.deploy.repo import RepoError
+from walle.engine_ext.vm import DeadlineExceeded, TaskError, VMClosedError
+from walle.errors import ConfigError
+from walle.protocol import ProtocolError
+
+ERRORS = [
+    TransitionError("count-v1-1", "full", "Start", ("Rollback",)),
+    UnknownReleaseError("count-v1-1"),
+    TaskBusyError("shop/count", "count-v1-1", "beta"),
+    ReleaseRequestError("beta", "too many"),
+    RepoError("shop/count/v9", "no such version"),
+    JournalError("releases.db", "the disk is full"),
+    InferenceError("never released"),
+    TaskError("count", "ValueError", "broken", "Traceback"),
+    DeadlineExceeded("count", 0.5, "main.py:3"),
+    VMClosedError("count", "the pool is closed"),
+    ProtocolError("batch", "not JSON"),
+    ConfigError("no such app"),
+    OSError(98, "Address already in use"),
+    KeyError("x"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.asyncio
+async def test_an_error_is_in_the_other_process_what_it_was(error: Exception) -> None:
+    @telling
+    async def method() -> None:
+        raise error
+
+    answer = pickle.loads(pickle.dumps(await method()))
+    assert isinstance(answer, Raised)
+    there = answer.error()
+    assert type(there) is type(error)
+    assert str(there) == str(error)
+    assert there.args == error.args
+    assert {name: value for name, value in vars(there).items() if name != "__notes__"} == vars(error)
+    assert "in method" in there.__notes__[0]
+    if isinstance(error, OSError):
+        assert isinstance(there, OSError)
+        assert there.errno == error.errno
+
+
+@pytest.mark.asyncio
+async def test_what_is_no_error_is_given_as_it_is_and_cancellation_stays_one() -> None:
+    @telling
+    async def method(answer: object) -> object:
+        if answer is None:
+            await asyncio.sleep(3600)
+        return answer
+
+    assert await method(5) == 5
+    waiting = asyncio.create_task(method(None))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_is_not_there_yet_is_an_error_and_not_a_crash(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    actor = NodeActor(CloudConfig(tmp_path_factory.mktemp("cloud")))
+    answer = await actor.call("get", "x")
+    assert isinstance(answer, Raised)
+    assert answer.kind is AttributeError
+    assert await actor.close() is None
+
+
+def test_a_handle_can_be_copied_and_pickled() -> None:
+    remote = Remote("any handle")  # type: ignore[arg-type]
+    assert copy.copy(remote)._actor == "any handle"
+    assert pickle.loads(pickle.dumps(remote))._actor == "any handle"
+    with pytest.raises(AttributeError):
+        remote._no_such_thing  # noqa: B018 - looking it up is the test

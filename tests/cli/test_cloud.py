@@ -1,0 +1,89 @@
+"""`walle cloud up` as a process: what it says, how it stops, and what it refuses."""
+
+import json
+import os
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from tests.sim.program import Program, Programs
+from walle.cli import app
+from walle.cli.join import Join
+
+PORTS = ("--http-port=0", "--tunnel-port=0")
+
+
+@pytest.fixture
+def start() -> Iterator[Programs]:
+    with Programs() as programs:
+        yield programs
+
+
+def up(start: Programs, folder: Path, *more: str) -> Program:
+    cloud = start("cloud", "up", str(folder), *PORTS, "--json", *more)
+    cloud.wait_for(lambda line: "url" in line)
+    return cloud
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_cloud_says_where_it_is_and_stops_at_a_signal(
+    tmp_path: Path, start: Programs, number: signal.Signals
+) -> None:
+    cloud = up(start, tmp_path / "cloud", "--scenario=shop", "--scenario=live")
+    said = cloud.lines[0]
+    assert (said["scenarios"], said["pid"]) == (["live", "shop"], cloud.process.pid)
+    join = Join.load(Path(said["join_file"]))
+    assert stat.S_IMODE(Path(said["join_file"]).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(said["admin_token_file"]).stat().st_mode) == 0o600
+    assert (join.url, f"{join.tunnel_host}:{join.tunnel_port}") == (said["url"], said["tunnel"])
+    assert httpx.get(f"{said['url']}/healthz").json()["ok"]
+    socket.create_connection((join.tunnel_host, join.tunnel_port)).close()
+    os.kill(cloud.process.pid, number)
+    assert cloud.end() == 0, cloud.errors
+    assert (cloud.lines[1:], cloud.errors) == ([{"stopped": True}], "")
+
+
+def test_a_cloud_that_is_started_again_has_the_same_keys(tmp_path: Path, start: Programs) -> None:
+    joins = []
+    for _ in range(2):
+        cloud = up(start, tmp_path / "cloud")
+        joins.append(Join.load(tmp_path / "cloud" / "join.json"))
+        cloud.kill()  # the worst way to stop; the folder is free again all the same
+    first, second = joins
+    assert (first.token, first.ca_pem, first.trusted_keys) == (second.token, second.ca_pem, second.trusted_keys)
+
+
+def test_a_folder_or_a_port_that_is_taken_is_an_error_that_says_what_to_do(tmp_path: Path, start: Programs) -> None:
+    first = up(start, tmp_path / "cloud").lines[0]
+    again = start("cloud", "up", str(tmp_path / "cloud"), *PORTS, "--json")
+    http_port, tunnel_port = (first[key].rpartition(":")[2] for key in ("url", "tunnel"))
+    others = [
+        start("cloud", "up", str(tmp_path / f"other-{option}"), *PORTS, f"--{option}={port}", "--json")
+        for option, port in (("http-port", http_port), ("tunnel-port", tunnel_port))
+    ]
+    assert again.end() == 1
+    assert json.loads(again.errors)["type"] == "CloudBusyError"
+    assert "another cloud runs on this folder" in again.errors
+    for other in others:
+        assert other.end() == 1
+        assert json.loads(other.errors)["type"] == "CloudBusyError"
+        assert "choose others with --http-port and --tunnel-port" in other.errors
+    assert not list(tmp_path.glob("other-*/join.json"))
+
+
+def test_a_name_goes_into_the_join_file_and_the_certificate(tmp_path: Path, start: Programs) -> None:
+    up(start, tmp_path / "cloud", "--host=0.0.0.0", "--name=localhost")
+    join = Join.load(tmp_path / "cloud" / "join.json")
+    assert (join.tunnel_host, join.url.rpartition(":")[0]) == ("localhost", "http://localhost")
+
+
+def test_wrong_uses_end_with_status_2(tmp_path: Path) -> None:
+    for wrong in (["--host", "0.0.0.0"], ["--host", "::"], ["--address", "auto"], ["--http-port", "70000"]):
+        assert CliRunner().invoke(app, ["cloud", "up", str(tmp_path / "cloud"), *wrong]).exit_code == 2, wrong
+    assert not (tmp_path / "cloud").exists()

@@ -1,0 +1,80 @@
+"""Every command, seen from outside: help, an example, --json, and what it imports."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+from typer.core import TyperCommand
+from typer.testing import CliRunner
+
+from walle.cli import app
+
+COMMANDS = {
+    "cloud up", "demo", "device run", "figures", "model plan", "model run", "operators", "release pause",
+    "release resume", "release rollback", "release start", "release status", "task check", "task new", "task simulate",
+}  # fmt: skip
+
+
+def commands() -> Iterator[tuple[str, TyperCommand]]:
+    """Give the path and object of every command that does something."""
+    waiting: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
+    while waiting:
+        path, command = waiting.pop()
+        children = getattr(command, "commands", None)
+        if children is None:
+            assert isinstance(command, TyperCommand)
+            yield path, command
+        else:
+            waiting += [(f"{path} {name}".strip(), child) for name, child in children.items()]
+
+
+def test_these_are_the_commands() -> None:
+    assert {path for path, _ in commands()} == COMMANDS
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_a_command_explains_itself_and_speaks_json(path: str) -> None:
+    command = dict(commands())[path]
+    assert command.help
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert "--json" in options
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{path}: {parameter.name} has no help"
+    result = CliRunner().invoke(app, [*path.split(), "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS - {"demo", "figures"}))
+def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
+    command = dict(commands())[path]
+    assert (command.epilog or "").startswith(f"Example: walle {path}")
+
+
+@pytest.mark.parametrize("group", ["task", "release", "cloud", "device", "model"])
+def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
+    assert group in CliRunner().invoke(app, ["--help"]).output
+    listed = CliRunner().invoke(app, [group, "--help"]).output
+    assert all(path.split()[1] in listed for path in COMMANDS if path.startswith(f"{group} "))
+
+
+def test_what_a_device_runs_imports_nothing_of_the_cloud() -> None:
+    code = "import sys, walle.cli, walle.cli.device_program; print('\\n'.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.split())
+    assert "walle.device" in loaded
+    cloud_only = {"ray", "fastapi", "starlette", "uvicorn", "dulwich", "numpy", "packaging", "prometheus_client"}
+    assert not loaded & {*cloud_only, "matplotlib", "walle.cloud", "walle.actors"}
+
+
+def test_an_error_is_one_line_and_with_json_an_object(tmp_path: object) -> None:
+    command = [sys.executable, "-c", "from walle.cli import main; main()", "task", "check", f"{tmp_path}/none"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (text.returncode, text.stdout) == (1, "")
+    assert text.stderr == f"walle: {tmp_path}/none: is no folder; write a task with: walle task new NAME\n"
+    json = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert (json.returncode, json.stdout) == (1, "")
+    assert '"type": "TaskFolderError"' in json.stderr

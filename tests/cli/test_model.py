@@ -1,0 +1,101 @@
+"""`walle model` and `walle operators`, on a small model that is written here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from walle.cli import app
+from walle.cli.model import InputError, read_npy
+from walle.engine_ext.model import GraphBuilder
+from walle.errors import ConfigError, EngineError
+
+
+def run(*arguments: object) -> Any:
+    """Return the JSON that a command prints; its errors are raised."""
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model that gives y = x @ w + b for x [2, 3]."""
+    graph = GraphBuilder("affine")
+    x, b = graph.input("x", (2, 3)), graph.input("b", (1, 2))
+    w = graph.constant("w", [[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]])
+    graph.output("y", graph.op("Add", [graph.op("MatMul", [x, w]), b]))
+    graph.save(tmp_path / "affine.walle")
+    return tmp_path / "affine.walle"
+
+
+def test_run_takes_npy_and_json_and_prints_the_outputs(model: Path, tmp_path: Path) -> None:
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.save(tmp_path / "x.npy", x)
+    (tmp_path / "b.json").write_text("[[10, 20]]")
+    inputs = ["--input", f"x={tmp_path}/x.npy", "--input", f"b={tmp_path}/b.json"]
+    want = x @ np.array([[1, 0], [0, 1], [1, -1]], dtype="float32") + [[10, 20]]
+    assert run("model", "run", model, *inputs) == {"y": {"shape": [2, 2], "dtype": "float32", "values": want.tolist()}}
+    text = CliRunner().invoke(app, ["model", "run", str(model), *inputs]).stdout
+    assert "2×2" in text
+    assert "12, 19, 18, 19" in text
+
+
+def test_run_says_which_inputs_there_are(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"b: .* x \(float32, 2×3\), b \(float32, 1×2\)"):
+        run("model", "run", model, "--input", "x=x.npy")
+    with pytest.raises(EngineError):
+        run("model", "run", model.with_name("none.walle"))
+    assert CliRunner().invoke(app, ["model", "run", str(model), "--input", "x.npy"]).exit_code == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint16", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,), (2, 0)])
+def test_npy_files_are_read_as_numpy_wrote_them(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    np.save(tmp_path / "a.npy", values)
+    got = np.asarray(read_npy(tmp_path / "a.npy"))
+    assert got.dtype == values.dtype
+    assert got.tolist() == (values.tolist() if values.size and shape else values.ravel().tolist())
+
+
+def test_npy_files_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    for values in (np.asfortranarray(np.ones((2, 3))), np.ones(3, dtype=">f4"), np.array(["text"])):
+        np.save(path, values)
+        with pytest.raises(InputError, match=r"a\.npy: type .* is not taken"):
+            read_npy(path)
+    np.save(path, np.ones((4, 5)))
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(InputError, match=r"a\.npy"):
+            read_npy(path)
+
+
+def test_plan_shows_each_step(model: Path) -> None:
+    found = run("model", "plan", model)
+    assert [step["op"] for step in found["ops"]] == ["MatMul", "Add"]
+    assert found["backend"] in CliRunner().invoke(app, ["model", "plan", str(model)]).stdout
+
+
+def test_plan_of_open_shapes_asks_for_them(tmp_path: Path) -> None:
+    graph = GraphBuilder("open")
+    x = graph.input("x", (None, 3))
+    graph.output("y", graph.op("Tanh", [x]))
+    graph.save(tmp_path / "open.walle")
+    with pytest.raises(ConfigError, match=r"x \(float32, \?×3\).*--shape"):
+        run("model", "plan", tmp_path / "open.walle")
+    assert run("model", "plan", tmp_path / "open.walle", "--shape", "x=4x3")["ops"][0]["op"] == "Tanh"
+    for wrong in ("x", "x=4xa", "=4", "x=-1x3"):
+        assert CliRunner().invoke(app, ["model", "plan", str(model), "--shape", wrong]).exit_code == 2
+
+
+def test_operators_stand_in_the_four_categories() -> None:
+    known = {row["name"]: row for row in run("operators")}
+    assert known["MatMul"]["category"] == "atomic"
+    assert {row["category"] for row in known.values()} <= {"atomic", "transform", "composite", "control-flow"}
+    assert "MatMul" in CliRunner().invoke(app, ["operators"]).stdout

@@ -1,0 +1,150 @@
+"""`walle release` against a cloud that runs: what it sends, what it shows, and how it fails."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.sim.engineer import Engineer
+from tests.sim.program import Programs
+from walle.cli import app
+from walle.cli.release import Cloud, CloudRefusedError, CloudUnreachableError, progress_of
+
+CONFIG = '[task]\nname = "{task}"\n[trigger]\nsequence = ["page_exit"]\n'
+WORKS = {"main.py": "def execute(ctx, trigger):\n    return 1\n"}
+FAILS = {"main.py": "raise ValueError('it does not load')\n"}
+
+
+class Person:
+    """Runs commands with the address of the cloud in the environment, as a shell does."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.environment = {"WALLE_URL": url, "WALLE_TOKEN": token}
+
+    def text(self, *arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["release", *arguments], env=self.environment, catch_exceptions=False)
+        return result.exit_code, result.stdout
+
+    def json(self, *arguments: str) -> Any:
+        status, text = self.text(*arguments, "--json")
+        assert status == 0, text
+        return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """A person who may release in a cloud that has the tasks good and bad."""
+    folder = tmp_path_factory.mktemp("release")
+    with Programs() as start:
+        cloud = start(
+            "cloud", "up", str(folder / "cloud"), "--http-port=0", "--tunnel-port=0", "--scenario=shop", "--json"
+        )
+        url = cloud.wait_for(lambda line: "url" in line)["url"]
+        token = (folder / "cloud" / "admin.token").read_text().strip()
+        engineer = Engineer(folder, url, "shop", token)
+        engineer.push("good", "v1", WORKS | {"task.toml": CONFIG.format(task="good")})
+        engineer.push("bad", "v1", FAILS | {"task.toml": CONFIG.format(task="bad")})
+        yield Person(url, token)
+
+
+def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Person) -> None:
+    options = ["--beta-device=a", "--beta-device=b", "--step=0.1", "--step=1", "--app-version=>=10", "--gate-alpha=0.2"]
+    release = person.json("start", "shop", "good", "v1", *options)
+    name = release["id"]
+    request = release["request"]
+    assert (request["beta"], request["steps"]) == (["a", "b"], [0.1, 1.0])
+    assert (request["policy"], request["gate"]["alpha"]) == ({"app_version": ">=10"}, 0.2)
+    assert request["gate"]["beta"] != 0.2  # what is not given is the cloud's choice
+    with Cloud(*person.environment.values()) as cloud:
+        assert next(one for one in cloud.follow(name) if one["state"] == "beta")["beta_devices"] == ["a", "b"]
+    with pytest.raises(CloudRefusedError, match=f"{name} of shop/good is under way"):
+        person.json("start", "shop", "good", "v1")
+
+    assert person.json("pause", name)["state"] == "paused"
+    assert [one["id"] for one in person.json("status")] == [name]
+    assert "paused" in person.text("status")[1]
+    with pytest.raises(CloudRefusedError, match=r"takes no Pause; it takes: .*Resume"):
+        person.text("pause", name)
+    assert person.json("resume", name)["resumes"] is None
+    status, text = person.text("rollback", name, "--reason", "not [wanted]")
+    assert (status, text) == (0, f"{name} is rolled back\n")
+
+    shown = person.json("status", name)
+    assert shown["reason"] == "by admin: not [wanted]"
+    assert [entry["event"] for entry in shown["history"]][-3:] == ["Pause", "Resume", "Rollback"]
+    text = person.text("status", name)[1]
+    assert "reason: by admin: not [wanted]" in text
+    assert "Rollback" in text
+
+
+def test_watching_a_release_that_fails_ends_with_status_1(person: Person) -> None:
+    status, text = person.text("start", "shop", "bad", "v1", "--watch", "--json")
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert (status, lines[-1]["state"]) == (1, "failed")
+    assert "it does not load" in lines[-1]["reason"]
+    status, text = person.text("start", "shop", "bad", "v1", "--watch")
+    assert status == 1
+    assert "it does not load" in text.splitlines()[-1]
+
+
+def test_what_the_cloud_refuses_is_said_with_what_to_do(person: Person) -> None:
+    with pytest.raises(CloudRefusedError, match="no release 'none'"):
+        person.text("status", "none")
+    with pytest.raises(CloudRefusedError, match="v9"):
+        person.text("start", "shop", "good", "v9")
+    with pytest.raises(CloudRefusedError, match=r"steps.*must grow"):
+        person.text("start", "shop", "good", "v1", "--step=0.5", "--step=0.2")
+    stranger = Person(person.environment["WALLE_URL"], "wrong")
+    with pytest.raises(CloudRefusedError, match=r"--token or WALLE_TOKEN; .*admin\.token") as caught:
+        stranger.text("start", "shop", "good", "v1")
+    assert caught.value.status == 401
+
+
+def test_where_no_cloud_answers_the_address_is_named() -> None:
+    with pytest.raises(CloudUnreachableError, match=r"http://127\.0\.0\.1:1 .*walle cloud up"):
+        Person("http://127.0.0.1:1", "").text("status")
+
+
+def test_another_server_is_told_from_a_cloud(tmp_path: Path) -> None:
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            with pytest.raises(CloudRefusedError, match=r"404 .*address of a Walle cloud"):
+                Person(f"http://127.0.0.1:{server.server_port}", "").text("status")
+        finally:
+            server.shutdown()
+
+
+def test_wrong_uses_end_with_status_2() -> None:
+    nowhere = Person("http://127.0.0.1:1", "")
+    start = ["start", "shop", "good", "v1"]
+    for wrong in (["--beta=1", "--beta-device=a"], ["--beta=-1"], ["--url", "ftp://x"], ["--url", "x"]):
+        assert nowhere.text(*start, *wrong)[0] == 2, wrong
+    assert CliRunner().invoke(app, ["release", *start], env={"WALLE_URL": None}).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "resumes", "progress"),
+    [
+        ("created", 0, None, 0.0),
+        ("simulating", 0, None, 0.0),
+        ("beta", 0, None, 0.25),
+        ("gray", 0, None, 0.5),
+        ("gray", 1, None, 0.75),
+        ("paused", 1, "gray", 0.75),
+        ("full", 1, None, 1.0),
+        ("failed", 0, None, 1.0),
+    ],
+)
+def test_progress_grows_with_the_stages(state: str, step: int, resumes: str | None, progress: float) -> None:
+    release = {"state": state, "step": step, "resumes": resumes, "request": {"steps": [0.5, 1.0]}}
+    assert progress_of(release) == progress

@@ -1,0 +1,158 @@
+"""`walle task`: new, check and simulate."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from walle.cli import app
+from walle.cli.task import TaskFolderError
+from walle.deploy.bundle import BundleError
+from walle.deploy.task_config import TaskConfigError
+from walle.errors import WalleError
+
+MAIN = """\
+def execute(ctx, trigger):
+    events = list(ctx.events)
+    if any(event.contents.get("bad") for event in events):
+        raise ValueError("a bad event")
+    return len(events)
+"""
+CONFIG = '[task]\nname = "small"\n[trigger]\nsequence = ["page_exit"]\n'
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    (folder / "task.toml").write_text(CONFIG)
+    (folder / "main.py").write_text(MAIN)
+    return folder
+
+
+def run(*arguments: object) -> tuple[int, Any]:
+    """Return the exit status and the JSON that a command prints; its errors are raised."""
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"], catch_exceptions=False)
+    return result.exit_code, json.loads(result.stdout) if result.stdout else None
+
+
+def write_events(path: Path, *visits: tuple[str, bool]) -> Path:
+    """Write a visit of two events for each (stream, bad), all visits at the same time."""
+    lines = []
+    for event_id, ts_ms in (("page_enter", 1000), ("page_exit", 2000)):
+        for stream, bad in visits:
+            event = {"event_id": event_id, "page_id": "item", "ts_ms": ts_ms, "contents": {"bad": bad}}
+            lines.append(json.dumps({**event, "stream": stream}) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def test_a_new_task_passes_check_and_simulation(tmp_path: Path) -> None:
+    folder = tmp_path / "tasks" / "dwell"
+    status, report = run("task", "new", "dwell", "--folder", folder)
+    assert (status, report["files"]) == (0, ["main.py", "simulation/events.jsonl", "task.toml"])
+    status, report = run("task", "check", folder)
+    assert (status, report["task"], report["sequence"]) == (0, "dwell", ["page_exit"])
+    status, report = run("task", "simulate", folder)
+    assert (status, report["ok"], report["failures"], report["first_error"]) == (0, True, 0, "")
+    assert report["runs"] == 3 * 2  # visits, on each of two kinds of device
+
+
+def test_new_writes_over_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+    (tmp_path / "dwell").mkdir()
+    (tmp_path / "dwell" / "mine").write_text("kept")
+    with pytest.raises(TaskFolderError, match="--folder"):
+        run("task", "new", "dwell", "--folder", tmp_path / "dwell")
+    assert [path.name for path in tmp_path.rglob("*")] == ["dwell", "mine"]
+
+
+@pytest.mark.parametrize("name", ["Dwell", "../x", "", "a b"])
+def test_new_refuses_what_cannot_be_a_name(name: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["task", "new", name, "--folder", str(tmp_path / "x")])
+    assert result.exit_code == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_check_says_what_travels(task: Path) -> None:
+    (task / "resources").mkdir()
+    (task / "resources" / "table.bin").write_bytes(bytes(1000))
+    (task / "task.toml").write_text(CONFIG + '[files]\n"resources/table.bin" = "shared"\n')
+    (task / "README.md").write_text("not sent")
+    (task / ".git").mkdir()
+    (task / ".git" / "config").write_text("not read")
+    status, report = run("task", "check", task)
+    assert status == 0
+    assert report["files"].keys() == {"main.pyc", "resources/table.bin"}
+    assert report["size_bytes"] == report["files"]["main.pyc"] + 1000
+    text = CliRunner().invoke(app, ["task", "check", str(task)]).stdout
+    assert "resources/table.bin" in text
+    assert "1,000 bytes" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "error", "message"),
+    [
+        ("main.py", "import math\nimport socket\n", BundleError, r"main\.py:2: imports socket"),
+        ("main.py", "def execute(ctx, x)\n", BundleError, r"main\.py:1: does not compile"),
+        ("task.toml", CONFIG + "[limits]\ndeadline = 5\n", TaskConfigError, r"task\.toml.*deadline_ms"),
+        ("task.toml", "", TaskConfigError, r"\[task\]"),
+        ("resources/x", "", BundleError, r"resources/x is not in \[files\]"),
+    ],
+)
+def test_check_names_the_file_and_line_of_a_fault(
+    task: Path, path: str, text: str, error: type[WalleError], message: str
+) -> None:
+    (task / path).parent.mkdir(exist_ok=True)
+    (task / path).write_text(text)
+    with pytest.raises(error, match=message):
+        run("task", "check", task)
+
+
+def test_check_refuses_links(task: Path) -> None:
+    (task / "link.py").symlink_to("/etc/hostname")
+    with pytest.raises(TaskFolderError, match=r"link\.py: is a symbolic link"):
+        run("task", "check", task)
+
+
+def test_simulate_fails_where_a_run_fails(task: Path, tmp_path: Path) -> None:
+    log = write_events(tmp_path / "log.jsonl", ("a", False), ("b", True))
+    status, report = run("task", "simulate", task, "--events", log)
+    assert (status, report["ok"], report["runs"], report["failures"]) == (1, False, 4, 2)
+    assert "a bad event" in report["first_error"]
+
+
+def test_simulate_plays_each_stream_of_a_log_by_itself(task: Path, tmp_path: Path) -> None:
+    (task / "main.py").write_text("def execute(ctx, trigger):\n    assert len(ctx.events) == 2, len(ctx.events)\n")
+    log = write_events(tmp_path / "log.jsonl", *((f"device-{number}", False) for number in range(5)))
+    log.write_text(log.read_text() + "broken\n")
+    status, report = run("task", "simulate", task, "--events", log)
+    assert (status, report["runs"], report["failures"], report["skipped_lines"]) == (0, 10, 0, 1)
+
+
+def test_simulate_reads_a_log_through_a_mapping(task: Path, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("kind,screen,at\nopen,item,1\nleave,item,2\nopen,item,3\nleave,item,4\n")
+    (tmp_path / "map.toml").write_text(
+        '[fields]\nevent_id = "kind"\npage_id = "screen"\ntime = "at"\n'
+        '[time]\nformat = "s"\n[kinds]\nopen = "page_enter"\nleave = "page_exit"\n'
+    )
+    log = ["--events", tmp_path / "log.csv", "--mapping", tmp_path / "map.toml"]
+    assert run("task", "simulate", task, *log)[1]["runs"] == 4
+    assert run("task", "simulate", task, *log, "--limit", 2)[1]["runs"] == 2
+
+
+def test_simulate_without_events_says_that_it_only_loaded(task: Path) -> None:
+    status, report = run("task", "simulate", task)
+    assert (status, report["ok"], report["runs"], report["ms_per_run"]) == (0, True, 0, None)
+    assert "give it events" in CliRunner().invoke(app, ["task", "simulate", str(task)]).stdout
+
+
+def test_a_log_without_events_is_an_error(task: Path, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text("x\ny\n")
+    with pytest.raises(WalleError, match="2 lines were skipped"):
+        run("task", "simulate", task, "--events", tmp_path / "log.jsonl")
+
+
+def test_a_mapping_without_a_log_is_a_wrong_use(task: Path) -> None:
+    assert CliRunner().invoke(app, ["task", "simulate", str(task), "--mapping", "m.toml"]).exit_code == 2

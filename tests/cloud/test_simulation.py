@@ -1,0 +1,146 @@
+"""The simulation before a release: what passes, and what it says of what does not."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.sim.shop_cloud import no_task_left
+from tests.sim.visits import TASK_CONFIG, event_at
+from walle.cloud.simulation import DEVICE_KINDS, Simulator
+from walle.deploy.bundle import Bundle, build_bundle
+from walle.deploy.repo import TaskTree
+from walle.deploy.signing import Signer
+
+VISITS = 4
+LOG = b"".join(json.dumps(event_at(position).to_dict()).encode() + b"\n" for position in range(VISITS * 3))
+RUNS = VISITS * len(DEVICE_KINDS)
+
+
+def bundle(main: str, config: str = TASK_CONFIG) -> Bundle:
+    files = {"task.toml": config.encode(), "main.py": main.encode()}
+    return build_bundle(TaskTree("shop", "count", "v1", "c" * 40, files), Signer.generate())
+
+
+@pytest_asyncio.fixture
+async def simulator() -> AsyncIterator[Simulator]:
+    with no_task_left():
+        simulator = Simulator(vms=1)
+        yield simulator
+        await simulator.close()
+
+
+@pytest.mark.asyncio
+async def test_it_plays_the_events_on_each_kind_of_device(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    assert len(ctx.events) == 3
+    before = ctx.store.query("shop/count")
+    assert before == list(range(trigger["event"]["contents"]["n"])), before
+    assert ctx.device["os"] in ("android", "ios")
+    return len(before)
+"""
+    result = await simulator.run(bundle(main), LOG)
+    assert (result.ok, result.runs, result.failures, result.first_error) == (True, RUNS, 0, "")
+
+
+@pytest.mark.asyncio
+async def test_one_failure_on_one_kind_of_device_fails_the_version(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    if ctx.device["os"] == "ios" and trigger["event"]["contents"]["n"] == 2:
+        raise ValueError("no such screen")
+"""
+    result = await simulator.run(bundle(main), LOG)
+    assert (result.ok, result.runs, result.failures) == (False, RUNS, 1)
+    assert "no such screen" in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_an_output_that_cannot_be_stored_is_a_failure(simulator: Simulator) -> None:
+    result = await simulator.run(bundle("def execute(ctx, x):\n    return 1 << 70\n"), LOG)
+    assert not result.ok
+    assert result.failures == RUNS
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("main", "message"),
+    [
+        ("__import__('socket')\n\ndef execute(ctx, x):\n    pass\n", "socket"),
+        ("raise ValueError('at import')\n", "at import"),
+        ("def other():\n    pass\n", "has none of preprocess, execute, postprocess"),
+        ("while True:\n    pass\n\ndef execute(ctx, x):\n    pass\n", "ran longer than 2 s"),
+    ],
+    ids=["forbidden", "raises", "no-phase", "never-loads"],
+)
+async def test_a_version_that_does_not_load_fails_with_or_without_events(
+    simulator: Simulator, main: str, message: str
+) -> None:
+    result = await simulator.run(bundle(main), None)
+    assert (result.ok, result.runs, result.failures) == (False, 0, 1)
+    assert message in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_a_version_without_events_passes_by_loading(simulator: Simulator) -> None:
+    result = await simulator.run(bundle("def execute(ctx, x):\n    raise ValueError\n"), None)
+    assert (result.ok, result.runs, result.failures) == (True, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_events_that_trigger_nothing_fail_it_and_broken_lines_are_named(simulator: Simulator) -> None:
+    events = b"".join(LOG.splitlines(keepends=True)[:2]) + b"{]\n"
+    result = await simulator.run(bundle("def execute(ctx, x):\n    pass\n"), events)
+    assert (result.ok, result.runs) == (False, 0)
+    assert "none of 2 simulated events met the trigger condition page_exit" in result.first_error
+    assert "1 lines were skipped, the first is line 3: not JSON" in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_what_escalates_is_run_as_the_cloud_would(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, x):
+    if isinstance(x, dict):
+        return ctx.escalate((1, 2))
+    assert x == [1, 2], x
+    return sum(x)
+
+
+def postprocess(ctx, y):
+    assert y == 3
+    return y
+"""
+    result = await simulator.run(bundle(main, TASK_CONFIG + '[phases]\nexecute = "auto"\n'), LOG)
+    assert (result.ok, result.runs) == (True, RUNS), result
+    result = await simulator.run(bundle(main), LOG)
+    assert not result.ok
+    assert "does not let 'execute' run on the cloud" in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_an_endless_loop_is_stopped_by_the_deadline_and_not_played_to_the_end(simulator: Simulator) -> None:
+    main = "def execute(ctx, x):\n    while True:\n        pass\n"
+    log = b"".join(json.dumps(event_at(position).to_dict()).encode() + b"\n" for position in range(300))
+    began_s = time.monotonic()
+    result = await simulator.run(bundle(main, TASK_CONFIG + "[limits]\ndeadline_ms = 40\n"), log)
+    assert not result.ok
+    assert (result.runs, result.failures) == (10, 10)
+    assert "ran longer than 0.04 s and was stopped at" in result.first_error
+    assert time.monotonic() - began_s < 15
+    result = await simulator.run(bundle("def execute(ctx, x):\n    return 1\n"), LOG)
+    assert result.ok  # the VMs are still good for others
+
+
+@pytest.mark.asyncio
+async def test_a_simulation_that_is_cancelled_ends(simulator: Simulator) -> None:
+    main = "def execute(ctx, x):\n    while True:\n        pass\n"
+    config = TASK_CONFIG + "[limits]\ndeadline_ms = 5000\n"
+    running = asyncio.create_task(simulator.run(bundle(main, config), LOG))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(running, 0.5)
+    result = await simulator.run(bundle("def execute(ctx, x):\n    return 1\n"), LOG)
+    assert result.ok

@@ -1,0 +1,38 @@
+// What a test program needs: checks that go on after a failure and say where it was, and seeded random numbers.
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <string>
+
+#include "core/error.h"
+
+namespace check {
+
+inline int failures = 0;
+
+inline void report(bool held, const char* file, int line, const std::string& what) {
+  if (held) return;
+  ++failures;
+  std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
+}
+
+// A whole number in [low, high].
+inline std::int64_t whole(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
+  return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+}
+
+}  // namespace check
+
+#define CHECK(condition) check::report((condition), __FILE__, __LINE__, #condition)
+// The expression throws walle::Error of that kind.
+#define CHECK_ERROR(expression, wanted)                                                  \
+  do {                                                                                   \
+    bool thrown = false;                                                                 \
+    try {                                                                                \
+      (void)(expression);                                                                \
+    } catch (const walle::Error& error) {                                                \
+      thrown = error.kind() == walle::ErrorKind::wanted;                                 \
+    }                                                                                    \
+    check::report(thrown, __FILE__, __LINE__, #expression " does not fail as " #wanted); \
+  } while (false)

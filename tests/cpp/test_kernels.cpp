@@ -1,0 +1,164 @@
+// Kernels of every backend of this CPU against scalar: odd tails, zero sizes, strides, unaligned addresses, and buffers that end
+// where the memory does (the sanitizer, or the unmapped page, sees a byte too far).
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "check.h"
+#include "kernels/table.h"
+
+using namespace walle;
+
+namespace {
+
+// Floats that end at an unmapped page; `shift` more in front, so that the first one is unaligned.
+class Guarded {
+ public:
+  explicit Guarded(std::size_t count) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    size_ = (count * sizeof(float) + page - 1) / page * page + page;
+    base_ = static_cast<std::byte*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ::mprotect(base_ + size_ - page, page, PROT_NONE);
+    data_ = reinterpret_cast<float*>(base_ + size_ - page) - count;
+  }
+  ~Guarded() { ::munmap(base_, size_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  float* data() const { return data_; }
+
+ private:
+  std::byte* base_;
+  std::size_t size_;
+  float* data_;
+};
+
+void fill(std::mt19937_64& random, float* data, std::size_t count, float scale) {
+  std::normal_distribution<float> normal(0.0f, scale);
+  for (std::size_t i = 0; i < count; ++i) data[i] = normal(random);
+  const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-42f, -1e-42f, 88.8f, -88.8f, -104.0f, 3e38f};
+  for (const float value : special)
+    if (count > 0 && check::whole(random, 0, 2) == 0)
+      data[static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(count) - 1))] = value;
+}
+
+bool close(float a, float b, float relative, float absolute) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b || std::fabs(a - b) <= absolute + relative * std::fabs(b);
+}
+
+constexpr std::size_t kLengths[] = {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 100, 1023, 1025};
+constexpr float kUlp = 1.2e-7f;
+
+void elementwise(const Table& fast, const Table& plain) {
+  std::mt19937_64 random(4);
+  for (const std::size_t count : kLengths) {
+    Guarded a(count), b(count), out(count), expected(count);
+    fill(random, a.data(), count, 4.0f);
+    fill(random, b.data(), count, 4.0f);
+    const auto n = static_cast<std::int64_t>(count);
+    const auto same = [&](const char* kind, std::size_t op) {
+      for (std::size_t i = 0; i < count; ++i)
+        check::report(close(out.data()[i], expected.data()[i], 5 * kUlp, 3e-38f), __FILE__, __LINE__,
+                      std::string(kind) + " " + std::to_string(op) + " of " + std::to_string(a.data()[i]) + ", " +
+                          std::to_string(b.data()[i]) + ": " + std::to_string(out.data()[i]) + ", scalar " +
+                          std::to_string(expected.data()[i]));
+    };
+    for (std::size_t op = 0; op < kCountOf<UnaryOp>; ++op) {
+      if (plain.unary[op][0] == nullptr) continue;
+      fast.unary[op][0](a.data(), 1, out.data(), n);
+      plain.unary[op][0](a.data(), 1, expected.data(), n);
+      same("unary", op);
+      fast.unary[op][0](a.data(), 2, out.data(), n / 2);
+      plain.unary[op][0](a.data(), 2, expected.data(), n / 2);
+      same("strided unary", op);
+    }
+    for (std::size_t op = 0; op < kCountOf<BinaryOp>; ++op) {
+      if (plain.binary[op][0] == nullptr) continue;
+      for (const auto& [sa, sb] : {std::pair{1, 1}, {0, 1}, {1, 0}, {0, 0}}) {
+        if (count == 0 && (sa == 0 || sb == 0)) continue;
+        fast.binary[op][0](a.data(), sa, b.data(), sb, out.data(), n);
+        plain.binary[op][0](a.data(), sa, b.data(), sb, expected.data(), n);
+        same("binary", op);
+      }
+      std::memcpy(out.data(), a.data(), count * sizeof(float));  // in place
+      fast.binary[op][0](out.data(), 1, b.data(), 1, out.data(), n);
+      plain.binary[op][0](a.data(), 1, b.data(), 1, expected.data(), n);
+      same("in-place binary", op);
+    }
+    for (std::size_t op = 0; op < kCountOf<ReduceOp> && count > 0; ++op) {
+      float got, wanted;
+      std::vector<float> tame(count);
+      for (std::size_t i = 0; i < count; ++i)
+        tame[i] = std::isfinite(a.data()[i]) && std::fabs(a.data()[i]) < 100 ? a.data()[i] : 1.5f;
+      std::memcpy(b.data(), tame.data(), count * sizeof(float));
+      fast.reduce[op][0](b.data(), 1, n, &got);
+      plain.reduce[op][0](b.data(), 1, n, &wanted);
+      float scale = 0;
+      for (const float value : tame) scale += std::fabs(value);
+      check::report(
+          close(got, wanted, 4 * kUlp, 40 * kUlp * scale / static_cast<float>(count) * std::sqrt(static_cast<float>(count))),
+          __FILE__, __LINE__, "reduce " + std::to_string(op));
+    }
+  }
+}
+
+void products(const Table& fast) {
+  std::mt19937_64 random(5);
+  const std::int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 33, 97};
+  for (int round = 0; round < 600; ++round) {
+    GemmArgs args;
+    args.m = sizes[check::whole(random, 0, 11)];
+    args.n = sizes[check::whole(random, 0, 11)];
+    args.k = round % 50 == 0 ? 300 : sizes[check::whole(random, 0, 11)];
+    const bool a_turned = check::whole(random, 0, 2) == 0, b_turned = check::whole(random, 0, 2) == 0;
+    args.a_row = a_turned ? 1 : args.k;
+    args.a_col = a_turned ? args.m : 1;
+    args.b_row = b_turned ? 1 : args.n;
+    args.b_col = b_turned ? args.k : 1;
+    args.out_row = args.n;
+    Guarded a(static_cast<std::size_t>(args.m * args.k)), b(static_cast<std::size_t>(args.k * args.n)),
+        out(static_cast<std::size_t>(args.m * args.n));
+    std::normal_distribution<float> normal;
+    for (std::int64_t i = 0; i < args.m * args.k; ++i) a.data()[i] = normal(random);
+    for (std::int64_t i = 0; i < args.k * args.n; ++i) b.data()[i] = normal(random);
+    for (std::int64_t i = 0; i < args.m * args.n; ++i) out.data()[i] = NAN;
+    args.a = a.data();
+    args.b = b.data();
+    args.out = out.data();
+    const std::size_t bytes = fast.gemm[0].scratch_bytes(args.m, args.n, args.k);
+    Guarded scratch((bytes + 63) / 64 * 16);
+    args.scratch = scratch.data();
+    fast.gemm[0].run(args);
+    for (std::int64_t m = 0; m < args.m; ++m) {
+      for (std::int64_t n = 0; n < args.n; ++n) {
+        double exact = 0, size = 0;
+        for (std::int64_t k = 0; k < args.k; ++k) {
+          const double term =
+              double{a.data()[m * args.a_row + k * args.a_col]} * double{b.data()[k * args.b_row + n * args.b_col]};
+          exact += term;
+          size += std::fabs(term);
+        }
+        const double bound = 2.0 * static_cast<double>(args.k) * 6e-8 * size;
+        CHECK(std::fabs(out.data()[m * args.n + n] - exact) <= bound);
+      }
+    }
+    if (check::failures > 5) return;
+  }
+}
+
+}  // namespace
+
+int main() {
+  const Table& plain = kernels("scalar");
+  for (const Backend& backend : backends()) {
+    if (!backend.available) continue;
+    elementwise(kernels(backend.name), plain);
+    products(kernels(backend.name));
+    std::printf("%s checked\n", std::string(backend.name).c_str());
+  }
+  CHECK_ERROR(kernels("sse9"), backend);
+  return check::failures != 0;
+}

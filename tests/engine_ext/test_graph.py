@@ -1,0 +1,93 @@
+"""The operator registry, and every operator of it evaluated at once and in a session."""
+
+from collections import Counter
+from typing import Any
+
+import numpy
+import pytest
+
+from walle.engine_ext import _core
+from walle.engine_ext.errors import ModelError, UnsupportedError
+from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.operators import OperatorInfo, operators
+from walle.engine_ext.session import Session
+
+CATEGORIES = {"atomic", "transform", "composite", "control-flow"}
+
+
+def test_the_registry_is_sorted_and_complete() -> None:
+    infos = operators()
+    names = [info.name for info in infos]
+    assert names == sorted(set(names))
+    assert {info.category for info in infos} <= CATEGORIES
+    counts = Counter(info.category for info in infos)
+    assert counts["atomic"] >= 57
+    assert counts["transform"] >= 14
+    assert counts["composite"] >= 6
+
+
+def test_composites_name_parts_that_are_no_composites() -> None:
+    category = {info.name: info.category for info in operators()}
+    for info in operators():
+        assert bool(info.decomposes_to) == (info.category == "composite")
+        for part in info.decomposes_to:
+            assert category[part] in ("atomic", "transform")
+
+
+@pytest.mark.parametrize(
+    "info", [info for info in operators() if info.category == "composite"], ids=lambda info: info.name
+)
+def test_composites_decompose_into_what_they_name(info: OperatorInfo) -> None:
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        "Clip": [(2, 3)], "GRU": [(2, 1, 3), (1, 6, 3), (1, 6, 2), (1, 12)], "Gemm": [(2, 3), (3, 4), (4,)],
+        "LayerNormalization": [(2, 3), (3,), (3,)], "LogSoftmax": [(2, 3)], "Softmax": [(2, 3)],
+    }  # fmt: skip
+    name = info.name
+    graph = GraphBuilder(name)
+    attributes: dict[str, Any] = (
+        {"min": 0.0, "max": 1.0} if name == "Clip" else {"alpha": 2.0} if name == "Gemm" else {}
+    )
+    values = [graph.input(f"x{i}", shape) for i, shape in enumerate(shapes[name])]
+    graph.output("y", graph.op(name, values, **attributes))
+    plan = Session(graph.to_bytes()).plan()
+    assert plan is not None
+    used = {op.op for op in plan.ops} - {"Raster"}
+    atomic = {part for part in info.decomposes_to if {i.name: i for i in operators()}[part].category == "atomic"}
+    assert used == atomic
+
+
+@pytest.mark.parametrize(
+    "info", [info for info in operators() if info.category == "atomic"], ids=lambda info: info.name
+)
+def test_atomic_operators_agree_between_a_session_and_at_once(info: OperatorInfo) -> None:
+    name = info.name
+    boolean = name in {"Not", "And", "Or", "Xor"}
+    x = numpy.array([[0.5, -0.25, 0.75], [0.1, 0.9, -0.6]], "float32")
+    y = numpy.array([[0.3], [0.8]], "float32")
+    given = [x > 0, y > 0.5] if boolean else [x, y]
+    if name == "Where":
+        given = [x > 0, x, y]
+    elif name == "MatMul":
+        given = [x, numpy.ascontiguousarray(x.T)]
+    attributes: dict[str, Any] = {"to": "int32"} if name == "Cast" else {}
+    for count in (len(given), 1):
+        graph = GraphBuilder(name)
+        inputs = [graph.input(f"x{i}", value.shape, value.dtype.name) for i, value in enumerate(given[:count])]
+        graph.output("y", graph.op(name, inputs, **attributes))
+        try:
+            session = Session(graph.to_bytes())
+        except (ModelError, UnsupportedError):  # not that many inputs; axes that are no constant
+            continue
+        own = session.run({f"x{i}": value for i, value in enumerate(given[:count])})["y"]
+        direct = _core.evaluate(name, given[:count], attributes)[0]
+        assert (own.shape, own.dtype) == (direct.shape, direct.dtype)
+        numpy.testing.assert_array_equal(numpy.asarray(own), numpy.asarray(direct))
+        return
+    pytest.fail(f"{name} ran with no number of inputs")
+
+
+def test_unknown_operators_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="'Nothing'"):
+        _core.evaluate("Nothing", [], {})
+    with pytest.raises(ModelError, match="got 1 inputs"):
+        _core.evaluate("Add", [1.0], {})

@@ -1,0 +1,286 @@
+"""walle.np against NumPy: values, dtypes, shapes, broadcasting, reductions, operators on Python numbers."""
+
+import operator
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import walle.np as np
+from walle.engine_ext.errors import DTypeError, ShapeError
+
+DTYPES = ["float32", "float64", "int32", "int64", "uint8", "bool"]
+TOLERANCE = {"float32": 2e-6, "float64": 1e-14}
+
+
+def same(here: Any, there: Any) -> None:
+    there = numpy.asarray(there)
+    assert here.shape == there.shape
+    assert here.dtype == there.dtype.name
+    rtol = TOLERANCE.get(here.dtype, 0)
+    numpy.testing.assert_allclose(numpy.asarray(here), there, rtol=rtol, atol=rtol)
+
+
+def sample(dtype: str, shape: tuple[int, ...], seed: int = 0) -> numpy.ndarray:
+    rng = numpy.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if dtype.startswith("float"):
+        return rng.normal(size=shape).astype(dtype)
+    return rng.integers(0 if dtype == "uint8" else -9, 9, shape).astype(dtype)
+
+
+UNARY = {
+    "exp": np.exp, "expm1": np.expm1, "sqrt": np.sqrt, "log": np.log, "log1p": np.log1p, "sin": np.sin, "cos": np.cos,
+    "tan": np.tan, "arctan": np.arctan, "tanh": np.tanh, "floor": np.floor, "ceil": np.ceil, "round": np.round,
+    "trunc": np.trunc, "abs": np.abs, "negative": np.negative, "sign": np.sign, "square": np.square,
+    "reciprocal": np.reciprocal, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", UNARY)
+def test_elementwise_functions(name: str, dtype: str) -> None:
+    there = sample(dtype, (5, 13))
+    there.flat[:6] = [0.0, -0.0, numpy.inf, -numpy.inf, numpy.nan, 100.0]
+    with numpy.errstate(all="ignore"):
+        same(UNARY[name](there), getattr(numpy, name)(there))
+        same(UNARY[name](np.asarray(there)[:, ::-2]), getattr(numpy, name)(there[:, ::-2]))
+
+
+@pytest.mark.parametrize("name", ["abs", "negative", "sign", "square"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_elementwise_functions_of_integers(name: str, dtype: str) -> None:
+    there = sample(dtype, (30,))
+    same(UNARY[name](there), getattr(numpy, name)(there))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result"), [("int64", "float64"), ("int32", "float64"), ("uint8", "float32"), ("bool", "float32")]
+)
+def test_floating_functions_of_integers(dtype: str, result: str) -> None:
+    assert np.exp(sample(dtype, (3,))).dtype == result
+    assert np.mean(sample(dtype, (3,))).dtype == result
+    assert np.divide(sample(dtype, (3,)), sample(dtype, (3,))).dtype == result
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name)
+    for name in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "mod", "floordiv", "truediv")
+}
+
+
+@pytest.mark.parametrize("a", DTYPES)
+@pytest.mark.parametrize("b", DTYPES)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_between_dtypes(name: str, a: str, b: str) -> None:
+    left, right = sample(a, (3, 1, 5), 1), sample(b, (4, 1), 2)
+    own = OPERATORS[name](np.asarray(left), np.asarray(right))
+    with numpy.errstate(all="ignore"):
+        try:
+            expected = numpy.asarray(OPERATORS[name](left, right))
+        except TypeError:  # NumPy has no difference of bools; here it is one of ints
+            assert own.dtype == "int64"
+            return
+    if {a, b} <= {"bool", "uint8"} and own.dtype != expected.dtype.name:
+        expected = expected.astype(own.dtype)  # NumPy goes to float16 and int8
+    assert own.dtype == expected.dtype.name
+    assert own.shape == expected.shape
+    numpy.testing.assert_allclose(numpy.asarray(own), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("number", [2, 2.5, True, 0])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "lt"])
+def test_operators_with_pythons_numbers(name: str, number: float, dtype: str) -> None:
+    there = sample(dtype, (2, 3)) + numpy.asarray(1, dtype)
+    if dtype == "uint8" and (number == 2.5 or name == "truediv"):
+        return  # NumPy: float64; here float32, as documented
+    with numpy.errstate(all="ignore"):
+        same(OPERATORS[name](np.asarray(there), number), OPERATORS[name](there, number))
+        same(OPERATORS[name](number, np.asarray(there)), OPERATORS[name](number, there))
+
+
+def test_an_int_too_large_for_the_array_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        np.zeros(3, "uint8") + 256
+
+
+def test_powers_and_logic() -> None:
+    there = sample("int64", (20,))
+    same(np.asarray(there) ** 3, there**3)
+    same(2.0 ** np.array([0.5, 2]), numpy.array([2**0.5, 4], "float32"))
+    same(np.maximum(there, 0), numpy.maximum(there, 0))
+    same(np.minimum([1.0, float("nan")], 0), numpy.minimum(numpy.array([1, numpy.nan], "float32"), 0))
+    flags, others = sample("bool", (20,), 1), sample("bool", (20,), 2)
+    same(np.asarray(flags) & others, flags & others)
+    same(np.asarray(flags) | others, flags | others)
+    same(np.asarray(flags) ^ others, flags ^ others)
+    same(~np.asarray(flags), ~flags)
+    same(np.logical_and(there, flags), numpy.logical_and(there, flags))
+    same(np.logical_or(there, flags), numpy.logical_or(there, flags))
+    same(np.logical_not(there), numpy.logical_not(there))
+    with pytest.raises(DTypeError, match="And takes no int64"):
+        np.asarray(there) & 1
+
+
+def test_integers_wrap_and_divide_by_zero_quietly() -> None:
+    least = np.array([-(2**31)], "int32")
+    assert (least - 1).tolist() == [2**31 - 1]
+    assert (-least).tolist() == abs(least).tolist() == (least // -1).tolist() == [-(2**31)]
+    assert (least % -1).tolist() == (least // 0).tolist() == (least % 0).tolist() == [0]
+    assert (np.array([255], "uint8") + 1).tolist() == [0]
+    assert (np.array([1.0, -1.0, 0.0]) / 0).tolist()[:2] == [float("inf"), float("-inf")]
+
+
+def test_in_place_operators_keep_the_array() -> None:
+    base = np.zeros((2, 3))
+    row = base[1]
+    row += 2
+    row *= [1, 2, 3]
+    assert base.tolist() == [[0, 0, 0], [2, 4, 6]]
+    whole = np.array([1, 2])
+    with pytest.raises(DTypeError, match="in place"):
+        whole /= 2
+    assert whole.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean", "argmax", "argmin", "all", "any", "std", "var"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "bool"])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 2), (0, 1, 2)])
+def test_reductions(name: str, dtype: str, axis: Any) -> None:
+    if isinstance(axis, tuple) and name.startswith("arg"):
+        return
+    there = sample(dtype, (3, 4, 5))
+    for view, expected in (
+        (np.asarray(there), there),
+        (np.asarray(there).T, there.T),
+        (np.asarray(there)[:, ::-2], there[:, ::-2]),
+    ):
+        for keepdims in (False, True):
+            own = getattr(np, name)(view, axis, keepdims=keepdims)
+            wanted = numpy.asarray(getattr(numpy, name)(expected, axis=axis, keepdims=keepdims))
+            if dtype == "bool" and name in ("mean", "std", "var"):
+                wanted = wanted.astype("float32")
+            assert own.dtype == wanted.dtype.name
+            assert own.shape == wanted.shape
+            numpy.testing.assert_allclose(numpy.asarray(own), wanted, rtol=2e-5, atol=1e-6)
+
+
+def test_reductions_of_nothing() -> None:
+    nothing = np.zeros((0, 3))
+    assert nothing.sum(0).tolist() == [0, 0, 0]
+    assert nothing.prod().item() == 1
+    assert nothing.sum(1).shape == (0,)
+    for name in ("max", "min", "mean", "argmax"):
+        with pytest.raises(ShapeError, match="without elements"):
+            getattr(nothing, name)(0)
+    assert nothing.all().item()
+    assert not nothing.any().item()
+
+
+def test_nan_wins_in_max_and_argmax() -> None:
+    there = numpy.array([1, numpy.nan, 3, numpy.nan] * 10, "float32")
+    assert numpy.isnan(np.max(there).item())
+    assert np.argmax(there).item() == 1
+
+
+def test_a_long_sum_stays_exact_to_a_few_units() -> None:
+    there = numpy.full(2_000_001, 0.1, "float32")
+    exact = float(there.astype("float64").sum())
+    assert abs(np.sum(there).item() - exact) / exact < 1e-6
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), max_size=2), st.integers(0, 9), st.integers(0, 9), st.integers(0, 20),
+    st.sampled_from(["float32", "float64", "int64"]), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_matrix_products(batch: list[int], m: int, k: int, n: int, dtype: str, turn_a: bool, turn_b: bool) -> None:
+    a = sample(dtype, (*batch, k, m), 1).swapaxes(-1, -2) if turn_a else sample(dtype, (*batch, m, k), 1)
+    b = sample(dtype, (n, k), 2).T if turn_b else sample(dtype, (k, n), 2)
+    same(np.asarray(a) @ b, a @ b)
+    same(np.asarray(a[..., 0, :] if m else a), (a[..., 0, :] if m else a))
+    if m:
+        same(np.asarray(a) @ b[:, 0] if n else np.asarray(a) @ b, a @ b[:, 0] if n else a @ b)
+        same(np.matmul(a[..., 0, :], b), a[..., 0, :] @ b)
+
+
+def test_batched_products_broadcast() -> None:
+    a, b = sample("float32", (2, 1, 3, 4), 1), sample("float32", (5, 4, 6), 2)
+    same(np.matmul(a, b), a @ b)
+    same(np.dot([1.0, 2], [3.0, 4]), numpy.float32(11))
+    same(np.dot(2.0, [3.0, 4]), numpy.array([6, 8], "float32"))
+    same(np.outer([1, 2], [3, 4]), numpy.outer([1, 2], [3, 4]))
+
+
+def test_creation() -> None:
+    same(np.zeros((2, 3)), numpy.zeros((2, 3), "float32"))
+    same(np.ones(3, "int32"), numpy.ones(3, "int32"))
+    same(np.full((2,), 7), numpy.full((2,), 7))
+    same(np.full((2, 2), [1.5, 2.5]), numpy.full((2, 2), [1.5, 2.5], "float32"))
+    assert not np.empty((3,)).any()
+    same(np.arange(5), numpy.arange(5))
+    same(np.arange(2, 11, 3), numpy.arange(2, 11, 3))
+    same(np.arange(5, 0, -2), numpy.arange(5, 0, -2))
+    same(np.arange(0, 1, 0.25), numpy.arange(0, 1, 0.25, dtype="float32"))
+    same(np.arange(3, 1), numpy.arange(3, 1))
+    same(np.linspace(0, 1, 7), numpy.linspace(0, 1, 7, dtype="float32"))
+    same(np.linspace(2, 3, 4, endpoint=False), numpy.linspace(2, 3, 4, endpoint=False, dtype="float32"))
+    same(np.linspace(2, 3, 1), numpy.linspace(2, 3, 1, dtype="float32"))
+    same(np.eye(3), numpy.eye(3, dtype="float32"))
+    same(np.eye(2, 4, 1, "int64"), numpy.eye(2, 4, 1, "int64"))
+    like = np.zeros((2, 2), "int32")
+    assert (np.ones_like(like).dtype, np.full_like(like, 3).tolist()) == ("int32", [[3, 3], [3, 3]])
+
+
+def test_choosing() -> None:
+    there = sample("float32", (3, 4))
+    same(np.where(there > 0, there, 0), numpy.where(there > 0, there, numpy.float32(0)))
+    same(np.where([True, False], 1, 2), numpy.where([True, False], 1, 2))
+    same(
+        np.where([[True], [False]], [1.0, 2.0], 0),
+        numpy.where([[True], [False]], numpy.array([1, 2], "float32"), numpy.float32(0)),
+    )
+    same(np.clip(there, -0.5, 0.5), numpy.clip(there, -0.5, 0.5))
+    same(np.clip(there, None, 0.5), numpy.clip(there, None, 0.5))
+    assert np.allclose(there, there + 1e-9)
+    assert not np.array_equal(there, there + 1)
+    assert 3 in np.arange(5)
+    assert 9 not in np.arange(5)
+
+
+def test_text_shows_values_and_dtype() -> None:
+    assert repr(np.array([[1, 2]])) == "array([[1, 2]], dtype=int64)"
+    assert repr(np.zeros((0, 2))) == "array([], shape=(0, 2), dtype=float32)"
+    assert "5000 elements" in repr(np.zeros(5000))
+
+
+def test_iteration_and_length() -> None:
+    rows = list(np.array([[1, 2], [3, 4]]))
+    assert [row.tolist() for row in rows] == [[1, 2], [3, 4]]
+    a, b = np.array([5, 6])
+    assert (a.item(), b.item()) == (5, 6)
+
+
+def test_importing_is_quick_and_loads_no_numpy() -> None:
+    code = "import sys, walle.np; print(*sorted(set(sys.modules)))"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert not loaded & {"numpy", "dataclasses", "inspect", "asyncio", "ctypes", "zlib", "tempfile"}
+
+
+def test_every_public_name_is_there() -> None:
+    from walle.engine_ext import np as engine_np
+
+    assert sorted(engine_np.__all__) == engine_np.__all__
+    for name in engine_np.__all__:
+        assert getattr(np, name) is getattr(engine_np, name)
+        if not isinstance(getattr(np, name), str | float | None | type) and name != "newaxis":
+            assert hasattr(numpy, name)

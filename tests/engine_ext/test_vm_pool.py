@@ -1,0 +1,120 @@
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.vm_task import write_task
+from walle.errors import ConfigError
+from walle.vm import DeadlineExceeded, VMClosedError, VMPool
+
+MAIN = """
+import time
+from walle_name import name
+
+count = 0
+
+def bump():
+    global count
+    count += 1
+    return name, count
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+def loop():
+    while True:
+        pass
+"""
+
+
+def tasks(folder: Path, count: int) -> list[Path]:
+    return [write_task(folder / f"t{n}", MAIN, walle_name=f"name = {n}") for n in range(count)]
+
+
+@pytest.mark.asyncio
+async def test_a_task_keeps_its_vm_while_there_is_room(tmp_path: Path) -> None:
+    pool = VMPool(2)
+    one, other, third = tasks(tmp_path, 3)
+    assert await pool.call(one, "bump") == (0, 1)
+    assert await pool.call(other, "bump") == (1, 1)
+    assert await pool.call(str(one) + "/", "bump") == (0, 2)
+    assert len(pool) == 2
+    assert await pool.call(third, "bump") == (2, 1)  # replaces the other's, idle longest
+    assert await pool.call(one, "bump") == (0, 3)
+    assert await pool.call(other, "bump") == (1, 1)
+    assert len(pool) == 2
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_a_busy_vm_is_never_replaced(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    one, other = tasks(tmp_path, 2)
+    answer = asyncio.Event()
+
+    async def wait() -> int:
+        await answer.wait()
+        return 7
+
+    asking = asyncio.ensure_future(pool.call(one, "walle.engine_ext.host:call", "wait", host={"wait": wait}))
+    waiting = [asyncio.ensure_future(pool.call(other, "bump")) for _ in range(3)]
+    impatient = asyncio.ensure_future(pool.call(other, "bump"))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert not any(task.done() for task in (asking, *waiting))
+    answer.set()
+    assert await asking == 7
+    assert sorted(await asyncio.gather(*waiting)) == [(1, 1), (1, 2), (1, 3)]
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_an_abandoned_vm_is_replaced(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    (one,) = tasks(tmp_path, 1)
+    await pool.call(one, "bump")
+    with pytest.raises(DeadlineExceeded):
+        await pool.call(one, "sleep", 1.0, deadline=0.05)
+    assert await pool.call(one, "bump") == (0, 1)
+    with pytest.raises(DeadlineExceeded):
+        await pool.call(one, "loop", deadline=0.05)
+    assert await pool.call(one, "bump") == (0, 2)  # that one stopped, and kept its VM
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_a_closed_pool_refuses(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    one, other = tasks(tmp_path, 2)
+    running = asyncio.ensure_future(pool.call(one, "loop"))
+    waiting = asyncio.ensure_future(pool.call(other, "bump"))
+    await asyncio.sleep(0)
+    pool.close()
+    for call in (running, waiting):
+        with pytest.raises(VMClosedError):
+            await call
+    with pytest.raises(VMClosedError):
+        await pool.call(one, "bump")
+    with pytest.raises(ConfigError):
+        VMPool(0)
+
+
+def test_a_pool_serves_several_loops(tmp_path: Path) -> None:
+    pool = VMPool(2)
+    folders = tasks(tmp_path, 4)
+    results: list[Any] = []
+
+    async def some(number: int) -> None:
+        for step in range(8):
+            name, _ = await pool.call(folders[(number + step) % 4], "bump")
+            results.append(name)
+
+    threads = [threading.Thread(target=lambda n=n: asyncio.run(some(n))) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pool.close()
+    assert sorted(results) == sorted([0, 1, 2, 3] * 8)

@@ -1,0 +1,189 @@
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.sim.vm_task import write_task
+from walle.pipeline.events import Event
+from walle.vm import VM, DeadlineExceeded, TaskError
+
+EVENTS = [
+    Event("page_enter", "detail", 1_000, {}).to_dict(),
+    Event("click", "detail", 1_500, {"item": "a"}).to_dict(),
+    Event("click", "detail", 2_500, {"item": "b"}).to_dict(),
+    Event("page_exit", "detail", 3_000, {}).to_dict(),
+]
+TRIGGER = {"event": EVENTS[-1], "position": 3}
+
+type Make = Callable[..., VM]
+
+
+@pytest_asyncio.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    vms: list[VM] = []
+
+    def one(main: str, resources: Mapping[str, bytes] | None = None) -> VM:
+        (tmp_path / "resources").mkdir(exist_ok=True)
+        for name, data in (resources or {}).items():
+            (tmp_path / "resources" / name).write_bytes(data)
+        vms.append(VM(write_task(tmp_path, main)))
+        return vms[-1]
+
+    yield one
+    for vm in vms:
+        vm.close()
+        assert await vm.wait_closed()
+
+
+async def run(vm: VM, **options: Any) -> Any:
+    phases = options.pop("phases", None)
+    return await vm.call("walle.pipeline.context:run", TRIGGER, EVENTS, {"os": "android"}, phases, **options)
+
+
+@pytest.mark.asyncio
+async def test_each_phase_gets_what_the_one_before_gave(make: Make) -> None:
+    vm = make("""
+        def preprocess(ctx, trigger):
+            clicks = ctx.events.key_by("click")
+            return {"items": [event.contents["item"] for event in clicks], "position": trigger["position"]}
+
+        def execute(ctx, x):
+            ctx.log(f"{len(x['items'])} items")
+            return {**x, "first_second": len(ctx.events.time_window(1_000, 2_000))}
+
+        def postprocess(ctx, y):
+            ctx.store.put("clicks", {"items": y["items"]})
+            ctx.log.warning(ctx.phase)
+            return {**y, "os": ctx.device["os"]}
+    """)
+    result = await run(vm)
+    assert result == {
+        "output": {"items": ["a", "b"], "position": 3, "first_second": 2, "os": "android"},
+        "puts": [("clicks", {"items": ["a", "b"]})],
+        "log": [("info", "2 items"), ("warning", "postprocess")],
+    }
+    assert await run(vm) == result  # nothing of a run stays for the next
+
+
+@pytest.mark.asyncio
+async def test_any_phase_may_be_absent_but_not_all(make: Make) -> None:
+    vm = make("def execute(ctx, x): return x['position']")
+    assert (await run(vm))["output"] == 3
+    assert await vm.call("walle.pipeline.context:load") == ["execute"]
+    with pytest.raises(TaskError, match="main has none of preprocess, execute, postprocess"):
+        await run(make("x = 1"))
+
+
+@pytest.mark.asyncio
+async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> None:
+    vm, cloud = (
+        make("""
+        def execute(ctx, x):
+            if ctx.device.get("place") == "cloud":
+                return x["n"] * 2
+            return ctx.escalate({"n": 21})
+
+        def postprocess(ctx, y):
+            return y + 1
+        """)
+        for _ in range(2)
+    )
+    asked: list[Any] = []
+
+    async def escalate(phase: str, payload: Any) -> Any:
+        asked.append((phase, payload))
+        return await cloud.call("walle.pipeline.context:phase", phase, payload, {"place": "cloud"})
+
+    assert (await run(vm, host={"escalate": escalate}))["output"] == 43
+    assert asked == [("execute", {"n": 21})]
+    with pytest.raises(TaskError, match="host function 'escalate' raised LookupError"):
+        await run(vm)
+    with pytest.raises(TaskError, match="no phase 'preprocess'"):
+        await cloud.call("walle.pipeline.context:phase", "preprocess", None, {})
+
+
+@pytest.mark.asyncio
+async def test_a_phase_placed_on_the_cloud_goes_there_at_once(make: Make) -> None:
+    vm = make("""
+        def preprocess(ctx, trigger): return 1
+        def execute(ctx, x): raise ValueError("not here")
+        def postprocess(ctx, y): return y
+    """)
+    host = {"escalate": lambda phase, payload: [phase, payload]}
+    phases = {"preprocess": "device", "execute": "cloud", "postprocess": "auto"}
+    assert (await run(vm, phases=phases, host=host))["output"] == ["execute", 1]
+
+
+@pytest.mark.asyncio
+async def test_resources_are_mapped(make: Make) -> None:
+    vm = make(
+        """
+        def execute(ctx, x):
+            data = ctx.resource("table.bin")
+            assert data is ctx.resource("table.bin") and data.readonly
+            return bytes(data[:3]), len(data), len(ctx.resource("empty"))
+        """,
+        {"table.bin": b"abc" * 10_000, "empty": b""},
+    )
+    assert (await run(vm))["output"] == (b"abc", 30_000, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["absent", "../main.py", "/etc/passwd", "a/../../main.py", ""])
+async def test_what_is_no_resource_is_refused(make: Make, name: str) -> None:
+    with pytest.raises(TaskError, match="resource") as caught:
+        await run(make(f"def execute(ctx, x): return ctx.resource({name!r})"))
+    assert caught.value.type_name == "TaskContextError"
+    with pytest.raises(TaskError) as caught:
+        await run(make(f"def execute(ctx, x): return ctx.session({name!r})"))
+
+
+@pytest.mark.asyncio
+async def test_the_store_is_asked_through_the_host(make: Make) -> None:
+    vm = make("def execute(ctx, x): return ctx.store.query('clicks', since_ms=5)")
+    host = {"store.query": lambda topic, since_ms, limit: [[topic, since_ms, limit]]}
+    assert (await run(vm, host=host))["output"] == [["clicks", 5, 100]]
+
+
+@pytest.mark.asyncio
+async def test_puts_and_log_are_bounded(make: Make) -> None:
+    vm = make("""
+        def execute(ctx, x):
+            for number in range(1_000_000 if x["position"] == 3 else 0):
+                ctx.log("x" * 5_000) if number < 300 else None
+                ctx.store.put("t", number)
+    """)
+    with pytest.raises(TaskError, match="may put 1000 features"):
+        await run(vm)
+    vm = make("""
+        def execute(ctx, x):
+            for number in range(300):
+                ctx.log("x" * 5_000)
+    """)
+    log = (await run(vm))["log"]
+    assert len(log) == 201
+    assert max(len(text) for _, text in log) == 1_000
+    assert log[-1] == ("warning", "100 more lines were dropped")
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_fails_names_its_line(make: Make) -> None:
+    vm = make("""
+        def execute(ctx, x):
+            return x["nothing"]
+    """)
+    with pytest.raises(TaskError, match="KeyError: 'nothing'") as caught:
+        await run(vm)
+    assert 'main.py", line 3, in execute' in caught.value.traceback_text
+    assert (await run(make("def execute(ctx, x): return 1")))["output"] == 1
+
+
+@pytest.mark.asyncio
+async def test_a_run_has_a_deadline(make: Make) -> None:
+    vm = make("def execute(ctx, x):\n    while True: pass")
+    with pytest.raises(DeadlineExceeded, match=r"main\.py:2"):
+        await run(vm, deadline=0.1)
+    with pytest.raises(DeadlineExceeded, match=r"main\.py:2"):
+        await run(vm, deadline=0.1)

@@ -1,0 +1,97 @@
+"""`walle` commands as processes of their own, and what they print."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+_ROOT = Path(__file__).parents[2]
+_COMMAND = [sys.executable, "-c", "from walle.cli import main; main()"]
+LIMIT_S = 30.0
+
+
+def _environment(more: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(_ROOT), **more}
+
+
+def walle(*arguments: str, **environment: str) -> Any:
+    """Return the document that a command prints with --json."""
+    result = subprocess.run(
+        [*_COMMAND, *arguments], env=_environment(environment), capture_output=True, check=False, timeout=LIMIT_S
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+class Program:
+    """A `walle` command at work, and the lines of JSON that it has printed."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [*_COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(environment),
+        )
+        self.lines: list[dict[str, Any]] = []
+        self.errors = ""
+        self._changed = threading.Condition()
+        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(json.loads(line))
+                self._changed.notify_all()
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self.errors = self.process.stderr.read().decode()
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the latest line, as soon as it is one that is wanted."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: bool(self.lines) and wanted(self.lines[-1]), LIMIT_S)
+            assert found, (self.process.poll(), self.errors, self.lines[-1:])
+            return self.lines[-1]
+
+    def end(self) -> int:
+        """Return the exit status once the program has ended by itself."""
+        status = self.process.wait(LIMIT_S)
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+        return status
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for thread in self._threads:
+            thread.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+class Programs:
+    """Starts programs, and kills those that are left at the end of the block."""
+
+    def __init__(self) -> None:
+        self._started: list[Program] = []
+
+    def __call__(self, *arguments: str, **environment: str) -> Program:
+        self._started.append(Program(*arguments, **environment))
+        return self._started[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self._started:
+            program.kill()

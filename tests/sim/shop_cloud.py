@@ -1,0 +1,168 @@
+"""A whole cloud in this process, with the engineer who pushes and releases, and devices with users who visit pages."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.sim.git_host import address, git
+from tests.sim.visits import EVENTS, TASK_CONFIG, TASK_MAIN, event_at
+from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayAddress
+from walle.device import Device, DeviceConfig
+
+# Decided after some five reports: these tests are about what follows from a verdict.
+GATE = {"p_good": 0.05, "p_bad": 0.5, "alpha": 0.05, "beta": 0.05}
+LIMIT_S = 20.0
+
+
+@contextlib.contextmanager
+def no_task_left() -> Iterator[None]:
+    """Fail if a task of this loop outlives the block in which it was made."""
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, f"left behind: {left}"
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], limit_s: float = LIMIT_S) -> None:
+    """Return once `condition()` holds; it is asked again and again, for at most `limit_s`."""
+    async with asyncio.timeout(limit_s):
+        while True:
+            holds = condition()
+            if holds if isinstance(holds, bool) else await holds:
+                return
+            await asyncio.sleep(0.005)
+
+
+def device_config(cloud_address: GatewayAddress, home: CloudHome, folder: Path, **changes: Any) -> DeviceConfig:
+    """Return a device named as its folder, which reports often."""
+    values: dict[str, Any] = {
+        "device_id": folder.name,
+        "folder": folder,
+        "app_version": "10.1",
+        "attributes": {"performance": "low"},
+        "cloud_url": cloud_address.url,
+        "tunnel_host": cloud_address.tunnel_host,
+        "tunnel_port": cloud_address.tunnel_port,
+        "ca_pem": cloud_address.ca_pem,
+        "token": home.device_token,
+        "trusted_keys": home.trusted_keys.to_json(),
+        "vms": 1,
+        "report_interval_s": 0.05,
+    }
+    return DeviceConfig(**{**values, **changes})
+
+
+async def push(url: str, token: str, work: Path, version: str, files: Mapping[str, str]) -> None:
+    """Push `files` as version `version` of shop/count, with git."""
+
+    remote = address(url, token, "shop")
+
+    def do() -> None:
+        if not work.exists():
+            git(work.parent, "clone", "-q", remote, str(work))
+            git(work, "checkout", "-q", "-b", "count")
+        for name, text in {"task.toml": TASK_CONFIG, "main.py": TASK_MAIN, **files}.items():
+            (work / name).parent.mkdir(exist_ok=True)
+            (work / name).write_text(text)
+        git(work, "add", "-A")
+        git(work, "commit", "-q", "--allow-empty", "-m", version)
+        git(work, "tag", f"count/{version}")
+        git(work, "push", "-q", remote, "count", f"count/{version}")
+
+    await asyncio.to_thread(do)
+
+
+class ShopCloud:
+    """A cloud with the scenario shop, and the devices that were joined to it."""
+
+    def __init__(self, cloud: Cloud, http: httpx.AsyncClient, work: Path) -> None:
+        self.cloud = cloud
+        self.http = http
+        self._work = work
+
+    async def push(self, version: str, **files: str) -> None:
+        """Push a version of shop/count; `main` and `config` stand for main.py and task.toml."""
+        names = {"main": "main.py", "config": "task.toml"}
+        tree = {names.get(name, name): text for name, text in files.items()}
+        await push(self.cloud.address.url, self.cloud.home.admin_token, self._work, version, tree)
+
+    async def release(self, version: str, **body: Any) -> str:
+        """Create and start a release, and return its id."""
+        request = {
+            "scenario": "shop",
+            "task": "count",
+            "version": version,
+            "beta": 1,
+            "steps": [1.0],
+            "gate": GATE,
+            **body,
+        }
+        response = await self.http.post("/v1/releases", json=request)
+        assert response.status_code == 201, response.text
+        release_id: str = response.json()["id"]
+        response = await self.http.post(f"/v1/releases/{release_id}/start")
+        assert response.status_code == 200, response.text
+        return release_id
+
+    async def shown(self, release_id: str) -> dict[str, Any]:
+        response = await self.http.get(f"/v1/releases/{release_id}")
+        shown: dict[str, Any] = response.raise_for_status().json()
+        return shown
+
+    async def until(self, release_id: str, *states: str, users: "list[User] | None" = None) -> dict[str, Any]:
+        """Let users visit pages until the release is in one of the states; return it with its history."""
+        async with asyncio.timeout(LIMIT_S):
+            while (shown := await self.shown(release_id))["state"] not in states:
+                for user in users or []:
+                    await user.visit()
+                await asyncio.sleep(0.005)
+        return shown
+
+    def device(self, folder: Path, **changes: Any) -> Device:
+        return Device(device_config(self.cloud.address, self.cloud.home, folder, **changes))
+
+    async def received(self) -> int:
+        return (await self.cloud.gateway.stats()).received
+
+
+class User:
+    """Visits one page after the other on a device, checks in each time, and remembers which versions were active."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.visits = device.resume_from // len(EVENTS)
+        self.seen: list[str | None] = []
+
+    async def visit(self) -> None:
+        await self.device.checkin()
+        for part in range(len(EVENTS)):
+            position = self.visits * len(EVENTS) + part
+            await self.device.on_event(event_at(position), position)
+            version = self.device.tasks.get("shop/count")
+            if not self.seen or self.seen[-1] != version:
+                self.seen.append(version)
+        self.visits += 1
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Visit pages until `condition()`."""
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():
+                await self.visit()
+                await asyncio.sleep(0.005)
+
+    def has(self, version: str | None) -> bool:
+        return self.device.tasks.get("shop/count") == version
+
+
+@contextlib.asynccontextmanager
+async def shop_cloud(folder: Path, *, outlived: bool = False, **config: Any) -> AsyncIterator[ShopCloud]:
+    """Give a cloud in `folder`/cloud; no task is left after the block, unless a device of the block outlives it."""
+    with contextlib.nullcontext() if outlived else no_task_left():
+        async with Cloud(CloudConfig(folder / "cloud", scenarios=("shop",), **config)) as cloud:
+            headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
+            async with httpx.AsyncClient(base_url=cloud.address.url, headers=headers) as http:
+                yield ShopCloud(cloud, http, folder / "work")

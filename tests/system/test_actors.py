@@ -1,0 +1,224 @@
+"""The cloud and a fleet as Ray actors: a release to every device, errors between processes, and a process that dies."""
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import ray
+
+from tests.sim.processes import MARKER, processes_with, wait_until_gone
+from tests.sim.shop_cloud import GATE, device_config, push, until
+from walle import plain
+from walle.actors.inference import InferenceActor
+from walle.actors.node import NodeLostError, Remote
+from walle.actors.wiring import ActorCloud, Fleet, _spawn, start_ray, stop_ray
+from walle.cloud import CloudConfig
+from walle.cloud.inference import InferenceError
+from walle.deploy.policy import Policy
+from walle.deploy.release import ReleaseRequest, TransitionError
+from walle.deploy.release_service import UnknownReleaseError
+from walle.deploy.repo import RepoError
+from walle.engine_ext.vm import TaskError
+from walle.task_runner import PHASE_TOPIC
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60.0
+FAILING = "def execute(ctx, x):\n    raise ValueError('not on the cloud')\n"
+AUTO = '[task]\nname = "count"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "auto"\n'
+DRIVER = "tests.sim.visits:make_driver"
+NAMES = ["d0", "d1", "d2", "d3"]
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def ray_marker() -> Iterator[str]:
+    """A Ray on this machine, all of whose processes bear the marker; none of them is left at the end."""
+    marker = f"actors-{os.getpid()}"
+    os.environ[MARKER] = marker
+    try:
+        start_ray(import_root=ROOT)
+        yield marker
+    finally:
+        del os.environ[MARKER]
+        stop_ray()
+    assert wait_until_gone(marker) == []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cloud(ray_marker: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ActorCloud]:
+    """One cloud for all: its four processes take seconds to start."""
+    cloud = await ActorCloud.start(CloudConfig(tmp_path_factory.mktemp("actors") / "cloud", scenarios=("shop",)))
+    yield cloud
+    await cloud.close()
+
+
+def admin(cloud: ActorCloud) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
+    return httpx.AsyncClient(base_url=cloud.address.url, headers=headers, timeout=30)
+
+
+async def start_release(http: httpx.AsyncClient, **body: Any) -> str:
+    request = {"scenario": "shop", "task": "count", "version": "v1", "beta": 1, "steps": [1.0], "gate": GATE, **body}
+    response = await http.post("/v1/releases", json=request)
+    assert response.status_code == 201, response.text
+    release_id: str = response.json()["id"]
+    (await http.post(f"/v1/releases/{release_id}/start")).raise_for_status()
+    return release_id
+
+
+async def until_full(http: httpx.AsyncClient, release_id: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while (shown := (await http.get(f"/v1/releases/{release_id}")).json())["state"] != "full":
+            assert shown["state"] in ("simulating", "beta", "gray"), shown["reason"]
+            await asyncio.sleep(0.05)
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def have_produced(fleet: Fleet, counts: dict[str, int]) -> bool:
+    return all(summary.produced > counts[summary.device_id] for summary, _ in await fleet.summaries())
+
+
+async def until_dead(pids: list[int]) -> None:
+    await until(lambda: not any(lives(pid) for pid in pids), LIMIT_S)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_without_loss(
+    cloud: ActorCloud, tmp_path: Path
+) -> None:
+    await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v1", {})
+    configs = [device_config(cloud.address, cloud.home, tmp_path / name) for name in NAMES]
+    fleet = Fleet(configs, per_actor=2, driver=DRIVER, options={"pause_s": 0.02})
+    try:
+        pids = await fleet.open()
+        assert len({*pids, os.getpid()}) == 3
+        async with admin(cloud) as http:
+            await until_full(http, await start_release(http))
+        await until(lambda: have_produced(fleet, dict.fromkeys(NAMES, 20)), LIMIT_S)
+
+        os.kill(pids[0], signal.SIGKILL)
+        await until_dead(pids[:1])
+        both = await asyncio.gather(fleet.summaries(), fleet.summaries())
+        assert fleet.replaced == 1
+        for summaries in both:
+            assert [summary.device_id for summary, _ in summaries] == NAMES
+            assert all(summary.tasks == {"shop/count": "v1"} for summary, _ in summaries)
+        at_return = {summary.device_id: summary.produced for summary, _ in both[0]}
+        await until(lambda: have_produced(fleet, {name: count + 10 for name, count in at_return.items()}), LIMIT_S)
+
+        await fleet.stop()
+        summaries = await fleet.summaries()
+        produced = [summary.produced for summary, _ in summaries]
+        assert produced == [counts["visits"] for _, counts in summaries]
+        assert produced == [summary.stored for summary, _ in summaries]
+        stats = await cloud.gateway.stats()
+        assert stats.received == sum(produced)
+        uploads = await cloud.gateway.uploads("shop/count", 0, 100_000)
+        seen = {(upload.device_id, plain.decode(upload.payload)["page"]) for _, upload in uploads}
+        assert len(seen) == len(uploads) == sum(produced)
+    finally:
+        await fleet.close()
+    await until_dead(pids)
+    with pytest.raises(NodeLostError):
+        await fleet.summaries()
+    assert fleet.replaced == 1
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> None:
+    releases, inference = Remote(cloud.actors["releases"]), Remote(cloud.actors["inference"])
+    with pytest.raises(UnknownReleaseError) as unknown:
+        await releases.start("none")
+    assert unknown.value.release_id == "none"
+    with pytest.raises(RepoError) as repo:
+        await releases.create(ReleaseRequest("shop", "count", "v7", Policy(""), ("d0",)))
+    assert "count" in repo.value.what
+    assert repo.value.reason
+
+    files = {"main.py": FAILING, "task.toml": AUTO}
+    await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v2", files)
+    async with admin(cloud) as http:
+        release_id = await start_release(http, version="v2", beta=["nobody"])
+        response = await http.post(f"/v1/releases/{release_id}/start")
+        assert response.status_code == 409
+        assert response.json()["type"] == "TransitionError"
+        with pytest.raises(TransitionError) as transition:
+            await releases.start(release_id)
+        assert (transition.value.release_id, transition.value.asked) == (release_id, "Start")
+        assert transition.value.allowed
+        assert "In the other process" in transition.value.__notes__[0]
+
+        async def has_a_bundle() -> bool:
+            release = await releases.get(release_id)
+            assert release.state.value in ("simulating", "beta"), release.reason
+            return bool(release.manifest)
+
+        await until(has_a_bundle, LIMIT_S)
+    with pytest.raises(InferenceError, match="cannot be read"):
+        await inference.answer("d0", PHASE_TOPIC, b"")
+    question = {"task": "shop/count", "version": "v2", "phase": "execute", "payload": 1, "device": {}}
+    with pytest.raises(TaskError) as task:
+        await inference.answer("d0", PHASE_TOPIC, plain.encode(question))
+    assert (task.value.type_name, task.value.message) == ("ValueError", "not on the cloud")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
+    actor = _spawn(InferenceActor, CloudConfig(tmp_path / "cloud"))
+    node = Remote(actor)
+    with pytest.raises(InferenceError, match="there is no request"):
+        await node.answer("d0", "weather", b"")
+    ray.kill(actor)
+
+    async def is_gone() -> bool:
+        try:
+            await node.answer("d0", "weather", b"")
+        except NodeLostError as lost:
+            return lost.method == "answer"
+        except InferenceError:
+            return False
+        raise AssertionError
+
+    await until(is_gone, LIMIT_S)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_cloud_that_cannot_start_says_why_and_leaves_no_actor(
+    cloud: ActorCloud, ray_marker: str, tmp_path: Path
+) -> None:
+    def actors() -> list[str]:
+        names = ("Gateway", "ReleaseActor", "RollbackActor", "InferenceActor")
+        return sorted(name for line in processes_with(ray_marker) for name in names if f"::{name}" in line)
+
+    await until(lambda: len(set(actors())) == len(actors()) == 4, LIMIT_S)  # those of `cloud`
+    taken = int(cloud.address.url.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use") as failed:
+        await ActorCloud.start(CloudConfig(tmp_path / "cloud", http_port=taken))
+    assert failed.value.errno == errno.EADDRINUSE
+    await until(lambda: len(actors()) == 4, LIMIT_S)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_fleet_that_cannot_open_says_why(cloud: ActorCloud, tmp_path: Path) -> None:
+    configs = [device_config(cloud.address, cloud.home, tmp_path / "d0")]
+    fleet = Fleet(configs, per_actor=1, driver="no_such_module:driver", options={})
+    try:
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            await fleet.open()
+    finally:
+        await fleet.close()

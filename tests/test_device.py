@@ -1,0 +1,265 @@
+"""One device as its app sees it: restarts, a cloud that is away, two on one folder, kill -9 in mid-stream."""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
+from tests.sim.visits import TASK_CONFIG, event_at
+from walle import plain
+from walle.device import Device, DeviceConfig
+from walle.pipeline.database import StoreLockedError
+from walle.protocol import Directive, directives_to_header
+
+ROOT = Path(__file__).parents[1]
+ESCALATING = """\
+def execute(ctx, trigger):
+    if trigger["event"]["contents"]["n"] < 20:
+        return ctx.escalate(trigger["event"]["contents"])
+    raise ValueError("not for want of a cloud")
+"""
+
+
+def ports_of(shop: ShopCloud) -> dict[str, Any]:
+    address = shop.cloud.address
+    return {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
+
+
+async def installed(shop: ShopCloud, device: Device, main: str | None = None, config: str = TASK_CONFIG) -> User:
+    """Release v1 to a device that is at work, and wait until it has it."""
+    await shop.push("v1", config=config, **({} if main is None else {"main": main}))
+    await shop.release("v1", beta=[device.config.device_id])
+    async with asyncio.timeout(LIMIT_S):
+        while not device.tasks:
+            await device.checkin()
+            await asyncio.sleep(0.005)
+    return User(device)
+
+
+def away(folder: Path, config: DeviceConfig) -> DeviceConfig:
+    """Return a device whose cloud is nowhere."""
+    return dataclasses.replace(config, folder=folder, cloud_url="http://127.0.0.1:9", tunnel_port=9)
+
+
+async def pages(shop: ShopCloud) -> list[str]:
+    uploads = await shop.cloud.gateway.uploads("shop/count", 0, 100_000)
+    return [plain.decode(upload.payload)["page"] for _, upload in uploads]
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_is_restarted_keeps_its_task_and_runs_nothing_again(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        async with shop.device(tmp_path / "d0") as device:
+            user = await installed(shop, device)
+            for _ in range(5):
+                await user.visit()
+            await device.on_event(event_at(15), 15)  # a page is open when the device stops
+            await device.settled()
+        async with shop.device(tmp_path / "d0") as device:
+            assert device.tasks == {"shop/count": "v1"}
+            assert device.resume_from <= 15 == device.store.position
+            for position in range(device.resume_from, 16):
+                await device.on_event(event_at(position), position)
+            summary = await device.summary()
+            assert (summary.runs_ok, summary.produced, summary.stored) == (0, 5, 5)
+            for position in (16, 17):
+                await device.on_event(event_at(position), position)
+            await device.settled()
+            summary = await device.summary()
+            assert (summary.runs_ok, summary.produced, summary.stored) == (1, 6, 6)
+        assert await pages(shop) == [f"page/{number}" for number in range(6)]
+        uploads = await shop.cloud.gateway.uploads("shop/count", 0, 10)
+        assert plain.decode(uploads[-1][1].payload)["events"] == 3  # the page's events from before the restart too
+
+
+@pytest.mark.asyncio
+async def test_two_devices_on_one_folder_are_refused_and_the_first_works_on(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = await installed(shop, device)
+        second = Device(dataclasses.replace(device.config, ca_pem="of another cloud"))
+        with no_task_left(), pytest.raises(StoreLockedError, match="is open elsewhere; stop the other process"):
+            await second.start()
+        await second.close()  # which has nothing to close
+        await user.visit()
+        await device.settled()
+        assert (device.config.folder / "ca.pem").read_text() == shop.cloud.address.ca_pem
+        assert await shop.received() == 1
+
+
+@pytest.mark.asyncio
+async def test_a_device_whose_cloud_is_down_works_on_and_delivers_later(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path, outlived=True) as shop:
+        ports = ports_of(shop)
+        device = shop.device(tmp_path / "d0")
+        await device.start()
+        user = await installed(shop, device)
+        await user.visit()
+        await device.settled()
+    for number in range(1, 30):
+        for part in range(3):
+            await device.on_event(event_at(3 * number + part), 3 * number + part)
+    await device.store.flush()
+    summary = await device.summary()
+    assert (summary.runs_ok, summary.runs_failed, summary.unsent) == (30, 0, 29)
+    async with shop_cloud(tmp_path, outlived=True, **ports) as shop, asyncio.timeout(LIMIT_S):
+        await device.settled()
+        assert await pages(shop) == [f"page/{number}" for number in range(30)]
+        (release,) = (await shop.http.get("/v1/releases")).json()
+        assert release["totals"]["ok"] == 30
+        await device.close()
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_is_started_without_its_cloud_starts_works_and_stops(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device)
+        config = device.config
+    with no_task_left():
+        async with Device(away(tmp_path / "d0", config)) as device:
+            assert device.tasks == {"shop/count": "v1"}
+            for position in range(3):
+                await device.on_event(event_at(position), position)
+            await device.store.flush()
+            assert (await device.summary()).unsent == 1
+        async with Device(away(tmp_path / "d0", config)) as device:
+            assert (await device.summary()).unsent == 1
+
+
+@pytest.mark.asyncio
+async def test_failures_for_want_of_the_cloud_are_not_the_versions(tmp_path: Path) -> None:
+    config_toml = TASK_CONFIG + '[phases]\nexecute = "auto"\n[limits]\ndeadline_ms = 2000\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device, ESCALATING, config_toml)
+        config = device.config
+    config = dataclasses.replace(away(tmp_path / "d0", config), report_interval_s=3600, escalation_timeout_s=0.01)
+    async with Device(config) as device:
+        installed_again = device.agent.outcomes.take_batch()
+        assert installed_again is not None
+        device.agent.outcomes.confirm(installed_again.batch_id)
+        for number in range(20):
+            for part in range(3):
+                await device.on_event(event_at(3 * number + part), 3 * number + part)
+        summary = await device.summary()
+        assert (summary.runs_failed, summary.escalated) == (20, 20)
+        assert device.tasks == {"shop/count": "v1"}
+        assert device.agent.outcomes.take_batch() is None  # nothing to blame the version for
+        for number in range(20, 60):
+            if not device.tasks:
+                break
+            for part in range(3):
+                await device.on_event(event_at(3 * number + part), 3 * number + part)
+            await asyncio.sleep(0.01)
+        assert device.tasks == {}
+        assert "not for want of a cloud" in (await device.summary()).last_error
+
+
+@pytest.mark.asyncio
+async def test_an_output_that_cannot_be_stored_is_a_failed_run_and_not_produced(tmp_path: Path) -> None:
+    main = "def execute(ctx, trigger):\n    return 1 << (70 if trigger['event']['contents']['n'] % 2 else 3)\n"
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = await installed(shop, device, main)
+        for _ in range(4):
+            await user.visit()
+        await device.settled()
+        summary = await device.summary()
+        assert (summary.runs_ok, summary.runs_failed, summary.produced, summary.stored) == (2, 2, 2, 2)
+        assert await shop.received() == 2
+        (release,) = (await shop.http.get("/v1/releases")).json()
+        assert (release["totals"]["ok"], release["totals"]["failed"]) == (2, 2)
+
+
+@pytest.mark.asyncio
+async def test_a_task_removed_between_trigger_and_run_is_no_failure(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = await installed(shop, device)
+        active = device._active.pop("shop/count")
+        await user.visit()
+        device._active["shop/count"] = active
+        summary = await device.summary()
+        assert (summary.runs_ok, summary.runs_failed, summary.produced) == (0, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_answers_that_are_none_and_answers_after_the_end_do_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        device = shop.device(tmp_path / "d0")
+        directive = Directive("shop/count", "v1", "0" * 64, 1, 1, 1 << 40, "/cdn", "r")
+        await device.close()  # never started
+        async with device:
+            await device.handle_answer(None)
+            await device.handle_answer("")
+            with caplog.at_level(logging.WARNING):
+                await device.handle_answer("{]")
+            assert "an answer that is no list of directives" in caplog.text
+        with no_task_left():
+            await device.handle_answer(directives_to_header([directive]))
+            await device.close()
+
+
+@pytest.mark.asyncio
+async def test_closing_does_not_wait_for_a_cloud_that_is_silent(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device)
+        config = device.config
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    silent = Device(dataclasses.replace(away(tmp_path / "d0", config), cloud_url=url))
+    await silent.start()
+    async with asyncio.timeout(5):
+        await silent.close()
+    assert accepted
+    for writer in accepted:
+        writer.close()
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.system
+@pytest.mark.asyncio
+async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1")
+        await shop.release("v1", beta=["d0"])
+        config = device_config(shop.cloud.address, shop.cloud.home, tmp_path / "d0")
+        config_file = tmp_path / "config"
+        config_file.write_bytes(pickle.dumps(config))
+
+        async def play(*visits: str) -> asyncio.subprocess.Process:
+            command = [sys.executable, "-m", "tests.sim.visits", str(config_file), *visits]
+            return await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+
+        for _ in range(2):
+            before = await shop.received()
+            process = await play()
+            try:
+                async with asyncio.timeout(60):
+                    while await shop.received() < before + 50:
+                        assert process.returncode is None
+                        await asyncio.sleep(0.002)
+            finally:
+                os.kill(process.pid, signal.SIGKILL)
+                await process.communicate()
+        process = await play("50")
+        async with asyncio.timeout(60):
+            output, _ = await process.communicate()
+        assert process.returncode == 0
+        visits, produced, stored = map(int, output.split())
+        assert visits > 150
+        assert produced == stored == visits == await shop.received()
+        assert await pages(shop) == [f"page/{number}" for number in range(visits)]

@@ -1,0 +1,115 @@
+"""How a task version is called in its VM, and what comes of one that answers wrongly."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.sim.tasks import tree
+from walle.deploy.bundle import build_bundle, unpack
+from walle.deploy.signing import Signer
+from walle.engine_ext.vm import DeadlineExceeded, TaskError, VMClosedError
+from walle.pipeline.events import Event
+from walle.pipeline.stream_engine import Trigger
+from walle.protocol import Manifest
+from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
+
+CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
+EVENT = Event("page_exit", "item/1", 5, {"n": 1})
+TRIGGER = Trigger(EVENT, 7, (Event("page_enter", "item/1", 4, {}), EVENT), (EVENT,))
+
+
+@pytest_asyncio.fixture
+async def runner() -> AsyncIterator[TaskRunner]:
+    runner = TaskRunner(1)
+    yield runner
+    await runner.close()
+
+
+def laid_out(folder: Path, main: str, config: bytes = CONFIG) -> tuple[Path, Manifest]:
+    bundle = build_bundle(tree({"main.py": main.encode(), "task.toml": config}), Signer.generate())
+    unpack(bundle.manifest, bundle.blobs, folder)
+    return folder, bundle.manifest
+
+
+@pytest.mark.asyncio
+async def test_a_run_sees_the_trigger_the_pages_events_and_the_device(runner: TaskRunner, tmp_path: Path) -> None:
+    main = """\
+def preprocess(ctx, trigger):
+    ctx.store.put("side", [ctx.device["id"], len(ctx.events)])
+    return [trigger["position"], trigger["event"]["contents"], ctx.store.query("t", 3)]
+
+
+def postprocess(ctx, y):
+    return {"y": y}
+"""
+    files, manifest = laid_out(tmp_path / "task", main)
+    await runner.load(files, manifest)
+    host = {"store.query": lambda topic, since_ms, limit: [topic, since_ms, limit]}
+    output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, host)
+    assert output.output == {"y": [7, {"n": 1}, ["t", 3, 100]]}
+    assert output.puts == [("side", ["d0", 2])]
+
+
+@pytest.mark.asyncio
+async def test_the_deadline_is_the_manifests_and_the_next_run_is_not_harmed(runner: TaskRunner, tmp_path: Path) -> None:
+    main = "def execute(ctx, trigger):\n    while trigger['position'] == 7:\n        pass\n    return 1\n"
+    files, manifest = laid_out(tmp_path / "task", main, CONFIG + b"[limits]\ndeadline_ms = 60\n")
+    assert deadline_s(manifest) == 0.06
+    await runner.load(files, manifest)
+    with pytest.raises(DeadlineExceeded) as stopped:
+        await runner.run(files, manifest, TRIGGER, {}, {})
+    assert stopped.value.limit_s == 0.06
+    later = Trigger(EVENT, 8, (), ())
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                output = await runner.run(files, manifest, later, {}, {})
+                break
+            except DeadlineExceeded:
+                pass  # a busy machine takes longer than that to make the VM anew
+    assert output.output == 1
+
+
+@pytest.mark.asyncio
+async def test_a_phase_runs_by_itself_where_it_may(runner: TaskRunner, tmp_path: Path) -> None:
+    main = "def execute(ctx, x):\n    return [x, ctx.phase, ctx.device]\n"
+    files, manifest = laid_out(tmp_path / "a", main, CONFIG + b'[phases]\nexecute = "cloud"\n')
+    assert await runner.phase(files, manifest, "execute", 5, {"id": "d0"}) == [5, "execute", {"id": "d0"}]
+    files, manifest = laid_out(tmp_path / "b", main)
+    with pytest.raises(PhasePlaceError, match="'execute' run on the cloud; put it under"):
+        await runner.phase(files, manifest, "execute", 5, {})
+
+
+@pytest.mark.asyncio
+async def test_a_host_that_fails_fails_the_run_with_its_message(runner: TaskRunner, tmp_path: Path) -> None:
+    async def escalate(phase: str, payload: object) -> None:
+        raise LookupError(f"no {phase} for {payload}")
+
+    files, manifest = laid_out(tmp_path / "task", "def execute(ctx, x):\n    return ctx.escalate(5)\n")
+    await runner.load(files, manifest)
+    with pytest.raises(TaskError, match="no execute for 5"):
+        await runner.run(files, manifest, TRIGGER, {}, {"escalate": escalate})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("puts", ["5", "[5]", "['side']", "[('side', 1, 2)]"])
+async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
+    runner: TaskRunner, tmp_path: Path, puts: str
+) -> None:
+    main = f"def execute(ctx, x):\n    if x['position'] == 7:\n        ctx.store.puts = {puts}\n    return 1\n"
+    files, manifest = laid_out(tmp_path / "task", main)
+    with pytest.raises(TaskOutputError, match="shop/ipv v1 gave a"):
+        await runner.run(files, manifest, TRIGGER, {}, {})
+    assert (await runner.run(files, manifest, Trigger(EVENT, 8, (), ()), {}, {})).output == 1
+
+
+@pytest.mark.asyncio
+async def test_after_close_a_run_is_refused(tmp_path: Path) -> None:
+    runner = TaskRunner(1)
+    files, manifest = laid_out(tmp_path / "task", "def execute(ctx, x):\n    return 1\n")
+    await runner.close()
+    with pytest.raises(VMClosedError):
+        await runner.run(files, manifest, TRIGGER, {}, {})

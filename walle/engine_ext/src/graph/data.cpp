@@ -1,0 +1,155 @@
+// Operators whose output shapes depend on data. They have no place in a plan: a module computes them between plans.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "geometry/transform.h"
+#include "graph/op.h"
+
+namespace walle {
+
+namespace {
+
+// Calls f with a pointer to the elements as numbers of their type, or where there is no such number type as bits of their size.
+template <class F>
+auto with_elements(const Tensor& tensor, F&& f) {
+  switch (tensor.dtype()) {
+    case DType::f32: return f(tensor.data<const float>());
+    case DType::f64: return f(tensor.data<const double>());
+    case DType::i8: return f(tensor.data<const std::int8_t>());
+    case DType::i16: return f(tensor.data<const std::int16_t>());
+    case DType::i32: return f(tensor.data<const std::int32_t>());
+    case DType::i64: return f(tensor.data<const std::int64_t>());
+    case DType::u8: case DType::b8: return f(tensor.data<const std::uint8_t>());
+    case DType::u16: return f(tensor.data<const std::uint16_t>());
+    case DType::u32: return f(tensor.data<const std::uint32_t>());
+    case DType::u64: return f(tensor.data<const std::uint64_t>());
+    default: throw Error(ErrorKind::dtype, "an operator whose output shape depends on data takes no " + std::string(dtype_name(tensor.dtype())));
+  }
+}
+
+Tensor whole(const Dims& numbers) {
+  Tensor result = Tensor::empty(DType::i64, {static_cast<std::int64_t>(numbers.size())});
+  std::copy(numbers.begin(), numbers.end(), result.data<std::int64_t>());
+  return result;
+}
+
+// The slices [index] along `axis`, one after the other.
+Tensor take(const Tensor& x, std::size_t axis, const Dims& index) {
+  Dims shape = x.shape();
+  std::int64_t outer = 1, inner = static_cast<std::int64_t>(item_size(x.dtype()));
+  for (std::size_t i = 0; i < axis; ++i) outer *= shape[i];
+  for (std::size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+  const std::int64_t from = shape[axis];
+  shape[axis] = static_cast<std::int64_t>(index.size());
+  Tensor result = Tensor::empty(x.dtype(), std::move(shape));
+  std::byte* to = result.raw();
+  for (std::int64_t o = 0; o < outer && inner > 0; ++o)
+    for (const std::int64_t i : index) {
+      std::memcpy(to, x.raw() + (o * from + i) * inner, static_cast<std::size_t>(inner));
+      to += inner;
+    }
+  return result;
+}
+
+Tensor flat(const Tensor& x) { return Tensor(x.storage(), x.dtype(), {x.size()}, {1}, x.offset()); }
+
+// ONNX Compress: the slices along `axis` (of the flattened tensor where there is none) whose condition is true.
+std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& attributes, int) {
+  const Tensor x = attributes.has("axis") ? inputs[0] : flat(inputs[0]);
+  const std::size_t axis = normal_axis(attributes.get_int("axis", 0), x.shape().size());
+  const Tensor& condition = inputs[1];
+  if (condition.dtype() != DType::b8 || condition.ndim() != 1 || condition.size() > x.shape()[axis])
+    throw Error(ErrorKind::shape, "Compress takes one bool for each of at most " + std::to_string(x.shape()[axis]) + " slices, not " +
+                                      std::string(dtype_name(condition.dtype())) + " of shape " + to_string(condition.shape()));
+  Dims index;
+  for (std::int64_t i = 0; i < condition.size(); ++i)
+    if (condition.data<bool>()[i]) index.push_back(i);
+  return {take(x, axis, index)};
+}
+
+// ONNX NonZero: the coordinates of all elements that are not 0, (rank, count), in row-major order.
+std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, int) {
+  const Tensor& x = inputs[0];
+  Dims found;
+  with_elements(x, [&](const auto* at) {
+    for (std::int64_t i = 0, count = x.size(); i < count; ++i)
+      if (at[i] != 0) found.push_back(i);
+  });
+  const auto count = static_cast<std::int64_t>(found.size());
+  Tensor result = Tensor::empty(DType::i64, {x.ndim(), count});
+  for (int axis = x.ndim(); axis-- > 0;) {
+    const std::int64_t dim = x.shape()[static_cast<std::size_t>(axis)];
+    for (std::int64_t i = 0; i < count; ++i) {
+      result.data<std::int64_t>()[axis * count + i] = found[static_cast<std::size_t>(i)] % dim;
+      found[static_cast<std::size_t>(i)] /= dim;
+    }
+  }
+  return {result};
+}
+
+// ONNX Unique: the distinct slices along `axis` (elements where there is none), sorted or in the order of first appearance; where
+// each first appears, which of them each slice is, and how often each is there.
+std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& attributes, int outputs) {
+  const Tensor x = attributes.has("axis") ? inputs[0] : flat(inputs[0]);
+  const std::size_t axis = normal_axis(attributes.get_int("axis", 0), x.shape().size());
+  const std::int64_t slices = x.shape()[axis];
+  std::int64_t outer = 1, inner = 1;
+  for (std::size_t i = 0; i < axis; ++i) outer *= x.shape()[i];
+  for (std::size_t i = axis + 1; i < x.shape().size(); ++i) inner *= x.shape()[i];
+  Dims first, inverse(static_cast<std::size_t>(slices)), counts;
+  with_elements(x, [&](const auto* at) {
+    const auto compare = [&](std::int64_t a, std::int64_t b) {
+      for (std::int64_t o = 0; o < outer; ++o)
+        for (std::int64_t i = 0; i < inner; ++i) {
+          const auto left = at[(o * slices + a) * inner + i], right = at[(o * slices + b) * inner + i];
+          if (left < right) return -1;
+          if (right < left) return 1;
+        }
+      return 0;
+    };
+    Dims order(static_cast<std::size_t>(slices));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return compare(a, b) < 0; });
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (i == 0 || compare(order[i - 1], order[i]) != 0) {
+        first.push_back(order[i]);
+        counts.push_back(0);
+      }
+      inverse[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(first.size() - 1);
+      ++counts.back();
+    }
+  });
+  if (attributes.get_int("sorted", 1) == 0) {  // by first appearance
+    Dims rank(first.size()), place(first.size());
+    std::iota(rank.begin(), rank.end(), 0);
+    std::sort(rank.begin(), rank.end(), [&](std::int64_t a, std::int64_t b) { return first[static_cast<std::size_t>(a)] < first[static_cast<std::size_t>(b)]; });
+    Dims new_first, new_counts;
+    for (std::size_t i = 0; i < rank.size(); ++i) {
+      const auto old = static_cast<std::size_t>(rank[i]);
+      place[old] = static_cast<std::int64_t>(i);
+      new_first.push_back(first[old]);
+      new_counts.push_back(counts[old]);
+    }
+    for (std::int64_t& one : inverse) one = place[static_cast<std::size_t>(one)];
+    first = std::move(new_first);
+    counts = std::move(new_counts);
+  }
+  std::vector<Tensor> results{take(x, axis, first), whole(first), whole(inverse), whole(counts)};
+  results.resize(static_cast<std::size_t>(std::clamp(outputs, 1, 4)));
+  return results;
+}
+
+}  // namespace
+
+std::span<const DataOp> data_operators() noexcept {
+  static constexpr std::array<DataOp, 3> table{{
+      {"Compress", 2, 2, &compress},
+      {"NonZero", 1, 1, &non_zero},
+      {"Unique", 1, 1, &unique},
+  }};
+  return table;
+}
+
+}  // namespace walle

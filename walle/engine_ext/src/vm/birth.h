@@ -1,0 +1,17 @@
+// How a VM's interpreter comes to be.
+#pragma once
+#include <Python.h>
+
+#include <string>
+
+namespace walle::vm {
+
+// Marshalled code of an empty module, which a VM gets in place of `site`, whose walk over site-packages it has no use for. The
+// first one given stays.
+void set_empty_site(std::string code);
+
+// A new interpreter with its own GIL and allocator, no threads, no fork and only modules that are made for this; the calling
+// thread holds its GIL. Null, and why, where there is none to be had.
+PyThreadState* make_interpreter(std::string& error);
+
+}  // namespace walle::vm

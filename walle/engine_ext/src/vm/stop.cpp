@@ -1,0 +1,156 @@
+// How a VM's call is stopped, given up, or cut loose from a process that exits.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "vm/call.h"
+#include "vm/interpreter.h"
+#include "vm/thread.h"
+
+namespace walle::vm {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+std::atomic<int> abandoned_threads{0};
+std::atomic<int> parked_threads{0};  // written in a signal handler
+
+std::string attribute_text(PyObject* object, const char* name) {
+  PyObject* value = PyObject_GetAttrString(object, name);
+  const char* utf8 = value != nullptr && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
+  std::string text = utf8 != nullptr ? utf8 : "";
+  Py_XDECREF(value);
+  PyErr_Clear();
+  return text;
+}
+
+}  // namespace
+
+int Interpreter::abandoned() { return abandoned_threads.load(); }
+
+void Interpreter::forget_abandoned() { abandoned_threads.fetch_sub(1); }
+
+void Interpreter::refuse_queued(const std::string& why) {
+  for (const auto& call : queue_) call->mailbox->push({call->id, Outcome::closed, {}, why});
+  queue_.clear();
+}
+
+void Interpreter::request_stop(const std::shared_ptr<Call>& call, Outcome reason) {
+  if (call->ended || call->stopping) return;
+  call->stopping = reason;
+  if (call->alarm) Watchdog::instance().clear(*call->alarm);
+  call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + settings_.grace, [self = shared_from_this(), call] {
+    const std::lock_guard lock(self->mutex_);
+    if (!call->ended) self->give_up(*call);
+  });
+  changed_.notify_all();  // it may be waiting for an answer
+  if (std::exchange(stopper_, true)) return;
+  try {
+    std::thread stopper([self = shared_from_this(), call] { guard_thread([&] { self->press(call); }); });
+    stopper_handle_ = stopper.native_handle();
+    stopper.detach();
+  } catch (const std::system_error&) {  // no thread to be had: the call is given up when its grace is over
+    stopper_ = false;
+  }
+}
+
+Notice Interpreter::stopped_notice(const Call& call) {
+  return {call.id, *call.stopping, {}, *call.stopping == Outcome::closed ? kClosed : call.place};
+}
+
+void Interpreter::give_up(Call& call) {
+  if (state_ == State::given_up) return;
+  state_ = State::given_up;
+  abandoned_threads.fetch_add(1);
+  broken_ = "the VM was abandoned: a call did not stop";
+  call.answered = true;
+  if (call.place.empty()) call.place = "a C call that cannot be interrupted";
+  if (call.mailbox) call.mailbox->push(stopped_notice(call));
+  refuse_queued(broken_);
+}
+
+// Raises Stopped in the VM's thread, again and again until the call has ended, because a task may catch it. It has a thread
+// of its own because it waits for the VM's GIL, which a C call may hold for long.
+void Interpreter::press(const std::shared_ptr<Call>& call) {
+  PyThreadState* state = PyThreadState_New(PyThreadState_GetInterpreter(thread_));
+  auto pause_time = 1ms;
+  std::unique_lock lock(mutex_);
+  const auto insist_at = Watchdog::Clock::now() + settings_.grace / 2;
+  while (!call->ended) {
+    if (Watchdog::Clock::now() > insist_at) insist_ = true;
+    lock.unlock();
+    PyEval_RestoreThread(state);
+    lock.lock();
+    if (!call->ended) {
+      // The GIL is held throughout, so the VM's thread stands still; the mutex is not, since the place runs Python's allocator.
+      lock.unlock();
+      std::string found = place();
+      PyThreadState_SetAsyncExc(thread_id_, stopped_);
+      lock.lock();
+      if (call->place.empty()) call->place = std::move(found);
+    }
+    lock.unlock();
+    PyEval_SaveThread();
+    lock.lock();
+    changed_.wait_for(lock, pause_time, [&] { return call->ended; });
+    pause_time = std::min(pause_time * 2, 50ms);
+  }
+  lock.unlock();
+  PyEval_RestoreThread(state);
+  PyThreadState_Clear(state);
+  PyThreadState_DeleteCurrent();
+  lock.lock();
+  stopper_ = false;
+  changed_.notify_all();
+}
+
+void Interpreter::raise_again() {
+  if (insist_) PyThreadState_SetAsyncExc(thread_id_, stopped_);
+}
+
+// "file:line" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
+std::string Interpreter::place() {
+  std::string innermost;
+  PyFrameObject* frame = PyThreadState_GetFrame(thread_);
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const std::string file = attribute_text(reinterpret_cast<PyObject*>(code), "co_filename");
+    std::string here = file + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    Py_DECREF(code);
+    const bool own = settings_.task_files.contains(file);
+    if (innermost.empty() || own) innermost = std::move(here);
+    PyFrameObject* outer = own ? nullptr : PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = outer;
+  }
+  return innermost;
+}
+
+// The thread is stuck in C code. Py_FinalizeEx would end its interpreter under it, which aborts the process or waits for
+// ever; deleting the interpreter's record hides it from that. Its threads are parked in a signal handler first, so that none
+// ever steps on what is deleted.
+void Interpreter::cut_loose() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::ended || thread_ == nullptr) return;
+  state_ = State::cut_loose;
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    parked_threads.fetch_add(1);
+    for (;;) pause();
+  };
+  sigaction(SIGURG, &action, nullptr);
+  const int expected = parked_threads.load() + 1 + stopper_;
+  // Both are alive: each takes the mutex once more before it ends.
+  pthread_kill(thread_handle_, SIGURG);
+  if (stopper_) pthread_kill(stopper_handle_, SIGURG);
+  for (int waited_ms = 0; parked_threads.load() < expected && waited_ms < 500; ++waited_ms) std::this_thread::sleep_for(1ms);
+  PyInterpreterState_Delete(PyThreadState_GetInterpreter(thread_));
+}
+
+}  // namespace walle::vm
