@@ -8,17 +8,39 @@ namespace walle {
 #define WALLE_ATOMIC(name) \
   TensorType infer_##name(std::span<const Operand>, const Attributes&); \
   std::unique_ptr<Step> make_##name(const StepRequest&);
+WALLE_ATOMIC(col2im)
+WALLE_ATOMIC(conv)
+WALLE_ATOMIC(deform_columns)
 WALLE_ATOMIC(det)
+WALLE_ATOMIC(grid_sample)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
+WALLE_ATOMIC(max_roi_pool)
+WALLE_ATOMIC(pool_arg_max)
+WALLE_ATOMIC(pool_max)
+WALLE_ATOMIC(pool_mean)
+WALLE_ATOMIC(pool_sum)
+WALLE_ATOMIC(resample)
+WALLE_ATOMIC(roi_align)
 #undef WALLE_ATOMIC
 // clang-format on
 
 std::span<const Atomic> atomics() noexcept {
   static constexpr std::array table{std::to_array<Atomic>({
+      {"Col2Im", 3, 3, &infer_col2im, &make_col2im},
+      {"Conv", 2, 4, &infer_conv, &make_conv},
+      {"DeformColumns", 2, 3, &infer_deform_columns, &make_deform_columns},
       {"Det", 1, 1, &infer_det, &make_det},
+      {"GridSample", 2, 2, &infer_grid_sample, &make_grid_sample},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
+      {"MaxRoiPool", 2, 2, &infer_max_roi_pool, &make_max_roi_pool},
+      {"PoolArgMax", 1, 1, &infer_pool_arg_max, &make_pool_arg_max},
+      {"PoolMax", 1, 1, &infer_pool_max, &make_pool_max},
+      {"PoolMean", 1, 1, &infer_pool_mean, &make_pool_mean},
+      {"PoolSum", 1, 1, &infer_pool_sum, &make_pool_sum},
+      {"Resample", 3, 3, &infer_resample, &make_resample},
+      {"RoiAlign", 3, 3, &infer_roi_align, &make_roi_align},
   })};
   return table;
 }

@@ -34,7 +34,7 @@ Ref per_channel(Emitter& emitter, Ref value, std::size_t rank) {
   return reshaped(emitter, value, spread);
 }
 
-Attributes chosen(const Attributes& attributes, std::initializer_list<std::string_view> names) {
+Attributes chosen(const Attributes& attributes, std::span<const std::string_view> names) {
   Attributes result;
   for (const auto& [name, value] : attributes.items())
     for (const std::string_view wanted : names)
@@ -42,7 +42,9 @@ Attributes chosen(const Attributes& attributes, std::initializer_list<std::strin
   return result;
 }
 
-constexpr std::initializer_list<std::string_view> kWindow = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "group"};
+constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "group"};
+
+constexpr std::string_view kDeformed[] = {"strides", "dilations", "pads", "offset_group"};
 
 Ref as_int(Emitter& emitter, Ref value) { return emitter.one("Cast", {value}, {{"to", std::string("int32")}}); }
 
@@ -139,7 +141,7 @@ std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> in
   const std::int64_t groups = attributes.get_int("group", 1);
   if (x.size() != 4 || w.size() != 4 || groups < 1 || x[1] % groups != 0 || w[0] % groups != 0 || w[1] != x[1] / groups)
     throw Error(ErrorKind::shape, "DeformConv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
-  Attributes window = chosen(attributes, {"strides", "dilations", "pads", "offset_group"});
+  Attributes window = chosen(attributes, kDeformed);
   window.set("kernel_shape", Dims{w[2], w[3]});
   std::vector<Ref> operands{inputs[0], inputs[2]};
   if (inputs.size() > 4 && inputs[4] != Emitter::kAbsent) operands.push_back(inputs[4]);

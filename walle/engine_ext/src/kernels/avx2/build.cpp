@@ -26,6 +26,7 @@ template <ReduceOp op>
 ReduceFn plain_reduce = nullptr;
 
 #include "kernels/avx2/vec.h"
+#include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
 #include "kernels/generic/gemm-inl.h"
 
@@ -75,6 +76,8 @@ void fill(Table& table) noexcept {
   plain_reduce<ReduceOp::ReduceMin> = min_entry;
   min_entry = &reduce_lanes<MinOp, &plain_reduce<ReduceOp::ReduceMin>>;
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
+  table.axpy[0] = &axpy;
+  table.lanes = kLanes;
 }
 
 }  // namespace walle::avx2

@@ -88,6 +88,14 @@ void gemm(const GemmArgs& args) noexcept {
   }
 }
 
+template <class T>
+void axpy(const void* factor, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const T scale = *static_cast<const T*>(factor);
+  const auto* from = static_cast<const T*>(in);
+  auto* to = static_cast<T*>(out);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = Add(to[i], Mul(scale, from[i * stride]));
+}
+
 std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { return 0; }
 
 // WALLE_SET(op, T, index) for each type that a letter of kernels.inc stands for; index is the type's place in Compute.
@@ -178,6 +186,9 @@ void fill_scalar(Table& table) noexcept {
   table.select[3] = &select<std::uint64_t>;
 #define WALLE_SET(op, T, index) table.gemm[index] = {&gemm<T>, &no_scratch};
   WALLE_FILL_N(gemm)
+#undef WALLE_SET
+#define WALLE_SET(op, T, index) table.axpy[index] = &axpy<T>;
+  WALLE_FILL_N(axpy)
 #undef WALLE_SET
 }
 
