@@ -8,6 +8,7 @@ import importlib
 TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
 if TYPE_CHECKING:
     from walle.engine_ext.onnx_import import convert
+    from walle.engine_ext.operators import OperatorInfo, operators
     from walle.engine_ext.session import BackendInfo, Module, Plan, Session, TensorInfo, backends
     from walle.errors import WalleError
 
@@ -16,18 +17,21 @@ __version__ = "0.1.0"
 _HOMES = {
     "BackendInfo": "walle.engine_ext.session",
     "Module": "walle.engine_ext.session",
+    "OperatorInfo": "walle.engine_ext.operators",
     "Plan": "walle.engine_ext.session",
     "Session": "walle.engine_ext.session",
     "TensorInfo": "walle.engine_ext.session",
     "WalleError": "walle.errors",
     "backends": "walle.engine_ext.session",
     "convert": "walle.engine_ext.onnx_import",
+    "operators": "walle.engine_ext.operators",
 }
 _MODULES = frozenset({"np", "onnx_backend", "vm"})
 
 __all__ = [
     "BackendInfo",
     "Module",
+    "OperatorInfo",
     "Plan",
     "Session",
     "TensorInfo",
@@ -37,6 +41,7 @@ __all__ = [
     "convert",
     "np",
     "onnx_backend",
+    "operators",
     "vm",
 ]
 

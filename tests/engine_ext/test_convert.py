@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 import walle
 from tests.sim.onnx_models import NODE, model, numbers, reference
 from walle.engine_ext.errors import ModelError, UnsupportedError
+from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.onnx_import import convert_bytes
 from walle.onnx_backend import Backend
 
@@ -150,10 +151,28 @@ def test_an_operator_of_an_unknown_domain_is_refused() -> None:
         convert_bytes(proto)
 
 
-@pytest.mark.parametrize("opset", [6, 1000])
-def test_opsets_outside_the_range_are_refused(opset: int) -> None:
-    with pytest.raises(UnsupportedError, match=str(opset)):
-        convert_bytes(model([NODE("Neg", ["x"], ["y"])], {"x": X}, ["y"], opset=opset))
+def test_an_opset_that_onnx_does_not_know_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="1000"):
+        convert_bytes(model([NODE("Neg", ["x"], ["y"])], {"x": X}, ["y"], opset=1000))
+
+
+def test_before_opset_7_what_meant_the_same_is_converted() -> None:
+    proto = model([NODE("Add", ["x", "x"], ["h"], broadcast=0), NODE("Neg", ["h"], ["y"])], {"x": X}, ["y"], opset=6)
+    np.testing.assert_array_equal(Backend.run_model(proto, {"x": X})[0], -2 * X)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        NODE("Add", ["x", "w"], ["y"], broadcast=1, axis=0),
+        NODE("Dropout", ["x"], ["y"]),
+        NODE("PRelu", ["x", "w"], ["y"]),
+    ],
+)
+def test_before_opset_7_what_meant_something_else_is_refused(node: onnx.NodeProto) -> None:
+    weights = {"w": numbers(2)} if "w" in node.input else {}
+    with pytest.raises(UnsupportedError, match="older than opset 7"):
+        convert_bytes(model([node], {"x": X}, ["y"], weights=weights, opset=6))
 
 
 def test_a_shape_that_the_model_claims_is_not_believed() -> None:
@@ -172,3 +191,21 @@ def test_a_shape_that_the_model_claims_is_not_believed() -> None:
 def test_names_may_be_anything_and_repeat_between_nodes() -> None:
     nodes = [NODE("Neg", ["x"], ["é "], name="same"), NODE("Abs", ["é "], ["y:0"], name="same")]
     check(model(nodes, {"x": X}, ["y:0"]), {"x": X})
+
+
+def test_an_attribute_that_the_engine_does_not_heed_is_refused() -> None:
+    g = walle_graph("Transpose", perm=[1, 0], no_such_attribute=3)
+    with pytest.raises(UnsupportedError, match=r"Transpose.*no_such_attribute"):
+        walle.Session(g)
+
+
+def walle_graph(operator: str, **attributes: Any) -> bytes:
+    g = GraphBuilder("g")
+    g.output("y", g.op(operator, [g.input("x", (2, 3))], **attributes))
+    return g.to_bytes()
+
+
+def test_a_session_takes_an_onnx_file(tmp_path: Path) -> None:
+    onnx.save(model([NODE("Neg", ["x"], ["y"])], {"x": X}, ["y"]), tmp_path / "m.onnx")
+    for runner in (walle.Session, walle.Module):
+        np.testing.assert_array_equal(np.asarray(runner(tmp_path / "m.onnx").run({"x": X})["y"]), -X)

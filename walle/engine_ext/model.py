@@ -29,7 +29,7 @@ from typing import Any
 from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
 
 MAGIC = b"WALLE\r\n\x1a"
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 64
 # The number of each dtype is its place (core/dtype.h); with the struct format of one element.
 DTYPES = {

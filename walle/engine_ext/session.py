@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from walle.engine_ext import _core
-from walle.engine_ext.errors import BackendError
+from walle.engine_ext.errors import BackendError, ModelError
 from walle.engine_ext.np import ArrayLike, ndarray
 
 
@@ -54,8 +54,23 @@ class Plan(NamedTuple):
         return "\n".join(lines)
 
 
+def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
+    """Return a model as the native reader takes it: an ONNX file is converted in memory."""
+    if isinstance(model, bytes) or not os.fspath(model).endswith(".onnx"):
+        return model
+    try:
+        from walle.engine_ext.onnx_import import convert_bytes, load
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":
+            raise
+        raise ModelError(f"{model} needs the package onnx; convert it where that is: walle model convert") from error
+    return convert_bytes(load(model))
+
+
 class Session:
     """A `.walle` model made ready to run.
+
+    An `.onnx` file is taken too where the package `onnx` is installed.
 
     Thread-safe: runs of one session follow each other and give up the GIL while they compute. Sessions on the same file
     share its memory-mapped weights. Plans of the last eight sets of input shapes are kept.
@@ -72,7 +87,7 @@ class Session:
             raise BackendError(
                 f"threads={threads}: a session computes on the calling thread; run several sessions instead"
             )
-        self._native = _core.Session(model, backend)
+        self._native = _core.Session(_readable(model), backend)
 
     @property
     def inputs(self) -> list[TensorInfo]:
@@ -123,8 +138,10 @@ class Module:
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
         if threads != 1:
-            raise BackendError(f"threads={threads}: a module computes on the calling thread; run several modules instead")
-        self._native = _core.Module(model, backend)
+            raise BackendError(
+                f"threads={threads}: a module computes on the calling thread; run several modules instead"
+            )
+        self._native = _core.Module(_readable(model), backend)
 
     @property
     def inputs(self) -> list[TensorInfo]:

@@ -4,5 +4,6 @@ read → inline functions → newest versions → the engine's operators → pas
 """
 
 from walle.engine_ext.onnx_import.convert import convert, convert_bytes
+from walle.engine_ext.onnx_import.read import load
 
-__all__ = ["convert", "convert_bytes"]
+__all__ = ["convert", "convert_bytes", "load"]

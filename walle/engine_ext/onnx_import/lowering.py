@@ -32,6 +32,14 @@ class Lowering:
         return name
 
 
+# Attributes that say again what inputs and outputs say: the engine goes by those.
+_REPEATED: dict[str, frozenset[str]] = {
+    "GRU": frozenset({"hidden_size"}),
+    "LSTM": frozenset({"hidden_size"}),
+    "RNN": frozenset({"hidden_size"}),
+    "Split": frozenset({"num_outputs"}),
+}
+
 type Rule = Callable[[Lowering, Node], Iterator[Node]]
 
 
@@ -43,6 +51,7 @@ def lower(graph: Graph, prefix: str = "") -> Graph:
         inner = {
             key: lower(value, f"{prefix}{index}/{key}/") if isinstance(value, Graph) else value
             for key, value in node.attributes.items()
+            if key not in _REPEATED.get(node.op, ())
         }
         rule = _RULES.get(node.op) if node.domain == "" else None
         one = replace(node, attributes=inner)

@@ -1,9 +1,9 @@
 """ONNX models as graphs of the importer. The only module that looks into protobuf messages."""
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,11 +12,10 @@ from onnx import helper, inliner, numpy_helper, shape_inference
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, TypeInfo
 
-OLDEST_OPSET = 7
 _MAIN = ("", "ai.onnx")
 
 
-def load(path: str | Path) -> onnx.ModelProto:
+def load(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return the model of a file with its external weights, which must lie in the file's own folder.
 
     Raises:
@@ -46,14 +45,9 @@ def read(model: onnx.ModelProto, operators: Collection[str]) -> Graph:
 
     Raises:
         ModelError: the model is not sound.
-        UnsupportedError: its opset is older than 7, or newer than the installed onnx package.
+        UnsupportedError: its opset is newer than the installed onnx package.
     """
     versions = {("" if one.domain in _MAIN else one.domain): one.version for one in model.opset_import}
-    if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
-        raise UnsupportedError(
-            f"the model imports opset {versions['']}; opsets from {OLDEST_OPSET} are converted: upgrade it with"
-            " onnx.version_converter first"
-        )
     newest = onnx.defs.onnx_opset_version()
     if versions.get("", 0) > newest:
         raise UnsupportedError(

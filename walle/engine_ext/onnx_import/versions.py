@@ -14,6 +14,8 @@ from onnx import defs, helper
 from walle.engine_ext.errors import UnsupportedError
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node
 
+# Opsets from here on are converted whole; of older ones the operators that did not change before it, and a few more.
+OLDEST_OPSET = 7
 # The newest version of the main operator set that this table was checked against.
 NEWEST_OPSET = 26
 
@@ -97,6 +99,7 @@ def _renewed(renewal: Renewal, node: Node) -> Iterator[Node]:
         return
     if schema.since_version > NEWEST_OPSET:
         raise renewal.refuse(node, f"version {schema.since_version} is newer than {NEWEST_OPSET}, the newest converted")
+    node = _at_oldest(renewal, node, schema)
     newest = defs.get_schema(node.op, NEWEST_OPSET, "")
     node = _with_old_defaults(node, schema, newest)
     move = MOVED.get(node.op)
@@ -105,6 +108,30 @@ def _renewed(renewal: Renewal, node: Node) -> Iterator[Node]:
     change = CHANGED.get(node.op)
     changed = change[1](renewal, node) if change and schema.since_version < change[0] else iter((node,))
     yield from (_without_defaults(one) for one in changed)
+
+
+# Binary operators that had broadcasting of their own before opset 7: only by `axis`, and only where `broadcast` was 1.
+_BROADCASTING = frozenset({"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"})
+# What else meant something different.
+_OTHERWISE = frozenset({*_BROADCASTING, "BatchNormalization", "Dropout", "PRelu"})
+
+
+def _at_oldest(renewal: Renewal, node: Node, schema: defs.OpSchema) -> Node:
+    """Say a version older than opset 7 in that of opset 7, where it means the same."""
+    node = _without(node, "consumed_inputs")  # a hint that opset 6 took away
+    if node.version >= OLDEST_OPSET or defs.get_schema(node.op, OLDEST_OPSET, "").since_version == schema.since_version:
+        return node
+    same = defs.get_schema(node.op, OLDEST_OPSET, "")
+    if node.op in _BROADCASTING and node.int_attribute("axis", -1) == -1:
+        return _without(node, "broadcast", "axis")
+    if node.op == "Gemm":
+        return _without(node, "broadcast")
+    if node.op in {"BatchNormalization", "Dropout"} and node.int_attribute("is_test") == 1:
+        return _without(node, "is_test")
+    alike = len(schema.inputs) == len(same.inputs) and node.attributes.keys() <= same.attributes.keys()
+    if alike and node.op not in _OTHERWISE:
+        return node  # only its types and its text changed
+    raise renewal.refuse(node, f"this form is older than opset {OLDEST_OPSET}; upgrade it with onnx.version_converter")
 
 
 def _default(schema: defs.OpSchema, name: str) -> Attribute | None:

@@ -9,9 +9,24 @@ namespace {
 }  // namespace
 
 const Attribute* Attributes::find(std::string_view name) const noexcept {
-  for (const auto& [key, value] : items_)
-    if (key == name) return &value;
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (items_[i].first != name) continue;
+    if (read_ && i < read_->size()) (*read_)[i] = true;
+    return &items_[i].second;
+  }
   return nullptr;
+}
+
+Attributes Attributes::watched() const {
+  Attributes copy = *this;
+  copy.read_ = std::make_shared<std::vector<bool>>(items_.size(), false);
+  return copy;
+}
+
+std::string_view Attributes::unread() const noexcept {
+  for (std::size_t i = 0; read_ && i < read_->size(); ++i)
+    if (!(*read_)[i]) return items_[i].first;
+  return {};
 }
 
 std::int64_t Attributes::get_int(std::string_view name, std::int64_t fallback) const {
@@ -42,6 +57,22 @@ std::optional<Dims> Attributes::get_ints(std::string_view name) const {
   if (const auto* numbers = std::get_if<Dims>(value)) return *numbers;
   if (const auto* number = std::get_if<std::int64_t>(value)) return Dims{*number};
   wrong_type(name, "list of ints");
+}
+
+std::optional<std::vector<double>> Attributes::get_floats(std::string_view name) const {
+  const Attribute* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (const auto* numbers = std::get_if<std::vector<double>>(value)) return *numbers;
+  if (const auto* numbers = std::get_if<Dims>(value)) return std::vector<double>(numbers->begin(), numbers->end());
+  wrong_type(name, "list of floats");
+}
+
+std::optional<Texts> Attributes::get_strings(std::string_view name) const {
+  const Attribute* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (const auto* texts = std::get_if<Texts>(value)) return *texts;
+  if (const auto* numbers = std::get_if<Dims>(value); numbers != nullptr && numbers->empty()) return Texts{};  // no element tells the type
+  wrong_type(name, "list of texts");
 }
 
 }  // namespace walle

@@ -1,5 +1,6 @@
 // The named constants of a node, as ONNX has them.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +12,8 @@
 
 namespace walle {
 
-using Attribute = std::variant<std::int64_t, double, std::string, Dims, std::vector<double>>;
+using Texts = std::vector<std::string>;
+using Attribute = std::variant<std::int64_t, double, std::string, Dims, std::vector<double>, Texts>;
 
 class Attributes {
  public:
@@ -27,13 +29,24 @@ class Attributes {
   double get_float(std::string_view name, double fallback) const;
   std::string get_string(std::string_view name, std::string_view fallback) const;
   std::optional<Dims> get_ints(std::string_view name) const;
+  std::optional<std::vector<double>> get_floats(std::string_view name) const;  // a list of ints serves too
+  std::optional<Texts> get_strings(std::string_view name) const;
 
-  const std::vector<std::pair<std::string, Attribute>>& items() const noexcept { return items_; }
+  const std::vector<std::pair<std::string, Attribute>>& items() const noexcept {
+    if (read_) read_->assign(items_.size(), true);
+    return items_;
+  }
+
+  // A copy that, with all copies of it, remembers what was asked for; and the first attribute that nobody has asked for, empty where
+  // there is none. What an operator is told and does not heed is refused, not passed over (exec/plan.cpp).
+  Attributes watched() const;
+  std::string_view unread() const noexcept;
 
  private:
   const Attribute* find(std::string_view name) const noexcept;
 
   std::vector<std::pair<std::string, Attribute>> items_;
+  std::shared_ptr<std::vector<bool>> read_;  // by item; null: not watched
 };
 
 }  // namespace walle

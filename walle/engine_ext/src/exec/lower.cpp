@@ -175,7 +175,8 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
     std::vector<Emitter::Ref> inputs;
     for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
     try {
-      const auto results = lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
+      program.told.emplace_back(&node, node.attributes.watched());
+      const auto results = lowering.emit(*node.op, inputs, program.told.back().second, static_cast<int>(node.outputs.size()));
       if (results.size() < node.outputs.size())
         throw Error(ErrorKind::model,
                     "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));

@@ -43,6 +43,18 @@ bool fits(const Plan& plan, std::span<const Tensor> inputs) {
   return true;
 }
 
+// An attribute that no part of the engine asked for would change nothing, silently.
+void check_heeded(const Program& program) {
+  for (const auto& [node, attributes] : program.told) {
+    const std::string_view name = attributes.unread();
+    if (name.empty()) continue;
+    const auto runs = [&](const ProgramOp& op) { return op.name == node->name; };
+    if (node->op->make_step != nullptr && std::none_of(program.ops.begin(), program.ops.end(), runs)) continue;  // nobody reads it
+    throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" + std::string(name) +
+                                            "' is not heeded by the engine");
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given, const Table& table) {
@@ -101,6 +113,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     plan->constants.push_back(program.values[static_cast<std::size_t>(value)].constant);
     plan->bases.push_back(plan->constants.back().raw());
   }
+  check_heeded(program);
   plan->plan_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   return plan;
 }

@@ -32,6 +32,7 @@ struct Program {
   std::vector<ProgramOp> ops;  // in the order of running
   std::vector<int> outputs;    // value numbers
   int rasters_made = 0;        // before merging
+  std::vector<std::pair<const Node*, Attributes>> told;  // what the nodes are told, watched
 };
 
 // Thrown where shapes or movements hang on the values of these inputs of the graph: lower again with those given.

@@ -191,6 +191,11 @@ Attribute read_attribute(Reader& reader, std::uint8_t type) {
     case 2: return reader.text();
     case 3: return reader.numbers<std::int64_t>(reader.count(8));
     case 4: return reader.numbers<double>(reader.count(8));
+    case 6: {
+      Texts texts(reader.count(4));
+      for (std::string& text : texts) text = reader.text();
+      return texts;
+    }
     default: broken("an attribute is of unknown type " + std::to_string(type));
   }
 }

@@ -1,4 +1,4 @@
-// The `.walle` model file, version 1. All numbers little-endian. Writer: walle/engine_ext/model.py.
+// The `.walle` model file, version 2. All numbers little-endian. Writer: walle/engine_ext/model.py.
 //
 // Header, 64 bytes:
 //    0  8 bytes  magic "WALLE\r\n\x1a"
@@ -19,7 +19,7 @@
 //       number of the value in the graph around; an object is an input that is a sequence or an optional
 //   u32 nodes, each: text operator, text name, u32 inputs and as many u32 value numbers (0xFFFFFFFF: left out), u32 outputs and as
 //       many u32 value numbers, u32 attributes, each: text name, u8 type (0 i64, 1 f64, 2 text, 3 u32 + i64s, 4 u32 + f64s,
-//       5 a subgraph: a graph section within this one), value
+//       5 a subgraph: a graph section within this one, 6 u32 + texts), value
 //   u32 outputs, each: text name, u32 value number
 // Data section: constants, row-major, each at a multiple of 64 bytes, padded with zeros to one.
 //
@@ -33,7 +33,7 @@
 
 namespace walle {
 
-inline constexpr std::uint32_t kModelVersion = 1;
+inline constexpr std::uint32_t kModelVersion = 2;
 
 // Reads a model out of `storage`, which every constant keeps alive (a copy is made where its memory is not aligned to 64).
 // Throws Error (model) for bytes that are no such file, Error (unsupported) for an operator that the engine does not have.
