@@ -6,12 +6,15 @@ rep = walle.onnx_backend.prepare(model); rep.run([array, ...])
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
 from walle.engine_ext.errors import UnsupportedError
+from walle.engine_ext.model import BITS_ONLY
+from walle.engine_ext.np import ndarray
 from walle.engine_ext.onnx_import import convert_bytes
 from walle.engine_ext.session import Module, Session
 
@@ -47,14 +50,22 @@ def to_engine(value: Any) -> Any:
     """Return a NumPy value as the engine takes it; lists are sequences, None is an empty optional."""
     if isinstance(value, list):
         return [to_engine(item) for item in value]
-    return None if value is None else np.asarray(value, order="C")
+    if value is None:
+        return None
+    array = np.asarray(value, order="C")
+    if array.dtype.name not in BITS_ONLY:
+        return array
+    return ndarray(array.view(f"u{array.itemsize}")).view(array.dtype.name)  # NumPy's buffers do not know ml_dtypes' types
 
 
 def from_engine(value: Any) -> Any:
     """Return a value of the engine as NumPy's."""
     if isinstance(value, list):
         return [from_engine(item) for item in value]
-    return None if value is None else np.asarray(value)
+    if value is None:
+        return None
+    array = np.asarray(value)
+    return array.view(getattr(ml_dtypes, value.dtype)) if value.dtype in BITS_ONLY else array
 
 
 class Backend(OnnxBackend):

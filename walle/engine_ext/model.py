@@ -36,6 +36,7 @@ DTYPES = {
     "float32": (0, "f"),
     "float64": (1, "d"),
     "float16": (2, "e"),
+    "bfloat16": (3, "H"),
     "int8": (4, "b"),
     "int16": (5, "h"),
     "int32": (6, "i"),
@@ -45,8 +46,20 @@ DTYPES = {
     "uint32": (10, "I"),
     "uint64": (11, "Q"),
     "bool": (12, "?"),
+    "float8_e4m3fn": (13, "B"),
+    "float8_e4m3fnuz": (14, "B"),
+    "float8_e5m2": (15, "B"),
+    "float8_e5m2fnuz": (16, "B"),
+    "float8_e8m0fnu": (17, "B"),
+    "float4_e2m1fn": (18, "B"),
+    "int4": (19, "b"),
+    "uint4": (20, "B"),
+    "int2": (21, "b"),
+    "uint2": (22, "B"),
 }
-_OF_FORMAT = {code: name for name, (_, code) in DTYPES.items()} | {"l": "int64", "L": "uint64"}
+# Python has no numbers of these, or none of their size: a constant is given by the bits of its elements.
+BITS_ONLY = {"bfloat16", *list(DTYPES)[13:]}
+_OF_FORMAT = {code: name for name, (_, code) in DTYPES.items() if name not in BITS_ONLY} | {"l": "int64", "L": "uint64"}
 _HEAD = struct.Struct("<8sIIQQQQQI")  # all of the 64-byte header but its last field, the checksum of the head
 _ABSENT = 0xFFFFFFFF
 
@@ -78,6 +91,7 @@ def _numbers(value: Any) -> tuple[tuple[int, ...], list[Any]]:
 def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], bytes]:
     """Return dtype, shape and little-endian row-major bytes of an array-like.
 
+    Those of `BITS_ONLY` types (4- and 2-bit ones a byte each) are whole numbers of the same size, which hold their bits.
     Numbers without a dtype of their own become float32 where one of them is a float, int64 for ints, bool for bools.
 
     Raises:
@@ -100,6 +114,8 @@ def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], b
     own = _OF_FORMAT.get(view.format.lstrip("<=@"))
     if own is None:
         raise DTypeError(f"a buffer of format {view.format!r} is no array of numbers; convert it first")
+    if dtype in BITS_ONLY and view.itemsize == struct.calcsize(DTYPES[dtype][1]):
+        own = dtype
     if dtype not in (None, own):
         raise DTypeError(f"the array is {own}, {dtype} was asked for; convert it first")
     return own, tuple(view.shape or ()), view.tobytes()

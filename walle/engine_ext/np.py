@@ -432,7 +432,7 @@ def isnan(x: ArrayLike) -> ndarray:
 
 
 def isinf(x: ArrayLike) -> ndarray:
-    return _core.unary("IsInf", x)
+    return _core.unary("IsInfinite", x)
 
 
 def isfinite(x: ArrayLike) -> ndarray:
@@ -464,19 +464,19 @@ def floor_divide(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def mod(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("Mod", a, b)
+    return _core.binary("FloorMod", a, b)
 
 
 def power(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("Pow", a, b)
+    return _core.binary("Power", a, b)
 
 
 def maximum(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("Max", a, b)
+    return _core.binary("Maximum", a, b)
 
 
 def minimum(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("Min", a, b)
+    return _core.binary("Minimum", a, b)
 
 
 def equal(a: ArrayLike, b: ArrayLike) -> ndarray:

@@ -84,35 +84,6 @@ def _constant_of_shape(lowering: Lowering, node: Node) -> Iterator[Node]:
     yield replace(node, op="Expand", inputs=(value, node.inputs[0]), attributes={})
 
 
-def _chain(op: str) -> Rule:
-    """A variadic operator as binary ones, from the left."""
-
-    def rule(lowering: Lowering, node: Node) -> Iterator[Node]:
-        if len(node.inputs) == 1:
-            yield replace(node, op="Identity", attributes={})
-            return
-        left = node.inputs[0]
-        for index, right in enumerate(node.inputs[1:], 2):
-            last = index == len(node.inputs)
-            result = node.outputs[0] if last else lowering.fresh(node.outputs[0])
-            yield Node(op, (left, right), (result,), {}, node.name if last else f"{node.name}.{index}")
-            left = result
-
-    return rule
-
-
-def _mean(lowering: Lowering, node: Node) -> Iterator[Node]:
-    total = lowering.fresh(f"{node.name}.sum")
-    dtype = lowering.graph.dtype_of(node.inputs[0]) or lowering.graph.dtype_of(node.outputs[0]) or "float32"
-    count = lowering.constant(f"{node.name}.count", np.array(len(node.inputs), dtype=np.dtype(dtype)))
-    yield from _chain("Add")(lowering, replace(node, outputs=(total,), name=f"{node.name}.sum"))
-    yield Node("Div", (total, count), node.outputs, {}, node.name)
-
-
-def _mod(_: Lowering, node: Node) -> Iterator[Node]:
-    yield replace(node, op="Fmod" if node.attributes.get("fmod", 0) else "Mod", attributes={})
-
-
 def _dropout(lowering: Lowering, node: Node) -> Iterator[Node]:
     """The identity, with a mask that is all true: a model is converted for inference."""
     if node.has_input(2):
@@ -131,11 +102,6 @@ _RULES: dict[str, Rule] = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Dropout": _dropout,
-    "Max": _chain("Max"),
-    "Mean": _mean,
-    "Min": _chain("Min"),
-    "Mod": _mod,
-    "Sum": _chain("Add"),
 }
 # What the rules take apart: these names need not be the engine's.
 LOWERED = frozenset(_RULES)

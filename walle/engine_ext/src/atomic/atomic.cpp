@@ -8,8 +8,11 @@ namespace walle {
 #define WALLE_ATOMIC(name) \
   TensorType infer_##name(std::span<const Operand>, const Attributes&); \
   std::unique_ptr<Step> make_##name(const StepRequest&);
+WALLE_ATOMIC(cast)
 WALLE_ATOMIC(col2im)
 WALLE_ATOMIC(conv)
+WALLE_ATOMIC(cum_prod)
+WALLE_ATOMIC(cum_sum)
 WALLE_ATOMIC(deform_columns)
 WALLE_ATOMIC(det)
 WALLE_ATOMIC(grid_sample)
@@ -22,13 +25,18 @@ WALLE_ATOMIC(pool_mean)
 WALLE_ATOMIC(pool_sum)
 WALLE_ATOMIC(resample)
 WALLE_ATOMIC(roi_align)
+WALLE_ATOMIC(top_indices)
+WALLE_ATOMIC(top_values)
 #undef WALLE_ATOMIC
 // clang-format on
 
 std::span<const Atomic> atomics() noexcept {
   static constexpr std::array table{std::to_array<Atomic>({
+      {"Cast", 1, 1, &infer_cast, &make_cast},
       {"Col2Im", 3, 3, &infer_col2im, &make_col2im},
       {"Conv", 2, 4, &infer_conv, &make_conv},
+      {"CumProd", 2, 2, &infer_cum_prod, &make_cum_prod},
+      {"CumSum", 2, 2, &infer_cum_sum, &make_cum_sum},
       {"DeformColumns", 2, 3, &infer_deform_columns, &make_deform_columns},
       {"Det", 1, 1, &infer_det, &make_det},
       {"GridSample", 2, 2, &infer_grid_sample, &make_grid_sample},
@@ -41,6 +49,8 @@ std::span<const Atomic> atomics() noexcept {
       {"PoolSum", 1, 1, &infer_pool_sum, &make_pool_sum},
       {"Resample", 3, 3, &infer_resample, &make_resample},
       {"RoiAlign", 3, 3, &infer_roi_align, &make_roi_align},
+      {"TopIndices", 1, 1, &infer_top_indices, &make_top_indices},
+      {"TopValues", 1, 1, &infer_top_values, &make_top_values},
   })};
   return table;
 }

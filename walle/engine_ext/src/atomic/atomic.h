@@ -17,9 +17,9 @@ struct TensorType {
 
 struct Layout {
   DType dtype = DType::f32;
-  Dims shape, strides;                // in elements
-  const Tensor* constant = nullptr;   // its value, where it is the same in every run; valid while the step is made
-  bool absent = false;                // an optional input that was left out; its address is null
+  Dims shape, strides;               // in elements
+  const Tensor* constant = nullptr;  // its value, where it is the same in every run; valid while the step is made
+  bool absent = false;               // an optional input that was left out; its address is null
 };
 
 // A step: one atomic operator made ready for operands of known types, shapes and strides, on one backend. Sessions keep steps in

@@ -2,6 +2,7 @@
 // residual is added) and `algorithm` (one of conv_algorithms(); chosen by workload where left out).
 #include "atomic/convolution.h"
 
+#include "atomic/conversion.h"
 #include "graph/op.h"
 
 namespace walle {
@@ -84,7 +85,8 @@ TensorType infer_conv(std::span<const Operand> operands, const Attributes& attri
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != dtype)
       throw Error(ErrorKind::dtype, "Conv of " + std::string(dtype_name(dtype)) + " and " + std::string(dtype_name(operand.dtype)));
-  if (compute_index(dtype) < 0 || kernels("scalar").gemm[static_cast<std::size_t>(compute_index(dtype))].run == nullptr)
+  const bool half = is_half(dtype);  // computed in float32
+  if (!half && (compute_index(dtype) < 0 || kernels("scalar").gemm[static_cast<std::size_t>(compute_index(dtype))].run == nullptr))
     throw Error(ErrorKind::dtype, "Conv takes no " + std::string(dtype_name(dtype)));
   const ConvShape shape = shape_of(operands[0].shape, operands[1].shape, dtype, attributes);
   Dims result{shape.batch, shape.groups * shape.out_channels};
@@ -96,8 +98,10 @@ TensorType infer_conv(std::span<const Operand> operands, const Attributes& attri
   return {dtype, result};
 }
 
-std::unique_ptr<Step> make_conv(const StepRequest& request) {
-  return std::make_unique<ConvStep>(request, shape_of(request.inputs[0].shape, request.inputs[1].shape, request.result.dtype, request.attributes));
+std::unique_ptr<Step> make_conv(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    return std::make_unique<ConvStep>(request, shape_of(request.inputs[0].shape, request.inputs[1].shape, request.result.dtype, request.attributes));
+  });
 }
 
 }  // namespace walle

@@ -1,5 +1,5 @@
-// IndexedGather and IndexedScatter: the indexed raster as atomic operators. What Gather and Scatter become where their indices are
-// known only at run time.
+// IndexedGather and IndexedScatter: the indexed raster as atomic operators. What Gather and Scatter become where their indices
+// are known only at run time.
 #include "core/indexed.h"
 
 #include <cstring>
@@ -59,10 +59,11 @@ class ScatterStep final : public Step {
     if (reduction == "none") return;
     const BinaryOp op = reduction == "add"   ? BinaryOp::Add
                         : reduction == "mul" ? BinaryOp::Mul
-                        : reduction == "max" ? BinaryOp::Max
-                        : reduction == "min" ? BinaryOp::Min
+                        : reduction == "max" ? BinaryOp::Maximum
+                        : reduction == "min" ? BinaryOp::Minimum
                                              : BinaryOp::kCount;
-    if (op == BinaryOp::kCount) throw Error(ErrorKind::unsupported, "reduction '" + reduction + "'; known are none, add, mul, max, min");
+    if (op == BinaryOp::kCount)
+      throw Error(ErrorKind::unsupported, "reduction '" + reduction + "'; known are none, add, mul, max, min");
     const int type = compute_index(request.result.dtype);
     if (type >= 0) join_ = request.table.binary[static_cast<std::size_t>(op)][static_cast<std::size_t>(type)];
     if (join_ == nullptr)
@@ -132,19 +133,16 @@ TensorType infer_indexed_gather(std::span<const Operand> operands, const Attribu
   return {operands[0].dtype, *shape};
 }
 
-std::unique_ptr<Step> make_indexed_gather(const StepRequest& request) {
-  return std::make_unique<GatherStep>(request);
-}
+std::unique_ptr<Step> make_indexed_gather(const StepRequest& request) { return std::make_unique<GatherStep>(request); }
 
 TensorType infer_indexed_scatter(std::span<const Operand> operands, const Attributes&) {
   check_indices(operands);
   if (operands[2].absent || operands[2].dtype != operands[0].dtype)
-    throw Error(ErrorKind::dtype, "updates are " + std::string(dtype_name(operands[2].dtype)) + ", the data " + std::string(dtype_name(operands[0].dtype)));
+    throw Error(ErrorKind::dtype, "updates are " + std::string(dtype_name(operands[2].dtype)) + ", the data " +
+                                      std::string(dtype_name(operands[0].dtype)));
   return {operands[0].dtype, operands[0].shape};
 }
 
-std::unique_ptr<Step> make_indexed_scatter(const StepRequest& request) {
-  return std::make_unique<ScatterStep>(request);
-}
+std::unique_ptr<Step> make_indexed_scatter(const StepRequest& request) { return std::make_unique<ScatterStep>(request); }
 
 }  // namespace walle

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "atomic/atomic.h"
+#include "atomic/conversion.h"
 #include "geometry/window.h"
 
 namespace walle {
@@ -50,7 +50,7 @@ class JoinStep final : public Step {
     const auto type = static_cast<std::size_t>(compute_index(request.result.dtype));
     join_ = request.table.binary[static_cast<std::size_t>(join)][type];
     fill_ = request.table.cast[type][type];
-    const bool greatest = join == BinaryOp::Max;
+    const bool greatest = join == BinaryOp::Maximum;
     with_type(request.result.dtype, op, [&]<class T>(T) {
       const T value = !greatest ? T{0} : std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
       std::memcpy(identity_, &value, sizeof(T));
@@ -162,39 +162,47 @@ class ArgMaxStep final : public Step {
   bool columns_first_;
 };
 
-TensorType infer_pool(const char* op, std::span<const Operand> operands, const Attributes& attributes, BinaryOp join, bool floating) {
-  const int type = compute_index(operands[0].dtype);
-  if (type < 0 || kernels("scalar").binary[static_cast<std::size_t>(join)][static_cast<std::size_t>(type)] == nullptr ||
-      (floating && operands[0].dtype != DType::f32 && operands[0].dtype != DType::f64))
+// 16-bit floats are computed in float32.
+TensorType infer_pool(const char* op, std::span<const Operand> operands, const Attributes& attributes, bool floating) {
+  const DType dtype = is_half(operands[0].dtype) ? DType::f32 : operands[0].dtype;
+  if (floating && dtype != DType::f32 && dtype != DType::f64)
     throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(operands[0].dtype)));
-  with_type(operands[0].dtype, op, [](auto) {});
+  with_type(dtype, op, [](auto) {});
   return {operands[0].dtype, result_of(operands[0].shape, window_of(op, operands[0].shape, attributes))};
 }
 
 }  // namespace
 
 TensorType infer_pool_max(std::span<const Operand> operands, const Attributes& attributes) {
-  return infer_pool("MaxPool", operands, attributes, BinaryOp::Max, false);
+  return infer_pool("MaxPool", operands, attributes, false);
 }
-std::unique_ptr<Step> make_pool_max(const StepRequest& request) { return std::make_unique<JoinStep>(request, "MaxPool", BinaryOp::Max, false); }
+std::unique_ptr<Step> make_pool_max(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "MaxPool", BinaryOp::Maximum, false); });
+}
 
 TensorType infer_pool_sum(std::span<const Operand> operands, const Attributes& attributes) {
-  return infer_pool("LpPool", operands, attributes, BinaryOp::Add, true);
+  return infer_pool("LpPool", operands, attributes, true);
 }
-std::unique_ptr<Step> make_pool_sum(const StepRequest& request) { return std::make_unique<JoinStep>(request, "LpPool", BinaryOp::Add, false); }
+std::unique_ptr<Step> make_pool_sum(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "LpPool", BinaryOp::Add, false); });
+}
 
 TensorType infer_pool_mean(std::span<const Operand> operands, const Attributes& attributes) {
-  return infer_pool("AveragePool", operands, attributes, BinaryOp::Add, true);
+  return infer_pool("AveragePool", operands, attributes, true);
 }
-std::unique_ptr<Step> make_pool_mean(const StepRequest& request) { return std::make_unique<JoinStep>(request, "AveragePool", BinaryOp::Add, true); }
+std::unique_ptr<Step> make_pool_mean(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "AveragePool", BinaryOp::Add, true); });
+}
 
 TensorType infer_pool_arg_max(std::span<const Operand> operands, const Attributes& attributes) {
-  return {DType::i64, infer_pool("MaxPool", operands, attributes, BinaryOp::Max, false).shape};
+  return {DType::i64, infer_pool("MaxPool", operands, attributes, false).shape};
 }
-std::unique_ptr<Step> make_pool_arg_max(const StepRequest& request) {
-  std::unique_ptr<Step> step;
-  with_type(request.inputs[0].dtype, "MaxPool", [&]<class T>(T) { step = std::make_unique<ArgMaxStep<T>>(request); });
-  return step;
+std::unique_ptr<Step> make_pool_arg_max(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) {
+    std::unique_ptr<Step> step;
+    with_type(request.inputs[0].dtype, "MaxPool", [&]<class T>(T) { step = std::make_unique<ArgMaxStep<T>>(request); });
+    return step;
+  });
 }
 
 }  // namespace walle

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "atomic/atomic.h"
+#include "atomic/conversion.h"
 
 namespace walle {
 
@@ -156,7 +156,7 @@ Bins pool_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
 
 TensorType result_of(const char* op, std::span<const Operand> operands, const Bins& bins) {
   const DType dtype = operands[0].dtype;
-  if ((dtype != DType::f32 && dtype != DType::f64) || operands[1].dtype != dtype) throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)) + " with boxes of " + std::string(dtype_name(operands[1].dtype)));
+  if ((dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) || operands[1].dtype != dtype) throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)) + " with boxes of " + std::string(dtype_name(operands[1].dtype)));
   return {dtype, {bins.rois, bins.channels, bins.rows, bins.columns}};
 }
 
@@ -171,19 +171,23 @@ TensorType infer_roi_align(std::span<const Operand> operands, const Attributes& 
     throw Error(ErrorKind::shape, "RoiAlign needs one batch index for each box");
   return result_of("RoiAlign", operands, bins);
 }
-std::unique_ptr<Step> make_roi_align(const StepRequest& request) {
-  const Bins bins = align_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
-  if (request.result.dtype == DType::f64) return std::make_unique<RoiAlignStep<double>>(request, bins);
-  return std::make_unique<RoiAlignStep<float>>(request, bins);
+std::unique_ptr<Step> make_roi_align(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    const Bins bins = align_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
+    if (request.result.dtype == DType::f64) return std::make_unique<RoiAlignStep<double>>(request, bins);
+    return std::make_unique<RoiAlignStep<float>>(request, bins);
+  });
 }
 
 TensorType infer_max_roi_pool(std::span<const Operand> operands, const Attributes& attributes) {
   return result_of("MaxRoiPool", operands, pool_bins(operands[0].shape, operands[1].shape, attributes));
 }
-std::unique_ptr<Step> make_max_roi_pool(const StepRequest& request) {
-  const Bins bins = pool_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
-  if (request.result.dtype == DType::f64) return std::make_unique<MaxRoiPoolStep<double>>(bins);
-  return std::make_unique<MaxRoiPoolStep<float>>(bins);
+std::unique_ptr<Step> make_max_roi_pool(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    const Bins bins = pool_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
+    if (request.result.dtype == DType::f64) return std::make_unique<MaxRoiPoolStep<double>>(bins);
+    return std::make_unique<MaxRoiPoolStep<float>>(bins);
+  });
 }
 
 }  // namespace walle

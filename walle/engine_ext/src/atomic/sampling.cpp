@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "atomic/atomic.h"
+#include "atomic/conversion.h"
 #include "geometry/window.h"
 
 namespace walle {
@@ -13,7 +13,7 @@ namespace walle {
 namespace {
 
 void need_floating(const char* op, DType dtype) {
-  if (dtype != DType::f32 && dtype != DType::f64) throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)));
+  if (dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)));
 }
 
 enum class Padding { zeros, border, reflection };
@@ -236,9 +236,11 @@ class ResampleStep final : public Step {
 };
 
 template <template <class> class S>
-std::unique_ptr<Step> make_floating(const StepRequest& request) {
-  if (request.result.dtype == DType::f64) return std::make_unique<S<double>>(request);
-  return std::make_unique<S<float>>(request);
+std::unique_ptr<Step> make_floating(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    if (request.result.dtype == DType::f64) return std::make_unique<S<double>>(request);
+    return std::make_unique<S<float>>(request);
+  });
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ void bind_arithmetic(Class& cls) {
   both("__mul__", "__rmul__", "__imul__", "Mul");
   both("__truediv__", "__rtruediv__", "__itruediv__", "Div");
   both("__floordiv__", "__rfloordiv__", "__ifloordiv__", "FloorDiv");
-  both("__mod__", "__rmod__", "__imod__", "Mod");
-  both("__pow__", "__rpow__", "__ipow__", "Pow");
+  both("__mod__", "__rmod__", "__imod__", "FloorMod");
+  both("__pow__", "__rpow__", "__ipow__", "Power");
   both("__and__", "__rand__", nullptr, "And");
   both("__or__", "__ror__", nullptr, "Or");
   both("__xor__", "__rxor__", nullptr, "Xor");
@@ -204,6 +204,17 @@ void bind_ndarray(py::module_& module) {
             return x.dtype() == wanted ? copy(x) : cast(x, wanted);
           },
           py::arg("dtype"))
+      .def(
+          "view",
+          [](const Tensor& x, py::handle dtype) {
+            const DType wanted = dtype_of(dtype);
+            if (item_size(wanted) != item_size(x.dtype()))
+              throw Error(ErrorKind::dtype, "a view of " + std::string(dtype_name(x.dtype())) + " as " +
+                                                std::string(dtype_name(wanted)) + ", which has another size");
+            if (wanted == DType::b8) throw Error(ErrorKind::dtype, "no view as bool: its bytes may only be 0 and 1; use astype");
+            return Tensor(x.storage(), wanted, x.shape(), x.strides(), x.offset());
+          },
+          py::arg("dtype"), "The same bits as another dtype of the same size.")
       .def("reshape", [](const Tensor& x, const py::args& shape) { return reshaped(x, dims_of_args(shape)); })
       .def("ravel", [](const Tensor& x) { return reshaped(x, {-1}); })
       .def("flatten", [](const Tensor& x) { return copy(reshaped(x, {-1})); })

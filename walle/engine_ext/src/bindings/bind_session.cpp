@@ -51,8 +51,9 @@ class Names {
     for (const int input : graph_.inputs) {
       const Value& value = graph_.values[static_cast<std::size_t>(input)];
       const bool object = value.kind == ValueKind::object;
-      list.append(py::make_tuple(value.name, object || value.any_rank ? py::object(py::none()) : open_shape(value.shape),
-                                 object || value.any_dtype ? py::object(py::none()) : py::str(std::string(dtype_name(value.dtype)))));
+      list.append(
+          py::make_tuple(value.name, object || value.any_rank ? py::object(py::none()) : open_shape(value.shape),
+                         object || value.any_dtype ? py::object(py::none()) : py::str(std::string(dtype_name(value.dtype)))));
     }
     return list;
   }
@@ -76,12 +77,14 @@ Tensor input_tensor(const Value& input, py::handle value) {
 }
 
 void add_ops(py::list& ops, const Plan& plan) {
-  for (const PlannedOp& op : plan.ops) ops.append(py::make_tuple(op.node, std::string(op.op), op.step ? 0 : static_cast<int>(op.regions.size())));
+  for (const PlannedOp& op : plan.ops)
+    ops.append(py::make_tuple(op.node, std::string(op.op), op.step ? 0 : static_cast<int>(op.regions.size())));
 }
 
 class BoundSession {
  public:
-  BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend) : session_(std::move(graph), kernels(backend)), names_(session_.graph()) {}
+  BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend)
+      : session_(std::move(graph), kernels(backend)), names_(session_.graph()) {}
 
   py::dict run(const py::dict& given) {
     std::vector<Tensor> inputs, outputs;
@@ -102,7 +105,8 @@ class BoundSession {
     py::list list;
     for (std::size_t i = 0; i < names_.outputs().size(); ++i) {
       if (plan)
-        list.append(py::make_tuple(names_.outputs()[i], open_shape(plan->outputs[i].shape), std::string(dtype_name(plan->outputs[i].dtype))));
+        list.append(py::make_tuple(names_.outputs()[i], open_shape(plan->outputs[i].shape),
+                                   std::string(dtype_name(plan->outputs[i].dtype))));
       else
         list.append(py::make_tuple(names_.outputs()[i], py::none(), py::none()));
     }
@@ -138,7 +142,8 @@ Var to_var(const Value& input, py::handle value) {
   for (const py::handle item : value) sequence->items.push_back(contiguous(as_tensor(item)));
   if (!sequence->items.empty()) sequence->dtype = sequence->items[0].dtype();
   for (const Tensor& item : sequence->items)
-    if (item.dtype() != sequence->dtype) throw Error(ErrorKind::dtype, "the arrays of sequence '" + input.name + "' have several dtypes");
+    if (item.dtype() != sequence->dtype)
+      throw Error(ErrorKind::dtype, "the arrays of sequence '" + input.name + "' have several dtypes");
   return sequence;
 }
 
@@ -155,7 +160,8 @@ py::object from_var(Var value, const std::string& name) {
 
 class BoundModule {
  public:
-  BoundModule(std::shared_ptr<const Graph> graph, const std::string& backend) : module_(std::move(graph), kernels(backend)), names_(module_.graph()) {}
+  BoundModule(std::shared_ptr<const Graph> graph, const std::string& backend)
+      : module_(std::move(graph), kernels(backend)), names_(module_.graph()) {}
 
   py::dict run(const py::dict& given) {
     std::vector<Var> inputs, outputs;
@@ -165,7 +171,8 @@ class BoundModule {
       outputs = module_.run(inputs);
     }
     py::dict results;
-    for (std::size_t i = 0; i < outputs.size(); ++i) results[names_.outputs()[i]] = from_var(std::move(outputs[i]), module_.graph().outputs[i].name);
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      results[names_.outputs()[i]] = from_var(std::move(outputs[i]), module_.graph().outputs[i].name);
     return results;
   }
 
@@ -233,7 +240,8 @@ void bind_session(py::module_& module) {
       .def("outputs", &BoundSession::outputs)
       .def("plan", &BoundSession::plan);
   py::class_<BoundModule>(module, "Module")
-      .def(py::init([](py::object model, const std::string& backend) { return std::make_unique<BoundModule>(load(model), backend); }),
+      .def(py::init(
+               [](py::object model, const std::string& backend) { return std::make_unique<BoundModule>(load(model), backend); }),
            py::arg("model"), py::arg("backend"))
       .def("run", &BoundModule::run, py::arg("inputs"))
       .def("inputs", &BoundModule::inputs)

@@ -12,8 +12,10 @@ namespace walle {
 
 namespace {
 
-// Format characters of the buffer protocol by dtype; bfloat16 has none and is shown as uint16.
-constexpr const char* kFormats[kDTypeCount] = {"f", "d", "e", "H", "b", "h", "i", "q", "B", "H", "I", "Q", "?"};
+// Format characters of the buffer protocol by dtype. bfloat16 and the types that are stored only have none and are shown as the
+// whole numbers of their size; `view` gives such a buffer its dtype back.
+constexpr const char* kFormats[kDTypeCount] = {"f", "d", "e", "H", "b", "h", "i", "q", "B", "H", "I", "Q",
+                                               "?", "B", "B", "B", "B", "B", "B", "b", "B", "b", "B"};
 
 DType dtype_of_format(const char* format, std::size_t size) {
   const char* code = format ? format : "B";

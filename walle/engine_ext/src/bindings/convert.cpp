@@ -2,10 +2,12 @@
 
 #include <pybind11/stl.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "atomic/conversion.h"
 #include "bindings/bind.h"
 #include "exec/eager.h"
 
@@ -15,9 +17,7 @@ namespace walle {
 
 namespace {
 
-constexpr DType kTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8, DType::b8};
-
-// Calls f with a null pointer of the dtype's C++ type; false for a dtype that nothing computes in.
+// Calls f with a null pointer of the dtype's C++ type; false for a dtype that has none (float16, bfloat16 and the stored ones).
 template <class F>
 bool with_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -37,7 +37,7 @@ bool with_type(DType dtype, F&& f) {
 }
 
 void put_number(py::handle number, DType dtype, std::byte* address) {
-  const bool known = with_type(dtype, [&](auto* type) {
+  const bool own = with_type(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     T value;
     if constexpr (std::is_floating_point_v<T>) {
@@ -50,6 +50,14 @@ void put_number(py::handle number, DType dtype, std::byte* address) {
       value = truth != 0;
     } else {
       std::int64_t whole;
+      if constexpr (std::is_same_v<T, std::uint64_t>) {
+        if (PyLong_Check(number.ptr())) {
+          value = PyLong_AsUnsignedLongLong(number.ptr());
+          if (value == ~T{0} && PyErr_Occurred() != nullptr) throw py::error_already_set();
+          std::memcpy(address, &value, sizeof(T));
+          return;
+        }
+      }
       if (PyFloat_Check(number.ptr())) {
         const double real = std::trunc(PyFloat_AS_DOUBLE(number.ptr()));
         if (!(real >= -9223372036854775808.0 && real < 9223372036854775808.0)) {
@@ -69,7 +77,10 @@ void put_number(py::handle number, DType dtype, std::byte* address) {
     }
     std::memcpy(address, &value, sizeof(T));
   });
-  if (!known) throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
+  if (own) return;
+  Tensor wide = Tensor::empty(DType::f64, {});
+  put_number(number, DType::f64, wide.raw());
+  std::memcpy(address, cast(wide, dtype).raw(), item_size(dtype));
 }
 
 DType natural_dtype(py::handle number) {
@@ -158,8 +169,9 @@ DType dtype_of(py::handle name) {
     for (int i = 0; i < kDTypeCount; ++i)
       if (dtype_name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
   }
-  throw Error(ErrorKind::dtype, "unknown dtype " + py::cast<std::string>(py::repr(name)) +
-                                    "; known are float32, float64, int32, int64, uint8, bool");
+  throw Error(ErrorKind::dtype,
+              "unknown dtype " + py::cast<std::string>(py::repr(name)) +
+                  "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool and the storage types");
 }
 
 Tensor scalar(py::handle number, DType dtype) {
@@ -184,15 +196,16 @@ Tensor as_tensor(py::handle value, DType dtype) {
 
 py::object element(const Tensor& tensor, const std::byte* address) {
   py::object result;
-  const bool known = with_type(tensor.dtype(), [&](auto* type) {
+  const bool own = with_type(tensor.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     T value;
     std::memcpy(&value, address, sizeof(T));
     result = py::cast(value);
   });
-  if (!known)
-    throw Error(ErrorKind::dtype, std::string(dtype_name(tensor.dtype())) + " has no number of Python's; convert it first");
-  return result;
+  if (own) return result;
+  float value;
+  Conversion(tensor.dtype(), DType::f32, 0, kernels()).run(address, 1, reinterpret_cast<std::byte*>(&value), 1);
+  return is_floating(tensor.dtype()) ? py::object(py::float_(value)) : py::object(py::int_(static_cast<int>(value)));
 }
 
 namespace {
@@ -210,17 +223,27 @@ py::object nested_list(const Tensor& tensor) { return nested_at(tensor, tensor.r
 
 DType promote(DType a, DType b) {
   if (a == b) return a;
-  const int left = compute_index(a), right = compute_index(b);
-  if (left < 0 || right < 0)
-    throw Error(ErrorKind::dtype, "no operator takes " + std::string(dtype_name(left < 0 ? a : b)) + "; convert it first");
-  // float32, float64, int32, int64, uint8, bool, in the order of Compute.
-  constexpr int table[kComputeCount][kComputeCount] = {{0, 1, 1, 1, 0, 0}, {1, 1, 1, 1, 1, 1}, {1, 1, 2, 3, 2, 2},
-                                                       {1, 1, 3, 3, 3, 3}, {0, 1, 2, 3, 4, 4}, {0, 1, 2, 3, 4, 5}};
-  return kTypes[table[left][right]];
+  if (compute_index(a) < 0 || compute_index(b) < 0)
+    throw Error(ErrorKind::dtype,
+                "no operator takes " + std::string(dtype_name(compute_index(a) < 0 ? a : b)) + "; convert it first");
+  if (a == DType::b8) return b;
+  if (b == DType::b8) return a;
+  if (is_floating(a) && is_floating(b)) return is_half(a) && is_half(b) ? DType::f32 : item_size(a) > item_size(b) ? a : b;
+  if (is_floating(b)) return promote(b, a);
+  if (is_floating(a)) {  // the float that holds the integer's numbers, and is no smaller than a
+    const std::size_t bytes = item_size(b);
+    return bytes == 1 ? a : bytes == 2 ? promote(a, DType::f32) : DType::f64;
+  }
+  if (is_unsigned(a) == is_unsigned(b)) return item_size(a) > item_size(b) ? a : b;
+  if (is_unsigned(b)) return promote(b, a);
+  if (item_size(b) > item_size(a)) return b;  // the signed integer that holds both
+  constexpr DType wider[] = {DType::i16, DType::i32, DType::i64, DType::f64};
+  return wider[std::bit_width(item_size(a)) - 1];
 }
 
 DType floating(DType dtype) noexcept {
-  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::f64 ? DType::f64 : DType::f32;
+  if (is_floating(dtype)) return dtype;
+  return is_integer(dtype) && item_size(dtype) >= 4 ? DType::f64 : DType::f32;
 }
 
 Dims dims_of(py::handle numbers) {
@@ -253,21 +276,6 @@ Attributes attributes_of(const py::dict& items) {
 
 namespace {
 
-// Whether the operator has a kernel for a type, by the registry's own inference.
-bool takes(const OpDef& op, DType dtype) {
-  const int type = compute_index(dtype);
-  if (type < 0) return false;
-  const Table& table = kernels();
-  const auto at = static_cast<std::size_t>(type);
-  switch (op.family) {
-    case Family::unary: return table.unary[op.code][at] != nullptr;
-    case Family::test: return table.test[op.code][at] != nullptr;
-    case Family::binary: return table.binary[op.code][at] != nullptr;
-    case Family::compare: return table.compare[op.code][at] != nullptr;
-    default: return true;
-  }
-}
-
 const OpDef& operator_named(const std::string& name) {
   if (const OpDef* op = find_operator(name)) return *op;
   throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
@@ -275,6 +283,9 @@ const OpDef& operator_named(const std::string& name) {
 
 // The dtype in which an operator computes what it was given as `dtype`.
 DType computed_in(const OpDef& op, DType dtype) {
+  const auto takes = [](const OpDef& one, DType type) {
+    return one.family == Family::none || one.family == Family::select || computes(one, type);
+  };
   if (takes(op, dtype)) return dtype;
   if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
   if (takes(op, floating(dtype)) && compute_index(dtype) >= 0) return floating(dtype);
@@ -341,7 +352,7 @@ Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool ke
   const OpDef& op = operator_named(name);
   Tensor input = x;
   if (name == "ReduceSum" || name == "ReduceProd") {
-    if (x.dtype() == DType::b8 || x.dtype() == DType::u8 || x.dtype() == DType::i32) input = cast(x, DType::i64);
+    if (!is_floating(x.dtype()) && x.dtype() != DType::u64) input = cast(x, DType::i64);
   } else if (op.family == Family::mean) {
     input = cast(x, floating(x.dtype()));
   }

@@ -59,6 +59,25 @@ std::optional<Dims> Attributes::get_ints(std::string_view name) const {
   wrong_type(name, "list of ints");
 }
 
+DType target_dtype(const Attributes& attributes) {
+  // ONNX's TensorProto.DataType numbers.
+  constexpr std::pair<std::int64_t, DType> onnx[] = {
+      {1, DType::f32},     {2, DType::u8},          {3, DType::i8},    {4, DType::u16},       {5, DType::i16},
+      {6, DType::i32},     {7, DType::i64},         {9, DType::b8},    {10, DType::f16},      {11, DType::f64},
+      {12, DType::u32},    {13, DType::u64},        {16, DType::bf16}, {17, DType::f8e4m3fn}, {18, DType::f8e4m3fnuz},
+      {19, DType::f8e5m2}, {20, DType::f8e5m2fnuz}, {21, DType::u4},   {22, DType::i4},       {23, DType::f4e2m1},
+      {24, DType::f8e8m0}, {25, DType::u2},         {26, DType::i2}};
+  for (const auto& [key, value] : attributes.items()) {
+    if (key != "to") continue;
+    for (const auto& [number, dtype] : onnx) {
+      if (const auto* asked = std::get_if<std::int64_t>(&value); asked != nullptr && *asked == number) return dtype;
+      if (const auto* asked = std::get_if<std::string>(&value); asked != nullptr && *asked == dtype_name(dtype)) return dtype;
+    }
+    throw Error(ErrorKind::unsupported, "'to' names a type that the engine does not have");
+  }
+  throw Error(ErrorKind::model, "the attribute 'to' is missing");
+}
+
 std::optional<std::vector<double>> Attributes::get_floats(std::string_view name) const {
   const Attribute* value = find(name);
   if (value == nullptr) return std::nullopt;

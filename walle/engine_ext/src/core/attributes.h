@@ -49,4 +49,7 @@ class Attributes {
   std::shared_ptr<std::vector<bool>> read_;  // by item; null: not watched
 };
 
+// The dtype that the attribute `to` names, by ONNX's number or NumPy's name. Throws Error (model, unsupported).
+DType target_dtype(const Attributes& attributes);
+
 }  // namespace walle

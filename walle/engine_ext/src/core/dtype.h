@@ -6,6 +6,8 @@
 
 namespace walle {
 
+// Kernels compute in the first thirteen (float16 and bfloat16 by way of float32). The others are stored, moved and converted
+// only; those of four and two bits take a byte an element, a signed one sign-extended, so that a view can begin at any element.
 enum class DType : std::uint8_t {
   f32 = 0,
   f64 = 1,
@@ -20,20 +22,61 @@ enum class DType : std::uint8_t {
   u32 = 10,
   u64 = 11,
   b8 = 12,
+  f8e4m3fn = 13,
+  f8e4m3fnuz = 14,
+  f8e5m2 = 15,
+  f8e5m2fnuz = 16,
+  f8e8m0 = 17,
+  f4e2m1 = 18,
+  i4 = 19,
+  u4 = 20,
+  i2 = 21,
+  u2 = 22,
 };
-inline constexpr int kDTypeCount = 13;
+inline constexpr int kDTypeCount = 23;
 
 // Bytes of one element.
 constexpr std::size_t item_size(DType dtype) noexcept {
-  constexpr std::size_t sizes[kDTypeCount] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+  constexpr std::size_t sizes[kDTypeCount] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   return sizes[static_cast<int>(dtype)];
 }
 
-// NumPy's name of the type.
+// NumPy's name of the type, or that of the ml_dtypes package where NumPy has none.
 constexpr std::string_view dtype_name(DType dtype) noexcept {
-  constexpr std::string_view names[kDTypeCount] = {"float32", "float64", "float16", "bfloat16", "int8",   "int16", "int32",
-                                                   "int64",   "uint8",   "uint16",  "uint32",   "uint64", "bool"};
+  constexpr std::string_view names[kDTypeCount] = {"float32",
+                                                   "float64",
+                                                   "float16",
+                                                   "bfloat16",
+                                                   "int8",
+                                                   "int16",
+                                                   "int32",
+                                                   "int64",
+                                                   "uint8",
+                                                   "uint16",
+                                                   "uint32",
+                                                   "uint64",
+                                                   "bool",
+                                                   "float8_e4m3fn",
+                                                   "float8_e4m3fnuz",
+                                                   "float8_e5m2",
+                                                   "float8_e5m2fnuz",
+                                                   "float8_e8m0fnu",
+                                                   "float4_e2m1fn",
+                                                   "int4",
+                                                   "uint4",
+                                                   "int2",
+                                                   "uint2"};
   return names[static_cast<int>(dtype)];
 }
+
+constexpr bool is_floating(DType dtype) noexcept {
+  return dtype <= DType::bf16 || (dtype >= DType::f8e4m3fn && dtype <= DType::f4e2m1);
+}
+constexpr bool is_half(DType dtype) noexcept { return dtype == DType::f16 || dtype == DType::bf16; }
+// Fewer than 8 bits, kept in a byte of their own.
+constexpr bool is_packed(DType dtype) noexcept { return dtype >= DType::f4e2m1; }
+// Whole numbers of 8 to 64 bits.
+constexpr bool is_integer(DType dtype) noexcept { return dtype >= DType::i8 && dtype <= DType::u64; }
+constexpr bool is_unsigned(DType dtype) noexcept { return dtype >= DType::u8 && dtype <= DType::u64; }
 
 }  // namespace walle

@@ -10,14 +10,15 @@ void check(const char* side, const Dims& size, const Dims& stride, std::int64_t 
   std::int64_t low = offset, high = offset;
   const auto reach = [&](std::int64_t steps, std::int64_t step) {
     std::int64_t span;
-    if (__builtin_mul_overflow(steps, step, &span) || __builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high))
+    if (__builtin_mul_overflow(steps, step, &span) ||
+        __builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high))
       throw Error(ErrorKind::shape, std::string("an indexed raster's ") + side + " strides leave 63 bits");
   };
   for (std::size_t i = 0; i < size.size(); ++i) reach(size[i] - 1, stride[i]);
   for (std::size_t k = 0; k < weight.size(); ++k) reach(extent[k] - 1, weight[k]);
   if (low < 0 || high >= limit)
-    throw Error(ErrorKind::shape, std::string("an indexed raster's ") + side + " view reaches elements " + std::to_string(low) + " to " +
-                                      std::to_string(high) + " of a tensor of " + std::to_string(limit));
+    throw Error(ErrorKind::shape, std::string("an indexed raster's ") + side + " view reaches elements " + std::to_string(low) +
+                                      " to " + std::to_string(high) + " of a tensor of " + std::to_string(limit));
 }
 
 }  // namespace
@@ -37,7 +38,8 @@ IndexedMovement IndexedMovement::from(const Attributes& attributes) {
     if (auto numbers = attributes.get_ints(name)) return *std::move(numbers);
     throw Error(ErrorKind::model, "an indexed raster needs the attribute '" + std::string(name) + "'");
   };
-  IndexedMovement movement{list("size"), list("indexed_stride"), list("plain_stride"), list("index_stride"), 0, 0, 0, 0, list("weight"), list("extent")};
+  IndexedMovement movement{list("size"),   list("indexed_stride"), list("plain_stride"), list("index_stride"), 0, 0, 0, 0,
+                           list("weight"), list("extent")};
   const Dims offsets = list("offsets");
   const std::size_t axes = movement.size.size();
   if (movement.indexed_stride.size() != axes || movement.plain_stride.size() != axes || movement.index_stride.size() != axes ||
@@ -56,7 +58,9 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   if (count_ == 0) return;
   bool empty = false;  // no index can be valid: the first one will be refused
   for (const std::int64_t extent : movement.extent) empty = empty || extent < 1;
-  if (!empty) check("indexed", movement.size, movement.indexed_stride, movement.indexed_offset, movement.weight, movement.extent, indexed_extent);
+  if (!empty)
+    check("indexed", movement.size, movement.indexed_stride, movement.indexed_offset, movement.weight, movement.extent,
+          indexed_extent);
   check("plain", movement.size, movement.plain_stride, movement.plain_offset, {}, {}, plain_extent);
   const auto indices = static_cast<std::int64_t>(movement.weight.size());
   if (indices > 0)

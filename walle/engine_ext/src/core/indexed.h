@@ -26,8 +26,8 @@ class IndexedRaster {
  public:
   // Extents in elements. Throws Error (shape) where an address could lie outside for indices within their extents, or an index
   // would be read outside.
-  IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent, std::int64_t index_extent,
-                bool gather);
+  IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent,
+                std::int64_t index_extent, bool gather);
 
   // Calls move(region, indexed address, plain address) for every coordinate of the indexed axes, addresses in elements; false as
   // soon as an index is out of its extent.

@@ -22,7 +22,9 @@ class Lowering final : public Emitter {
     std::vector<int> origins;
     if (value.input >= 0) origins.push_back(value.input);
     for (const Ref ref : from)
-      if (ref != kAbsent) origins.insert(origins.end(), origins_[static_cast<std::size_t>(ref)].begin(), origins_[static_cast<std::size_t>(ref)].end());
+      if (ref != kAbsent)
+        origins.insert(origins.end(), origins_[static_cast<std::size_t>(ref)].begin(),
+                       origins_[static_cast<std::size_t>(ref)].end());
     std::sort(origins.begin(), origins.end());
     origins.erase(std::unique(origins.begin(), origins.end()), origins.end());
     origins_.push_back(std::move(origins));
@@ -53,7 +55,8 @@ class Lowering final : public Emitter {
 
   std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
     if (op.module_only() && op.data == nullptr)
-      throw Error(ErrorKind::unsupported, "a Session has no control flow, sequences or optionals; run the model with walle.Module");
+      throw Error(ErrorKind::unsupported,
+                  "a Session has no control flow, sequences or optionals; run the model with walle.Module");
     if (op.decompose != nullptr && op.transform == nullptr) return op.decompose(*this, inputs, attributes, outputs);
     std::vector<Operand> operands;
     bool constants = true;
@@ -62,7 +65,8 @@ class Lowering final : public Emitter {
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
     }
     if (op.data != nullptr) {
-      if (!constants) throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
+      if (!constants)
+        throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
       return fold(op, inputs, attributes, outputs);
     }
     try {
@@ -114,7 +118,7 @@ class Lowering final : public Emitter {
       made.axes = reduced_axes(op, operands, attributes);
       made.inputs.resize(1);
     }
-    if (op.make_step != nullptr) made.attributes = attributes;
+    made.attributes = attributes;
     made.output = add({type.dtype, type.shape, {}, -1}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};
@@ -129,7 +133,8 @@ class Lowering final : public Emitter {
     std::vector<Ref> results;
     for (Movement& movement : movements) {
       if (small(movement.dtype, movement.shape) && !movement.regions.empty() &&
-          std::all_of(movement.regions.begin(), movement.regions.end(), [](const Region& region) { return region.source == Movement::kFill; })) {
+          std::all_of(movement.regions.begin(), movement.regions.end(),
+                      [](const Region& region) { return region.source == Movement::kFill; })) {
         results.push_back(constant(filled(movement)));
         continue;
       }

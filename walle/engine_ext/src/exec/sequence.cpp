@@ -41,7 +41,7 @@ std::vector<Var> construct(const FlowCall& call) {
 }
 
 std::vector<Var> empty(const FlowCall& call) {
-  return {sequence_of({}, cast_target({{"to", call.node.attributes.get_int("dtype", 1)}}))};
+  return {sequence_of({}, target_dtype({{"to", call.node.attributes.get_int("dtype", 1)}}))};
 }
 
 std::vector<Var> element(const FlowCall& call) {

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <limits>
 
-#include "exec/nest.h"
+#include "atomic/conversion.h"
+#include "core/nest.h"
 
 namespace walle {
 
@@ -102,8 +105,15 @@ class ReduceStep final : public Step {
     join_ = table.binary[static_cast<std::size_t>(joins[static_cast<std::size_t>(op)])][type];
     copy_ = table.cast[type][type];
     scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
-    // Of nothing: ReduceMin, which is there for bools, is true; numbers have no greatest or least of nothing.
-    table.cast[3][type](op == ReduceOp::ReduceProd || op == ReduceOp::ReduceMin ? &kOne : &kZero, 0, &identity_, 1);
+    // Of nothing: a sum is 0, a product 1, the greatest the least number there is, the least the greatest (a mean 0 / 0).
+    if (op == ReduceOp::ReduceMax || op == ReduceOp::ReduceMin) {
+      const double bound =
+          op == ReduceOp::ReduceMax ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+      table.cast[1][type](&bound, 0, &identity_, 1);
+      if (input.dtype == DType::b8) *identity_ = static_cast<std::byte>(op == ReduceOp::ReduceMin);
+    } else {
+      table.cast[3][type](op == ReduceOp::ReduceProd ? &kOne : &kZero, 0, &identity_, 1);
+    }
     const std::int64_t count = nests_.reduced.count();
     table.cast[3][type](&count, 0, &count_, 1);
     // Rows of kept elements are joined whole where they lie closer in memory than the reduced ones.
@@ -160,19 +170,29 @@ class ReduceStep final : public Step {
   bool by_rows_;
 };
 
+// The last place of the best element is the first one from behind.
 class ArgStep final : public Step {
  public:
-  ArgStep(ReduceFn kernel, const Layout& input, std::span<const std::size_t> axes)
-      : kernel_(kernel), nests_(input, DType::i64, axes), item_(item_size(input.dtype)) {}
+  ArgStep(ReduceFn kernel, bool last, const Layout& input, std::span<const std::size_t> axes)
+      : kernel_(kernel), nests_(input, DType::i64, axes), item_(item_size(input.dtype)), last_(last) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
-    nests_.kept.walk({inputs[0], output}, 0, [&](const auto& at) { kernel_(at[0], stride, row, at[1]); });
+    const std::int64_t behind = (row - 1) * stride * static_cast<std::int64_t>(item_);
+    nests_.kept.walk({inputs[0], output}, 0, [&](const auto& at) {
+      kernel_(last_ ? at[0] + behind : at[0], last_ ? -stride : stride, row, at[1]);
+      if (!last_) return;
+      std::int64_t place;
+      std::memcpy(&place, at[1], sizeof(place));
+      place = row - 1 - place;
+      std::memcpy(at[1], &place, sizeof(place));
+    });
   }
 
  private:
   ReduceFn kernel_;
   ReduceNests nests_;
   std::size_t item_;
+  bool last_;
 };
 
 // (..., m, k) @ (..., k, n) with broadcast batches; vectors count as one row or one column.
@@ -252,12 +272,14 @@ class MatMulStep final : public Step {
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
                                 std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
   if (op.make_step != nullptr) return op.make_step({inputs, result, attributes, table});
+  if (is_half(inputs[0].dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
+    return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
+      return make_step(op, wide, wide_result, axes, attributes, table);
+    });
   const auto type = static_cast<std::size_t>(compute_index(inputs[0].dtype));
   switch (op.family) {
     case Family::unary: return std::make_unique<UnaryStep>(table.unary[op.code][type], inputs, result);
     case Family::test: return std::make_unique<UnaryStep>(table.test[op.code][type], inputs, result);
-    case Family::cast:
-      return std::make_unique<UnaryStep>(table.cast[type][static_cast<std::size_t>(compute_index(result.dtype))], inputs, result);
     case Family::binary: return std::make_unique<BinaryStep>(table.binary[op.code][type], inputs, result);
     case Family::compare: return std::make_unique<BinaryStep>(table.compare[op.code][type], inputs, result);
     case Family::select: {
@@ -266,7 +288,9 @@ std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs,
     }
     case Family::reduce: return std::make_unique<ReduceStep>(static_cast<ReduceOp>(op.code), false, inputs[0], axes, table);
     case Family::mean: return std::make_unique<ReduceStep>(ReduceOp::ReduceSum, true, inputs[0], axes, table);
-    case Family::arg: return std::make_unique<ArgStep>(table.arg[op.code][type], inputs[0], axes);
+    case Family::arg:
+      return std::make_unique<ArgStep>(table.arg[op.code][type], attributes.get_int("select_last_index", 0) != 0, inputs[0],
+                                       axes);
     case Family::matmul: return std::make_unique<MatMulStep>(inputs, result, table);
     case Family::none: break;
   }

@@ -1,5 +1,9 @@
 #include "geometry/composite.h"
 
+#include <array>
+
+#include "core/small_float.h"
+
 namespace walle {
 
 // clang-format off
@@ -23,11 +27,40 @@ WALLE_DECOMPOSE(decompose_max_pool);
 WALLE_DECOMPOSE(decompose_max_unpool);
 WALLE_DECOMPOSE(decompose_qlinear_conv);
 WALLE_DECOMPOSE(decompose_resize);
+WALLE_DECOMPOSE(decompose_bit_shift);
+WALLE_DECOMPOSE(decompose_cast_like);
+WALLE_DECOMPOSE(decompose_celu);
+WALLE_DECOMPOSE(decompose_elu);
+WALLE_DECOMPOSE(decompose_gelu);
+WALLE_DECOMPOSE(decompose_hard_sigmoid);
+WALLE_DECOMPOSE(decompose_hard_swish);
+WALLE_DECOMPOSE(decompose_hardmax);
+WALLE_DECOMPOSE(decompose_is_inf);
+WALLE_DECOMPOSE(decompose_leaky_relu);
+WALLE_DECOMPOSE(decompose_max);
+WALLE_DECOMPOSE(decompose_mean);
+WALLE_DECOMPOSE(decompose_min);
+WALLE_DECOMPOSE(decompose_mish);
+WALLE_DECOMPOSE(decompose_mod);
+WALLE_DECOMPOSE(decompose_prelu);
+WALLE_DECOMPOSE(decompose_pow);
+WALLE_DECOMPOSE(decompose_reduce_l1);
+WALLE_DECOMPOSE(decompose_reduce_l2);
+WALLE_DECOMPOSE(decompose_reduce_log_sum);
+WALLE_DECOMPOSE(decompose_reduce_log_sum_exp);
+WALLE_DECOMPOSE(decompose_reduce_sum_square);
+WALLE_DECOMPOSE(decompose_selu);
+WALLE_DECOMPOSE(decompose_shrink);
+WALLE_DECOMPOSE(decompose_softsign);
+WALLE_DECOMPOSE(decompose_sum);
+WALLE_DECOMPOSE(decompose_swish);
+WALLE_DECOMPOSE(decompose_thresholded_relu);
+WALLE_DECOMPOSE(decompose_top_k);
 #undef WALLE_DECOMPOSE
 // clang-format on
 
 std::span<const Composite> composites() noexcept {
-  static constexpr std::string_view clip[] = {"Max", "Min"};
+  static constexpr std::string_view clip[] = {"Maximum", "Minimum"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
   static constexpr std::string_view gru[] = {"Add",     "MatMul", "Mul", "Sigmoid", "Slice",
                                              "Squeeze", "Stack",  "Sub", "Tanh",    "Transpose"};
@@ -38,47 +71,107 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view eye_like[] = {"Cast"};
   static constexpr std::string_view matmul_integer[] = {"Cast", "MatMul", "Sub", "Unsqueeze"};
   static constexpr std::string_view one_hot[] = {"Add", "Cast", "Equal", "Less", "Slice", "Squeeze", "Unsqueeze", "Where"};
-  static constexpr std::string_view qlinear_matmul[] = {"Add", "Cast", "Div", "MatMul", "Max", "Min", "Mul", "Round", "Sub", "Unsqueeze"};
   static constexpr std::string_view affine_grid[] = {"MatMul", "Reshape", "Transpose"};
   static constexpr std::string_view average_pool[] = {"PoolMean"};
   static constexpr std::string_view conv_integer[] = {"Cast", "Conv", "Reshape", "Sub"};
   static constexpr std::string_view conv_transpose[] = {"Add", "Col2Im", "MatMul", "Pad", "Reshape", "Transpose"};
   static constexpr std::string_view deform_conv[] = {"Add", "DeformColumns", "MatMul", "Reshape"};
   static constexpr std::string_view global_average_pool[] = {"ReduceMean"};
-  static constexpr std::string_view global_lp_pool[] = {"Abs", "Pow", "ReduceSum", "Sqrt", "Square"};
+  static constexpr std::string_view global_lp_pool[] = {"Abs", "Power", "ReduceSum", "Sqrt", "Square"};
   static constexpr std::string_view global_max_pool[] = {"ReduceMax"};
-  static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Pow", "Sqrt", "Square"};
+  static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Power", "Sqrt", "Square"};
   static constexpr std::string_view max_pool[] = {"PoolArgMax", "PoolMax"};
   static constexpr std::string_view max_unpool[] = {"IndexedScatter", "Pad"};
-  static constexpr std::string_view qlinear_conv[] = {"Add", "Cast", "Conv", "Div", "Max", "Min", "Mul", "Reshape", "Round", "Sub"};
+  static constexpr std::string_view qlinear_conv[] = {"Add", "Cast", "Conv", "Div", "Maximum", "Minimum", "Mul", "Reshape", "Round", "Sub"};
   static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
+  static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",   "MatMul", "Maximum",
+                                                        "Minimum", "Mul",  "Round", "Sub",    "Unsqueeze"};
+  static constexpr std::string_view bit_shift_parts[] = {"ShiftLeft", "ShiftRight"};
+  static constexpr std::string_view cast_like_parts[] = {"Cast"};
+  static constexpr std::string_view celu_parts[] = {"Div", "Expm1", "Less", "Mul", "Where"};
+  static constexpr std::string_view elu_parts[] = {"Expm1", "Less", "Mul", "Where"};
+  static constexpr std::string_view gelu_parts[] = {"Add", "Erf", "Mul", "Square", "Tanh"};
+  static constexpr std::string_view hard_sigmoid_parts[] = {"Add", "Maximum", "Minimum", "Mul"};
+  static constexpr std::string_view hard_swish_parts[] = {"Add", "Maximum", "Minimum", "Mul"};
+  static constexpr std::string_view hardmax_parts[] = {"ArgMax", "Cast", "Equal"};
+  static constexpr std::string_view is_inf_parts[] = {"And", "Greater", "IsInfinite", "Less"};
+  static constexpr std::string_view leaky_relu_parts[] = {"Less", "Mul", "Where"};
+  static constexpr std::string_view max_parts[] = {"Maximum"};
+  static constexpr std::string_view mean_parts[] = {"Add", "Div"};
+  static constexpr std::string_view min_parts[] = {"Minimum"};
+  static constexpr std::string_view mish_parts[] = {"Mul", "Softplus", "Tanh"};
+  static constexpr std::string_view mod_parts[] = {"FloorMod", "Fmod"};
+  static constexpr std::string_view prelu_parts[] = {"Less", "Mul", "Where"};
+  static constexpr std::string_view pow_parts[] = {"Cast", "Power"};
+  static constexpr std::string_view reduce_l1_parts[] = {"Abs", "ReduceSum"};
+  static constexpr std::string_view reduce_l2_parts[] = {"ReduceSum", "Sqrt", "Square"};
+  static constexpr std::string_view reduce_log_sum_parts[] = {"Log", "ReduceSum"};
+  static constexpr std::string_view reduce_log_sum_exp_parts[] = {"Add",       "Exp",     "IsInfinite", "Log",  "ReduceMax",
+                                                                  "ReduceSum", "Reshape", "Sub",        "Where"};
+  static constexpr std::string_view reduce_sum_square_parts[] = {"ReduceSum", "Square"};
+  static constexpr std::string_view selu_parts[] = {"Expm1", "Less", "Mul", "Where"};
+  static constexpr std::string_view shrink_parts[] = {"Add", "Less", "Sub", "Where"};
+  static constexpr std::string_view softsign_parts[] = {"Abs", "Add", "Div"};
+  static constexpr std::string_view sum_parts[] = {"Add"};
+  static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
+  static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
+  static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
   static constexpr Composite table[] = {
       {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
       {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
+      {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
+      {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},
+      {"Celu", 1, 1, &decompose_celu, celu_parts},
       {"Clip", 1, 3, &decompose_clip, clip},
       {"ConvInteger", 2, 4, &decompose_conv_integer, conv_integer},
       {"ConvTranspose", 2, 3, &decompose_conv_transpose, conv_transpose},
       {"DeformConv", 3, 5, &decompose_deform_conv, deform_conv},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
+      {"Elu", 1, 1, &decompose_elu, elu_parts},
       {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
       {"GRU", 3, 6, &decompose_gru, gru},
+      {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
       {"GlobalAveragePool", 1, 1, &decompose_global_average_pool, global_average_pool},
       {"GlobalLpPool", 1, 1, &decompose_global_lp_pool, global_lp_pool},
       {"GlobalMaxPool", 1, 1, &decompose_global_max_pool, global_max_pool},
+      {"HardSigmoid", 1, 1, &decompose_hard_sigmoid, hard_sigmoid_parts},
+      {"HardSwish", 1, 1, &decompose_hard_swish, hard_swish_parts},
+      {"Hardmax", 1, 1, &decompose_hardmax, hardmax_parts},
+      {"IsInf", 1, 1, &decompose_is_inf, is_inf_parts},
       {"LayerNormalization", 2, 3, &decompose_layer_norm, layer_norm},
+      {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
       {"LpPool", 1, 1, &decompose_lp_pool, lp_pool},
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
+      {"Max", 1, 1 << 16, &decompose_max, max_parts},
       {"MaxPool", 1, 1, &decompose_max_pool, max_pool},
       {"MaxUnpool", 2, 3, &decompose_max_unpool, max_unpool},
+      {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
+      {"Min", 1, 1 << 16, &decompose_min, min_parts},
+      {"Mish", 1, 1, &decompose_mish, mish_parts},
+      {"Mod", 2, 2, &decompose_mod, mod_parts},
       {"OneHot", 3, 3, &decompose_one_hot, one_hot},
+      {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
+      {"Power", 2, 2, &decompose_pow, pow_parts},
       {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
       {"QLinearMatMul", 8, 8, &decompose_qlinear_matmul, qlinear_matmul},
+      {"ReduceL1", 1, 2, &decompose_reduce_l1, reduce_l1_parts},
+      {"ReduceL2", 1, 2, &decompose_reduce_l2, reduce_l2_parts},
+      {"ReduceLogSum", 1, 2, &decompose_reduce_log_sum, reduce_log_sum_parts},
+      {"ReduceLogSumExp", 1, 2, &decompose_reduce_log_sum_exp, reduce_log_sum_exp_parts},
+      {"ReduceSumSquare", 1, 2, &decompose_reduce_sum_square, reduce_sum_square_parts},
       {"Resize", 1, 4, &decompose_resize, resize},
+      {"Selu", 1, 1, &decompose_selu, selu_parts},
       {"Shape", 1, 1, &decompose_shape, {}},
+      {"Shrink", 1, 1, &decompose_shrink, shrink_parts},
       {"Size", 1, 1, &decompose_size, {}},
       {"Softmax", 1, 1, &decompose_softmax, softmax},
+      {"Softsign", 1, 1, &decompose_softsign, softsign_parts},
+      {"Sum", 1, 1 << 16, &decompose_sum, sum_parts},
+      {"Swish", 1, 1, &decompose_swish, swish_parts},
+      {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
+      {"TopK", 2, 2, &decompose_top_k, top_k_parts},
   };
   return table;
 }
@@ -88,7 +181,18 @@ Emitter::Ref Emitter::number(double value, DType dtype) {
   switch (dtype) {
     case DType::f32: *scalar.data<float>() = static_cast<float>(value); break;
     case DType::f64: *scalar.data<double>() = value; break;
-    default: throw Error(ErrorKind::dtype, "a floating dtype is needed, not " + std::string(dtype_name(dtype)));
+    case DType::f16: *scalar.data<Half>() = Half(round_to_odd(value)); break;
+    case DType::bf16: *scalar.data<BFloat>() = BFloat(round_to_odd(value)); break;
+    case DType::i8: *scalar.data<std::int8_t>() = static_cast<std::int8_t>(value); break;
+    case DType::i16: *scalar.data<std::int16_t>() = static_cast<std::int16_t>(value); break;
+    case DType::i32: *scalar.data<std::int32_t>() = static_cast<std::int32_t>(value); break;
+    case DType::i64: *scalar.data<std::int64_t>() = static_cast<std::int64_t>(value); break;
+    case DType::u8: *scalar.data<std::uint8_t>() = static_cast<std::uint8_t>(value); break;
+    case DType::u16: *scalar.data<std::uint16_t>() = static_cast<std::uint16_t>(value); break;
+    case DType::u32: *scalar.data<std::uint32_t>() = static_cast<std::uint32_t>(value); break;
+    case DType::u64: *scalar.data<std::uint64_t>() = static_cast<std::uint64_t>(value); break;
+    case DType::b8: *scalar.data<bool>() = value != 0; break;
+    default: throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
   }
   return constant(std::move(scalar));
 }

@@ -171,8 +171,8 @@ Ref norm(Emitter& emitter, Ref x, std::int64_t p, Sum&& sum) {
   if (p == 1) return sum(emitter.one("Abs", {x}));
   if (p == 2) return emitter.one("Sqrt", {sum(emitter.one("Square", {x}))});
   const DType dtype = emitter.operand(x).dtype;
-  const Ref powers = emitter.one("Pow", {emitter.one("Abs", {x}), emitter.number(static_cast<double>(p), dtype)});
-  return emitter.one("Pow", {sum(powers), emitter.number(1.0 / static_cast<double>(p), dtype)});
+  const Ref powers = emitter.one("Power", {emitter.one("Abs", {x}), emitter.number(static_cast<double>(p), dtype)});
+  return emitter.one("Power", {sum(powers), emitter.number(1.0 / static_cast<double>(p), dtype)});
 }
 
 std::vector<Ref> decompose_lp_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {

@@ -1,5 +1,5 @@
-// Einsum: repeated labels are diagonals, labels that nobody else has are summed at once, and operands are then joined two at a time
-// as batched matrix products.
+// Einsum: repeated labels are diagonals, labels that nobody else has are summed at once, and operands are then joined two at a
+// time as batched matrix products.
 #include <algorithm>
 #include <map>
 
@@ -120,7 +120,9 @@ class Joiner {
     labels.insert(labels.end(), right.begin(), right.end());
     Dims sizes;
     for (const int label : labels) sizes.push_back(sizes_.at(label));
-    return {emitter_.one("Reshape", {emitter_.one("MatMul", {first, second})}, {{"shape", sizes}, {"allowzero", std::int64_t{1}}}), labels};
+    return {
+        emitter_.one("Reshape", {emitter_.one("MatMul", {first, second})}, {{"shape", sizes}, {"allowzero", std::int64_t{1}}}),
+        labels};
   }
 
  private:
@@ -138,7 +140,8 @@ class Joiner {
       for (const int label : labels) sizes.push_back(sizes_.at(label));
       return element_count(sizes);
     };
-    return emitter_.one("Reshape", {value}, {{"shape", Dims{product(batch), product(rows), product(columns)}}, {"allowzero", std::int64_t{1}}});
+    return emitter_.one("Reshape", {value},
+                        {{"shape", Dims{product(batch), product(rows), product(columns)}}, {"allowzero", std::int64_t{1}}});
   }
 
   Emitter& emitter_;
@@ -159,7 +162,8 @@ std::vector<Ref> decompose_einsum(Emitter& emitter, std::span<const Ref> inputs,
     else
       texts.back() += c;
   }
-  if (texts.size() != inputs.size()) refuse(equation, "it has " + std::to_string(texts.size()) + " operands, not " + std::to_string(inputs.size()));
+  if (texts.size() != inputs.size())
+    refuse(equation, "it has " + std::to_string(texts.size()) + " operands, not " + std::to_string(inputs.size()));
   std::vector<Term> terms;
   std::map<int, std::int64_t> sizes;
   std::map<int, int> seen;
@@ -173,7 +177,8 @@ std::vector<Ref> decompose_einsum(Emitter& emitter, std::span<const Ref> inputs,
       if (label < 0) dots = std::max(dots, static_cast<std::size_t>(-label));
       const auto [at, fresh] = sizes.emplace(label, shape[axis]);
       if (fresh || at->second == shape[axis]) continue;
-      if (at->second != 1 && shape[axis] != 1) refuse(equation, "a label has sizes " + std::to_string(at->second) + " and " + std::to_string(shape[axis]));
+      if (at->second != 1 && shape[axis] != 1)
+        refuse(equation, "a label has sizes " + std::to_string(at->second) + " and " + std::to_string(shape[axis]));
       at->second = at->second == 1 ? shape[axis] : at->second;
     }
   }
@@ -186,7 +191,8 @@ std::vector<Ref> decompose_einsum(Emitter& emitter, std::span<const Ref> inputs,
     output = parse(equation, equation.substr(arrow + 2), -1, dots);
   }
   for (std::size_t i = 0; i < output.size(); ++i)
-    if (!sizes.contains(output[i]) || std::count(output.begin(), output.end(), output[i]) > 1) refuse(equation, "the result names a label twice, or one that no operand has");
+    if (!sizes.contains(output[i]) || std::count(output.begin(), output.end(), output[i]) > 1)
+      refuse(equation, "the result names a label twice, or one that no operand has");
 
   Joiner joiner(emitter, equation, sizes);
   for (Term& term : terms) term = joiner.diagonal(std::move(term));

@@ -32,7 +32,8 @@ Ref indexed_gather(Emitter& emitter, Ref data, Ref indices, const IndexedMovemen
   return emitter.one("IndexedGather", {data, indices}, std::move(attributes));
 }
 
-Ref indexed_scatter(Emitter& emitter, std::span<const Ref> inputs, Ref indices, const IndexedMovement& movement, const std::string& reduction) {
+Ref indexed_scatter(Emitter& emitter, std::span<const Ref> inputs, Ref indices, const IndexedMovement& movement,
+                    const std::string& reduction) {
   Attributes attributes = movement.attributes();
   attributes.set("reduction", reduction);
   return emitter.one("IndexedScatter", {inputs[0], indices, inputs[2]}, std::move(attributes));
@@ -60,7 +61,8 @@ IndexedMovement nd_movement(const Dims& data, const Dims& indices, std::size_t b
   const auto deep = static_cast<std::size_t>(depth);
   const std::int64_t outer = product(indices, 0, batch), places = product(indices, batch, indices.size() - 1);
   const std::int64_t inner = product(data, batch + deep, data.size()), whole = product(data, batch, data.size());
-  IndexedMovement movement{{outer, places, inner}, {whole, 0, 1}, {places * inner, inner, 1}, {places * depth, depth, 0}, 0, 0, 0, 1, {}, {}};
+  IndexedMovement movement{
+      {outer, places, inner}, {whole, 0, 1}, {places * inner, inner, 1}, {places * depth, depth, 0}, 0, 0, 0, 1, {}, {}};
   const Dims strides = contiguous_strides(data);
   for (std::size_t k = 0; k < deep; ++k) {
     movement.weight.push_back(strides[batch + k]);
@@ -106,7 +108,8 @@ std::vector<Ref> gather_at_run_time(Emitter& emitter, std::span<const Ref> input
   const Dims from = emitter.operand(inputs[0]).shape, indices = emitter.operand(inputs[1]).shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
   const std::int64_t outer = product(from, 0, axis), inner = product(from, axis + 1, from.size()), count = element_count(indices);
-  const IndexedMovement movement{{outer, count, inner}, {from[axis] * inner, 0, 1}, {count * inner, inner, 1}, {0, 1, 0}, 0, 0, 0, 0, {inner}, {from[axis]}};
+  const IndexedMovement movement{
+      {outer, count, inner}, {from[axis] * inner, 0, 1}, {count * inner, inner, 1}, {0, 1, 0}, 0, 0, 0, 0, {inner}, {from[axis]}};
   return {indexed_gather(emitter, inputs[0], inputs[1], movement, gather_shape(from, axis, indices))};
 }
 
@@ -132,9 +135,11 @@ std::vector<Ref> gather_nd_at_run_time(Emitter& emitter, std::span<const Ref> in
 std::vector<Ref> scatter_elements_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims data = emitter.operand(inputs[0]).shape, indices = emitter.operand(inputs[1]).shape;
   if (emitter.operand(inputs[2]).shape != indices)
-    throw Error(ErrorKind::shape, "ScatterElements with indices of shape " + to_string(indices) + " and updates of " + to_string(emitter.operand(inputs[2]).shape));
+    throw Error(ErrorKind::shape, "ScatterElements with indices of shape " + to_string(indices) + " and updates of " +
+                                      to_string(emitter.operand(inputs[2]).shape));
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), data.size());
-  return {indexed_scatter(emitter, inputs, inputs[1], elements_movement(data, indices, axis, "ScatterElements"), attributes.get_string("reduction", "none"))};
+  return {indexed_scatter(emitter, inputs, inputs[1], elements_movement(data, indices, axis, "ScatterElements"),
+                          attributes.get_string("reduction", "none"))};
 }
 
 std::vector<Ref> scatter_nd_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
@@ -143,27 +148,32 @@ std::vector<Ref> scatter_nd_at_run_time(Emitter& emitter, std::span<const Ref> i
   Dims wanted(indices.begin(), indices.end() - 1);
   wanted.insert(wanted.end(), data.begin() + static_cast<std::ptrdiff_t>(indices.back()), data.end());
   if (emitter.operand(inputs[2]).shape != wanted)
-    throw Error(ErrorKind::shape, "ScatterND wants updates of shape " + to_string(wanted) + ", not " + to_string(emitter.operand(inputs[2]).shape));
+    throw Error(ErrorKind::shape,
+                "ScatterND wants updates of shape " + to_string(wanted) + ", not " + to_string(emitter.operand(inputs[2]).shape));
   return {indexed_scatter(emitter, inputs, inputs[1], movement, attributes.get_string("reduction", "none"))};
 }
 
-// ONNX TensorScatter: writes `update` into a cache along one axis, for every batch at its own place; mode "circular" wraps around.
+// ONNX TensorScatter: writes `update` into a cache along one axis, for every batch at its own place; mode "circular" wraps
+// around.
 std::vector<Ref> tensor_scatter_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims cache = emitter.operand(inputs[0]).shape, update = emitter.operand(inputs[1]).shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", -2), cache.size());
   const std::string mode = attributes.get_string("mode", "linear");
-  if (mode != "linear" && mode != "circular") throw Error(ErrorKind::unsupported, "TensorScatter mode '" + mode + "'; known are linear and circular");
+  if (mode != "linear" && mode != "circular")
+    throw Error(ErrorKind::unsupported, "TensorScatter mode '" + mode + "'; known are linear and circular");
   Dims rest = update;
   if (rest.size() == cache.size()) rest[axis] = cache[axis];
   if (axis == 0 || rest != cache || update[axis] > cache[axis])
-    throw Error(ErrorKind::shape, "TensorScatter of " + to_string(update) + " into " + to_string(cache) + " along axis " + std::to_string(axis));
+    throw Error(ErrorKind::shape,
+                "TensorScatter of " + to_string(update) + " into " + to_string(cache) + " along axis " + std::to_string(axis));
   const std::int64_t batch = cache[0], length = cache[axis], steps = update[axis];
   const std::int64_t middle = product(cache, 1, axis), inner = product(cache, axis + 1, cache.size());
   Tensor count = Tensor::empty(DType::i64, {1, steps});
   for (std::int64_t i = 0; i < steps; ++i) count.data<std::int64_t>()[i] = i;
   Ref places = emitter.constant(std::move(count));
   if (inputs.size() > 2 && inputs[2] != Emitter::kAbsent) {
-    if (emitter.operand(inputs[2]).shape != Dims{batch}) throw Error(ErrorKind::shape, "TensorScatter needs one write index for each batch");
+    if (emitter.operand(inputs[2]).shape != Dims{batch})
+      throw Error(ErrorKind::shape, "TensorScatter needs one write index for each batch");
     places = emitter.one("Add", {emitter.one("Unsqueeze", {inputs[2]}, {{"axes", Dims{1}}}), places});
   } else {
     places = emitter.one("Expand", {places}, {{"shape", Dims{batch, steps}}});
@@ -171,10 +181,18 @@ std::vector<Ref> tensor_scatter_at_run_time(Emitter& emitter, std::span<const Re
   if (mode == "circular") {
     Tensor around = Tensor::empty(DType::i64, {});
     *around.data<std::int64_t>() = length;
-    places = emitter.one("Mod", {places, emitter.constant(std::move(around))});
+    places = emitter.one("FloorMod", {places, emitter.constant(std::move(around))});
   }
-  const IndexedMovement movement{{batch, middle, steps, inner}, {middle * length * inner, length * inner, 0, 1},
-                                 {middle * steps * inner, steps * inner, inner, 1}, {steps, 0, 1, 0}, 0, 0, 0, 0, {inner}, {length}};
+  const IndexedMovement movement{{batch, middle, steps, inner},
+                                 {middle * length * inner, length * inner, 0, 1},
+                                 {middle * steps * inner, steps * inner, inner, 1},
+                                 {steps, 0, 1, 0},
+                                 0,
+                                 0,
+                                 0,
+                                 0,
+                                 {inner},
+                                 {length}};
   const Ref operands[] = {inputs[0], places, inputs[1]};
   return {indexed_scatter(emitter, operands, places, movement, "none")};
 }

@@ -16,8 +16,8 @@ std::vector<Ref> decompose_clip(Emitter& emitter, std::span<const Ref> inputs, c
   };
   const Ref low = bound(1, "min"), high = bound(2, "max");
   Ref result = inputs[0];
-  if (low != Emitter::kAbsent) result = emitter.one("Max", {result, low});
-  if (high != Emitter::kAbsent) result = emitter.one("Min", {result, high});
+  if (low != Emitter::kAbsent) result = emitter.one("Maximum", {result, low});
+  if (high != Emitter::kAbsent) result = emitter.one("Minimum", {result, high});
   return {result == inputs[0] ? emitter.one("Identity", {result}) : result};
 }
 

@@ -15,28 +15,33 @@ Ref whole(Emitter& emitter, const Dims& numbers, Dims shape) {
 }
 }  // namespace
 
-// values[1] where the new axis stands at the index, values[0] elsewhere; negative indices count from depth, others out of range are
-// nowhere.
+// values[1] where the new axis stands at the index, values[0] elsewhere; negative indices count from depth, others out of range
+// are nowhere.
 std::vector<Ref> decompose_one_hot(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   Ref depth_number = inputs[1];
-  if (emitter.operand(depth_number).dtype != DType::i64) depth_number = emitter.one("Cast", {depth_number}, {{"to", std::string("int64")}});
+  if (emitter.operand(depth_number).dtype != DType::i64)
+    depth_number = emitter.one("Cast", {depth_number}, {{"to", std::string("int64")}});
   const Tensor depth_value = emitter.value(depth_number, "'depth'");
   if (depth_value.size() != 1) throw Error(ErrorKind::shape, "the depth of OneHot must be one number");
   const std::int64_t depth = *depth_value.data<std::int64_t>();
-  if (depth < 0 || depth > (std::int64_t{1} << 40)) throw Error(ErrorKind::shape, "OneHot with a depth of " + std::to_string(depth));
+  if (depth < 0 || depth > (std::int64_t{1} << 40))
+    throw Error(ErrorKind::shape, "OneHot with a depth of " + std::to_string(depth));
   if (emitter.operand(inputs[2]).shape != Dims{2}) throw Error(ErrorKind::shape, "the values of OneHot must be two");
   Ref indices = inputs[0];
   if (emitter.operand(indices).dtype != DType::i64) indices = emitter.one("Cast", {indices}, {{"to", std::string("int64")}});
   const Ref size = whole(emitter, {depth}, {});
-  indices = emitter.one("Where", {emitter.one("Less", {indices, whole(emitter, {0}, {})}), emitter.one("Add", {indices, size}), indices});
+  indices = emitter.one("Where",
+                        {emitter.one("Less", {indices, whole(emitter, {0}, {})}), emitter.one("Add", {indices, size}), indices});
   const std::size_t rank = emitter.operand(indices).shape.size();
   const std::size_t axis = normal_axis(attributes.get_int("axis", -1), rank + 1);
   Dims count(static_cast<std::size_t>(depth)), along(rank + 1, 1);
   for (std::size_t i = 0; i < count.size(); ++i) count[i] = static_cast<std::int64_t>(i);
   along[axis] = depth;
-  const Ref hot = emitter.one("Equal", {emitter.one("Unsqueeze", {indices}, {{"axes", Dims{static_cast<std::int64_t>(axis)}}}), whole(emitter, count, along)});
+  const Ref hot = emitter.one("Equal", {emitter.one("Unsqueeze", {indices}, {{"axes", Dims{static_cast<std::int64_t>(axis)}}}),
+                                        whole(emitter, count, along)});
   const auto value = [&](std::int64_t at) {
-    return emitter.one("Squeeze", {emitter.one("Slice", {inputs[2]}, {{"starts", Dims{at}}, {"ends", Dims{at + 1}}})}, {{"axes", Dims{0}}});
+    return emitter.one("Squeeze", {emitter.one("Slice", {inputs[2]}, {{"starts", Dims{at}}, {"ends", Dims{at + 1}}})},
+                       {{"axes", Dims{0}}});
   };
   return {emitter.one("Where", {hot, value(1), value(0)})};
 }
@@ -44,14 +49,16 @@ std::vector<Ref> decompose_one_hot(Emitter& emitter, std::span<const Ref> inputs
 // Ones on diagonal k, zeros elsewhere, of the input's shape: a constant.
 std::vector<Ref> decompose_eye_like(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand input = emitter.operand(inputs[0]);
-  if (input.shape.size() != 2) throw Error(ErrorKind::shape, "EyeLike of " + to_string(input.shape) + "; two dimensions are needed");
+  if (input.shape.size() != 2)
+    throw Error(ErrorKind::shape, "EyeLike of " + to_string(input.shape) + "; two dimensions are needed");
   const std::int64_t k = attributes.get_int("k", 0), rows = input.shape[0], columns = input.shape[1];
   Attribute to = std::string(dtype_name(input.dtype));
   for (const auto& [name, value] : attributes.items())
     if (name == "dtype") to = value;
   Tensor eye = Tensor::empty(DType::f32, {rows, columns});
   for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t column = 0; column < columns; ++column) eye.data<float>()[row * columns + column] = column - row == k ? 1.0f : 0.0f;
+    for (std::int64_t column = 0; column < columns; ++column)
+      eye.data<float>()[row * columns + column] = column - row == k ? 1.0f : 0.0f;
   return {emitter.one("Cast", {emitter.constant(std::move(eye))}, {{"to", to}})};
 }
 

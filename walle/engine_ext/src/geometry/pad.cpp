@@ -24,7 +24,8 @@ std::vector<Movement> pad_by_elements(const Operand& operand, const std::string&
   for (std::size_t axis = 0; axis < from.size(); ++axis) {
     const std::int64_t size = from[axis] + before[axis] + after[axis];
     if (size < 0) throw Error(ErrorKind::shape, "Pad leaves nothing of " + to_string(from));
-    if (from[axis] == 0 && size > 0) throw Error(ErrorKind::shape, "Pad mode '" + mode + "' has no element to repeat in " + to_string(from));
+    if (from[axis] == 0 && size > 0)
+      throw Error(ErrorKind::shape, "Pad mode '" + mode + "' has no element to repeat in " + to_string(from));
     result.shape[axis] = size;
     if (before[axis] == 0 && after[axis] == 0) {
       runs.push_back(whole_axis(size));

@@ -31,9 +31,11 @@ auto typed(DType dtype, F&& f) {
 
 // start, start + delta, ... short of limit.
 std::vector<Movement> make_range(std::span<const Operand> operands, const Attributes&, int) {
-  const Tensor &start = known(operands, 0, "'start'"), &limit = known(operands, 1, "'limit'"), &delta = known(operands, 2, "'delta'");
+  const Tensor &start = known(operands, 0, "'start'"), &limit = known(operands, 1, "'limit'"),
+               &delta = known(operands, 2, "'delta'");
   if (start.size() != 1 || limit.size() != 1 || delta.size() != 1) throw Error(ErrorKind::shape, "Range takes three numbers");
-  if (limit.dtype() != start.dtype() || delta.dtype() != start.dtype()) throw Error(ErrorKind::dtype, "Range takes numbers of one dtype");
+  if (limit.dtype() != start.dtype() || delta.dtype() != start.dtype())
+    throw Error(ErrorKind::dtype, "Range takes numbers of one dtype");
   return typed(start.dtype(), [&]<class T>(T) -> std::vector<Movement> {
     using Wide = std::conditional_t<std::is_floating_point_v<T>, double, __int128>;
     const Wide first = *start.data<T>(), last = *limit.data<T>(), step = *delta.data<T>();

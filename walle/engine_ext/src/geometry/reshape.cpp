@@ -17,6 +17,18 @@ std::vector<Movement> renamed(const Operand& operand, Dims shape) {
 
 }  // namespace
 
+// The same bits as another dtype of the same size.
+std::vector<Movement> make_bit_cast(std::span<const Operand> operands, const Attributes& attributes, int) {
+  auto result = renamed(operands[0], operands[0].shape);
+  const DType from = operands[0].dtype, to = target_dtype(attributes);
+  if (item_size(from) != item_size(to) || is_packed(from) != is_packed(to))
+    throw Error(ErrorKind::dtype, "the bits of " + std::string(dtype_name(from)) + " as " + std::string(dtype_name(to)) +
+                                      ", which has another size");
+  if (to == DType::b8 && from != to) throw Error(ErrorKind::unsupported, "bits as bool: its bytes may only be 0 and 1; use Cast");
+  result[0].dtype = to;
+  return result;
+}
+
 std::vector<Movement> make_identity(std::span<const Operand> operands, const Attributes&, int) {
   return renamed(operands[0], operands[0].shape);
 }

@@ -13,7 +13,8 @@ std::optional<std::vector<Run>> runs_of(std::span<const std::int64_t> indices, s
     const std::size_t repeat = same(at);
     Run run{static_cast<std::int64_t>(at), indices[at], 0, 1, static_cast<std::int64_t>(repeat)};
     std::size_t next = at + repeat;
-    while (next < indices.size() && same(next) == repeat && (run.count == 1 || indices[next] - indices[next - repeat] == run.step)) {
+    while (next < indices.size() && same(next) == repeat &&
+           (run.count == 1 || indices[next] - indices[next - repeat] == run.step)) {
       run.step = indices[next] - indices[next - repeat];
       ++run.count;
       next += repeat;

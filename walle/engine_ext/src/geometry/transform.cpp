@@ -8,7 +8,7 @@ namespace walle {
 
 // clang-format off
 #define WALLE_MAKER(name) std::vector<Movement> name(std::span<const Operand>, const Attributes&, int)
-WALLE_MAKER(make_as_strided); WALLE_MAKER(make_center_crop_pad); WALLE_MAKER(make_concat); WALLE_MAKER(make_depth_to_space);
+WALLE_MAKER(make_as_strided); WALLE_MAKER(make_center_crop_pad); WALLE_MAKER(make_bit_cast); WALLE_MAKER(make_concat); WALLE_MAKER(make_depth_to_space);
 WALLE_MAKER(make_indexed_only); WALLE_MAKER(make_range); WALLE_MAKER(make_reverse_sequence); WALLE_MAKER(make_space_to_depth);
 WALLE_MAKER(make_trilu);
 WALLE_MAKER(make_concat); WALLE_MAKER(make_expand); WALLE_MAKER(make_flatten); WALLE_MAKER(make_gather); WALLE_MAKER(make_identity);
@@ -25,6 +25,7 @@ std::span<const Transform> transforms() noexcept {
   static constexpr std::array table{std::to_array<Transform>({
       {"AsStrided", 1, 1, &make_as_strided},
       {"CenterCropPad", 2, 2, &make_center_crop_pad},
+      {"BitCast", 1, 1, &make_bit_cast},
       {"Concat", 1, 1 << 16, &make_concat},
       {"DepthToSpace", 1, 1, &make_depth_to_space},
       {"Expand", 1, 2, &make_expand},

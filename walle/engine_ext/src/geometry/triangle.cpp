@@ -50,7 +50,8 @@ std::vector<Movement> make_reverse_sequence(std::span<const Operand> operands, c
   Movement result{operands[0].dtype, from, {}, {}};
   const Dims strides = contiguous_strides(from);
   for (std::size_t i = 0; i < lengths.size(); ++i) {
-    if (lengths[i] < 0 || lengths[i] > from[time]) throw Error(ErrorKind::shape, "ReverseSequence: a length of " + std::to_string(lengths[i]) + " in " + to_string(from));
+    if (lengths[i] < 0 || lengths[i] > from[time])
+      throw Error(ErrorKind::shape, "ReverseSequence: a length of " + std::to_string(lengths[i]) + " in " + to_string(from));
     const std::int64_t base = static_cast<std::int64_t>(i) * strides[batch];
     Dims size = from, backwards = strides;
     size[batch] = 1;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/small_float.h"
 #include "geometry/transform.h"
 #include "graph/op.h"
 
@@ -17,15 +18,20 @@ auto with_elements(const Tensor& tensor, F&& f) {
   switch (tensor.dtype()) {
     case DType::f32: return f(tensor.data<const float>());
     case DType::f64: return f(tensor.data<const double>());
+    case DType::f16: return f(tensor.data<const Half>());
+    case DType::bf16: return f(tensor.data<const BFloat>());
     case DType::i8: return f(tensor.data<const std::int8_t>());
     case DType::i16: return f(tensor.data<const std::int16_t>());
     case DType::i32: return f(tensor.data<const std::int32_t>());
     case DType::i64: return f(tensor.data<const std::int64_t>());
-    case DType::u8: case DType::b8: return f(tensor.data<const std::uint8_t>());
+    case DType::u8:
+    case DType::b8: return f(tensor.data<const std::uint8_t>());
     case DType::u16: return f(tensor.data<const std::uint16_t>());
     case DType::u32: return f(tensor.data<const std::uint32_t>());
     case DType::u64: return f(tensor.data<const std::uint64_t>());
-    default: throw Error(ErrorKind::dtype, "an operator whose output shape depends on data takes no " + std::string(dtype_name(tensor.dtype())));
+    default:
+      throw Error(ErrorKind::dtype,
+                  "an operator whose output shape depends on data takes no " + std::string(dtype_name(tensor.dtype())));
   }
 }
 
@@ -61,8 +67,9 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), x.shape().size());
   const Tensor& condition = inputs[1];
   if (condition.dtype() != DType::b8 || condition.ndim() != 1 || condition.size() > x.shape()[axis])
-    throw Error(ErrorKind::shape, "Compress takes one bool for each of at most " + std::to_string(x.shape()[axis]) + " slices, not " +
-                                      std::string(dtype_name(condition.dtype())) + " of shape " + to_string(condition.shape()));
+    throw Error(ErrorKind::shape, "Compress takes one bool for each of at most " + std::to_string(x.shape()[axis]) +
+                                      " slices, not " + std::string(dtype_name(condition.dtype())) + " of shape " +
+                                      to_string(condition.shape()));
   Dims index;
   for (std::int64_t i = 0; i < condition.size(); ++i)
     if (condition.data<bool>()[i]) index.push_back(i);
@@ -106,6 +113,7 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
           const auto left = at[(o * slices + a) * inner + i], right = at[(o * slices + b) * inner + i];
           if (left < right) return -1;
           if (right < left) return 1;
+          if (left != right && (left == left || right == right)) return left == left ? -1 : 1;  // NaN is the greatest
         }
       return 0;
     };
@@ -124,7 +132,9 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
   if (attributes.get_int("sorted", 1) == 0) {  // by first appearance
     Dims rank(first.size()), place(first.size());
     std::iota(rank.begin(), rank.end(), 0);
-    std::sort(rank.begin(), rank.end(), [&](std::int64_t a, std::int64_t b) { return first[static_cast<std::size_t>(a)] < first[static_cast<std::size_t>(b)]; });
+    std::sort(rank.begin(), rank.end(), [&](std::int64_t a, std::int64_t b) {
+      return first[static_cast<std::size_t>(a)] < first[static_cast<std::size_t>(b)];
+    });
     Dims new_first, new_counts;
     for (std::size_t i = 0; i < rank.size(); ++i) {
       const auto old = static_cast<std::size_t>(rank[i]);

@@ -17,25 +17,6 @@ std::string types_of(std::span<const Operand> operands) {
   throw Error(ErrorKind::dtype, std::string(op.name) + " takes no " + types_of(operands));
 }
 
-// Whether the scalar backend, and so every backend, has a kernel.
-bool has_kernel(const OpDef& op, int type) {
-  if (type < 0) return false;
-  const Table& table = kernels("scalar");
-  const auto at = static_cast<std::size_t>(type);
-  switch (op.family) {
-    case Family::unary: return table.unary[op.code][at] != nullptr;
-    case Family::test: return table.test[op.code][at] != nullptr;
-    case Family::binary: return table.binary[op.code][at] != nullptr;
-    case Family::compare: return table.compare[op.code][at] != nullptr;
-    case Family::reduce: return table.reduce[op.code][at] != nullptr;
-    case Family::mean: return at < 2;
-    case Family::arg: return table.arg[op.code][at] != nullptr;
-    case Family::matmul: return table.gemm[at].run != nullptr;
-    case Family::cast: return true;
-    default: return false;
-  }
-}
-
 Dims matmul_shape(const Dims& a, const Dims& b) {
   if (a.empty() || b.empty())
     throw Error(ErrorKind::shape, "MatMul of shapes " + to_string(a) + " and " + to_string(b) + "; both need a dimension");
@@ -54,19 +35,25 @@ Dims matmul_shape(const Dims& a, const Dims& b) {
 
 }  // namespace
 
-DType cast_target(const Attributes& attributes) {
-  // ONNX's TensorProto.DataType numbers.
-  constexpr std::pair<std::int64_t, DType> onnx[] = {{1, DType::f32}, {2, DType::u8}, {6, DType::i32},
-                                                     {7, DType::i64}, {9, DType::b8}, {11, DType::f64}};
-  for (const auto& [key, value] : attributes.items()) {
-    if (key != "to") continue;
-    for (const auto& [number, dtype] : onnx) {
-      if (const auto* asked = std::get_if<std::int64_t>(&value); asked != nullptr && *asked == number) return dtype;
-      if (const auto* asked = std::get_if<std::string>(&value); asked != nullptr && *asked == dtype_name(dtype)) return dtype;
-    }
-    throw Error(ErrorKind::unsupported, "Cast to this type; known are float32, float64, int32, int64, uint8 and bool");
+bool computes(const OpDef& op, DType dtype) noexcept {
+  // Sums and products of these are done in float32 as a whole (exec/widened.h).
+  if (is_half(dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
+    dtype = DType::f32;
+  const int type = compute_index(dtype);
+  if (type < 0) return false;
+  const Table& table = kernels("scalar");
+  const auto at = static_cast<std::size_t>(type);
+  switch (op.family) {
+    case Family::unary: return table.unary[op.code][at] != nullptr;
+    case Family::test: return table.test[op.code][at] != nullptr;
+    case Family::binary: return table.binary[op.code][at] != nullptr;
+    case Family::compare: return table.compare[op.code][at] != nullptr;
+    case Family::reduce: return table.reduce[op.code][at] != nullptr;
+    case Family::mean: return is_floating(dtype) || (is_integer(dtype) && item_size(dtype) >= 4);
+    case Family::arg: return table.arg[op.code][at] != nullptr;
+    case Family::matmul: return table.gemm[at].run != nullptr;
+    default: return false;
   }
-  throw Error(ErrorKind::model, "Cast needs the attribute 'to'");
 }
 
 std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
@@ -93,17 +80,16 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
   const Operand& first = operands[0];
   if (first.absent) throw Error(ErrorKind::model, std::string(op.name) + " needs its first input");
   if (op.infer != nullptr) return op.infer(operands, attributes);
-  const int type = compute_index(first.dtype);
   switch (op.family) {
     case Family::unary:
-      if (!has_kernel(op, type)) refuse(op, operands);
+      if (!computes(op, first.dtype)) refuse(op, operands);
       return {first.dtype, first.shape};
     case Family::test:
-      if (!has_kernel(op, type)) refuse(op, operands);
+      if (!computes(op, first.dtype)) refuse(op, operands);
       return {DType::b8, first.shape};
     case Family::binary:
     case Family::compare:
-      if (operands[1].absent || operands[1].dtype != first.dtype || !has_kernel(op, type)) refuse(op, operands);
+      if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
       return {op.family == Family::compare ? DType::b8 : first.dtype, broadcast_shape(first.shape, operands[1].shape)};
     case Family::select:
       if (first.dtype != DType::b8 || operands[1].absent || operands[2].absent || operands[1].dtype != operands[2].dtype)
@@ -112,14 +98,10 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
     case Family::reduce:
     case Family::mean:
     case Family::arg: {
-      if (!has_kernel(op, type)) refuse(op, operands.first(1));
-      if (attributes.get_int("select_last_index", 0) != 0)
-        throw Error(ErrorKind::unsupported, std::string(op.name) + " with select_last_index");
+      if (!computes(op, first.dtype)) refuse(op, operands.first(1));
       const auto axes = reduced_axes(op, operands, attributes);
       const bool keep = attributes.get_int("keepdims", 1) != 0;
-      const bool has_identity =
-          op.family == Family::reduce && (op.code == static_cast<std::uint8_t>(ReduceOp::ReduceSum) ||
-                                          op.code == static_cast<std::uint8_t>(ReduceOp::ReduceProd) || first.dtype == DType::b8);
+      const bool has_identity = op.family != Family::arg && (op.family != Family::mean || is_floating(first.dtype));
       TensorType result{op.family == Family::arg ? DType::i64 : first.dtype, {}};
       for (std::size_t i = 0; i < first.shape.size(); ++i) {
         const bool reduced = std::binary_search(axes.begin(), axes.end(), i);
@@ -130,11 +112,8 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
       return result;
     }
     case Family::matmul:
-      if (operands[1].absent || operands[1].dtype != first.dtype || !has_kernel(op, type)) refuse(op, operands);
+      if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
       return {first.dtype, matmul_shape(first.shape, operands[1].shape)};
-    case Family::cast:
-      if (!has_kernel(op, type)) refuse(op, operands);
-      return {cast_target(attributes), first.shape};
     case Family::none: break;
   }
   throw Error(ErrorKind::unsupported, std::string(op.name) + " is not atomic");

@@ -131,7 +131,8 @@ Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const 
   if (value.kind == ValueKind::result || value.kind == ValueKind::object) return value;
   if (value.kind == ValueKind::outer) {
     const auto outer = reader.number<std::uint32_t>();
-    if (outer >= around) broken("'" + value.name + "' takes value " + std::to_string(outer) + " of the graph around, which is not there");
+    if (outer >= around)
+      broken("'" + value.name + "' takes value " + std::to_string(outer) + " of the graph around, which is not there");
     value.outer = static_cast<int>(outer);
     return value;
   }
@@ -228,7 +229,8 @@ Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Se
     if (twice) broken("node '" + node.name + "' has attribute '" + key + "' twice");
     const auto type = reader.number<std::uint8_t>();
     if (type == 5)
-      node.graphs.emplace_back(std::move(key), read_graph(reader, storage, sections, static_cast<std::int64_t>(values), depth + 1));
+      node.graphs.emplace_back(std::move(key),
+                               read_graph(reader, storage, sections, static_cast<std::int64_t>(values), depth + 1));
     else
       node.attributes.set(std::move(key), read_attribute(reader, type));
   }
@@ -255,7 +257,8 @@ std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<St
   for (std::uint32_t i = 0; i < outputs; ++i) {
     Output output{reader.text(), 0};
     const auto value = reader.number<std::uint32_t>();
-    if (value >= values) broken("output '" + output.name + "' names value " + std::to_string(value) + " of " + std::to_string(values));
+    if (value >= values)
+      broken("output '" + output.name + "' names value " + std::to_string(value) + " of " + std::to_string(values));
     output.value = static_cast<int>(value);
     if (!output_names.insert(output.name).second) broken("two outputs are named '" + output.name + "'");
     graph->outputs.push_back(std::move(output));

@@ -31,7 +31,6 @@ std::vector<OpDef> all() {
 #undef WALLE_TEST
 #undef WALLE_REDUCE
 #undef WALLE_ARG
-  defs.push_back(atomic("Cast", 1, 1, Family::cast));
   defs.push_back(atomic("MatMul", 2, 2, Family::matmul));
   defs.push_back(atomic("ReduceMean", 1, 2, Family::mean));
   defs.push_back(atomic("Where", 3, 3, Family::select));

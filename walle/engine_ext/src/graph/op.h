@@ -16,7 +16,7 @@ enum class Category : std::uint8_t { atomic, transform, composite, control_flow,
 std::string_view category_name(Category category) noexcept;
 
 // Which kind of kernel an atomic operator has; `code` of the definition is the operator's number within it.
-enum class Family : std::uint8_t { none, unary, test, binary, compare, select, reduce, mean, arg, matmul, cast };
+enum class Family : std::uint8_t { none, unary, test, binary, compare, select, reduce, mean, arg, matmul };
 
 // Computes at once from values, for atomic operators whose output shapes depend on data. Inputs are
 // contiguous; an undefined tensor is an absent one.
@@ -57,7 +57,7 @@ const OpDef* find_operator(std::string_view name);
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
 // The axes a reducing operator goes over, ascending and distinct. Empty where nothing is reduced.
 std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
-// The dtype of a Cast: attribute `to`, ONNX's number or NumPy's name.
-DType cast_target(const Attributes& attributes);
+// Whether an atomic operator of kernels.inc takes operands of this dtype.
+bool computes(const OpDef& op, DType dtype) noexcept;
 
 }  // namespace walle

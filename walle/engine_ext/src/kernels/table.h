@@ -9,21 +9,25 @@
 
 namespace walle {
 
-// The types that are computed in; others are stored and converted.
-enum class Compute : std::uint8_t { f32, f64, i32, i64, u8, b8 };
-inline constexpr int kComputeCount = 6;
+// The types that kernels take; the others are stored and converted. float16 and bfloat16 are computed in float32, rounded once.
+enum class Compute : std::uint8_t { f32, f64, i32, i64, u8, b8, i8, i16, u16, u32, u64, f16, bf16 };
+inline constexpr int kComputeCount = 13;
+inline constexpr DType kComputeTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8,
+                                                       DType::b8,  DType::i8,  DType::i16, DType::u16, DType::u32,
+                                                       DType::u64, DType::f16, DType::bf16};
 // -1 for a dtype that no kernel computes in.
 constexpr int compute_index(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f32: return 0;
-    case DType::f64: return 1;
-    case DType::i32: return 2;
-    case DType::i64: return 3;
-    case DType::u8: return 4;
-    case DType::b8: return 5;
-    default: return -1;
-  }
+  for (int i = 0; i < kComputeCount; ++i)
+    if (kComputeTypes[i] == dtype) return i;
+  return -1;
 }
+// The types that are stored only, from float8e4m3fn on; -1 for one that kernels compute in.
+inline constexpr int kStoredCount = kDTypeCount - kComputeCount;
+constexpr int stored_index(DType dtype) noexcept {
+  return dtype < DType::f8e4m3fn ? -1 : static_cast<int>(dtype) - kComputeCount;
+}
+// How a float becomes one of them: [0] saturating, [1] not; for float8e8m0 these two for each Rounding in turn.
+inline constexpr int kEncodings = 6;
 
 #define WALLE_NAME1(op, types) op,
 #define WALLE_NAME2(op, types, join) op,
@@ -112,6 +116,9 @@ struct Table {
   ReduceFn reduce[kCountOf<ReduceOp>][kComputeCount] = {};
   ReduceFn arg[kCountOf<ArgOp>][kComputeCount] = {};
   UnaryFn cast[kComputeCount][kComputeCount] = {};  // [from][to]
+  UnaryFn to_odd[kComputeCount] = {};               // to float32, rounded so that rounding again is rounding once (round_to_odd)
+  UnaryFn decode[kStoredCount] = {};                // to float32
+  UnaryFn encode[kStoredCount][kEncodings] = {};    // from float32; to whole numbers from int32, of which the low bits are kept
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};

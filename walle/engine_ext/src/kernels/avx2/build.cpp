@@ -63,18 +63,18 @@ void fill(Table& table) noexcept {
   WALLE_FAST(Sub)
   WALLE_FAST(Mul)
   WALLE_FAST(Div)
-  WALLE_FAST(Max)
-  WALLE_FAST(Min)
+  WALLE_FAST(Maximum)
+  WALLE_FAST(Minimum)
 #undef WALLE_FAST
   ReduceFn& sum_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][0];
   plain_reduce<ReduceOp::ReduceSum> = sum_entry;
   sum_entry = &reduce_sum<&plain_reduce<ReduceOp::ReduceSum>>;
   ReduceFn& max_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][0];
   plain_reduce<ReduceOp::ReduceMax> = max_entry;
-  max_entry = &reduce_lanes<MaxOp, &plain_reduce<ReduceOp::ReduceMax>>;
+  max_entry = &reduce_lanes<MaximumOp, &plain_reduce<ReduceOp::ReduceMax>>;
   ReduceFn& min_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][0];
   plain_reduce<ReduceOp::ReduceMin> = min_entry;
-  min_entry = &reduce_lanes<MinOp, &plain_reduce<ReduceOp::ReduceMin>>;
+  min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
   table.axpy[0] = &axpy;
   table.lanes = kLanes;

@@ -82,10 +82,10 @@ struct MulOp {
 struct DivOp {
   static Vec of(Vec a, Vec b) noexcept { return div(a, b); }
 };
-struct MaxOp {
+struct MaximumOp {
   static Vec of(Vec a, Vec b) noexcept { return choose(is_nan(a), a, max_or_second(a, b)); }
 };
-struct MinOp {
+struct MinimumOp {
   static Vec of(Vec a, Vec b) noexcept { return choose(is_nan(a), a, min_or_second(a, b)); }
 };
 

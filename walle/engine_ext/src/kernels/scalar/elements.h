@@ -5,7 +5,15 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/small_float.h"
+
 namespace walle::scalar {
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
+// What a type is computed in.
+template <class T>
+using Wide = std::conditional_t<kIsHalf<T>, float, T>;
 
 template <class T>
 using Wrapping = std::make_unsigned_t<std::conditional_t<sizeof(T) < sizeof(unsigned), unsigned, T>>;
@@ -62,11 +70,18 @@ template <class T> T Atan(T x) noexcept { return std::atan(x); }
 template <class T> T Sinh(T x) noexcept { return std::sinh(x); }
 template <class T> T Cosh(T x) noexcept { return std::cosh(x); }
 template <class T> bool IsNaN(T x) noexcept { return std::isnan(x); }
-template <class T> bool IsInf(T x) noexcept { return std::isinf(x); }
+template <class T> T Asinh(T x) noexcept { return std::asinh(x); }
+template <class T> T Acosh(T x) noexcept { return std::acosh(x); }
+template <class T> T Atanh(T x) noexcept { return std::atanh(x); }
+template <class T> T BitwiseNot(T x) noexcept { return static_cast<T>(~x); }
+template <class T> bool IsInfinite(T x) noexcept { return std::isinf(x); }
 template <class T> T Atan2(T a, T b) noexcept { return std::atan2(a, b); }
 template <class T> T And(T a, T b) noexcept { return a && b; }
 template <class T> T Or(T a, T b) noexcept { return a || b; }
 template <class T> T Xor(T a, T b) noexcept { return a != b; }
+template <class T> T BitwiseAnd(T a, T b) noexcept { return static_cast<T>(a & b); }
+template <class T> T BitwiseOr(T a, T b) noexcept { return static_cast<T>(a | b); }
+template <class T> T BitwiseXor(T a, T b) noexcept { return static_cast<T>(a ^ b); }
 template <class T> bool Equal(T a, T b) noexcept { return a == b; }
 template <class T> bool NotEqual(T a, T b) noexcept { return a != b; }
 template <class T> bool Less(T a, T b) noexcept { return a < b; }
@@ -74,8 +89,8 @@ template <class T> bool LessOrEqual(T a, T b) noexcept { return a <= b; }
 template <class T> bool Greater(T a, T b) noexcept { return a > b; }
 template <class T> bool GreaterOrEqual(T a, T b) noexcept { return a >= b; }
 // A NaN on either side is the result.
-template <class T> T Max(T a, T b) noexcept { return a > b || a != a ? a : b; }
-template <class T> T Min(T a, T b) noexcept { return a < b || a != a ? a : b; }
+template <class T> T Maximum(T a, T b) noexcept { return a > b || a != a ? a : b; }
+template <class T> T Minimum(T a, T b) noexcept { return a < b || a != a ? a : b; }
 // clang-format on
 
 // Integers: rounded towards zero, as in ONNX.
@@ -106,7 +121,7 @@ T Fmod(T a, T b) noexcept {
 
 // The remainder with the divisor's sign (Python).
 template <class T>
-T Mod(T a, T b) noexcept {
+T FloorMod(T a, T b) noexcept {
   const T rest = Fmod(a, b);
   if constexpr (std::is_floating_point_v<T>) {
     if (rest == T{0}) return std::copysign(rest, b);
@@ -120,7 +135,7 @@ template <class T>
 T FloorDiv(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
     if (b == T{0}) return a / b;
-    const T quotient = (a - Mod(a, b)) / b;  // exact but for rounding
+    const T quotient = (a - FloorMod(a, b)) / b;  // exact but for rounding
     const T rounded = std::floor(quotient);
     return quotient - rounded > T(0.5) ? rounded + T{1} : rounded;
   } else {
@@ -131,7 +146,7 @@ T FloorDiv(T a, T b) noexcept {
 
 // Integers: by squaring, wrapping; a negative exponent gives 0 but for bases 1 and -1.
 template <class T>
-T Pow(T a, T b) noexcept {
+T Power(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
     return std::pow(a, b);
   } else {
@@ -143,10 +158,45 @@ T Pow(T a, T b) noexcept {
   }
 }
 
-// Between numbers as NumPy does it, but that a float outside an integer's range becomes its nearest bound, and NaN 0.
+// Bits shifted out are lost, and a shift by the width or more (or by a negative count) leaves nothing: 0, or the sign to the
+// right.
+template <class T>
+T ShiftLeft(T a, T b) noexcept {
+  constexpr int kBits = 8 * sizeof(T);
+  return b < T{0} || b >= T{kBits} ? T{0} : static_cast<T>(static_cast<Wrapping<T>>(a) << b);
+}
+template <class T>
+T ShiftRight(T a, T b) noexcept {
+  constexpr int kBits = 8 * sizeof(T);
+  return b < T{0} || b >= T{kBits} ? (a < T{0} ? static_cast<T>(~T{0}) : T{0}) : static_cast<T>(a >> b);
+}
+
+// Between numbers as NumPy does it, but that a float outside an integer's range becomes its nearest bound, and NaN 0. To float16
+// and bfloat16 there is one rounding, wherever the number comes from.
+template <class From>
+float to_odd(From x) noexcept {
+  if constexpr (std::is_same_v<From, double>) {
+    return round_to_odd(x);
+  } else if constexpr (std::is_integral_v<From> && sizeof(From) >= 4) {
+    const auto near = static_cast<double>(x);
+    if constexpr (sizeof(From) == 8) {  // a float64 does not hold them all: what it cut off must not make an odd number even
+      if (near >= 9007199254740992.0 || near <= -9007199254740992.0) return round_to_odd(static_cast<double>(x | From{1}));
+    }
+    return round_to_odd(near);
+  } else {
+    return static_cast<float>(x);
+  }
+}
+
 template <class From, class To>
 To convert(From x) noexcept {
-  if constexpr (std::is_same_v<To, bool>) {
+  if constexpr (std::is_same_v<From, To>) {
+    return x;
+  } else if constexpr (kIsHalf<From>) {
+    return convert<float, To>(static_cast<float>(x));
+  } else if constexpr (kIsHalf<To>) {
+    return To(to_odd(x));
+  } else if constexpr (std::is_same_v<To, bool>) {
     return x != From{0};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     if (x != x) return To{0};

@@ -10,19 +10,20 @@ namespace scalar {
 
 namespace {
 
-template <class T, class Out, Out (*f)(T) noexcept>
+// `f` takes and gives what T and Out are computed in.
+template <class T, class Out, Wide<Out> (*f)(Wide<T>) noexcept>
 void unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const auto* from = static_cast<const T*>(in);
   auto* to = static_cast<Out*>(out);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = f(from[i * stride]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(from[i * stride]));
 }
 
-template <class T, class Out, Out (*f)(T, T) noexcept>
+template <class T, class Out, Wide<Out> (*f)(Wide<T>, Wide<T>) noexcept>
 void binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out, std::int64_t count) noexcept {
   const auto* left = static_cast<const T*>(a);
   const auto* right = static_cast<const T*>(b);
   auto* to = static_cast<Out*>(out);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = f(left[i * a_stride], right[i * b_stride]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(left[i * a_stride], right[i * b_stride]));
 }
 
 template <class T, bool is_sum, T (*join)(T, T) noexcept>
@@ -41,12 +42,12 @@ void reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) 
 }
 
 // The first place whose element is before all others by `better`; the first NaN wins, as in NumPy.
-template <class T, bool (*better)(T, T) noexcept>
+template <class T, bool (*better)(Wide<T>, Wide<T>) noexcept>
 void arg(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   const auto* from = static_cast<const T*>(in);
   std::int64_t best = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const T value = from[i * stride];
+    const Wide<T> value = from[i * stride];
     if (value != value) {
       best = i;
       break;
@@ -61,6 +62,58 @@ void cast(const void* in, std::int64_t stride, void* out, std::int64_t count) no
   const auto* from = static_cast<const From*>(in);
   auto* to = static_cast<To*>(out);
   for (std::int64_t i = 0; i < count; ++i) to[i] = convert<From, To>(from[i * stride]);
+}
+
+template <class From>
+void odd(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const auto* from = static_cast<const From*>(in);
+  auto* to = static_cast<float*>(out);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_odd(from[i * stride]);
+}
+
+// The types that are stored only. `f` is decode and encode of one of them.
+template <auto f>
+void decode_stored(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const auto* from = static_cast<const std::uint8_t*>(in);
+  auto* to = static_cast<float*>(out);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = f(from[i * stride]);
+}
+template <class From, auto f>
+void encode_stored(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const auto* from = static_cast<const From*>(in);
+  auto* to = static_cast<std::uint8_t*>(out);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::uint8_t>(f(from[i * stride]));
+}
+template <class Format>
+void fill_format(Table& table, DType dtype) noexcept {
+  const auto at = static_cast<std::size_t>(stored_index(dtype));
+  table.decode[at] = &decode_stored<&decode<Format>>;
+  table.encode[at][0] = &encode_stored<float, [](float x) noexcept { return encode<Format>(x, true); }>;
+  table.encode[at][1] = &encode_stored<float, [](float x) noexcept { return encode<Format>(x, false); }>;
+}
+template <Rounding rounding>
+void fill_e8m0(Table& table) noexcept {
+  const auto at = static_cast<std::size_t>(stored_index(DType::f8e8m0));
+  table.encode[at][2 * static_cast<std::size_t>(rounding)] =
+      &encode_stored<float, [](float x) noexcept { return encode_e8m0(x, rounding, true); }>;
+  table.encode[at][2 * static_cast<std::size_t>(rounding) + 1] =
+      &encode_stored<float, [](float x) noexcept { return encode_e8m0(x, rounding, false); }>;
+}
+// Whole numbers of a few bits, the low bits of their byte's; signed ones are sign-extended.
+template <int bits, bool is_signed>
+std::int32_t low_bits(std::int32_t x) noexcept {
+  const std::int32_t low = x & ((1 << bits) - 1);
+  return is_signed && low >> (bits - 1) ? low - (1 << bits) : low;
+}
+template <int bits, bool is_signed>
+float decode_bits(std::uint8_t x) noexcept {
+  return static_cast<float>(low_bits<bits, is_signed>(x));
+}
+template <int bits, bool is_signed>
+void fill_small_int(Table& table, DType dtype) noexcept {
+  const auto at = static_cast<std::size_t>(stored_index(dtype));
+  table.decode[at] = &decode_stored<&decode_bits<bits, is_signed>>;
+  table.encode[at][0] = table.encode[at][1] = &encode_stored<std::int32_t, &low_bits<bits, is_signed>>;
 }
 
 template <class T>
@@ -99,9 +152,15 @@ void axpy(const void* factor, const void* in, std::int64_t stride, void* out, st
 std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { return 0; }
 
 // WALLE_SET(op, T, index) for each type that a letter of kernels.inc stands for; index is the type's place in Compute.
-#define WALLE_FILL_F(op) WALLE_SET(op, float, 0) WALLE_SET(op, double, 1)
-#define WALLE_FILL_N(op) \
-  WALLE_FILL_F(op) WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::uint8_t, 4)
+// WALLE_SET_HALF does it for the two that are computed in float32.
+#define WALLE_FILL_U(op) \
+  WALLE_SET(op, std::uint8_t, 4) WALLE_SET(op, std::uint16_t, 8) WALLE_SET(op, std::uint32_t, 9) WALLE_SET(op, std::uint64_t, 10)
+#define WALLE_FILL_I(op) \
+  WALLE_FILL_U(op)       \
+  WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::int8_t, 6) WALLE_SET(op, std::int16_t, 7)
+#define WALLE_FILL_F(op) \
+  WALLE_SET(op, float, 0) WALLE_SET(op, double, 1) WALLE_SET_HALF(op, Half, 11) WALLE_SET_HALF(op, BFloat, 12)
+#define WALLE_FILL_N(op) WALLE_FILL_F(op) WALLE_FILL_I(op)
 #define WALLE_FILL_B(op) WALLE_SET(op, bool, 5)
 #define WALLE_FILL_A(op) WALLE_FILL_N(op) WALLE_FILL_B(op)
 #define WALLE_EACH(op, types)                                \
@@ -113,7 +172,9 @@ std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { retu
 template <class From>
 void fill_casts(UnaryFn (&row)[kComputeCount]) noexcept {
 #define WALLE_SET(op, T, index) row[index] = &cast<From, T>;
+#define WALLE_SET_HALF WALLE_SET
   WALLE_FILL_A(cast)
+#undef WALLE_SET_HALF
 #undef WALLE_SET
 }
 
@@ -125,39 +186,48 @@ void fill_scalar(Table& table) noexcept {
   using namespace scalar;
   {
     using Enum = UnaryOp;
-#define WALLE_SET(op, T, index) table.unary[kOp][index] = &unary<T, T, &op<T>>;
+#define WALLE_SET(op, T, index) table.unary[kOp][index] = &unary<T, T, &op<Wide<T>>>;
+#define WALLE_SET_HALF WALLE_SET
 #define WALLE_UNARY WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_UNARY
+#undef WALLE_SET_HALF
 #undef WALLE_SET
   }
   {
     using Enum = TestOp;
-#define WALLE_SET(op, T, index) table.test[kOp][index] = &unary<T, bool, &op<T>>;
+#define WALLE_SET(op, T, index) table.test[kOp][index] = &unary<T, bool, &op<Wide<T>>>;
+#define WALLE_SET_HALF WALLE_SET
 #define WALLE_TEST WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_TEST
+#undef WALLE_SET_HALF
 #undef WALLE_SET
   }
   {
     using Enum = BinaryOp;
-#define WALLE_SET(op, T, index) table.binary[kOp][index] = &binary<T, T, &op<T>>;
+#define WALLE_SET(op, T, index) table.binary[kOp][index] = &binary<T, T, &op<Wide<T>>>;
+#define WALLE_SET_HALF WALLE_SET
 #define WALLE_BINARY WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_BINARY
+#undef WALLE_SET_HALF
 #undef WALLE_SET
   }
   {
     using Enum = CompareOp;
-#define WALLE_SET(op, T, index) table.compare[kOp][index] = &binary<T, bool, &op<T>>;
+#define WALLE_SET(op, T, index) table.compare[kOp][index] = &binary<T, bool, &op<Wide<T>>>;
+#define WALLE_SET_HALF WALLE_SET
 #define WALLE_COMPARE WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_COMPARE
+#undef WALLE_SET_HALF
 #undef WALLE_SET
   }
   {
     using Enum = ReduceOp;
 #define WALLE_SET(op, T, index) table.reduce[kOp][index] = &reduce<T, std::string_view(#op) == "Add", &op<T>>;
+#define WALLE_SET_HALF(op, T, index)
 #define WALLE_REDUCE(op, types, join)                        \
   {                                                          \
     constexpr auto kOp = static_cast<std::size_t>(Enum::op); \
@@ -165,30 +235,46 @@ void fill_scalar(Table& table) noexcept {
   }
 #include "kernels/kernels.inc"
 #undef WALLE_REDUCE
+#undef WALLE_SET_HALF
 #undef WALLE_SET
   }
   {
-#define WALLE_SET(op, T, index)                                                     \
-  table.arg[static_cast<std::size_t>(ArgOp::ArgMax)][index] = &arg<T, &Greater<T>>; \
-  table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][index] = &arg<T, &Less<T>>;
+#define WALLE_SET(op, T, index)                                                           \
+  table.arg[static_cast<std::size_t>(ArgOp::ArgMax)][index] = &arg<T, &Greater<Wide<T>>>; \
+  table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][index] = &arg<T, &Less<Wide<T>>>;    \
+  table.to_odd[index] = &odd<T>;                                                          \
+  fill_casts<T>(table.cast[index]);
+#define WALLE_SET_HALF WALLE_SET
     WALLE_FILL_A(arg)
+#undef WALLE_SET_HALF
 #undef WALLE_SET
   }
-  fill_casts<float>(table.cast[0]);
-  fill_casts<double>(table.cast[1]);
-  fill_casts<std::int32_t>(table.cast[2]);
-  fill_casts<std::int64_t>(table.cast[3]);
-  fill_casts<std::uint8_t>(table.cast[4]);
-  fill_casts<bool>(table.cast[5]);
+  fill_format<E4M3Format>(table, DType::f8e4m3fn);
+  fill_format<E4M3UzFormat>(table, DType::f8e4m3fnuz);
+  fill_format<E5M2Format>(table, DType::f8e5m2);
+  fill_format<E5M2UzFormat>(table, DType::f8e5m2fnuz);
+  fill_format<E2M1Format>(table, DType::f4e2m1);
+  table.decode[static_cast<std::size_t>(stored_index(DType::f8e8m0))] = &decode_stored<&decode_e8m0>;
+  fill_e8m0<Rounding::up>(table);
+  fill_e8m0<Rounding::down>(table);
+  fill_e8m0<Rounding::nearest>(table);
+  fill_small_int<4, true>(table, DType::i4);
+  fill_small_int<4, false>(table, DType::u4);
+  fill_small_int<2, true>(table, DType::i2);
+  fill_small_int<2, false>(table, DType::u2);
   table.select[0] = &select<std::uint8_t>;
   table.select[1] = &select<std::uint16_t>;
   table.select[2] = &select<std::uint32_t>;
   table.select[3] = &select<std::uint64_t>;
 #define WALLE_SET(op, T, index) table.gemm[index] = {&gemm<T>, &no_scratch};
+#define WALLE_SET_HALF(op, T, index)
   WALLE_FILL_N(gemm)
+#undef WALLE_SET_HALF
 #undef WALLE_SET
 #define WALLE_SET(op, T, index) table.axpy[index] = &axpy<T>;
+#define WALLE_SET_HALF(op, T, index)
   WALLE_FILL_N(axpy)
+#undef WALLE_SET_HALF
 #undef WALLE_SET
 }
 

@@ -1,0 +1,112 @@
+// Operators that order elements: the greatest or least k along an axis. NaN counts as greater than all numbers.
+#include <algorithm>
+#include <numeric>
+
+#include "atomic/conversion.h"
+#include "core/small_float.h"
+
+namespace walle {
+
+namespace {
+
+// Calls f with a null pointer of the C++ type that holds a dtype; float16 and bfloat16 as Half and BFloat.
+template <class F>
+void with_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f(static_cast<const float*>(nullptr));
+    case DType::f64: return f(static_cast<const double*>(nullptr));
+    case DType::f16: return f(static_cast<const Half*>(nullptr));
+    case DType::bf16: return f(static_cast<const BFloat*>(nullptr));
+    case DType::i8: return f(static_cast<const std::int8_t*>(nullptr));
+    case DType::i16: return f(static_cast<const std::int16_t*>(nullptr));
+    case DType::i32: return f(static_cast<const std::int32_t*>(nullptr));
+    case DType::i64: return f(static_cast<const std::int64_t*>(nullptr));
+    case DType::u8:
+    case DType::b8: return f(static_cast<const std::uint8_t*>(nullptr));
+    case DType::u16: return f(static_cast<const std::uint16_t*>(nullptr));
+    case DType::u32: return f(static_cast<const std::uint32_t*>(nullptr));
+    case DType::u64: return f(static_cast<const std::uint64_t*>(nullptr));
+    default: throw Error(ErrorKind::dtype, "no order of " + std::string(dtype_name(dtype)));
+  }
+}
+
+// -1, 0 or 1.
+template <class T>
+int compare(T a, T b) noexcept {
+  if (a < b) return -1;
+  if (b < a) return 1;
+  return a == b ? 0 : static_cast<int>(a != a) - static_cast<int>(b != b);  // a NaN on either side
+}
+
+template <class T>
+class TopStep final : public Step {
+ public:
+  TopStep(const StepRequest& request, bool values) : values_(values), largest_(request.attributes.get_int("largest", 1) != 0) {
+    const Layout& input = request.inputs[0];
+    const std::size_t axis = normal_axis(request.attributes.get_int("axis", -1), input.shape.size());
+    length_ = input.shape[axis];
+    count_ = request.result.shape[axis];
+    stride_ = input.strides[axis];
+    const Dims out = contiguous_strides(request.result.shape);
+    out_stride_ = out[axis];
+    Dims shape = input.shape, in_strides = input.strides, out_strides = out;
+    for (Dims* dims : {&shape, &in_strides, &out_strides}) dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
+    others_ = Nest<2>::make(shape, {in_strides, out_strides}, {sizeof(T), item_size(request.result.dtype)});
+    scratch_bytes_ = static_cast<std::size_t>(length_) * sizeof(std::int64_t);
+  }
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    auto* places = reinterpret_cast<std::int64_t*>(scratch);
+    others_.walk({inputs[0], output}, 0, [&](const auto& at) {
+      const auto* from = reinterpret_cast<const T*>(at[0]);
+      std::iota(places, places + length_, std::int64_t{0});
+      std::partial_sort(places, places + count_, places + length_, [&](std::int64_t a, std::int64_t b) {
+        const int order = compare<T>(from[a * stride_], from[b * stride_]);
+        return order != 0 ? (order > 0) == largest_ : a < b;
+      });
+      for (std::int64_t i = 0; i < count_; ++i) {
+        if (values_)
+          reinterpret_cast<T*>(at[1])[i * out_stride_] = from[places[i] * stride_];
+        else
+          reinterpret_cast<std::int64_t*>(at[1])[i * out_stride_] = places[i];
+      }
+    });
+  }
+
+ private:
+  Nest<2> others_;
+  std::int64_t length_, count_, stride_, out_stride_;
+  bool values_, largest_;
+};
+
+TensorType infer_top(std::span<const Operand> operands, const Attributes& attributes) {
+  TensorType result{operands[0].dtype, operands[0].shape};
+  const std::size_t axis = normal_axis(attributes.get_int("axis", -1), result.shape.size());
+  const std::int64_t k = attributes.get_int("k", 0);
+  if (k < 0 || k > result.shape[axis])
+    throw Error(ErrorKind::shape, "the first " + std::to_string(k) + " of an axis of " + std::to_string(result.shape[axis]));
+  with_type(result.dtype, [](auto*) {});
+  result.shape[axis] = k;
+  return result;
+}
+
+std::unique_ptr<Step> make_top(const StepRequest& request, bool values) {
+  std::unique_ptr<Step> step;
+  with_type(request.inputs[0].dtype, [&](auto* type) {
+    step = std::make_unique<TopStep<std::remove_const_t<std::remove_pointer_t<decltype(type)>>>>(request, values);
+  });
+  return step;
+}
+
+}  // namespace
+
+TensorType infer_top_indices(std::span<const Operand> operands, const Attributes& attributes) {
+  return {DType::i64, infer_top(operands, attributes).shape};
+}
+TensorType infer_top_values(std::span<const Operand> operands, const Attributes& attributes) {
+  return infer_top(operands, attributes);
+}
+std::unique_ptr<Step> make_top_indices(const StepRequest& request) { return make_top(request, false); }
+std::unique_ptr<Step> make_top_values(const StepRequest& request) { return make_top(request, true); }
+
+}  // namespace walle
