@@ -55,7 +55,8 @@ def to_engine(value: Any) -> Any:
     array = np.asarray(value, order="C")
     if array.dtype.name not in BITS_ONLY:
         return array
-    return ndarray(array.view(f"u{array.itemsize}")).view(array.dtype.name)  # NumPy's buffers do not know ml_dtypes' types
+    # NumPy's buffers do not know the types of ml_dtypes.
+    return ndarray(array.view(f"u{array.itemsize}")).view(array.dtype.name)
 
 
 def from_engine(value: Any) -> Any:

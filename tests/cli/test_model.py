@@ -94,8 +94,27 @@ def test_plan_of_open_shapes_asks_for_them(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, ["model", "plan", str(model), "--shape", wrong]).exit_code == 2
 
 
+def test_convert_writes_a_model_that_runs(tmp_path: Path) -> None:
+    import onnx
+
+    from tests.sim.onnx_models import NODE
+    from tests.sim.onnx_models import model as onnx_model
+
+    x = np.arange(3, dtype="float32")
+    onnx.save(onnx_model([NODE("Neg", ["x"], ["y"])], {"x": x}, ["y"]), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", x)
+    report = run("model", "convert", tmp_path / "m.onnx")
+    assert report == {"model": str(tmp_path / "m.walle"), "bytes": (tmp_path / "m.walle").stat().st_size}
+    out = run("model", "run", tmp_path / "m.walle", "--input", f"x={tmp_path}/x.npy")
+    assert out["y"]["values"] == [0, -1, -2]
+    with pytest.raises(EngineError, match=r"none\.onnx"):
+        run("model", "convert", tmp_path / "none.onnx", tmp_path / "other.walle")
+    assert not (tmp_path / "other.walle").exists()
+
+
 def test_operators_stand_in_the_four_categories() -> None:
     known = {row["name"]: row for row in run("operators")}
     assert known["MatMul"]["category"] == "atomic"
-    assert {row["category"] for row in known.values()} <= {"atomic", "transform", "composite", "control-flow"}
+    categories = {row["category"] for row in known.values()}
+    assert categories <= {"atomic", "transform", "composite", "control-flow", "sequence"}
     assert "MatMul" in CliRunner().invoke(app, ["operators"]).stdout

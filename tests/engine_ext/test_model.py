@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
-from walle.engine_ext.model import DTYPES, GraphBuilder, tensor_bytes
-from walle.engine_ext.session import Session
+from walle.engine_ext.model import BITS_ONLY, DTYPES, VERSION, GraphBuilder, Value, tensor_bytes
+from walle.engine_ext.session import Module, Session
 from walle.errors import EngineError
 
 
@@ -23,15 +23,76 @@ def small() -> bytes:
     return graph.to_bytes()
 
 
+def branching(depth: int = 2) -> bytes:
+    """An If within an If; the innermost branches read a value of the outermost graph."""
+
+    def branch(around: GraphBuilder, x: Value, condition: Value, left: int) -> GraphBuilder:
+        body = around.subgraph(f"branch {left}")
+        inner = body.outer(x)
+        if left == 0:
+            body.output("r", body.op("Neg", [inner]))
+        else:
+            asked = body.outer(condition)
+            inside = branch(body, inner, asked, left - 1)
+            other = branch(body, inner, asked, 0)
+            body.output("r", body.op("If", [asked], then_branch=inside, else_branch=other))
+        return body
+
+    graph = GraphBuilder("branching")
+    x, condition = graph.input("x", None, None), graph.input("c", (), "bool")
+    both = branch(graph, x, condition, depth - 1)
+    graph.output("y", graph.op("If", [condition], then_branch=both, else_branch=both))
+    return graph.to_bytes()
+
+
+def forged(data: bytes, changes: list[tuple[int, int]]) -> bytes:
+    """Return the file with some bytes changed, its checksums right."""
+    changed = bytearray(data)
+    for at, value in changes:
+        changed[at % len(changed)] = value
+    data_at = struct.unpack_from("<Q", changed, 40)[0]
+    changed[56:60] = struct.pack("<I", zlib.crc32(changed[data_at:]))
+    changed[60:64] = struct.pack("<I", zlib.crc32(changed[64:data_at], zlib.crc32(changed[:60])))
+    return bytes(changed)
+
+
+def test_subgraphs_read_the_graphs_around_them() -> None:
+    for depth in (1, 2, 5):
+        for condition in (True, False):
+            out = Module(branching(depth)).run({"x": numpy.array([1, 2], "float32"), "c": numpy.array(condition)})
+            numpy.testing.assert_array_equal(numpy.asarray(out["y"]), [-1, -2])
+
+
+def test_subgraphs_that_reach_too_far_are_refused() -> None:
+    data = branching(1)
+    outer = data.index(b"\x02\x00\x00\x00^x\x03") + 7  # length, name, kind; then the number
+    with pytest.raises(ModelError, match="value 99 of the graph around"):
+        Module(forged(data, [(outer, 99)]))
+    with pytest.raises(ModelError, match="nested"):
+        Module(branching(40))
+
+
+def test_mistakes_with_subgraphs_are_told_at_once() -> None:
+    graph = GraphBuilder("g")
+    x = graph.input("x", (1,))
+    with pytest.raises(ModelError, match="no value of the graph around"):
+        graph.outer(x)
+    inner = graph.subgraph("inner")
+    inner.output("r", inner.outer(x))
+    with pytest.raises(ModelError, match="part of 'g'"):
+        inner.to_bytes()
+
+
 def test_every_dtype_comes_back_in_place() -> None:
     graph = GraphBuilder("constants")
-    values = {name: numpy.array([[0, 1], [1, 0]]).astype(name) for name in DTYPES}
+    bits = {name: {"b": "int8", "B": "uint8", "H": "uint16"}[DTYPES[name][1]] for name in BITS_ONLY}
+    values = {name: numpy.array([[0, 1], [1, 0]]).astype(bits.get(name, name)) for name in DTYPES}
     for name, value in values.items():
-        graph.output(f"out {name}", graph.constant(name, value))
+        graph.output(f"out {name}", graph.constant(name, value, name))
     out = Session(graph.to_bytes()).run({})
     for name, value in values.items():
         assert out[f"out {name}"].dtype == name
-        numpy.testing.assert_array_equal(numpy.asarray(out[f"out {name}"]), value)
+        assert out[f"out {name}"].tobytes() == value.tobytes()
 
 
 def test_the_file_is_laid_out_as_documented() -> None:
@@ -39,7 +100,7 @@ def test_the_file_is_laid_out_as_documented() -> None:
     magic, version, flags, size, graph_at, graph_size, data_at, data_size, data_crc, head_crc = struct.unpack_from(
         "<8sIIQQQQQII", data
     )
-    assert (magic, version, flags, size) == (b"WALLE\r\n\x1a", 1, 0, len(data))
+    assert (magic, version, flags, size) == (b"WALLE\r\n\x1a", VERSION, 0, len(data))
     assert (graph_at, data_at % 64, data_at + data_size) == (64, 0, size)
     assert graph_at + graph_size <= data_at
     assert struct.unpack_from("<3f", data, data_at) == (1, 2, 3)
@@ -61,14 +122,10 @@ def test_every_flipped_byte_and_every_cut_is_a_model_error() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(8, 4095), st.integers(0, 255)), min_size=1, max_size=5))
 def test_forged_files_with_right_checksums_never_crash(changes: list[tuple[int, int]]) -> None:
-    data = bytearray(small())
-    for at, value in changes:
-        data[at % len(data)] = value
-    data_at = struct.unpack_from("<Q", data, 40)[0]
-    data[56:60] = struct.pack("<I", zlib.crc32(data[data_at:]))
-    data[60:64] = struct.pack("<I", zlib.crc32(data[64:data_at], zlib.crc32(data[:60])))
     with contextlib.suppress(EngineError, MemoryError):
-        Session(bytes(data)).run({"x": numpy.zeros((2, 3), "float32")})
+        Session(forged(small(), changes)).run({"x": numpy.zeros((2, 3), "float32")})
+    with contextlib.suppress(EngineError, MemoryError):
+        Module(forged(branching(), changes)).run({"x": numpy.zeros((2, 3), "float32"), "c": numpy.array(True)})
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -84,8 +141,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_a_newer_version_says_so() -> None:
     data = bytearray(small())
-    data[8] = 2
-    with pytest.raises(ModelError, match="version 2, this engine reads 1"):
+    data[8] = VERSION + 1
+    with pytest.raises(ModelError, match=f"version {VERSION + 1}, this engine reads {VERSION}"):
         Session(bytes(data))
 
 
@@ -152,8 +209,5 @@ def test_names_of_any_language_and_none_that_is_broken() -> None:
     data = graph.to_bytes()
     assert list(Session(data).run({"\u07ff\uffff\U0010ffff": [1.0]})) == ["出力"]
     for broken in (b"\xc1\xbf\xbf", b"\xed\xa0\x80", b"\xe0\x80\x80", b"\xff\xff\xff", b"ab\xe5"):
-        forged = bytearray(data.replace("出".encode(), broken))
-        data_at = struct.unpack_from("<Q", forged, 40)[0]
-        forged[60:64] = struct.pack("<I", zlib.crc32(forged[64:data_at], zlib.crc32(forged[:60])))
         with pytest.raises(ModelError, match="UTF-8"):
-            Session(bytes(forged))
+            Session(forged(data.replace("出".encode(), broken), []))

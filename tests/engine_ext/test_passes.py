@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,23 @@ def test_identities_are_renamed_within_subgraphs() -> None:
     assert [free_values(inner) for inner in after.nodes[0].subgraphs()] == [{"x"}, {"x"}]
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_that_is_known_takes_the_place_of_its_if(condition: bool) -> None:
+    x = {"x": numbers(2)}
+    # Both branches name their values alike, and read one of the graph around.
+    yes = Graph("yes", (Node("Add", ("x", "w"), ("t",)), Node("Neg", ("t",), ("r",))), {}, ("r",), {"w": numbers(2)})
+    no = Graph("no", (Node("Exp", ("x",), ("t",)), Node("Abs", ("t",), ("r",))), {}, ("r",))
+    nodes = [
+        Node("If", ("c",), ("a",), {"then_branch": yes, "else_branch": no}, "first"),
+        Node("If", ("c",), ("b",), {"then_branch": yes, "else_branch": no}, "second"),
+        Node("Add", ("a", "b"), ("y",)),
+    ]
+    after = passes.drop_identities(passes.fold_branches(graph(nodes, x, ["y"], c=np.array(condition))))
+    assert "If" not in ops(after)
+    one = -(x["x"] + numbers(2)) if condition else np.exp(x["x"])
+    np.testing.assert_allclose(run(after, x)[0], 2 * one, rtol=1e-5)
+
+
 def test_what_is_computed_twice_is_computed_once() -> None:
     x = {"x": numbers(2, 3)}
     before = graph(
@@ -193,6 +211,53 @@ def test_batch_normalization_goes_into_a_convolution(
     np.testing.assert_allclose(
         first_node(after, x), by_hand(first_node(passes.drop_dead(plain), x)), rtol=1e-3, atol=1e-4
     )
+
+
+CONV = Node("Conv", ("x", "w", "b"), ("h",), {"pads": [1, 1, 1, 1]}, "conv")
+CONV_TYPES = {name: TypeInfo("float32", (1, 3, 5, 5)) for name in ("h", "r", "s", "late")}
+
+
+def conv_graph(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[Graph, dict[str, Any]]:
+    x = {"x": numbers(1, 3, 5, 5, seed=7), "r": numbers(1, 3, 5, 5, seed=8), "row": numbers(5, seed=6)}
+    one = graph(nodes, x, outputs, w=numbers(3, 3, 3, 3), b=numbers(3, seed=9))
+    return replace(one, types=CONV_TYPES), x
+
+
+needs_conv = pytest.mark.skipif("Conv" not in KNOWN, reason="this build of the engine has no Conv")
+
+
+@needs_conv
+@pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh"])
+def test_a_convolution_applies_its_activation_and_adds_its_residual(activation: str) -> None:
+    late = Node("Neg", ("r",), ("late",))  # comes after the convolution, before the addition
+    nodes = [CONV, late, Node("Add", ("late", "h"), ("s",)), Node(activation, ("s",), ("y",))]
+    before, x = conv_graph(nodes, ["y"])
+    after = passes.fuse_activations(passes.fuse_residuals(before))
+    assert ops(after) == ["Neg", "Conv"]
+    same(before, after, x, rtol=1e-5)
+
+
+@needs_conv
+def test_a_convolution_without_bias_adds_its_residual() -> None:
+    before, x = conv_graph([replace(CONV, inputs=("x", "w")), Node("Add", ("h", "r"), ("y",))], ["y"])
+    after = passes.drop_dead(passes.fuse_residuals(before))
+    assert [node.inputs for node in after.nodes] == [("x", "w", "", "r")]
+    same(before, after, x, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        ([Node("Add", ("h", "row"), ("y",))], ["y"]),  # broadcasts
+        ([Node("Add", ("h", "h"), ("y",))], ["y"]),  # reads it twice
+        ([Node("Relu", ("h",), ("y",)), Node("Neg", ("h",), ("z",))], ["y", "z"]),  # another reads it
+        ([Node("Relu", ("h",), ("y",))], ["y", "h"]),  # it is an output
+        ([Node("Relu", ("h",), ("y",), {"odd": 1})], ["y"]),
+    ],
+)
+def test_what_a_convolution_must_not_take_over(nodes: list[Node], outputs: list[str]) -> None:
+    before, _ = conv_graph([CONV, *nodes], outputs)
+    assert ops(passes.fuse_activations(passes.fuse_residuals(before))) == ops(before)
 
 
 def test_batch_normalization_stays_where_others_read_what_it_reads() -> None:

@@ -1,4 +1,4 @@
-"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` where it has control flow (§4.2)."""
+"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` for control flow (§4.2)."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class BackendInfo(NamedTuple):
 
 
 class PlannedOp(NamedTuple):
-    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node between a module's pieces."""
+    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted."""
 
     node: str
     op: str
@@ -77,8 +77,8 @@ class Session:
 
     Raises:
         ModelError: the model is broken, or cannot be opened.
-        UnsupportedError: it has an operator that the engine does not have, or one that only a Module runs: control flow,
-            sequences, shapes that depend on data.
+        UnsupportedError: it has an operator that the engine does not have, or one that only a Module runs: control
+            flow, sequences, shapes that depend on data.
         BackendError: this machine does not have the backend, or its name is unknown.
     """
 
@@ -118,9 +118,6 @@ class Session:
         return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
 
 
-type Value = ndarray | list[ndarray] | None
-
-
 class Module:
     """A `.walle` model with control flow, sequences or shapes that depend on data, made ready to run (§4.2).
 
@@ -130,8 +127,8 @@ class Module:
 
     Values are arrays; lists of arrays for sequences; None for an empty optional.
 
-    Thread-safe: runs of one module follow each other, and give up the GIL while they compute. Modules and sessions on the
-    same file share its memory-mapped weights.
+    Thread-safe: runs of one module follow each other, and give up the GIL while they compute. Modules and sessions on
+    the same file share its memory-mapped weights.
 
     Raises: as Session.
     """
@@ -153,8 +150,8 @@ class Module:
         """The outputs; their shapes and dtypes depend on what runs."""
         return [TensorInfo(*info) for info in self._native.outputs()]
 
-    def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Value]:
-        """Return the outputs by name; they are the caller's, and no later run writes them.
+    def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Any]:
+        """Return the outputs by name: arrays, lists of arrays, or None; no later run writes them.
 
         Raises:
             ModelError: an input is missing, or not one of the model's, or a value is no tensor where one is needed.

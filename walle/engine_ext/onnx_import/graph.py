@@ -3,8 +3,8 @@
 Graphs are immutable; a pass is a pure function from one to the next. Values are named, as in ONNX.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -50,6 +50,13 @@ class Node:
             raise ModelError(f"node {self.name!r} ({self.op}): attribute {name!r} is {value!r}, not an int")
         return value
 
+    def with_subgraphs(self, change: "Callable[[Graph], Graph]") -> "Node":
+        """Return the node with each of its subgraphs changed."""
+        if not any(True for _ in self.subgraphs()):
+            return self
+        inner = {key: change(value) if isinstance(value, Graph) else value for key, value in self.attributes.items()}
+        return replace(self, attributes=inner)
+
     def subgraphs(self) -> Iterator["Graph"]:
         return (value for value in self.attributes.values() if isinstance(value, Graph))
 
@@ -82,6 +89,40 @@ class Graph:
             return self.constants[value].shape
         known = self.inputs.get(value) or self.types.get(value)
         return known.shape if known else None
+
+
+class Rewriting:
+    """What a pass over the nodes of one graph adds to it: fresh names and constants."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self._taken = all_names(graph)
+        self._made = 0
+
+    def fresh(self, hint: str) -> str:
+        """Return a name that no value has."""
+        while True:
+            self._made += 1
+            name = f"{hint}#{self._made}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def constant(self, hint: str, value: Array) -> str:
+        name = self.fresh(hint)
+        self.constants[name] = value
+        return name
+
+
+def all_names(graph: Graph) -> set[str]:
+    """Return the names of all values of a graph and its subgraphs, and of those that they take from around."""
+    names = {*graph.inputs, *graph.constants, *graph.outputs}
+    for node in graph.nodes:
+        names.update(node.inputs, node.outputs)
+        for inner in node.subgraphs():
+            names |= all_names(inner)
+    return names
 
 
 def free_values(graph: Graph) -> set[str]:

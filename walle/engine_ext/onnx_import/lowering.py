@@ -10,27 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from walle.engine_ext.errors import UnsupportedError
-from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node
-
-
-class Lowering:
-    """The rewriting of one graph: gives fresh names and collects constants."""
-
-    def __init__(self, graph: Graph, prefix: str) -> None:
-        self.graph = graph
-        self.constants: dict[str, Array] = dict(graph.constants)
-        self._prefix = prefix
-        self._made = 0
-
-    def fresh(self, hint: str) -> str:
-        self._made += 1
-        return f"{self._prefix}{hint}@{self._made}"
-
-    def constant(self, hint: str, value: Array) -> str:
-        name = self.fresh(hint)
-        self.constants[name] = value
-        return name
-
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting
 
 # Attributes that say again what inputs and outputs say: the engine goes by those.
 _REPEATED: dict[str, frozenset[str]] = {
@@ -40,26 +20,23 @@ _REPEATED: dict[str, frozenset[str]] = {
     "Split": frozenset({"num_outputs"}),
 }
 
-type Rule = Callable[[Lowering, Node], Iterator[Node]]
+type Rule = Callable[[Rewriting, Node], Iterator[Node]]
 
 
-def lower(graph: Graph, prefix: str = "") -> Graph:
+def lower(graph: Graph) -> Graph:
     """Return the graph in operators of the engine, as far as a rule is needed; others stay as they are."""
-    lowering = Lowering(graph, prefix)
+    lowering = Rewriting(graph)
     nodes: list[Node] = []
-    for index, node in enumerate(graph.nodes):
-        inner = {
-            key: lower(value, f"{prefix}{index}/{key}/") if isinstance(value, Graph) else value
-            for key, value in node.attributes.items()
-            if key not in _REPEATED.get(node.op, ())
-        }
+    for node in graph.nodes:
+        repeated = _REPEATED.get(node.op, frozenset())
+        said = {key: value for key, value in node.attributes.items() if key not in repeated}
+        one = replace(node, attributes=said).with_subgraphs(lower)
         rule = _RULES.get(node.op) if node.domain == "" else None
-        one = replace(node, attributes=inner)
         nodes.extend(rule(lowering, one) if rule else (one,))
     return replace(graph, nodes=tuple(nodes), constants=lowering.constants)
 
 
-def _constant(lowering: Lowering, node: Node) -> Iterator[Node]:
+def _constant(lowering: Rewriting, node: Node) -> Iterator[Node]:
     lowering.constants[node.outputs[0]] = constant_value(node)
     yield from ()
 
@@ -78,13 +55,13 @@ def constant_value(node: Node) -> Array:
     raise UnsupportedError(f"node {node.name!r} (Constant) has none of the attributes that give a value")
 
 
-def _constant_of_shape(lowering: Lowering, node: Node) -> Iterator[Node]:
+def _constant_of_shape(lowering: Rewriting, node: Node) -> Iterator[Node]:
     given: Attribute = node.attributes.get("value", np.zeros(1, dtype=np.float32))
     value = lowering.constant(f"{node.name}.value", np.asarray(given).reshape(()))
     yield replace(node, op="Expand", inputs=(value, node.inputs[0]), attributes={})
 
 
-def _dropout(lowering: Lowering, node: Node) -> Iterator[Node]:
+def _dropout(lowering: Rewriting, node: Node) -> Iterator[Node]:
     """The identity, with a mask that is all true: a model is converted for inference."""
     if node.has_input(2):
         training = lowering.constants.get(node.inputs[2])

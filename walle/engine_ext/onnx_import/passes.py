@@ -12,32 +12,33 @@ from typing import Any
 import numpy as np
 
 from walle.engine_ext import _core
-from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, free_values
+from walle.engine_ext.model import BITS_ONLY, DTYPES
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, free_values
 from walle.errors import EngineError
 
 type Pass = Callable[[Graph], Graph]
 
 # Larger results of constants are left for the engine to compute when it plans, unless the file becomes smaller by them.
 _MAX_FOLDED_BYTES = 1 << 16
+_MAX_ROUNDS = 8
 # What must not be folded or merged: each run gives other values.
 _RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-_FOLDED_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint8", "bool"})
+# What the engine's Conv applies to its result.
+_ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh"})
+_FOLDED_TYPES = frozenset(DTYPES.keys() - BITS_ONLY)
 
 
 def optimise(graph: Graph) -> Graph:
-    """Return the graph, and each of its subgraphs, after all passes."""
-    for one in ALL:
-        graph = one(graph)
-    return replace(graph, nodes=tuple(_with_optimised_subgraphs(node) for node in graph.nodes))
-
-
-def _with_optimised_subgraphs(node: Node) -> Node:
-    if not any(True for _ in node.subgraphs()):
-        return node
-    inner = {key: optimise(value) if isinstance(value, Graph) else value for key, value in node.attributes.items()}
-    return replace(node, attributes=inner)
+    """Return the graph, and each of its subgraphs, after all passes, again and again until none finds anything."""
+    for _ in range(_MAX_ROUNDS):
+        before = len(graph.nodes)
+        for one in ALL:
+            graph = one(graph)
+        if len(graph.nodes) == before:
+            break
+    return replace(graph, nodes=tuple(node.with_subgraphs(optimise) for node in graph.nodes))
 
 
 def fold_shapes(graph: Graph) -> Graph:
@@ -87,23 +88,47 @@ def _folded(node: Node, constants: Mapping[str, Array]) -> dict[str, Array] | No
     return dict(zip(node.outputs, results, strict=True))
 
 
+def fold_branches(graph: Graph) -> Graph:
+    """Put the branch in the place of an If whose condition is a constant."""
+    rewriting, nodes = Rewriting(graph), list[Node]()
+    for node in graph.nodes:
+        condition = graph.constants.get(node.inputs[0]) if node.op == "If" and node.domain == "" else None
+        branch = None
+        if condition is not None and condition.size == 1:
+            branch = node.attributes.get("then_branch" if condition.reshape(-1)[0] else "else_branch")
+        if not isinstance(branch, Graph):
+            nodes.append(node)
+            continue
+        # The branch's own names may be those of another branch.
+        own = {*branch.constants, *(name for inner in branch.nodes for name in inner.outputs if name)}
+        names = {name: rewriting.fresh(name) for name in sorted(own)}
+        rewriting.constants.update({names[name]: value for name, value in branch.constants.items()})
+        body = _renamed(branch, branch.nodes, names)
+        nodes.extend(body.nodes)
+        for inner, name in zip(body.outputs, node.outputs, strict=True):
+            nodes.append(Node("Identity", (inner,), (name,), {}, f"{node.name}/{name}"))
+    return replace(graph, nodes=tuple(nodes), constants=rewriting.constants)
+
+
 def fold_batch_normalization(graph: Graph) -> Graph:
     """Take a BatchNormalization into the weights of the Conv, ConvTranspose or Gemm that alone it reads."""
     uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
-    constants, changed, dropped = dict(graph.constants), dict[int, Node](), set[int]()
+    rewriting, changed, dropped = Rewriting(graph), dict[int, Node](), set[int]()
     for node in graph.nodes:
         giver = givers.get(node.inputs[0]) if node.op == "BatchNormalization" and node.inputs else None
         if giver is None or id(giver) in changed or uses.get(node.inputs[0], 0) != 1:
             continue
-        merged = _merged_weights(giver, node, constants)
+        merged = _merged_weights(giver, node, graph.constants)
         if merged is None:
             continue
-        names = [f"{giver.inputs[1]}*{node.name}", f"{giver.name}.bias*{node.name}"]
-        constants.update(zip(names, merged, strict=True))
+        names = [
+            rewriting.constant(f"{giver.name}.{part}", value)
+            for part, value in zip(("weight", "bias"), merged, strict=True)
+        ]
         changed[id(giver)] = replace(giver, inputs=(giver.inputs[0], *names), outputs=node.outputs[:1])
         dropped.add(id(node))
     nodes = [changed.get(id(node), node) for node in graph.nodes if id(node) not in dropped]
-    return replace(graph, nodes=tuple(nodes), constants=constants)
+    return replace(graph, nodes=tuple(nodes), constants=rewriting.constants)
 
 
 def _merged_weights(giver: Node, norm: Node, constants: Mapping[str, Array]) -> tuple[Array, Array] | None:
@@ -134,6 +159,51 @@ def _merged_weights(giver: Node, norm: Node, constants: Mapping[str, Array]) -> 
     else:
         merged = weight.astype(np.float64) * factor.reshape(channels, *(1,) * (weight.ndim - 1))
     return merged.astype(weight.dtype), ((bias - mean) * factor + shift).astype(weight.dtype)
+
+
+def fuse_residuals(graph: Graph) -> Graph:
+    """Let a Conv add what is added to its result alone, where that has the result's very shape."""
+    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    fused, dropped = dict[int, Node](), set[int]()
+    for node in graph.nodes:
+        if node.op != "Add" or node.domain != "":
+            continue
+        for name, other in (node.inputs, node.inputs[::-1]):
+            conv, shape = givers.get(name), graph.shape_of(name)
+            known = shape is not None and None not in shape and shape == graph.shape_of(other)
+            if (
+                conv is None
+                or not known
+                or not _can_fuse(graph, conv, uses)
+                or conv.has_input(3)
+                or id(conv) in dropped
+            ):
+                continue
+            inputs = (*(*conv.inputs, "")[:3], other)
+            fused[id(node)] = replace(conv, inputs=inputs, outputs=node.outputs)  # where the Add was: `other` is there
+            dropped.add(id(conv))
+            break
+    nodes = [fused.get(id(node), node) for node in graph.nodes if id(node) not in dropped]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def fuse_activations(graph: Graph) -> Graph:
+    """Let a Conv apply the activation that alone reads its result."""
+    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    fused, dropped = dict[int, Node](), set[int]()
+    for node in graph.nodes:
+        conv = givers.get(node.inputs[0]) if node.op in _ACTIVATIONS and node.domain == "" else None
+        if conv is None or node.attributes or not _can_fuse(graph, conv, uses):
+            continue
+        fused[id(conv)] = replace(conv, outputs=node.outputs, attributes={**conv.attributes, "activation": node.op})
+        dropped.add(id(node))
+    nodes = [fused.get(id(node), node) for node in graph.nodes if id(node) not in dropped]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _can_fuse(graph: Graph, conv: Node, uses: Mapping[str, int]) -> bool:
+    plain = conv.op == "Conv" and conv.domain == "" and "activation" not in conv.attributes
+    return plain and uses.get(conv.outputs[0], 0) == 1 and graph.dtype_of(conv.outputs[0]) in {"float32", "float64"}
 
 
 def drop_identities(graph: Graph) -> Graph:
@@ -197,9 +267,12 @@ ALL: tuple[Pass, ...] = (
     drop_dead,
     fold_shapes,
     fold_constants,
+    fold_branches,
     fold_batch_normalization,
     drop_identities,
     merge_equal,
+    fuse_residuals,
+    fuse_activations,
     drop_dead,
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import defs, helper
 
 from walle.engine_ext.errors import UnsupportedError
-from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node
+from walle.engine_ext.onnx_import.graph import Attribute, Graph, Node, Rewriting
 
 # Opsets from here on are converted whole; of older ones the operators that did not change before it, and a few more.
 OLDEST_OPSET = 7
@@ -40,55 +40,25 @@ MOVED: dict[str, tuple[int, tuple[str, ...]]] = {
     "Upsample": (9, ("scales",)),
 }
 
-type Change = Callable[["Renewal", Node], Iterator[Node]]
+type Change = Callable[[Rewriting, Node], Iterator[Node]]
 
 
-class Renewal:
-    """The rewriting of one graph: gives fresh names and collects the constants that new inputs need."""
-
-    def __init__(self, graph: Graph, prefix: str) -> None:
-        self.graph = graph
-        self.constants: dict[str, Array] = {}
-        self._prefix = prefix
-        self._made = 0
-
-    def fresh(self, hint: str) -> str:
-        self._made += 1
-        return f"{self._prefix}{hint}#{self._made}"
-
-    def constant(self, hint: str, value: Array) -> str:
-        name = self.fresh(hint)
-        self.constants[name] = value
-        return name
-
-    def refuse(self, node: Node, why: str) -> UnsupportedError:
-        return UnsupportedError(f"node {node.name!r} ({node.op}, opset {node.version}): {why}")
+def _refusal(node: Node, why: str) -> UnsupportedError:
+    return UnsupportedError(f"node {node.name!r} ({node.op}, opset {node.version}): {why}")
 
 
-def renew(graph: Graph, prefix: str = "") -> Graph:
+def renew(graph: Graph) -> Graph:
     """Return the graph with every operator of the main domain in its newest version.
 
     Raises:
         UnsupportedError: a version is newer than the table, or says something that the newest one cannot.
     """
-    renewal = Renewal(graph, prefix)
-    nodes: list[Node] = []
-    for index, node in enumerate(graph.nodes):
-        nodes.extend(_renewed(renewal, _with_renewed_subgraphs(node, f"{prefix}{index}/")))
-    return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **renewal.constants})
+    renewal = Rewriting(graph)
+    nodes = [one for node in graph.nodes for one in _renewed(renewal, node.with_subgraphs(renew))]
+    return replace(graph, nodes=tuple(nodes), constants=renewal.constants)
 
 
-def _with_renewed_subgraphs(node: Node, prefix: str) -> Node:
-    if not any(True for _ in node.subgraphs()):
-        return node
-    inner = {
-        key: renew(value, f"{prefix}{key}/") if isinstance(value, Graph) else value
-        for key, value in node.attributes.items()
-    }
-    return replace(node, attributes=inner)
-
-
-def _renewed(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _renewed(renewal: Rewriting, node: Node) -> Iterator[Node]:
     if node.domain != "" or node.version == 0:
         yield node
         return
@@ -98,8 +68,8 @@ def _renewed(renewal: Renewal, node: Node) -> Iterator[Node]:
         yield node  # unknown to ONNX; refused where the engine's operators are looked up
         return
     if schema.since_version > NEWEST_OPSET:
-        raise renewal.refuse(node, f"version {schema.since_version} is newer than {NEWEST_OPSET}, the newest converted")
-    node = _at_oldest(renewal, node, schema)
+        raise _refusal(node, f"version {schema.since_version} is newer than {NEWEST_OPSET}, the newest converted")
+    node = _at_oldest(node, schema)
     newest = defs.get_schema(node.op, NEWEST_OPSET, "")
     node = _with_old_defaults(node, schema, newest)
     move = MOVED.get(node.op)
@@ -116,7 +86,7 @@ _BROADCASTING = frozenset({"Add", "And", "Div", "Equal", "Greater", "Less", "Mul
 _OTHERWISE = frozenset({*_BROADCASTING, "BatchNormalization", "Dropout", "PRelu"})
 
 
-def _at_oldest(renewal: Renewal, node: Node, schema: defs.OpSchema) -> Node:
+def _at_oldest(node: Node, schema: defs.OpSchema) -> Node:
     """Say a version older than opset 7 in that of opset 7, where it means the same."""
     node = _without(node, "consumed_inputs")  # a hint that opset 6 took away
     if node.version >= OLDEST_OPSET or defs.get_schema(node.op, OLDEST_OPSET, "").since_version == schema.since_version:
@@ -131,7 +101,7 @@ def _at_oldest(renewal: Renewal, node: Node, schema: defs.OpSchema) -> Node:
     alike = len(schema.inputs) == len(same.inputs) and node.attributes.keys() <= same.attributes.keys()
     if alike and node.op not in _OTHERWISE:
         return node  # only its types and its text changed
-    raise renewal.refuse(node, f"this form is older than opset {OLDEST_OPSET}; upgrade it with onnx.version_converter")
+    raise _refusal(node, f"this form is older than opset {OLDEST_OPSET}; upgrade it with onnx.version_converter")
 
 
 def _default(schema: defs.OpSchema, name: str) -> Attribute | None:
@@ -165,7 +135,7 @@ def _without_defaults(node: Node) -> Node:
     return replace(node, attributes=said)
 
 
-def _with_inputs(renewal: Renewal, node: Node, names: tuple[str, ...]) -> Node:
+def _with_inputs(renewal: Rewriting, node: Node, names: tuple[str, ...]) -> Node:
     """Move attributes into constant inputs."""
     inputs = [*node.inputs[:1]]
     for name in names:
@@ -189,7 +159,7 @@ def _without(node: Node, *names: str) -> Node:
     return replace(node, attributes={key: value for key, value in node.attributes.items() if key not in names})
 
 
-def _clip(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _clip(renewal: Rewriting, node: Node) -> Iterator[Node]:
     dtype = np.dtype(renewal.graph.dtype_of(node.inputs[0]) or renewal.graph.dtype_of(node.outputs[0]) or "float32")
     inputs = [node.inputs[0]]
     for name in ("min", "max"):
@@ -198,14 +168,14 @@ def _clip(renewal: Renewal, node: Node) -> Iterator[Node]:
     yield replace(_without(node, "min", "max"), inputs=_trimmed(inputs))
 
 
-def _pad(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _pad(renewal: Rewriting, node: Node) -> Iterator[Node]:
     pads = renewal.constant(f"{node.name}.pads", np.array(node.attributes.get("pads", []), dtype=np.int64))
     dtype = np.dtype(renewal.graph.dtype_of(node.inputs[0]) or renewal.graph.dtype_of(node.outputs[0]) or "float32")
     value = renewal.constant(f"{node.name}.value", np.array(node.attributes.get("value", 0.0), dtype=dtype))
     yield replace(_without(node, "pads", "value"), inputs=(node.inputs[0], pads, value))
 
 
-def _softmax(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _softmax(renewal: Rewriting, node: Node) -> Iterator[Node]:
     """Before opset 13: over all dimensions from `axis` on, taken as one."""
     axis = node.int_attribute("axis", 1)
     shape = renewal.graph.shape_of(node.inputs[0])
@@ -219,26 +189,26 @@ def _softmax(renewal: Renewal, node: Node) -> Iterator[Node]:
     yield Node("Reshape", (result, size), node.outputs, {"allowzero": 1}, f"{node.name}.reshape")
 
 
-def _batch_normalization(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _batch_normalization(_: Rewriting, node: Node) -> Iterator[Node]:
     if node.attributes.get("spatial", 1) != 1:
-        raise renewal.refuse(node, "spatial=0 normalises every place on its own; only spatial=1 is converted")
+        raise _refusal(node, "spatial=0 normalises every place on its own; only spatial=1 is converted")
     if sum(name != "" for name in node.outputs) > 1:
-        raise renewal.refuse(node, "training outputs of a version before 14")
+        raise _refusal(node, "training outputs of a version before 14")
     yield replace(_without(node, "spatial"), outputs=node.outputs[:1])
 
 
-def _dropout(_: Renewal, node: Node) -> Iterator[Node]:
+def _dropout(_: Rewriting, node: Node) -> Iterator[Node]:
     # Before 12 there was no training mode: always the identity, with an output mask that is all true.
     yield replace(_without(node, "ratio"), inputs=node.inputs[:1])
 
 
-def _upsample(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _upsample(_: Rewriting, node: Node) -> Iterator[Node]:
     """Upsample is Resize with asymmetric coordinates, nearest rounding down."""
     mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(
         str(node.attributes.get("mode", "nearest"))
     )
     if mode is None:
-        raise renewal.refuse(node, f"mode {node.attributes['mode']!r}; known are nearest and linear")
+        raise _refusal(node, f"mode {node.attributes['mode']!r}; known are nearest and linear")
     yield replace(
         node,
         op="Resize",
@@ -247,36 +217,36 @@ def _upsample(renewal: Renewal, node: Node) -> Iterator[Node]:
     )
 
 
-def _resize(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _resize(renewal: Rewriting, node: Node) -> Iterator[Node]:
     if len(node.inputs) > 2:  # 11 on: the inputs are in place; only attributes were added
         yield node
         return
     yield from _upsample(renewal, node)
 
 
-def _scatter(_: Renewal, node: Node) -> Iterator[Node]:
+def _scatter(_: Rewriting, node: Node) -> Iterator[Node]:
     yield replace(node, op="ScatterElements")
 
 
-def _dft(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _dft(renewal: Rewriting, node: Node) -> Iterator[Node]:
     # Version 17 counts the axis over the signal with its last dimension of real and imaginary parts, as 20 does.
     axis = renewal.constant(f"{node.name}.axis", np.array(node.attributes.get("axis", 1), dtype=np.int64))
     inputs = [*node.inputs, ""][:2]
     yield replace(_without(node, "axis"), inputs=(*inputs, axis))
 
 
-def _grid_sample(_: Renewal, node: Node) -> Iterator[Node]:
+def _grid_sample(_: Rewriting, node: Node) -> Iterator[Node]:
     names = {"bilinear": "linear", "bicubic": "cubic"}
     mode = str(node.attributes.get("mode", "bilinear"))
     yield replace(node, attributes={**node.attributes, "mode": names.get(mode, mode)})
 
 
-def _group_normalization(renewal: Renewal, node: Node) -> Iterator[Node]:
+def _group_normalization(renewal: Rewriting, node: Node) -> Iterator[Node]:
     """Version 18 has one scale and bias a group; 21 one a channel."""
     shape = renewal.graph.shape_of(node.inputs[0])
     groups = node.int_attribute("num_groups", 1)
     if shape is None or shape[1] is None:
-        raise renewal.refuse(node, "the number of channels is not known; give the input a shape")
+        raise _refusal(node, "the number of channels is not known; give the input a shape")
     channels = int(shape[1])
     inputs = [node.inputs[0]]
     for value in node.inputs[1:]:
@@ -291,11 +261,11 @@ def _group_normalization(renewal: Renewal, node: Node) -> Iterator[Node]:
     yield replace(node, inputs=tuple(inputs))
 
 
-def _roi_align(_: Renewal, node: Node) -> Iterator[Node]:
+def _roi_align(_: Rewriting, node: Node) -> Iterator[Node]:
     yield replace(node, attributes={"coordinate_transformation_mode": "output_half_pixel", **node.attributes})
 
 
-def _scan(_: Renewal, node: Node) -> Iterator[Node]:
+def _scan(_: Rewriting, node: Node) -> Iterator[Node]:
     """Version 8 has sequence_lens and a batch axis in front; the engine knows it by an attribute of its own."""
     yield replace(node, attributes={**node.attributes, "batched": 1})
 

@@ -23,6 +23,7 @@ WALLE_ATOMIC(pool_arg_max)
 WALLE_ATOMIC(pool_max)
 WALLE_ATOMIC(pool_mean)
 WALLE_ATOMIC(pool_sum)
+WALLE_ATOMIC(recurrent_steps)
 WALLE_ATOMIC(resample)
 WALLE_ATOMIC(roi_align)
 WALLE_ATOMIC(top_indices)
@@ -47,6 +48,7 @@ std::span<const Atomic> atomics() noexcept {
       {"PoolMax", 1, 1, &infer_pool_max, &make_pool_max},
       {"PoolMean", 1, 1, &infer_pool_mean, &make_pool_mean},
       {"PoolSum", 1, 1, &infer_pool_sum, &make_pool_sum},
+      {"RecurrentSteps", 3, 7, &infer_recurrent_steps, &make_recurrent_steps},
       {"Resample", 3, 3, &infer_resample, &make_resample},
       {"RoiAlign", 3, 3, &infer_roi_align, &make_roi_align},
       {"TopIndices", 1, 1, &infer_top_indices, &make_top_indices},

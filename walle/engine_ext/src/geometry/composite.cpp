@@ -27,6 +27,10 @@ WALLE_DECOMPOSE(decompose_max_pool);
 WALLE_DECOMPOSE(decompose_max_unpool);
 WALLE_DECOMPOSE(decompose_qlinear_conv);
 WALLE_DECOMPOSE(decompose_resize);
+WALLE_DECOMPOSE(decompose_adagrad); WALLE_DECOMPOSE(decompose_adam); WALLE_DECOMPOSE(decompose_momentum);
+WALLE_DECOMPOSE(decompose_batch_normalization); WALLE_DECOMPOSE(decompose_group_normalization); WALLE_DECOMPOSE(decompose_instance_normalization);
+WALLE_DECOMPOSE(decompose_lp_normalization); WALLE_DECOMPOSE(decompose_lrn); WALLE_DECOMPOSE(decompose_lstm);
+WALLE_DECOMPOSE(decompose_mean_variance_normalization); WALLE_DECOMPOSE(decompose_rms_normalization); WALLE_DECOMPOSE(decompose_rnn);
 WALLE_DECOMPOSE(decompose_bit_shift);
 WALLE_DECOMPOSE(decompose_cast_like);
 WALLE_DECOMPOSE(decompose_celu);
@@ -62,9 +66,15 @@ WALLE_DECOMPOSE(decompose_top_k);
 std::span<const Composite> composites() noexcept {
   static constexpr std::string_view clip[] = {"Maximum", "Minimum"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
-  static constexpr std::string_view gru[] = {"Add",     "MatMul", "Mul", "Sigmoid", "Slice",
-                                             "Squeeze", "Stack",  "Sub", "Tanh",    "Transpose"};
-  static constexpr std::string_view layer_norm[] = {"Add", "Mul", "ReduceMean", "Rsqrt", "Square", "Sub"};
+  static constexpr std::string_view recurrent[] = {"Add", "Concat", "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul", "RecurrentSteps", "Reshape", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose", "Where"};
+  static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
+  static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
+  static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
+  static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
+  static constexpr std::string_view lp_normal[] = {"Abs", "Cast", "Div", "Equal", "ReduceSum", "Sqrt", "Square", "Where"};
+  static constexpr std::string_view lrn[] = {"Add", "Cast", "Div", "Mul", "Pad", "Power", "Slice", "Square"};
+  static constexpr std::string_view mean_variance[] = {"Add", "Cast", "Div", "ReduceMean", "Sqrt", "Square", "Sub"};
+  static constexpr std::string_view rms[] = {"Add", "Cast", "Mul", "ReduceMean", "Rsqrt", "Square"};
   static constexpr std::string_view log_softmax[] = {"Exp", "Log", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view softmax[] = {"Div", "Exp", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view einsum[] = {"AsStrided", "Expand", "MatMul", "ReduceSum", "Reshape", "Transpose"};
@@ -117,8 +127,11 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
   static constexpr Composite table[] = {
+      {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
+      {"Adam", 6, 1 << 16, &decompose_adam, adam},
       {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
       {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
+      {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
       {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},
       {"Celu", 1, 1, &decompose_celu, celu_parts},
@@ -129,33 +142,42 @@ std::span<const Composite> composites() noexcept {
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
       {"Elu", 1, 1, &decompose_elu, elu_parts},
       {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
-      {"GRU", 3, 6, &decompose_gru, gru},
+      {"GRU", 3, 6, &decompose_gru, recurrent},
       {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
       {"GlobalAveragePool", 1, 1, &decompose_global_average_pool, global_average_pool},
       {"GlobalLpPool", 1, 1, &decompose_global_lp_pool, global_lp_pool},
       {"GlobalMaxPool", 1, 1, &decompose_global_max_pool, global_max_pool},
+      {"GroupNormalization", 3, 3, &decompose_group_normalization, normal},
       {"HardSigmoid", 1, 1, &decompose_hard_sigmoid, hard_sigmoid_parts},
       {"HardSwish", 1, 1, &decompose_hard_swish, hard_swish_parts},
       {"Hardmax", 1, 1, &decompose_hardmax, hardmax_parts},
+      {"InstanceNormalization", 3, 3, &decompose_instance_normalization, normal},
       {"IsInf", 1, 1, &decompose_is_inf, is_inf_parts},
-      {"LayerNormalization", 2, 3, &decompose_layer_norm, layer_norm},
+      {"LRN", 1, 1, &decompose_lrn, lrn},
+      {"LSTM", 3, 8, &decompose_lstm, recurrent},
+      {"LayerNormalization", 2, 3, &decompose_layer_norm, normal},
       {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
+      {"LpNormalization", 1, 1, &decompose_lp_normalization, lp_normal},
       {"LpPool", 1, 1, &decompose_lp_pool, lp_pool},
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
       {"Max", 1, 1 << 16, &decompose_max, max_parts},
       {"MaxPool", 1, 1, &decompose_max_pool, max_pool},
       {"MaxUnpool", 2, 3, &decompose_max_unpool, max_unpool},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
+      {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
       {"Min", 1, 1 << 16, &decompose_min, min_parts},
       {"Mish", 1, 1, &decompose_mish, mish_parts},
       {"Mod", 2, 2, &decompose_mod, mod_parts},
+      {"Momentum", 5, 1 << 16, &decompose_momentum, momentum},
       {"OneHot", 3, 3, &decompose_one_hot, one_hot},
       {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
       {"Power", 2, 2, &decompose_pow, pow_parts},
       {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
       {"QLinearMatMul", 8, 8, &decompose_qlinear_matmul, qlinear_matmul},
+      {"RMSNormalization", 2, 2, &decompose_rms_normalization, rms},
+      {"RNN", 3, 6, &decompose_rnn, recurrent},
       {"ReduceL1", 1, 2, &decompose_reduce_l1, reduce_l1_parts},
       {"ReduceL2", 1, 2, &decompose_reduce_l2, reduce_l2_parts},
       {"ReduceLogSum", 1, 2, &decompose_reduce_log_sum, reduce_log_sum_parts},
