@@ -173,7 +173,7 @@ std::span<const Composite> composites() noexcept {
       {"Momentum", 5, 1 << 16, &decompose_momentum, momentum},
       {"OneHot", 3, 3, &decompose_one_hot, one_hot},
       {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
-      {"Power", 2, 2, &decompose_pow, pow_parts},
+      {"Pow", 2, 2, &decompose_pow, pow_parts},
       {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
       {"QLinearMatMul", 8, 8, &decompose_qlinear_matmul, qlinear_matmul},
       {"RMSNormalization", 2, 2, &decompose_rms_normalization, rms},
