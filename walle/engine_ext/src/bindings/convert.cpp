@@ -364,6 +364,13 @@ Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool ke
     attributes.set("axes", dims_of(axis));
     if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
   }
+  // NumPy has no greatest, least or mean of nothing, where ONNX has (infinities, NaN).
+  if ((name == "ReduceMax" || name == "ReduceMin" || op.family == Family::mean) && input.dtype() != DType::b8) {
+    const Operand operand{input.dtype(), input.shape(), nullptr, false};
+    for (const std::size_t gone : reduced_axes(op, {&operand, 1}, attributes))
+      if (input.shape()[gone] == 0)
+        throw Error(ErrorKind::shape, name + " over an axis without elements, shape " + to_string(input.shape()));
+  }
   const Tensor inputs[] = {input};
   Tensor result = run(op, inputs, attributes);
   if (op.family == Family::arg && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));

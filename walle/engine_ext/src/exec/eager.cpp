@@ -24,7 +24,8 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
   std::vector<Layout> layouts;
   std::vector<std::byte*> addresses;
   for (const Tensor& input : inputs) {
-    layouts.push_back({input.dtype(), input.shape(), input.strides(), nullptr, input.storage() == nullptr});
+    layouts.push_back(
+        {input.dtype(), input.shape(), input.strides(), input.storage() ? &input : nullptr, input.storage() == nullptr});
     addresses.push_back(input.raw());
   }
   const auto step = make_step(op, layouts, type, axes, attributes, table);

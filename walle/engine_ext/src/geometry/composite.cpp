@@ -27,6 +27,7 @@ WALLE_DECOMPOSE(decompose_max_pool);
 WALLE_DECOMPOSE(decompose_max_unpool);
 WALLE_DECOMPOSE(decompose_qlinear_conv);
 WALLE_DECOMPOSE(decompose_resize);
+WALLE_DECOMPOSE(decompose_attention);
 WALLE_DECOMPOSE(decompose_adagrad); WALLE_DECOMPOSE(decompose_adam); WALLE_DECOMPOSE(decompose_momentum);
 WALLE_DECOMPOSE(decompose_batch_normalization); WALLE_DECOMPOSE(decompose_group_normalization); WALLE_DECOMPOSE(decompose_instance_normalization);
 WALLE_DECOMPOSE(decompose_lp_normalization); WALLE_DECOMPOSE(decompose_lrn); WALLE_DECOMPOSE(decompose_lstm);
@@ -66,8 +67,11 @@ WALLE_DECOMPOSE(decompose_top_k);
 std::span<const Composite> composites() noexcept {
   static constexpr std::string_view clip[] = {"Maximum", "Minimum"};
   static constexpr std::string_view gemm[] = {"Add", "MatMul", "Mul", "Transpose"};
-  static constexpr std::string_view recurrent[] = {"Add", "Concat", "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul", "RecurrentSteps", "Reshape", "Sigmoid", "Slice", "Squeeze", "Stack", "Sub", "Tanh", "Transpose", "Where"};
+  static constexpr std::string_view recurrent[] = {
+      "Add",     "Concat",  "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul",       "RecurrentSteps",
+      "Reshape", "Sigmoid", "Slice",  "Squeeze", "Stack",  "Sub",     "Tanh",    "Transpose", "Where"};
   static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
+  static constexpr std::string_view attention[] = {"Add", "Cast", "Concat", "Div", "Exp", "Expand", "Identity", "Less", "MatMul", "Mul", "ReduceMax", "ReduceSum", "Reshape", "Sub", "Tanh", "Transpose", "Where"};
   static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
   static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
   static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
@@ -130,6 +134,7 @@ std::span<const Composite> composites() noexcept {
       {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
       {"Adam", 6, 1 << 16, &decompose_adam, adam},
       {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
+      {"Attention", 3, 7, &decompose_attention, attention},
       {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
       {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},

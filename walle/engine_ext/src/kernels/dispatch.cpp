@@ -19,20 +19,30 @@ bool has_avx2() noexcept {
 #endif
 }
 
-struct Tables {
-  Table scalar, avx2;
-  std::array<Backend, 2> backends;  // ascending preference
-
-  Tables() noexcept : backends{{{"scalar", true}, {"avx2", has_avx2()}}} {
-    fill_scalar(scalar);
-    scalar.name = "scalar";
-    avx2 = scalar;
-    avx2.name = "avx2";
+bool has_avx512() noexcept {
 #if defined(__x86_64__)
-    if (backends[1].available) fill_avx2(avx2);  // its very code needs the instructions
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+// Each starts from the scalar kernels; its very code needs the instructions, so it is filled on a CPU that has them only.
+struct Tables {
+  std::array<Backend, 3> backends;  // ascending preference
+  std::array<Table, 3> filled;
+
+  Tables() noexcept : backends{{{"scalar", true}, {"avx2", has_avx2()}, {"avx512", has_avx512()}}} {
+    fill_scalar(filled[0]);
+    filled[1] = filled[2] = filled[0];
+    for (std::size_t i = 0; i < filled.size(); ++i) filled[i].name = backends[i].name;
+#if defined(__x86_64__)
+    if (backends[1].available) fill_avx2(filled[1]);
+    if (backends[2].available) fill_avx512(filled[2]);
 #endif
   }
-  const Table& at(std::size_t index) const noexcept { return index == 0 ? scalar : avx2; }
+  const Table& at(std::size_t index) const noexcept { return filled[index]; }
 };
 
 const Tables& tables() noexcept {

@@ -127,6 +127,7 @@ struct Table {
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.
 void fill_scalar(Table& table) noexcept;
 void fill_avx2(Table& table) noexcept;
+void fill_avx512(Table& table) noexcept;
 
 struct Backend {
   std::string_view name;

@@ -178,11 +178,11 @@ float to_odd(From x) noexcept {
   if constexpr (std::is_same_v<From, double>) {
     return round_to_odd(x);
   } else if constexpr (std::is_integral_v<From> && sizeof(From) >= 4) {
-    const auto near = static_cast<double>(x);
-    if constexpr (sizeof(From) == 8) {  // a float64 does not hold them all: what it cut off must not make an odd number even
-      if (near >= 9007199254740992.0 || near <= -9007199254740992.0) return round_to_odd(static_cast<double>(x | From{1}));
-    }
-    return round_to_odd(near);
+    // A float64 does not hold every integer of 64 bits: the low twelve bits become one that says whether any was set.
+    if constexpr (sizeof(From) == 8)
+      if (x >= From{1} << 53 || (std::is_signed_v<From> && x <= static_cast<From>(-(std::int64_t{1} << 53))))
+        return round_to_odd(static_cast<double>((x & ~From{0xFFF}) | ((x & From{0xFFF}) != 0 ? From{0x800} : From{0})));
+    return round_to_odd(static_cast<double>(x));
   } else {
     return static_cast<float>(x);
   }

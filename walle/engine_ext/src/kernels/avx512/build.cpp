@@ -1,0 +1,45 @@
+// The avx512 backend: generic/ compiled over avx512/vec.h inside one target region and namespace, so that no inline function
+// built with these instructions can stand in for the baseline's at link time.
+#if defined(__x86_64__)
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
+#endif
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/table.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma")
+#endif
+
+namespace walle::avx512 {
+namespace {
+
+// clang-format off: in this order
+#include "kernels/generic/plain-inl.h"
+#include "kernels/avx512/vec.h"
+#include "kernels/generic/axpy-inl.h"
+#include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/gemm-inl.h"
+#include "kernels/generic/fill-inl.h"
+// clang-format on
+
+}  // namespace
+}  // namespace walle::avx512
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+namespace walle {
+void fill_avx512(Table& table) noexcept { avx512::fill(table); }
+}  // namespace walle
+#endif

@@ -1,0 +1,41 @@
+// Vector primitives of AVX-512 (F, DQ): sixteen floats. Included by build.cpp inside its target region and namespace, after
+// <immintrin.h>; nothing here may be seen by any other file.
+
+inline constexpr std::int64_t kLanes = 16;
+using Vec = __m512;
+using Mask = __mmask16;
+
+inline Vec load(const float* p) noexcept { return _mm512_loadu_ps(p); }
+inline void store(float* p, Vec v) noexcept { _mm512_storeu_ps(p, v); }
+inline Vec set(float x) noexcept { return _mm512_set1_ps(x); }
+inline Vec add(Vec a, Vec b) noexcept { return _mm512_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) noexcept { return _mm512_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) noexcept { return _mm512_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) noexcept { return _mm512_div_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) noexcept { return _mm512_fmadd_ps(a, b, c); }    // a * b + c
+inline Vec nfma(Vec a, Vec b, Vec c) noexcept { return _mm512_fnmadd_ps(a, b, c); }  // c - a * b
+inline Vec sqrt(Vec a) noexcept { return _mm512_sqrt_ps(a); }
+inline Vec round(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Vec floor(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+inline Vec ceil(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
+// Where either is NaN: b.
+inline Vec max_or_second(Vec a, Vec b) noexcept { return _mm512_max_ps(a, b); }
+inline Vec min_or_second(Vec a, Vec b) noexcept { return _mm512_min_ps(a, b); }
+inline Vec sign_bit(Vec a) noexcept { return _mm512_and_ps(a, _mm512_set1_ps(-0.0f)); }
+inline Vec abs(Vec a) noexcept { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
+inline Vec neg(Vec a) noexcept { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+inline Vec bit_or(Vec a, Vec b) noexcept { return _mm512_or_ps(a, b); }
+inline Mask less(Vec a, Vec b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+inline Mask is_nan(Vec a) noexcept { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+inline Vec choose(Mask mask, Vec yes, Vec no) noexcept { return _mm512_mask_blend_ps(mask, no, yes); }
+// a * 2^n for whole n; a subnormal result is rounded once.
+inline Vec scale_by_power(Vec a, Vec n) noexcept { return _mm512_scalef_ps(a, n); }
+inline double sum(Vec v) noexcept {
+  const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+  const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+  return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+}
+// The first `count` lanes (0 to kLanes); the others read as 0 and are not written.
+inline Mask first_lanes(std::int64_t count) noexcept { return static_cast<Mask>((1u << count) - 1); }
+inline Vec load_first(const float* p, std::int64_t count) noexcept { return _mm512_maskz_loadu_ps(first_lanes(count), p); }
+inline void store_first(float* p, Vec v, std::int64_t count) noexcept { _mm512_mask_storeu_ps(p, first_lanes(count), v); }

@@ -1,0 +1,49 @@
+// Puts the vector kernels of the including instruction set into a table that holds the scalar ones.
+
+void fill(Table& table) noexcept {
+#define WALLE_FAST(op)                                                      \
+  {                                                                         \
+    UnaryFn& entry = table.unary[static_cast<std::size_t>(UnaryOp::op)][0]; \
+    plain_unary<UnaryOp::op> = entry;                                       \
+    entry = &unary<op##Op, &plain_unary<UnaryOp::op>>;                      \
+  }
+  WALLE_FAST(Neg)
+  WALLE_FAST(Abs)
+  WALLE_FAST(Square)
+  WALLE_FAST(Relu)
+  WALLE_FAST(Exp)
+  WALLE_FAST(Sqrt)
+  WALLE_FAST(Rsqrt)
+  WALLE_FAST(Reciprocal)
+  WALLE_FAST(Tanh)
+  WALLE_FAST(Sigmoid)
+  WALLE_FAST(Floor)
+  WALLE_FAST(Ceil)
+  WALLE_FAST(Round)
+#undef WALLE_FAST
+#define WALLE_FAST(op)                                                         \
+  {                                                                            \
+    BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::op)][0]; \
+    plain_binary<BinaryOp::op> = entry;                                        \
+    entry = &binary<op##Op, &plain_binary<BinaryOp::op>>;                      \
+  }
+  WALLE_FAST(Add)
+  WALLE_FAST(Sub)
+  WALLE_FAST(Mul)
+  WALLE_FAST(Div)
+  WALLE_FAST(Maximum)
+  WALLE_FAST(Minimum)
+#undef WALLE_FAST
+  ReduceFn& sum_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][0];
+  plain_reduce<ReduceOp::ReduceSum> = sum_entry;
+  sum_entry = &reduce_sum<&plain_reduce<ReduceOp::ReduceSum>>;
+  ReduceFn& max_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][0];
+  plain_reduce<ReduceOp::ReduceMax> = max_entry;
+  max_entry = &reduce_lanes<MaximumOp, &plain_reduce<ReduceOp::ReduceMax>>;
+  ReduceFn& min_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][0];
+  plain_reduce<ReduceOp::ReduceMin> = min_entry;
+  min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
+  table.gemm[0] = {&gemm, &gemm_scratch_bytes};
+  table.axpy[0] = &axpy;
+  table.lanes = kLanes;
+}
