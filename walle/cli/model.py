@@ -200,14 +200,26 @@ def convert(
     emit(report, as_json=as_json, text=escape(f"{target}: {report['bytes']} bytes"))
 
 
-def operators(as_json: JsonFlag = False) -> None:
-    """List the engine's operators: atomic, transform, composite, control-flow, and what each decomposes to."""
+def operators(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/operators.md.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the engine's operators: atomic, transform, composite, control-flow, and what each decomposes to.
+
+    Below them stands the paper's workload formula with the engine's own counts.
+    """
+    from walle.engine_ext.operators import markdown, workload
     from walle.engine_ext.operators import operators as known
 
+    if as_markdown:
+        typer.echo(markdown(), nl=False)
+        return
     rows = [_plain(one) for one in known()]
     if not as_json:
         rows = [{**row, "decomposes_to": ", ".join(row["decomposes_to"])} for row in rows]
     emit_rows(rows, as_json=as_json)
+    if not as_json:
+        typer.echo(str(workload()))
 
 
 def register(app: typer.Typer) -> None:

@@ -91,8 +91,8 @@ def _numbers(value: Any) -> tuple[tuple[int, ...], list[Any]]:
 def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], bytes]:
     """Return dtype, shape and little-endian row-major bytes of an array-like.
 
-    Those of `BITS_ONLY` types (4- and 2-bit ones a byte each) are whole numbers of the same size, which hold their bits.
-    Numbers without a dtype of their own become float32 where one of them is a float, int64 for ints, bool for bools.
+    Those of `BITS_ONLY` types (4- and 2-bit ones a byte each) are given as whole numbers of the same size: their bits.
+    Numbers without a dtype of their own become float32 where one of them is a float, else int64, or bool for bools.
 
     Raises:
         DTypeError: the dtype is unknown, or not that of the given buffer.

@@ -31,7 +31,7 @@ def lower(graph: Graph) -> Graph:
         repeated = _REPEATED.get(node.op, frozenset())
         said = {key: value for key, value in node.attributes.items() if key not in repeated}
         one = replace(node, attributes=said).with_subgraphs(lower)
-        rule = _RULES.get(node.op) if node.domain == "" else None
+        rule = _RULES.get(node.op) if node.domain in {"", "ai.onnx.ml"} else None
         nodes.extend(rule(lowering, one) if rule else (one,))
     return replace(graph, nodes=tuple(nodes), constants=lowering.constants)
 
@@ -75,10 +75,32 @@ def _dropout(lowering: Rewriting, node: Node) -> Iterator[Node]:
         yield Node("Expand", (true, shape), (node.outputs[1],), {}, f"{node.name}.mask")
 
 
+def _label_encoder(lowering: Rewriting, node: Node) -> Iterator[Node]:
+    """Keys, values and default as inputs: attributes of the engine have no element type."""
+    tables = {}
+    for part in ("keys", "values"):
+        found = [(key, value) for key, value in node.attributes.items() if key.startswith(f"{part}_")]
+        if len(found) != 1:
+            raise UnsupportedError(f"node {node.name!r} (LabelEncoder): it needs one attribute {part}_*")
+        tables[part] = _table(*found[0])
+    kind = str(tables["values"].dtype)
+    defaults = [value for key, value in node.attributes.items() if key.startswith("default_")]
+    default = defaults[-1] if defaults else {"float32": -0.0, "int64": -1, "object": "_Unused"}.get(kind, 0)
+    constants = (tables["keys"], tables["values"], np.asarray(default, dtype=tables["values"].dtype).reshape(()))
+    names = [lowering.constant(f"{node.name}.{part}", value) for part, value in zip("kvd", constants, strict=True)]
+    yield replace(node, inputs=(node.inputs[0], *names), attributes={})
+
+
+def _table(name: str, value: Attribute) -> Array:
+    dtypes = {"floats": np.float32, "int64s": np.int64, "strings": object}
+    return np.asarray(value, dtype=dtypes.get(name.partition("_")[2])).reshape(-1)
+
+
 _RULES: dict[str, Rule] = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Dropout": _dropout,
+    "LabelEncoder": _label_encoder,
 }
 # What the rules take apart: these names need not be the engine's.
 LOWERED = frozenset(_RULES)

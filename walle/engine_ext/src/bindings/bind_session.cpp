@@ -83,8 +83,8 @@ void add_ops(py::list& ops, const Plan& plan) {
 
 class BoundSession {
  public:
-  BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend)
-      : session_(std::move(graph), kernels(backend)), names_(session_.graph()) {}
+  BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend, bool merging)
+      : session_(std::move(graph), kernels(backend), merging), names_(session_.graph()) {}
 
   py::dict run(const py::dict& given) {
     std::vector<Tensor> inputs, outputs;
@@ -233,8 +233,10 @@ std::shared_ptr<const Graph> load(py::handle model) {
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
       .def(py::init(
-               [](py::object model, const std::string& backend) { return std::make_unique<BoundSession>(load(model), backend); }),
-           py::arg("model"), py::arg("backend"))
+               [](py::object model, const std::string& backend, bool merging) {
+                 return std::make_unique<BoundSession>(load(model), backend, merging);
+               }),
+           py::arg("model"), py::arg("backend"), py::arg("merging") = true)
       .def("run", &BoundSession::run, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)
       .def("outputs", &BoundSession::outputs)

@@ -80,6 +80,8 @@ void merge_horizontally(Program& program) {
   for (int& output : program.outputs) output = stands_for[at(output)];
 }
 
+}  // namespace
+
 void remove_unread(Program& program) {
   std::vector<bool> read(program.values.size(), false);
   for (const int output : program.outputs) read[at(output)] = true;
@@ -91,8 +93,6 @@ void remove_unread(Program& program) {
   }
   std::erase_if(program.ops, [&](const ProgramOp& op) { return !read[at(op.output)]; });
 }
-
-}  // namespace
 
 void merge(Program& program) {
   remove_unread(program);

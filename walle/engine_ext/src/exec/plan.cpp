@@ -57,10 +57,14 @@ void check_heeded(const Program& program) {
 
 }  // namespace
 
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given, const Table& table) {
+std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given, const Table& table,
+                                bool merging) {
   const auto begin = std::chrono::steady_clock::now();
   Program program = lower(graph, types, given, table);
-  merge(program);
+  if (merging)
+    merge(program);
+  else
+    remove_unread(program);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 

@@ -34,8 +34,10 @@ struct Plan {
   double plan_ms = 0;
 };
 
-// `given` as for lower(). Throws Error that names the node, InputsNeeded among them.
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given, const Table& table);
+// `given` as for lower(). `merging` false leaves rasters as they come, to measure what merging saves. Throws Error that names the node,
+// InputsNeeded among them.
+std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given, const Table& table,
+                                bool merging = true);
 
 // The outputs, in the graph's order, in memory of their own. Inputs are contiguous and of the plan's types. Nothing is allocated
 // between the first and the last kernel. The arena is the plan's: one run of it at a

@@ -55,6 +55,8 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
 
 // Vertical merging, horizontal merging, and removal of what nobody reads.
 void merge(Program& program);
+// The last alone: what merging is measured against.
+void remove_unread(Program& program);
 
 // Where the raster is a rename of a stretch of its source's memory: the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);

@@ -30,7 +30,8 @@ bool known(const Value& input) {
   return input.kind == ValueKind::input && !input.any_dtype && !input.any_rank && std::find(input.shape.begin(), input.shape.end(), -1) == input.shape.end();
 }
 
-Session::Session(std::shared_ptr<const Graph> graph, const Table& table) : graph_(std::move(graph)), table_(table) {
+Session::Session(std::shared_ptr<const Graph> graph, const Table& table, bool merging)
+    : graph_(std::move(graph)), table_(table), merging_(merging) {
   for (const Node& node : graph_->nodes)
     if (node.op->module_only())
       throw Error(ErrorKind::unsupported, "node '" + node.name + "' is operator '" + std::string(node.op->name) + "', which a Session does not run; run the model with walle.Module");
@@ -46,7 +47,7 @@ Session::Session(std::shared_ptr<const Graph> graph, const Table& table) : graph
   needed_.resize(graph_->inputs.size(), false);
   if (!all) return;
   try {
-    plans_.add(make_plan(*graph_, std::move(types), {}, table_));
+    plans_.add(make_plan(*graph_, std::move(types), {}, table_, merging_));
   } catch (const InputsNeeded& needed) {
     for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
   }
@@ -64,7 +65,7 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
         if (needed_[i]) given[i] = copy_of(inputs[i]);
     }
     try {
-      plans_.add(make_plan(*graph_, types, std::move(given), table_));
+      plans_.add(make_plan(*graph_, types, std::move(given), table_, merging_));
       return plans_.last();
     } catch (const InputsNeeded& needed) {
       for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;

@@ -10,7 +10,7 @@ namespace walle {
 class Session {
  public:
   // Plans at once where every input shape is known, and no shape hangs on an input's value. Throws Error, of kind unsupported for a graph that only a module can run.
-  Session(std::shared_ptr<const Graph> graph, const Table& table);
+  Session(std::shared_ptr<const Graph> graph, const Table& table, bool merging = true);
 
   const Graph& graph() const noexcept { return *graph_; }
   const Table& table() const noexcept { return table_; }
@@ -28,6 +28,7 @@ class Session {
 
   std::shared_ptr<const Graph> graph_;
   const Table& table_;
+  bool merging_;
   mutable std::mutex mutex_;
   std::vector<bool> needed_;  // by input: whether shapes hang on its value
   Plans plans_;

@@ -61,6 +61,16 @@ WALLE_DECOMPOSE(decompose_sum);
 WALLE_DECOMPOSE(decompose_swish);
 WALLE_DECOMPOSE(decompose_thresholded_relu);
 WALLE_DECOMPOSE(decompose_top_k);
+WALLE_DECOMPOSE(decompose_array_feature_extractor);
+WALLE_DECOMPOSE(decompose_binarizer);
+WALLE_DECOMPOSE(decompose_dft);
+WALLE_DECOMPOSE(decompose_dequantize_linear);
+WALLE_DECOMPOSE(decompose_dynamic_quantize_linear);
+WALLE_DECOMPOSE(decompose_label_encoder);
+WALLE_DECOMPOSE(decompose_mel_weight_matrix);
+WALLE_DECOMPOSE(decompose_quantize_linear);
+WALLE_DECOMPOSE(decompose_stft);
+WALLE_DECOMPOSE(decompose_tree_ensemble);
 #undef WALLE_DECOMPOSE
 // clang-format on
 
@@ -71,7 +81,9 @@ std::span<const Composite> composites() noexcept {
       "Add",     "Concat",  "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul",       "RecurrentSteps",
       "Reshape", "Sigmoid", "Slice",  "Squeeze", "Stack",  "Sub",     "Tanh",    "Transpose", "Where"};
   static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
-  static constexpr std::string_view attention[] = {"Add", "Cast", "Concat", "Div", "Exp", "Expand", "Identity", "Less", "MatMul", "Mul", "ReduceMax", "ReduceSum", "Reshape", "Sub", "Tanh", "Transpose", "Where"};
+  static constexpr std::string_view attention[] = {"Add",      "Cast", "Concat", "Div",       "Exp",       "Expand",
+                                                   "Identity", "Less", "MatMul", "Mul",       "ReduceMax", "ReduceSum",
+                                                   "Reshape",  "Sub",  "Tanh",   "Transpose", "Where"};
   static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
   static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
   static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
@@ -130,20 +142,35 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
   static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
+  static constexpr std::string_view array_feature_extractor_parts[] = {"Gather", "Reshape"};
+  static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
+  static constexpr std::string_view dft_parts[] = {"Add", "Cast", "Concat", "MatMul", "Mul", "Pad", "Reshape", "Slice", "Transpose"};
+  static constexpr std::string_view dequantize_linear_parts[] = {"Cast", "Expand", "Mul", "Reshape", "Slice", "Sub"};
+  static constexpr std::string_view dynamic_quantize_linear_parts[] = {"Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
+  static constexpr std::string_view label_encoder_parts[] = {"And", "ArgMax", "Cast", "Equal", "Gather", "IsNaN", "Or", "ReduceMax", "Reshape", "Where"};
+  static constexpr std::string_view mel_weight_matrix_parts[] = {"Cast"};
+  static constexpr std::string_view quantize_linear_parts[] = {"Add", "Cast", "Div", "Expand", "Maximum", "Minimum", "Reshape", "Round", "Slice"};
+  static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast", "DFT", "Mul", "Reshape"};
+  static constexpr std::string_view tree_ensemble_parts[] = {"And", "Cast", "Equal", "Expand", "Gather", "GatherElements", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Sub", "Unsqueeze", "Where"};
   static constexpr Composite table[] = {
       {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
       {"Adam", 6, 1 << 16, &decompose_adam, adam},
       {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
+      {"ArrayFeatureExtractor", 2, 2, &decompose_array_feature_extractor, array_feature_extractor_parts},
       {"Attention", 3, 7, &decompose_attention, attention},
       {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
       {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
+      {"Binarizer", 1, 1, &decompose_binarizer, binarizer_parts},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
       {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},
       {"Celu", 1, 1, &decompose_celu, celu_parts},
       {"Clip", 1, 3, &decompose_clip, clip},
       {"ConvInteger", 2, 4, &decompose_conv_integer, conv_integer},
       {"ConvTranspose", 2, 3, &decompose_conv_transpose, conv_transpose},
+      {"DFT", 1, 3, &decompose_dft, dft_parts},
       {"DeformConv", 3, 5, &decompose_deform_conv, deform_conv},
+      {"DequantizeLinear", 2, 3, &decompose_dequantize_linear, dequantize_linear_parts},
+      {"DynamicQuantizeLinear", 1, 1, &decompose_dynamic_quantize_linear, dynamic_quantize_linear_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
       {"Elu", 1, 1, &decompose_elu, elu_parts},
       {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
@@ -161,6 +188,7 @@ std::span<const Composite> composites() noexcept {
       {"IsInf", 1, 1, &decompose_is_inf, is_inf_parts},
       {"LRN", 1, 1, &decompose_lrn, lrn},
       {"LSTM", 3, 8, &decompose_lstm, recurrent},
+      {"LabelEncoder", 4, 4, &decompose_label_encoder, label_encoder_parts},
       {"LayerNormalization", 2, 3, &decompose_layer_norm, normal},
       {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
@@ -172,6 +200,7 @@ std::span<const Composite> composites() noexcept {
       {"MaxUnpool", 2, 3, &decompose_max_unpool, max_unpool},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
       {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
+      {"MelWeightMatrix", 5, 5, &decompose_mel_weight_matrix, mel_weight_matrix_parts},
       {"Min", 1, 1 << 16, &decompose_min, min_parts},
       {"Mish", 1, 1, &decompose_mish, mish_parts},
       {"Mod", 2, 2, &decompose_mod, mod_parts},
@@ -181,6 +210,7 @@ std::span<const Composite> composites() noexcept {
       {"Pow", 2, 2, &decompose_pow, pow_parts},
       {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
       {"QLinearMatMul", 8, 8, &decompose_qlinear_matmul, qlinear_matmul},
+      {"QuantizeLinear", 2, 3, &decompose_quantize_linear, quantize_linear_parts},
       {"RMSNormalization", 2, 2, &decompose_rms_normalization, rms},
       {"RNN", 3, 6, &decompose_rnn, recurrent},
       {"ReduceL1", 1, 2, &decompose_reduce_l1, reduce_l1_parts},
@@ -189,6 +219,7 @@ std::span<const Composite> composites() noexcept {
       {"ReduceLogSumExp", 1, 2, &decompose_reduce_log_sum_exp, reduce_log_sum_exp_parts},
       {"ReduceSumSquare", 1, 2, &decompose_reduce_sum_square, reduce_sum_square_parts},
       {"Resize", 1, 4, &decompose_resize, resize},
+      {"STFT", 2, 4, &decompose_stft, stft_parts},
       {"Selu", 1, 1, &decompose_selu, selu_parts},
       {"Shape", 1, 1, &decompose_shape, {}},
       {"Shrink", 1, 1, &decompose_shrink, shrink_parts},
@@ -199,6 +230,7 @@ std::span<const Composite> composites() noexcept {
       {"Swish", 1, 1, &decompose_swish, swish_parts},
       {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
+      {"TreeEnsemble", 1, 1, &decompose_tree_ensemble, tree_ensemble_parts},
   };
   return table;
 }

@@ -1,0 +1,86 @@
+"""Rasters before and after merging, and the time that merging saves (§4.1), on the benchmark networks.
+
+The networks are ONNX files with a `manifest.json` of their inputs beside them. Each is made ready twice, with merging
+and without; rounds run one after the other, so that what else the machine does falls on both. Renames cost nothing
+either way.
+
+    python benchmarks/rasters.py FOLDER [--models resnet18,din] [--rounds 9] [--json]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from walle.engine_ext import _core
+from walle.engine_ext.onnx_import import convert_bytes
+from walle.engine_ext.onnx_import.read import load
+
+
+def inputs_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return inputs of the manifest's shapes: floats between 0 and 1, indices 0 and 1."""
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.integers(0, 2, shape) if dtype == "int64" else rng.random(shape, dtype=np.float32)
+        for name, (shape, dtype) in entry["inputs"].items()
+    }
+
+
+def timed(session: _core.Session, inputs: dict[str, Any]) -> float:
+    start = time.perf_counter()
+    session.run(inputs)
+    return (time.perf_counter() - start) * 1e3
+
+
+def report(model: Path, inputs: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Return one network's counts and median times in milliseconds; raises what the engine raises."""
+    data = convert_bytes(load(model))
+    plain, merged = (_core.Session(data, "auto", merging=merging) for merging in (False, True))
+    expected, found = plain.run(inputs), merged.run(inputs)
+    for name in expected:  # merging moves elements, it computes nothing
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(expected[name]))
+    times = [(timed(plain, inputs), timed(merged, inputs)) for _ in range(rounds)]
+    before, after = plain.plan() or {}, merged.plan() or {}
+    plain_ms, merged_ms = (statistics.median(column) for column in zip(*times, strict=True))
+    return {
+        "model": model.stem,
+        "rasters_made": after["rasters_made"],
+        "rasters_run_unmerged": before["rasters_left"],
+        "rasters_run_merged": after["rasters_left"],
+        "steps_unmerged": len(before["ops"]),
+        "steps_merged": len(after["ops"]),
+        "arena_kib_unmerged": before["arena_bytes"] // 1024,
+        "arena_kib_merged": after["arena_bytes"] // 1024,
+        "plan_ms": round(after["plan_ms"], 3),
+        "run_ms_unmerged": round(plain_ms, 3),
+        "run_ms_merged": round(merged_ms, 3),
+        "saved_ms": round(plain_ms - merged_ms, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--models", default="", help="names, separated by commas; all where left out")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    manifest = json.loads((options.folder / "manifest.json").read_bytes())
+    names = options.models.split(",") if options.models else list(manifest)
+    rows = [report(options.folder / f"{name}.onnx", inputs_of(manifest[name]), options.rounds) for name in names]
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    print(f"{'model':16s}{'made':>6s}{'unmerged':>10s}{'merged':>8s}{'ms':>10s}{'merged ms':>11s}{'saved ms':>10s}")
+    for row in rows:
+        counts = f"{row['rasters_made']:6d}{row['rasters_run_unmerged']:10d}{row['rasters_run_merged']:8d}"
+        times = f"{row['run_ms_unmerged']:10.2f}{row['run_ms_merged']:11.2f}{row['saved_ms']:10.2f}"
+        print(f"{row['model']:16s}{counts}{times}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The registry as documentation."""
+
+from pathlib import Path
+
+from walle.engine_ext.operators import CATEGORIES, PAPER, markdown, operators, workload
+
+DOCUMENT = Path(__file__).parents[2] / "docs/operators.md"
+
+
+def test_the_papers_own_numbers_come_out_of_the_formula() -> None:
+    assert (PAPER.by_hand, PAPER.by_geometry, round(PAPER.saved, 2)) == (1954, 1055, 0.46)
+
+
+def test_there_are_as_many_atomic_and_composite_operators_as_in_the_paper() -> None:
+    here = workload()
+    assert here.atomic >= PAPER.atomic
+    assert here.composite >= PAPER.composite
+    assert here.by_geometry < here.by_hand
+
+
+def test_every_composite_is_made_of_operators_that_there_are() -> None:
+    names = {one.name for one in operators()}
+    for one in operators():
+        assert set(one.decomposes_to) <= names, one.name
+        assert one.category in CATEGORIES
+
+
+def test_the_document_is_of_this_registry() -> None:
+    assert DOCUMENT.read_text() == markdown(), "write it anew: walle operators --markdown > docs/operators.md"
