@@ -1,6 +1,7 @@
 """Modules: control flow, sequences and shapes that depend on data, against NumPy."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -290,6 +291,22 @@ def test_threads_may_share_a_module() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_modules_and_sessions_on_one_file_share_its_weights(tmp_path: Path) -> None:
+    graph = GraphBuilder("heavy")
+    y = graph.input("x", (1, 512))
+    for layer in range(8):
+        weights = graph.constant(f"w{layer}", numpy.full((512, 512), 1 / 512, "float32"))
+        y = graph.op("MatMul", [y, weights])
+    graph.output("y", y)
+    graph.save(tmp_path / "heavy.walle")
+    before = _core.live_storage_bytes()
+    runners = [kind(tmp_path / "heavy.walle") for kind in (walle.Session, walle.Module, walle.Session)]
+    for runner in runners:
+        found = numpy.asarray(runner.run({"x": numpy.ones((1, 512), "float32")})["y"])
+        numpy.testing.assert_allclose(found, 1, rtol=1e-4)
+    assert _core.live_storage_bytes() - before < 8 * 512 * 512 * 4  # three runners, and less than the weights once
 
 
 def test_a_module_runs_what_a_session_runs() -> None:

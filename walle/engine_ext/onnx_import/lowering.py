@@ -14,9 +14,6 @@ from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Re
 
 # Attributes that say again what inputs and outputs say: the engine goes by those.
 _REPEATED: dict[str, frozenset[str]] = {
-    "GRU": frozenset({"hidden_size"}),
-    "LSTM": frozenset({"hidden_size"}),
-    "RNN": frozenset({"hidden_size"}),
     "Split": frozenset({"num_outputs"}),
 }
 

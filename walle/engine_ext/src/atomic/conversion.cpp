@@ -122,7 +122,15 @@ void WidenedStep::run(std::byte* const* inputs, std::byte* output, std::byte* sc
   }
   std::byte* result = narrow_ ? scratch + result_offset_ : output;
   inner_->run(addresses.data(), result, scratch + inner_offset_);
+  if (const char* fault = inner_->take_fault()) return fail(fault);
   if (narrow_) narrow_->run(result, 1, output, count_);
+}
+
+std::unique_ptr<Step> widened(const StepRequest& request, StepFn make) {
+  if (!is_half(request.inputs[0].dtype)) return make(request);
+  return std::make_unique<WidenedStep>(request.inputs, request.result, request.table, [&](std::span<const Layout> wide, const TensorType& result) {
+    return make({wide, result, request.attributes, request.table});
+  });
 }
 
 }  // namespace walle

@@ -45,6 +45,7 @@ class WidenedStep final : public Step {
   using Make = std::function<std::unique_ptr<Step>(std::span<const Layout> inputs, const TensorType& result)>;
   WidenedStep(std::span<const Layout> inputs, const TensorType& result, const Table& table, const Make& make);
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override;
+  std::string_view algorithm() const noexcept override { return inner_->algorithm(); }
 
  private:
   struct Widened {
@@ -58,5 +59,8 @@ class WidenedStep final : public Step {
   std::size_t inputs_, result_offset_ = 0, inner_offset_ = 0;
   std::int64_t count_;
 };
+
+// The step that `make` gives, of float32 where the first operand is float16 or bfloat16.
+std::unique_ptr<Step> widened(const StepRequest& request, StepFn make);
 
 }  // namespace walle

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "atomic/atomic.h"
+#include "atomic/conversion.h"
 
 namespace walle {
 
@@ -54,14 +54,16 @@ TensorType infer_det(std::span<const Operand> operands, const Attributes&) {
   const Dims& shape = operands[0].shape;
   if (shape.size() < 2 || shape.back() != shape[shape.size() - 2] || shape.back() > (std::int64_t{1} << 20))
     throw Error(ErrorKind::shape, "Det of " + to_string(shape) + "; the last two dimensions must be equal");
-  if (operands[0].dtype != DType::f32 && operands[0].dtype != DType::f64)
+  if (operands[0].dtype != DType::f32 && operands[0].dtype != DType::f64 && !is_half(operands[0].dtype))
     throw Error(ErrorKind::dtype, "Det takes no " + std::string(dtype_name(operands[0].dtype)));
   return {operands[0].dtype, Dims(shape.begin(), shape.end() - 2)};
 }
 
-std::unique_ptr<Step> make_det(const StepRequest& request) {
-  if (request.result.dtype == DType::f64) return std::make_unique<DetStep<double>>(request);
-  return std::make_unique<DetStep<float>>(request);
+std::unique_ptr<Step> make_det(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    if (request.result.dtype == DType::f64) return std::make_unique<DetStep<double>>(request);
+    return std::make_unique<DetStep<float>>(request);
+  });
 }
 
 }  // namespace walle

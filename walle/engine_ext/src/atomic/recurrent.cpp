@@ -1,9 +1,9 @@
-// RecurrentSteps: all steps of one direction of an RNN, GRU or LSTM in one call, in memory that stays in the cache. What it computes is
-// geometry/recurrent.cpp's decomposition; a test holds them together.
+// RecurrentSteps: all steps of one direction of an RNN, GRU or LSTM in one call, in memory that stays in the cache. What it
+// computes is geometry/recurrent.cpp's decomposition; a test holds them together.
 //
-// Inputs: projected (steps, batch, gates * h), weights (gates * h, h), state (batch, h), and where the cell has them: cell (batch, h),
-// new_bias (h), peephole (3 * h), sequence_lens (batch). Output, flat: all states (steps, batch, h), the last state (batch, h) and, of
-// an LSTM, the last cell (batch, h).
+// Inputs: projected (steps, batch, gates * h), weights (gates * h, h), state (batch, h), and where the cell has them: cell
+// (batch, h), new_bias (h), peephole (3 * h), sequence_lens (batch). Output, flat: all states (steps, batch, h), the last state
+// (batch, h) and, of an LSTM, the last cell (batch, h).
 #include <cstring>
 
 #include "atomic/atomic.h"
@@ -47,7 +47,8 @@ class RecurrentStep final : public Step {
     sigmoid_ = table.unary[static_cast<std::size_t>(UnaryOp::Sigmoid)][type];
     tanh_ = table.unary[static_cast<std::size_t>(UnaryOp::Tanh)][type];
     gemm_ = table.gemm[type];
-    const std::size_t product = std::max(gemm_.scratch_bytes(batch_, gates_ * hidden_, hidden_), gemm_.scratch_bytes(batch_, hidden_, hidden_));
+    const std::size_t product =
+        std::max(gemm_.scratch_bytes(batch_, gates_ * hidden_, hidden_), gemm_.scratch_bytes(batch_, hidden_, hidden_));
     gate_bytes_ = rounded(bytes(batch_ * gates_ * hidden_));
     row_bytes_ = rounded(bytes(batch_ * hidden_));
     scratch_bytes_ = gate_bytes_ + 2 * row_bytes_ + product;
@@ -107,7 +108,8 @@ class RecurrentStep final : public Step {
   }
 
   // out (batch, n) = state (batch, h) @ weights (n, h) transposed
-  void product(const std::byte* state, const std::byte* weights, std::int64_t n, std::byte* out, std::byte* scratch) const noexcept {
+  void product(const std::byte* state, const std::byte* weights, std::int64_t n, std::byte* out,
+               std::byte* scratch) const noexcept {
     GemmArgs args;
     args.m = batch_;
     args.n = n;
@@ -125,7 +127,8 @@ class RecurrentStep final : public Step {
   }
 
   // The whole batch: every row's new state, also of rows whose sequence has ended, which the caller drops.
-  void gru(std::byte* const* inputs, const std::byte* projected, const std::byte* state, std::byte* all, const Memory& memory) const noexcept {
+  void gru(std::byte* const* inputs, const std::byte* projected, const std::byte* state, std::byte* all,
+           const Memory& memory) const noexcept {
     const std::byte* new_weights = inputs[kWeights] + bytes(2 * hidden_ * hidden_);
     product(state, inputs[kWeights], 2 * hidden_, memory.gates, memory.product);
     const auto row_at = [&](std::byte* base, std::int64_t row) { return base + bytes(row * hidden_); };
@@ -152,7 +155,8 @@ class RecurrentStep final : public Step {
 
   // One row: gates (input, output, forget, cell) before their activations; `cell` becomes the next, `to` the new state.
   void lstm(std::byte* const* inputs, std::byte* gates, std::byte* cell, std::byte* to, std::byte* row) const noexcept {
-    std::byte *in = gates, *out = gates + bytes(hidden_), *forget = gates + bytes(2 * hidden_), *candidate = gates + bytes(3 * hidden_);
+    std::byte *in = gates, *out = gates + bytes(hidden_), *forget = gates + bytes(2 * hidden_),
+              *candidate = gates + bytes(3 * hidden_);
     const auto peep = [&](std::byte* value, std::int64_t index) {
       if (!has_peephole_) return;
       mul_(cell, 1, inputs[kPeephole] + bytes(index * hidden_), 1, row, hidden_);
@@ -193,10 +197,14 @@ TensorType infer_recurrent_steps(std::span<const Operand> operands, const Attrib
   const auto absent = [&](std::size_t index) { return index >= operands.size() || operands[index].absent; };
   if (projected.dtype != DType::f32 && projected.dtype != DType::f64)
     throw Error(ErrorKind::dtype, "RecurrentSteps takes float32 or float64, not " + std::string(dtype_name(projected.dtype)));
-  if (absent(kProjected) || projected.shape.size() != 3 || projected.shape[2] % gates != 0) throw Error(ErrorKind::shape, "RecurrentSteps of shape " + to_string(projected.shape));
+  if (absent(kProjected) || projected.shape.size() != 3 || projected.shape[2] % gates != 0)
+    throw Error(ErrorKind::shape, "RecurrentSteps of shape " + to_string(projected.shape));
   const std::int64_t steps = projected.shape[0], batch = projected.shape[1], hidden = projected.shape[2] / gates;
   const auto check = [&](std::size_t index, bool needed, const Dims& shape, bool lens = false) {
-    if (absent(index) ? needed : operands[index].shape != shape || (lens ? operands[index].dtype != DType::i32 && operands[index].dtype != DType::i64 : operands[index].dtype != projected.dtype))
+    if (absent(index)
+            ? needed
+            : operands[index].shape != shape || (lens ? operands[index].dtype != DType::i32 && operands[index].dtype != DType::i64
+                                                      : operands[index].dtype != projected.dtype))
       throw Error(ErrorKind::shape, "input " + std::to_string(index) + " of RecurrentSteps must have shape " + to_string(shape));
   };
   check(kWeights, true, {gates * hidden, hidden});

@@ -67,13 +67,14 @@ std::vector<Var> run_if(const FlowCall& call) {
   return call.body(is_true(call.inputs[0], "the condition") ? "then_branch" : "else_branch").run({}, call.around);
 }
 
-// Inputs: trip count, condition (both may be left out), carried values. The body takes (iteration, condition, carried values) and gives
-// (condition, carried values, scan values).
+// Inputs: trip count, condition (both may be left out), carried values. The body takes (iteration, condition, carried values) and
+// gives (condition, carried values, scan values).
 std::vector<Var> run_loop(const FlowCall& call) {
   Block& body = call.body("body");
   const Graph& graph = body.graph();
   if (graph.inputs.size() < 2 || call.inputs.size() > graph.inputs.size() || graph.outputs.size() + 1 < graph.inputs.size())
-    throw Error(ErrorKind::model, "its body takes " + std::to_string(graph.inputs.size()) + " values and gives " + std::to_string(graph.outputs.size()));
+    throw Error(ErrorKind::model, "its body takes " + std::to_string(graph.inputs.size()) + " values and gives " +
+                                      std::to_string(graph.outputs.size()));
   const std::size_t carried = graph.inputs.size() - 2, scans = graph.outputs.size() - 1 - carried;
   const std::int64_t rounds = call.given(0) ? call.whole_number(0) : INT64_MAX;
   bool go = !call.given(1) || is_true(call.inputs[1], "the condition");
@@ -107,8 +108,8 @@ struct ScanForm {
   Dims input_axes, input_backward, output_axes, output_backward;  // an entry for each scanned or gathered value
 };
 
-std::vector<Var> scan(Block& body, const ScanForm& form, std::vector<Var> states, std::span<const Tensor> scanned, std::int64_t rounds,
-                      const FlowCall& call) {
+std::vector<Var> scan(Block& body, const ScanForm& form, std::vector<Var> states, std::span<const Tensor> scanned,
+                      std::int64_t rounds, const FlowCall& call) {
   std::vector<std::vector<Tensor>> gathered(form.gathered);
   std::vector<Tensor> samples(form.gathered);
   for (std::int64_t round = 0; round < std::max<std::int64_t>(rounds, 1); ++round) {
@@ -142,8 +143,8 @@ std::vector<Var> scan(Block& body, const ScanForm& form, std::vector<Var> states
   return states;
 }
 
-// Version 8, "batched": input 0 says how long each row's sequence is (or is left out); every other input has a batch axis in front,
-// and what is scanned its sequence axis behind that. Rows run one after the other; what a short one lacks is zero.
+// Version 8, "batched": input 0 says how long each row's sequence is (or is left out); every other input has a batch axis in
+// front, and what is scanned its sequence axis behind that. Rows run one after the other; what a short one lacks is zero.
 std::vector<Var> scan_batch(Block& body, const ScanForm& form, const FlowCall& call) {
   const std::int64_t batch = call.tensor(1).ndim() > 0 ? call.tensor(1).shape()[0] : 0;
   if (batch < 1) throw Error(ErrorKind::shape, "a batched Scan needs a batch of at least one");
@@ -161,11 +162,14 @@ std::vector<Var> scan_batch(Block& body, const ScanForm& form, const FlowCall& c
     std::int64_t rounds = longest;
     if (call.given(0)) {
       const Tensor& lengths = call.tensor(0);
-      if (lengths.dtype() != DType::i64 || lengths.size() != batch) throw Error(ErrorKind::shape, "sequence_lens of a batched Scan has one int64 for each row");
+      if (lengths.dtype() != DType::i64 || lengths.size() != batch)
+        throw Error(ErrorKind::shape, "sequence_lens of a batched Scan has one int64 for each row");
       rounds = lengths.data<std::int64_t>()[row];
     }
     for (const Tensor& one : scanned)
-      if (rounds < 0 || rounds > one.shape()[0]) throw Error(ErrorKind::shape, "a row of " + std::to_string(rounds) + " steps in a batched Scan over " + to_string(one.shape()));
+      if (rounds < 0 || rounds > one.shape()[0])
+        throw Error(ErrorKind::shape,
+                    "a row of " + std::to_string(rounds) + " steps in a batched Scan over " + to_string(one.shape()));
     auto results = scan(body, form, std::move(states), scanned, rounds, call);
     for (std::size_t i = 0; i < results.size(); ++i) {
       Tensor value = as_tensor(results[i], "a result");
@@ -188,13 +192,17 @@ std::vector<Var> run_scan(const FlowCall& call) {
   const bool batched = attributes.get_int("batched", 0) != 0;
   const std::size_t given = call.inputs.size() - (batched ? 1 : 0);
   const std::int64_t count = attributes.get_int("num_scan_inputs", 0);
-  if (count < 1 || count > static_cast<std::int64_t>(given) || body.graph().inputs.size() != given || body.graph().outputs.size() + at(count) < given)
-    throw Error(ErrorKind::model, "num_scan_inputs is " + std::to_string(count) + " with " + std::to_string(given) + " inputs; its body takes " +
-                                      std::to_string(body.graph().inputs.size()) + " values and gives " + std::to_string(body.graph().outputs.size()));
+  if (count < 1 || count > static_cast<std::int64_t>(given) || body.graph().inputs.size() != given ||
+      body.graph().outputs.size() + at(count) < given)
+    throw Error(ErrorKind::model, "num_scan_inputs is " + std::to_string(count) + " with " + std::to_string(given) +
+                                      " inputs; its body takes " + std::to_string(body.graph().inputs.size()) +
+                                      " values and gives " + std::to_string(body.graph().outputs.size()));
   ScanForm form{given - at(count), at(count), body.graph().outputs.size() - (given - at(count)), {}, {}, {}, {}};
   const auto entries = [&](const char* name, std::size_t wanted) {
     Dims list = attributes.get_ints(name).value_or(Dims(wanted, 0));
-    if (list.size() != wanted) throw Error(ErrorKind::model, std::string(name) + " has " + std::to_string(list.size()) + " entries, not " + std::to_string(wanted));
+    if (list.size() != wanted)
+      throw Error(ErrorKind::model,
+                  std::string(name) + " has " + std::to_string(list.size()) + " entries, not " + std::to_string(wanted));
     return list;
   };
   form.input_axes = entries("scan_input_axes", form.scanned);
@@ -208,7 +216,9 @@ std::vector<Var> run_scan(const FlowCall& call) {
   for (std::size_t i = 0; i < form.scanned; ++i) {
     scanned.push_back(call.tensor(form.states + i));
     const std::int64_t length = scanned[i].shape()[normal_axis(form.input_axes[i], scanned[i].shape().size())];
-    if (rounds >= 0 && length != rounds) throw Error(ErrorKind::shape, "it scans sequences of " + std::to_string(rounds) + " and " + std::to_string(length) + " steps");
+    if (rounds >= 0 && length != rounds)
+      throw Error(ErrorKind::shape,
+                  "it scans sequences of " + std::to_string(rounds) + " and " + std::to_string(length) + " steps");
     rounds = length;
   }
   return scan(body, form, std::move(states), scanned, rounds, call);
@@ -228,7 +238,9 @@ std::vector<Var> run_sequence_map(const FlowCall& call) {
         continue;
       }
       const Sequence& sequence = call.sequence(i);
-      if (sequence.items.size() != count) throw Error(ErrorKind::shape, "its sequences have " + std::to_string(count) + " and " + std::to_string(sequence.items.size()) + " elements");
+      if (sequence.items.size() != count)
+        throw Error(ErrorKind::shape, "its sequences have " + std::to_string(count) + " and " +
+                                          std::to_string(sequence.items.size()) + " elements");
       values.push_back(sequence.items[round]);
     }
     const auto given = body.run(values, call.around);
@@ -256,14 +268,16 @@ const Tensor& FlowCall::tensor(std::size_t index) const {
 const Sequence& FlowCall::sequence(std::size_t index) const {
   if (index < inputs.size())
     if (const auto* sequence = std::get_if<std::shared_ptr<const Sequence>>(&inputs[index])) return **sequence;
-  throw Error(ErrorKind::model, "input " + std::to_string(index) + " is " + (index < inputs.size() ? kind_of(inputs[index]) : "missing") + ", it must be a sequence");
+  throw Error(ErrorKind::model, "input " + std::to_string(index) + " is " +
+                                    (index < inputs.size() ? kind_of(inputs[index]) : "missing") + ", it must be a sequence");
 }
 
 std::int64_t FlowCall::whole_number(std::size_t index) const {
   const Tensor& value = tensor(index);
   if (value.size() == 1 && value.dtype() == DType::i64) return *value.data<std::int64_t>();
   if (value.size() == 1 && value.dtype() == DType::i32) return *value.data<std::int32_t>();
-  throw Error(ErrorKind::dtype, "input " + std::to_string(index) + " must be one int64 or int32, not " + std::string(dtype_name(value.dtype())) + " of shape " + to_string(value.shape()));
+  throw Error(ErrorKind::dtype, "input " + std::to_string(index) + " must be one int64 or int32, not " +
+                                    std::string(dtype_name(value.dtype())) + " of shape " + to_string(value.shape()));
 }
 
 FlowFn flow_function(std::string_view op) noexcept {

@@ -4,7 +4,8 @@
 
 namespace walle {
 
-// One node at run time. `bodies` are its subgraphs, in the order of Node::graphs; `around` the values of the graph that the node is in.
+// One node at run time. `bodies` are its subgraphs, in the order of Node::graphs; `around` the values of the graph that the node
+// is in.
 struct FlowCall {
   const Node& node;
   std::vector<Var> inputs;

@@ -143,7 +143,8 @@ void Block::split(std::size_t index, std::size_t node) {
   pieces.push_back(interpret(node));
   if (!last.nodes.empty()) pieces.push_back(std::move(last));
   pieces_.erase(pieces_.begin() + static_cast<std::ptrdiff_t>(index));
-  pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(index), std::make_move_iterator(pieces.begin()), std::make_move_iterator(pieces.end()));
+  pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(index), std::make_move_iterator(pieces.begin()),
+                 std::make_move_iterator(pieces.end()));
   finish();
 }
 
@@ -151,7 +152,8 @@ void Block::split(std::size_t index, std::size_t node) {
 std::optional<std::size_t> Block::unfit(const Piece& piece, std::span<const Var> env) const {
   for (const std::size_t node : piece.nodes)
     for (const int input : graph_->nodes[node].inputs)
-      if (input >= 0 && std::find(piece.inputs.begin(), piece.inputs.end(), input) != piece.inputs.end() && !std::holds_alternative<Tensor>(env[at(input)]))
+      if (input >= 0 && std::find(piece.inputs.begin(), piece.inputs.end(), input) != piece.inputs.end() &&
+          !std::holds_alternative<Tensor>(env[at(input)]))
         return node;
   return std::nullopt;
 }
@@ -197,20 +199,22 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
       inputs.push_back(input < 0 ? Var() : env[at(input)]);
       tensors = tensors && inputs.back().index() <= 1;
     }
-    if (const FlowFn run = flow_function(node.op->name)) {
-      results = run({node, std::move(inputs), piece.bodies, env, table_});
+    if (const FlowFn flow = flow_function(node.op->name)) {
+      results = flow({node, std::move(inputs), piece.bodies, env, table_});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
       std::vector<Tensor> values;
-      for (const Var& input : inputs) values.push_back(std::holds_alternative<Tensor>(input) ? std::get<Tensor>(input) : Tensor());
+      for (const Var& input : inputs)
+        values.push_back(std::holds_alternative<Tensor>(input) ? std::get<Tensor>(input) : Tensor());
       for (Tensor& result : evaluate(*node.op, values, node.attributes, static_cast<int>(node.outputs.size()), table_))
         results.push_back(result.storage() ? Var(std::move(result)) : Var());
     } else {
       throw Error(ErrorKind::model, "it takes tensors, and one input is a sequence or an optional");
     }
     if (results.size() < node.outputs.size())
-      throw Error(ErrorKind::model, "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
+      throw Error(ErrorKind::model,
+                  "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
     for (std::size_t i = 0; i < node.outputs.size(); ++i) env[at(node.outputs[i])] = std::move(results[i]);
   } catch (const Error& error) {
     throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
@@ -243,33 +247,40 @@ void Block::prepare() {
   for (const int input : graph_->inputs)
     if (known(graph_->values[at(input)])) types[input] = {graph_->values[at(input)].dtype, graph_->values[at(input)].shape};
   for (std::size_t i = 0; i < pieces_.size();) {
-    if (pieces_[i].interpreted || !std::all_of(pieces_[i].inputs.begin(), pieces_[i].inputs.end(), [&](int input) { return types.contains(input); })) {
+    if (pieces_[i].interpreted ||
+        !std::all_of(pieces_[i].inputs.begin(), pieces_[i].inputs.end(), [&](int input) { return types.contains(input); })) {
       ++i;
       continue;
     }
     std::vector<Tensor> inputs;  // of these types, with no memory behind them
     for (const int input : pieces_[i].inputs) {
       const TensorType& type = types[input];
-      const auto nowhere = Storage::borrow(nullptr, static_cast<std::size_t>(element_count(type.shape)) * item_size(type.dtype), false, [] {});
+      const auto nowhere =
+          Storage::borrow(nullptr, static_cast<std::size_t>(element_count(type.shape)) * item_size(type.dtype), false, [] {});
       inputs.emplace_back(nowhere, type.dtype, type.shape, contiguous_strides(type.shape), 0);
     }
     const auto plan = plan_for(i, inputs);
     if (plan == nullptr) continue;
-    for (std::size_t output = 0; output < plan->outputs.size(); ++output) types[pieces_[i].outputs[output]] = plan->outputs[output];
+    for (std::size_t output = 0; output < plan->outputs.size(); ++output)
+      types[pieces_[i].outputs[output]] = plan->outputs[output];
     ++i;
   }
 }
 
-Module::Module(std::shared_ptr<const Graph> graph, const Table& table) : table_(table), block_(std::move(graph), table) { block_.prepare(); }
+Module::Module(std::shared_ptr<const Graph> graph, const Table& table) : table_(table), block_(std::move(graph), table) {
+  block_.prepare();
+}
 
 std::vector<Var> Module::run(std::span<const Var> inputs) {
   const Graph& graph = block_.graph();
   if (inputs.size() != graph.inputs.size())
-    throw Error(ErrorKind::model, "the model takes " + std::to_string(graph.inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
+    throw Error(ErrorKind::model,
+                "the model takes " + std::to_string(graph.inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Value& value = graph.values[at(graph.inputs[i])];
     if (value.kind == ValueKind::object) continue;
-    if (!std::holds_alternative<Tensor>(inputs[i])) throw Error(ErrorKind::model, "input '" + value.name + "' is " + kind_of(inputs[i]) + ", the model takes a tensor");
+    if (!std::holds_alternative<Tensor>(inputs[i]))
+      throw Error(ErrorKind::model, "input '" + value.name + "' is " + kind_of(inputs[i]) + ", the model takes a tensor");
     check_input(value, std::get<Tensor>(inputs[i]));
   }
   const std::lock_guard lock(mutex_);

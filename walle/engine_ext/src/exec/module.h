@@ -1,8 +1,9 @@
-// A module: a graph with control flow, sequences, and shapes that depend on data (§4.2). The graph is split at such nodes; what lies
-// between them are plain pieces, each planned as a session's graph is, for the input types that it meets.
+// A module: a graph with control flow, sequences, and shapes that depend on data (§4.2). The graph is split at such nodes; what
+// lies between them are plain pieces, each planned as a session's graph is, for the input types that it meets.
 //
 // Which nodes need their operands' values (a Reshape whose target is computed, say) shows when a piece is planned: where planning
-// fails at a node for want of a value, the piece is split there for good, and the node is computed at once from the tensors at hand.
+// fails at a node for want of a value, the piece is split there for good, and the node is computed at once from the tensors at
+// hand.
 #pragma once
 #include <map>
 #include <mutex>
@@ -19,8 +20,8 @@ class Block {
 
   const Graph& graph() const noexcept { return *graph_; }
 
-  // The outputs, in the graph's order. Inputs are in its order too; `around` are the values of the graph around, by number, all of
-  // which that this one takes must be there. Throws Error that names the node.
+  // The outputs, in the graph's order. Inputs are in its order too; `around` are the values of the graph around, by number, all
+  // of which that this one takes must be there. Throws Error that names the node.
   std::vector<Var> run(std::span<const Var> inputs, std::span<const Var> around);
 
   // Plans the pieces at the front, as far as types are known without running: refuses at load what can be refused there.
@@ -38,7 +39,7 @@ class Block {
  private:
   struct Piece {
     bool interpreted = false;
-    std::vector<std::size_t> nodes;             // one where interpreted
+    std::vector<std::size_t> nodes;              // one where interpreted
     std::vector<std::unique_ptr<Block>> bodies;  // of its node's subgraphs
     // Of a plain piece: its graph, and the values that are that graph's inputs and outputs.
     std::shared_ptr<const Graph> graph;

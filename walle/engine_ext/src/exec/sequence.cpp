@@ -9,7 +9,9 @@ namespace walle {
 
 namespace {
 
-Var sequence_of(std::vector<Tensor> items, DType dtype) { return std::make_shared<const Sequence>(Sequence{std::move(items), dtype}); }
+Var sequence_of(std::vector<Tensor> items, DType dtype) {
+  return std::make_shared<const Sequence>(Sequence{std::move(items), dtype});
+}
 
 template <class T>
 Tensor one(DType dtype, T value) {
@@ -22,13 +24,15 @@ Tensor one(DType dtype, T value) {
 std::size_t place_of(std::int64_t index, std::size_t size, std::size_t last) {
   const auto count = static_cast<std::int64_t>(size);
   if (index < -count || index > static_cast<std::int64_t>(last))
-    throw Error(ErrorKind::shape, "position " + std::to_string(index) + " is out of range for a sequence of " + std::to_string(size));
+    throw Error(ErrorKind::shape,
+                "position " + std::to_string(index) + " is out of range for a sequence of " + std::to_string(size));
   return static_cast<std::size_t>(index < 0 ? index + count : index);
 }
 
 void check_dtype(const Tensor& item, DType dtype) {
   if (item.dtype() != dtype)
-    throw Error(ErrorKind::dtype, "a sequence of " + std::string(dtype_name(dtype)) + " takes no " + std::string(dtype_name(item.dtype())));
+    throw Error(ErrorKind::dtype,
+                "a sequence of " + std::string(dtype_name(dtype)) + " takes no " + std::string(dtype_name(item.dtype())));
 }
 
 std::vector<Var> construct(const FlowCall& call) {
@@ -67,11 +71,14 @@ std::vector<Var> erase(const FlowCall& call) {
   const Sequence& sequence = call.sequence(0);
   std::vector<Tensor> items = sequence.items;
   if (items.empty()) throw Error(ErrorKind::shape, "the sequence is empty");
-  items.erase(items.begin() + static_cast<std::ptrdiff_t>(call.given(1) ? place_of(call.whole_number(1), items.size(), items.size() - 1) : items.size() - 1));
+  items.erase(items.begin() + static_cast<std::ptrdiff_t>(call.given(1)
+                                                              ? place_of(call.whole_number(1), items.size(), items.size() - 1)
+                                                              : items.size() - 1));
   return {sequence_of(std::move(items), sequence.dtype)};
 }
 
-// In parts of the given sizes; of one size, the last perhaps smaller; or, where nothing is given, of 1 (keepdims: without the axis).
+// In parts of the given sizes; of one size, the last perhaps smaller; or, where nothing is given, of 1 (keepdims: without the
+// axis).
 std::vector<Var> split(const FlowCall& call) {
   const Tensor& x = call.tensor(0);
   const std::size_t axis = normal_axis(call.node.attributes.get_int("axis", 0), x.shape().size());
@@ -88,7 +95,8 @@ std::vector<Var> split(const FlowCall& call) {
   }
   std::vector<Tensor> items;
   if (!parts.empty())
-    items = evaluate(*find_operator("Split"), std::span(&x, 1), {{"axis", static_cast<std::int64_t>(axis)}, {"split", parts}}, static_cast<int>(parts.size()), call.table);
+    items = evaluate(*find_operator("Split"), std::span(&x, 1), {{"axis", static_cast<std::int64_t>(axis)}, {"split", parts}},
+                     static_cast<int>(parts.size()), call.table);
   for (Tensor& item : items)
     if (squeeze) item = evaluate_one("Squeeze", std::span(&item, 1), {{"axes", Dims{static_cast<std::int64_t>(axis)}}});
   return {sequence_of(std::move(items), x.dtype())};

@@ -9,7 +9,8 @@ namespace {
 
 Tensor copy_of(const Tensor& tensor) {
   Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
-  if (tensor.size() > 0) std::memcpy(copy.raw(), tensor.raw(), static_cast<std::size_t>(tensor.size()) * item_size(tensor.dtype()));
+  if (tensor.size() > 0)
+    std::memcpy(copy.raw(), tensor.raw(), static_cast<std::size_t>(tensor.size()) * item_size(tensor.dtype()));
   return copy;
 }
 
@@ -17,30 +18,38 @@ Tensor copy_of(const Tensor& tensor) {
 
 void check_input(const Value& input, const Tensor& given) {
   if (!input.any_dtype && given.dtype() != input.dtype)
-    throw Error(ErrorKind::dtype, "input '" + input.name + "' is " + std::string(dtype_name(given.dtype())) + ", the model takes " + std::string(dtype_name(input.dtype)) + "; convert it with astype");
+    throw Error(ErrorKind::dtype, "input '" + input.name + "' is " + std::string(dtype_name(given.dtype())) +
+                                      ", the model takes " + std::string(dtype_name(input.dtype)) + "; convert it with astype");
   if (!given.contiguous()) throw Error(ErrorKind::shape, "input '" + input.name + "' is not contiguous");
   if (input.any_rank) return;
   bool fits = given.shape().size() == input.shape.size();
-  for (std::size_t axis = 0; fits && axis < input.shape.size(); ++axis) fits = input.shape[axis] == -1 || input.shape[axis] == given.shape()[axis];
+  for (std::size_t axis = 0; fits && axis < input.shape.size(); ++axis)
+    fits = input.shape[axis] == -1 || input.shape[axis] == given.shape()[axis];
   if (!fits)
-    throw Error(ErrorKind::shape, "input '" + input.name + "' has shape " + to_string(given.shape()) + ", the model takes " + to_string(input.shape) + (std::find(input.shape.begin(), input.shape.end(), -1) != input.shape.end() ? " (-1: any)" : ""));
+    throw Error(ErrorKind::shape,
+                "input '" + input.name + "' has shape " + to_string(given.shape()) + ", the model takes " +
+                    to_string(input.shape) +
+                    (std::find(input.shape.begin(), input.shape.end(), -1) != input.shape.end() ? " (-1: any)" : ""));
 }
 
 bool known(const Value& input) {
-  return input.kind == ValueKind::input && !input.any_dtype && !input.any_rank && std::find(input.shape.begin(), input.shape.end(), -1) == input.shape.end();
+  return input.kind == ValueKind::input && !input.any_dtype && !input.any_rank &&
+         std::find(input.shape.begin(), input.shape.end(), -1) == input.shape.end();
 }
 
 Session::Session(std::shared_ptr<const Graph> graph, const Table& table, bool merging)
     : graph_(std::move(graph)), table_(table), merging_(merging) {
   for (const Node& node : graph_->nodes)
     if (node.op->module_only())
-      throw Error(ErrorKind::unsupported, "node '" + node.name + "' is operator '" + std::string(node.op->name) + "', which a Session does not run; run the model with walle.Module");
+      throw Error(ErrorKind::unsupported, "node '" + node.name + "' is operator '" + std::string(node.op->name) +
+                                              "', which a Session does not run; run the model with walle.Module");
   std::vector<TensorType> types;
   bool all = true;
   for (const int input : graph_->inputs) {
     const Value& value = graph_->values[static_cast<std::size_t>(input)];
     if (value.kind == ValueKind::object)
-      throw Error(ErrorKind::unsupported, "input '" + value.name + "' is a sequence or an optional; run the model with walle.Module");
+      throw Error(ErrorKind::unsupported,
+                  "input '" + value.name + "' is a sequence or an optional; run the model with walle.Module");
     all = all && known(value);
     types.push_back({value.dtype, value.shape});
   }
@@ -75,8 +84,10 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
 
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
   if (inputs.size() != graph_->inputs.size())
-    throw Error(ErrorKind::model, "the model takes " + std::to_string(graph_->inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
-  for (std::size_t i = 0; i < inputs.size(); ++i) check_input(graph_->values[static_cast<std::size_t>(graph_->inputs[i])], inputs[i]);
+    throw Error(ErrorKind::model,
+                "the model takes " + std::to_string(graph_->inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    check_input(graph_->values[static_cast<std::size_t>(graph_->inputs[i])], inputs[i]);
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<Plan> plan = plan_for(inputs);
   return run_plan(*plan, inputs);

@@ -1,5 +1,5 @@
-// ONNX Attention (opset 23 and 24). Q, K and V are (batch, heads, length, size), or (batch, length, heads * size) with the numbers of heads
-// as attributes. 16-bit floats are computed in float32.
+// ONNX Attention (opset 23 and 24). Q, K and V are (batch, heads, length, size), or (batch, length, heads * size) with the
+// numbers of heads as attributes. 16-bit floats are computed in float32.
 #include <cmath>
 #include <limits>
 
@@ -73,7 +73,9 @@ class Attention {
   Dims shape(Ref x) const { return emitter_.operand(x).shape; }
   Ref one(std::string_view op, std::vector<Ref> inputs) { return emitter_.one(op, std::move(inputs)); }
   Ref identity(Ref x) { return one("Identity", {x}); }
-  Ref reshaped(Ref x, Dims to) { return emitter_.one("Reshape", {x}, {{"shape", std::move(to)}, {"allowzero", std::int64_t{1}}}); }
+  Ref reshaped(Ref x, Dims to) {
+    return emitter_.one("Reshape", {x}, {{"shape", std::move(to)}, {"allowzero", std::int64_t{1}}});
+  }
   Ref cast(Ref x, DType dtype) {
     if (emitter_.operand(x).dtype == dtype) return x;
     return emitter_.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
@@ -100,7 +102,9 @@ class Attention {
     return reshaped(spread, {given[0], q_heads, given[2], given[3]});
   }
 
-  Ref chosen(Ref condition) { return one("Where", {condition, emitter_.number(0, wide_), emitter_.number(-std::numeric_limits<double>::infinity(), wide_)}); }
+  Ref chosen(Ref condition) {
+    return one("Where", {condition, emitter_.number(0, wide_), emitter_.number(-std::numeric_limits<double>::infinity(), wide_)});
+  }
 
   // The scores plus the mask, the causal triangle and the padding, as far as they are there.
   Ref biased(Ref scores, std::int64_t q_length, std::int64_t kv_length, std::int64_t past) {
@@ -109,11 +113,13 @@ class Attention {
       if (emitter_.operand(mask).dtype == DType::b8) mask = chosen(mask);
       mask = wide(mask);
       const Dims given = shape(mask);
-      if (given.empty() || given.back() > kv_length) throw Error(ErrorKind::shape, "attn_mask has shape " + to_string(given) + " with " + std::to_string(kv_length) + " keys");
+      if (given.empty() || given.back() > kv_length)
+        throw Error(ErrorKind::shape, "attn_mask has shape " + to_string(given) + " with " + std::to_string(kv_length) + " keys");
       if (given.back() < kv_length) {  // what the mask does not reach is hidden
         Dims rest = given;
         rest.back() = kv_length - given.back();
-        const Ref hidden = emitter_.one("Expand", {emitter_.number(-std::numeric_limits<double>::infinity(), wide_)}, {{"shape", rest}});
+        const Ref hidden =
+            emitter_.one("Expand", {emitter_.number(-std::numeric_limits<double>::infinity(), wide_)}, {{"shape", rest}});
         mask = emitter_.one("Concat", {mask, hidden}, {{"axis", std::int64_t{-1}}});
       }
       scores = one("Add", {scores, mask});

@@ -14,6 +14,19 @@ WALLE_DECOMPOSE(decompose_einsum); WALLE_DECOMPOSE(decompose_eye_like); WALLE_DE
 WALLE_DECOMPOSE(decompose_one_hot); WALLE_DECOMPOSE(decompose_qlinear_matmul);
 WALLE_DECOMPOSE(decompose_layer_norm); WALLE_DECOMPOSE(decompose_log_softmax); WALLE_DECOMPOSE(decompose_shape); WALLE_DECOMPOSE(decompose_size);
 WALLE_DECOMPOSE(decompose_softmax);
+WALLE_DECOMPOSE(decompose_affine_grid);
+WALLE_DECOMPOSE(decompose_average_pool);
+WALLE_DECOMPOSE(decompose_conv_integer);
+WALLE_DECOMPOSE(decompose_conv_transpose);
+WALLE_DECOMPOSE(decompose_deform_conv);
+WALLE_DECOMPOSE(decompose_global_average_pool);
+WALLE_DECOMPOSE(decompose_global_lp_pool);
+WALLE_DECOMPOSE(decompose_global_max_pool);
+WALLE_DECOMPOSE(decompose_lp_pool);
+WALLE_DECOMPOSE(decompose_max_pool);
+WALLE_DECOMPOSE(decompose_max_unpool);
+WALLE_DECOMPOSE(decompose_qlinear_conv);
+WALLE_DECOMPOSE(decompose_resize);
 WALLE_DECOMPOSE(decompose_attention);
 WALLE_DECOMPOSE(decompose_adagrad); WALLE_DECOMPOSE(decompose_adam); WALLE_DECOMPOSE(decompose_momentum);
 WALLE_DECOMPOSE(decompose_batch_normalization); WALLE_DECOMPOSE(decompose_group_normalization); WALLE_DECOMPOSE(decompose_instance_normalization);
@@ -84,6 +97,19 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view eye_like[] = {"Cast"};
   static constexpr std::string_view matmul_integer[] = {"Cast", "MatMul", "Sub", "Unsqueeze"};
   static constexpr std::string_view one_hot[] = {"Add", "Cast", "Equal", "Less", "Slice", "Squeeze", "Unsqueeze", "Where"};
+  static constexpr std::string_view affine_grid[] = {"MatMul", "Reshape", "Transpose"};
+  static constexpr std::string_view average_pool[] = {"PoolMean"};
+  static constexpr std::string_view conv_integer[] = {"Cast", "Conv", "Reshape", "Sub"};
+  static constexpr std::string_view conv_transpose[] = {"Add", "Col2Im", "MatMul", "Pad", "Reshape", "Transpose"};
+  static constexpr std::string_view deform_conv[] = {"Add", "DeformColumns", "MatMul", "Reshape"};
+  static constexpr std::string_view global_average_pool[] = {"ReduceMean"};
+  static constexpr std::string_view global_lp_pool[] = {"Abs", "Power", "ReduceSum", "Sqrt", "Square"};
+  static constexpr std::string_view global_max_pool[] = {"ReduceMax"};
+  static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Power", "Sqrt", "Square"};
+  static constexpr std::string_view max_pool[] = {"PoolArgMax", "PoolMax"};
+  static constexpr std::string_view max_unpool[] = {"IndexedScatter", "Pad"};
+  static constexpr std::string_view qlinear_conv[] = {"Add", "Cast", "Conv", "Div", "Maximum", "Minimum", "Mul", "Reshape", "Round", "Sub"};
+  static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
   static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",   "MatMul", "Maximum",
                                                         "Minimum", "Mul",  "Round", "Sub",    "Unsqueeze"};
   static constexpr std::string_view bit_shift_parts[] = {"ShiftLeft", "ShiftRight"};
@@ -129,15 +155,20 @@ std::span<const Composite> composites() noexcept {
   static constexpr Composite table[] = {
       {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
       {"Adam", 6, 1 << 16, &decompose_adam, adam},
+      {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
       {"ArrayFeatureExtractor", 2, 2, &decompose_array_feature_extractor, array_feature_extractor_parts},
       {"Attention", 3, 7, &decompose_attention, attention},
+      {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
       {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
       {"Binarizer", 1, 1, &decompose_binarizer, binarizer_parts},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
       {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},
       {"Celu", 1, 1, &decompose_celu, celu_parts},
       {"Clip", 1, 3, &decompose_clip, clip},
+      {"ConvInteger", 2, 4, &decompose_conv_integer, conv_integer},
+      {"ConvTranspose", 2, 3, &decompose_conv_transpose, conv_transpose},
       {"DFT", 1, 3, &decompose_dft, dft_parts},
+      {"DeformConv", 3, 5, &decompose_deform_conv, deform_conv},
       {"DequantizeLinear", 2, 3, &decompose_dequantize_linear, dequantize_linear_parts},
       {"DynamicQuantizeLinear", 1, 1, &decompose_dynamic_quantize_linear, dynamic_quantize_linear_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
@@ -146,6 +177,9 @@ std::span<const Composite> composites() noexcept {
       {"GRU", 3, 6, &decompose_gru, recurrent},
       {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
+      {"GlobalAveragePool", 1, 1, &decompose_global_average_pool, global_average_pool},
+      {"GlobalLpPool", 1, 1, &decompose_global_lp_pool, global_lp_pool},
+      {"GlobalMaxPool", 1, 1, &decompose_global_max_pool, global_max_pool},
       {"GroupNormalization", 3, 3, &decompose_group_normalization, normal},
       {"HardSigmoid", 1, 1, &decompose_hard_sigmoid, hard_sigmoid_parts},
       {"HardSwish", 1, 1, &decompose_hard_swish, hard_swish_parts},
@@ -159,8 +193,11 @@ std::span<const Composite> composites() noexcept {
       {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
       {"LpNormalization", 1, 1, &decompose_lp_normalization, lp_normal},
+      {"LpPool", 1, 1, &decompose_lp_pool, lp_pool},
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
       {"Max", 1, 1 << 16, &decompose_max, max_parts},
+      {"MaxPool", 1, 1, &decompose_max_pool, max_pool},
+      {"MaxUnpool", 2, 3, &decompose_max_unpool, max_unpool},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
       {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
       {"MelWeightMatrix", 5, 5, &decompose_mel_weight_matrix, mel_weight_matrix_parts},
@@ -171,6 +208,7 @@ std::span<const Composite> composites() noexcept {
       {"OneHot", 3, 3, &decompose_one_hot, one_hot},
       {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
       {"Pow", 2, 2, &decompose_pow, pow_parts},
+      {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
       {"QLinearMatMul", 8, 8, &decompose_qlinear_matmul, qlinear_matmul},
       {"QuantizeLinear", 2, 3, &decompose_quantize_linear, quantize_linear_parts},
       {"RMSNormalization", 2, 2, &decompose_rms_normalization, rms},
@@ -180,6 +218,7 @@ std::span<const Composite> composites() noexcept {
       {"ReduceLogSum", 1, 2, &decompose_reduce_log_sum, reduce_log_sum_parts},
       {"ReduceLogSumExp", 1, 2, &decompose_reduce_log_sum_exp, reduce_log_sum_exp_parts},
       {"ReduceSumSquare", 1, 2, &decompose_reduce_sum_square, reduce_sum_square_parts},
+      {"Resize", 1, 4, &decompose_resize, resize},
       {"STFT", 2, 4, &decompose_stft, stft_parts},
       {"Selu", 1, 1, &decompose_selu, selu_parts},
       {"Shape", 1, 1, &decompose_shape, {}},

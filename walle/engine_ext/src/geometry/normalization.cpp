@@ -51,20 +51,24 @@ Normal normalised(Emitter& emitter, Ref x, const Dims& axes, double epsilon) {
 // A value for each channel, (channels), so that it broadcasts along axis 1 of a tensor of that rank.
 Ref by_channel(Emitter& emitter, Ref value, std::size_t rank) {
   const Dims shape = emitter.operand(value).shape;
-  if (shape.size() != 1) throw Error(ErrorKind::shape, "a value for each channel has shape " + to_string(shape) + ", not one dimension");
+  if (shape.size() != 1)
+    throw Error(ErrorKind::shape, "a value for each channel has shape " + to_string(shape) + ", not one dimension");
   Dims wide(rank > 1 ? rank - 1 : 1, 1);
   wide[0] = shape[0];
   return emitter.one("Reshape", {value}, {{"shape", wide}, {"allowzero", std::int64_t{1}}});
 }
 
 void check_rank(const char* op, const Dims& shape, std::size_t least) {
-  if (shape.size() < least) throw Error(ErrorKind::shape, std::string(op) + " of shape " + to_string(shape) + "; it needs " + std::to_string(least) + " dimensions");
+  if (shape.size() < least)
+    throw Error(ErrorKind::shape,
+                std::string(op) + " of shape " + to_string(shape) + "; it needs " + std::to_string(least) + " dimensions");
 }
 
 }  // namespace
 
-#define WALLE_DECOMPOSE(name) \
-  std::vector<Ref> decompose_##name(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, [[maybe_unused]] int outputs)
+#define WALLE_DECOMPOSE(name)                                                                                    \
+  std::vector<Ref> decompose_##name(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, \
+                                    [[maybe_unused]] int outputs)
 
 WALLE_DECOMPOSE(softmax) {
   const DType dtype = emitter.operand(inputs[0]).dtype;
@@ -81,8 +85,8 @@ WALLE_DECOMPOSE(log_softmax) {
   return {cast(emitter, emitter.one("Sub", {shift, emitter.one("Log", {sum})}), dtype)};
 }
 
-// (x - mean) / sqrt(variance + epsilon) * scale + bias by channel. With training_mode the mean and variance are the batch's, and the
-// running ones come out too.
+// (x - mean) / sqrt(variance + epsilon) * scale + bias by channel. With training_mode the mean and variance are the batch's, and
+// the running ones come out too.
 WALLE_DECOMPOSE(batch_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = wide_type(dtype);
@@ -90,11 +94,13 @@ WALLE_DECOMPOSE(batch_normalization) {
   check_rank("BatchNormalization", x.shape, 2);
   const double epsilon = attributes.get_float("epsilon", 1e-5), momentum = attributes.get_float("momentum", 0.9);
   const bool training = attributes.get_int("training_mode", 0) != 0;
-  const Ref wide_x = cast(emitter, inputs[0], wide), scale = cast(emitter, inputs[1], wide), bias = cast(emitter, inputs[2], wide);
+  const Ref wide_x = cast(emitter, inputs[0], wide), scale = cast(emitter, inputs[1], wide),
+            bias = cast(emitter, inputs[2], wide);
   if (!training) {
     if (outputs > 1) throw Error(ErrorKind::model, "BatchNormalization gives running statistics in training_mode only");
     const Ref variance = cast(emitter, inputs[4], wide), mean = cast(emitter, inputs[3], wide);
-    const Ref factor = emitter.one("Mul", {scale, emitter.one("Rsqrt", {emitter.one("Add", {variance, emitter.number(epsilon, wide)})})});
+    const Ref factor =
+        emitter.one("Mul", {scale, emitter.one("Rsqrt", {emitter.one("Add", {variance, emitter.number(epsilon, wide)})})});
     const Ref rest = emitter.one("Sub", {bias, emitter.one("Mul", {mean, factor})});
     const Ref scaled = emitter.one("Mul", {wide_x, by_channel(emitter, factor, rank)});
     return {cast(emitter, emitter.one("Add", {scaled, by_channel(emitter, rest, rank)}), dtype)};
@@ -105,7 +111,8 @@ WALLE_DECOMPOSE(batch_normalization) {
   const Ref scaled = emitter.one("Mul", {normal.value, by_channel(emitter, scale, rank)});
   std::vector<Ref> results{cast(emitter, emitter.one("Add", {scaled, by_channel(emitter, bias, rank)}), dtype)};
   if (outputs == 1) return results;
-  const Ref variance = emitter.one("ReduceMean", {emitter.one("Square", {emitter.one("Sub", {wide_x, normal.mean})})}, over(axes));
+  const Ref variance =
+      emitter.one("ReduceMean", {emitter.one("Square", {emitter.one("Sub", {wide_x, normal.mean})})}, over(axes));
   const auto running = [&](Ref old, Ref now) {
     const DType own = emitter.operand(old).dtype;
     const Ref flat = emitter.one("Reshape", {now}, {{"shape", Dims{x.shape[1]}}, {"allowzero", std::int64_t{1}}});
@@ -123,7 +130,8 @@ WALLE_DECOMPOSE(instance_normalization) {
   const DType dtype = x.dtype, wide = wide_type(dtype);
   const std::size_t rank = x.shape.size();
   check_rank("InstanceNormalization", x.shape, 3);
-  const Normal normal = normalised(emitter, cast(emitter, inputs[0], wide), axes_from(2, rank), attributes.get_float("epsilon", 1e-5));
+  const Normal normal =
+      normalised(emitter, cast(emitter, inputs[0], wide), axes_from(2, rank), attributes.get_float("epsilon", 1e-5));
   const Ref scaled = emitter.one("Mul", {normal.value, by_channel(emitter, cast(emitter, inputs[1], wide), rank)});
   return {cast(emitter, emitter.one("Add", {scaled, by_channel(emitter, cast(emitter, inputs[2], wide), rank)}), dtype)};
 }
@@ -136,12 +144,14 @@ WALLE_DECOMPOSE(group_normalization) {
   check_rank("GroupNormalization", shape, 2);
   const std::int64_t groups = attributes.get_int("num_groups", 0);
   if (groups < 1 || shape[1] % groups != 0)
-    throw Error(ErrorKind::shape, "GroupNormalization of " + std::to_string(shape[1]) + " channels in " + std::to_string(groups) + " groups");
+    throw Error(ErrorKind::shape,
+                "GroupNormalization of " + std::to_string(shape[1]) + " channels in " + std::to_string(groups) + " groups");
   const Dims grouped{shape[0], groups, element_count(Dims(shape.begin() + 1, shape.end())) / groups};
   const Ref rows = emitter.one("Reshape", {cast(emitter, inputs[0], wide)}, {{"shape", grouped}, {"allowzero", std::int64_t{1}}});
   const Normal normal = normalised(emitter, rows, {2}, attributes.get_float("epsilon", 1e-5));
   // Rounded before scale and bias, which ONNX's definition applies in the input's type.
-  const Ref value = emitter.one("Reshape", {cast(emitter, normal.value, dtype)}, {{"shape", shape}, {"allowzero", std::int64_t{1}}});
+  const Ref value =
+      emitter.one("Reshape", {cast(emitter, normal.value, dtype)}, {{"shape", shape}, {"allowzero", std::int64_t{1}}});
   const Ref scaled = emitter.one("Mul", {value, by_channel(emitter, inputs[1], shape.size())});
   return {emitter.one("Add", {scaled, by_channel(emitter, inputs[2], shape.size())})};
 }
@@ -166,7 +176,8 @@ WALLE_DECOMPOSE(rms_normalization) {
   const Dims axes = axes_from(normal_axis(attributes.get_int("axis", -1), x.shape.size()), x.shape.size());
   const Ref wide_x = cast(emitter, inputs[0], wide);
   const Ref square = emitter.one("ReduceMean", {emitter.one("Square", {wide_x})}, over(axes));
-  const Ref scale = emitter.one("Rsqrt", {emitter.one("Add", {square, emitter.number(attributes.get_float("epsilon", 1e-5), wide)})});
+  const Ref scale =
+      emitter.one("Rsqrt", {emitter.one("Add", {square, emitter.number(attributes.get_float("epsilon", 1e-5), wide)})});
   const Ref value = cast(emitter, emitter.one("Mul", {wide_x, scale}), dtype);
   return {emitter.one("Mul", {value, inputs[1]})};
 }
@@ -184,7 +195,8 @@ WALLE_DECOMPOSE(mean_variance_normalization) {
 WALLE_DECOMPOSE(lp_normalization) {
   const DType dtype = emitter.operand(inputs[0]).dtype, wide = wide_type(dtype);
   const std::int64_t p = attributes.get_int("p", 2);
-  if (p != 1 && p != 2) throw Error(ErrorKind::unsupported, "LpNormalization with p = " + std::to_string(p) + "; known are 1 and 2");
+  if (p != 1 && p != 2)
+    throw Error(ErrorKind::unsupported, "LpNormalization with p = " + std::to_string(p) + "; known are 1 and 2");
   const Dims axes = softmax_axis(emitter, inputs[0], attributes);
   const Ref x = cast(emitter, inputs[0], wide);
   Ref norm = emitter.one("ReduceSum", {emitter.one(p == 1 ? "Abs" : "Square", {x})}, over(axes));
@@ -211,8 +223,10 @@ WALLE_DECOMPOSE(lrn) {
     const Ref one = emitter.one("Slice", {padded}, {{"starts", Dims{i}}, {"ends", Dims{i + shape[1]}}, {"axes", Dims{1}}});
     sum = i == 0 ? one : emitter.one("Add", {sum, one});
   }
-  const double alpha = attributes.get_float("alpha", 1e-4), beta = attributes.get_float("beta", 0.75), bias = attributes.get_float("bias", 1);
-  const Ref base = emitter.one("Add", {emitter.one("Mul", {sum, emitter.number(alpha / static_cast<double>(size), wide)}), emitter.number(bias, wide)});
+  const double alpha = attributes.get_float("alpha", 1e-4), beta = attributes.get_float("beta", 0.75),
+               bias = attributes.get_float("bias", 1);
+  const Ref base = emitter.one(
+      "Add", {emitter.one("Mul", {sum, emitter.number(alpha / static_cast<double>(size), wide)}), emitter.number(bias, wide)});
   return {cast(emitter, emitter.one("Div", {wide_x, emitter.one("Power", {base, emitter.number(beta, wide)})}), dtype)};
 }
 

@@ -1,5 +1,5 @@
-// The optimizers of ai.onnx.preview.training. Inputs: learning rate R, update count T, then all tensors X, their gradients G, and one
-// or two states of each; outputs: the new X, then the new states.
+// The optimizers of ai.onnx.preview.training. Inputs: learning rate R, update count T, then all tensors X, their gradients G, and
+// one or two states of each; outputs: the new X, then the new states.
 #include <cmath>
 
 #include "geometry/composite.h"
@@ -12,9 +12,11 @@ using Ref = Emitter::Ref;
 
 class Update {
  public:
-  Update(Emitter& emitter, std::span<const Ref> inputs, std::size_t kinds, int outputs) : emitter_(emitter), inputs_(inputs), tensors_((inputs.size() - 2) / kinds) {
+  Update(Emitter& emitter, std::span<const Ref> inputs, std::size_t kinds, int outputs)
+      : emitter_(emitter), inputs_(inputs), tensors_((inputs.size() - 2) / kinds) {
     if ((inputs.size() - 2) % kinds != 0 || static_cast<std::size_t>(outputs) != tensors_ * (kinds - 1))
-      throw Error(ErrorKind::model, std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs) + " outputs are no whole number of tensors with gradients and states");
+      throw Error(ErrorKind::model, std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs) +
+                                        " outputs are no whole number of tensors with gradients and states");
     dtype_ = emitter.operand(inputs[0]).dtype;
   }
 
@@ -63,7 +65,8 @@ std::vector<Ref> decompose_adagrad(Emitter& emitter, std::span<const Ref> inputs
 
 std::vector<Ref> decompose_adam(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
   Update u(emitter, inputs, 4, outputs);
-  const double alpha = attributes.get_float("alpha", 0.9), beta = attributes.get_float("beta", 0.999), epsilon = attributes.get_float("epsilon", 1e-6);
+  const double alpha = attributes.get_float("alpha", 0.9), beta = attributes.get_float("beta", 0.999),
+               epsilon = attributes.get_float("epsilon", 1e-6);
   const double norm = attributes.get_float("norm_coefficient", 0), after = attributes.get_float("norm_coefficient_post", 0);
   const Ref one = u.number(1), t = u.count();
   const Ref corrected = u.mul(u.rate(), u.div(u.root(u.sub(one, u.power(beta, t))), u.sub(one, u.power(alpha, t))));
@@ -85,7 +88,8 @@ std::vector<Ref> decompose_momentum(Emitter& emitter, std::span<const Ref> input
   Update u(emitter, inputs, 3, outputs);
   const double alpha = attributes.get_float("alpha", 0), norm = attributes.get_float("norm_coefficient", 0);
   const std::string mode = attributes.get_string("mode", "standard");
-  if (mode != "standard" && mode != "nesterov") throw Error(ErrorKind::model, "Momentum in mode '" + mode + "'; known are standard and nesterov");
+  if (mode != "standard" && mode != "nesterov")
+    throw Error(ErrorKind::model, "Momentum in mode '" + mode + "'; known are standard and nesterov");
   const Ref share = u.where(u.started(), u.number(attributes.get_float("beta", 1)), u.number(1));
   std::vector<Ref> tensors, momenta;
   for (std::size_t i = 0; i < u.tensors(); ++i) {

@@ -1,7 +1,7 @@
-// RNN, GRU and LSTM, unrolled over their sequence. The input's half of all gates is one product over all steps; what is left for a
-// step is the state's half. That part has a fused form too, the atomic operator RecurrentSteps (atomic/recurrent.cpp), which is taken
-// where it computes the same: with the default activations and no clip. The attribute algorithm = "decomposed" of the engine's own
-// keeps to the decomposition, which is the meaning.
+// RNN, GRU and LSTM, unrolled over their sequence. The input's half of all gates is one product over all steps; what is left for
+// a step is the state's half. That part has a fused form too, the atomic operator RecurrentSteps (atomic/recurrent.cpp), which is
+// taken where it computes the same: with the default activations and no clip. The attribute algorithm = "decomposed" of the
+// engine's own keeps to the decomposition, which is the meaning.
 //
 // Shapes, in ONNX's layout 0 (layout 1 has the batch in front): X (steps, batch, input), W (directions, gates * h, input),
 // R (directions, gates * h, h), B (directions, 2 * gates * h), sequence_lens (batch), initial states (directions, batch, h),
@@ -27,11 +27,11 @@ struct Activation {
 // What one direction computes with; absent where it was left out.
 struct Direction {
   bool backward;
-  Ref projected;  // (steps, batch, gates * h): X @ W^T and every bias that can be added before
-  Ref weights;    // R: (gates * h, h)
-  Ref new_bias;   // of a GRU that is linear before its reset: (h)
+  Ref projected;    // (steps, batch, gates * h): X @ W^T and every bias that can be added before
+  Ref weights;      // R: (gates * h, h)
+  Ref new_bias;     // of a GRU that is linear before its reset: (h)
   Ref state, cell;  // (batch, h)
-  Ref peephole;   // (3 * h)
+  Ref peephole;     // (3 * h)
   std::vector<Activation> activations;
 };
 
@@ -42,7 +42,12 @@ struct Result {
 class Recurrence {
  public:
   Recurrence(Kind kind, Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes)
-      : kind_(kind), emitter_(emitter), inputs_(inputs), gates_(kind == Kind::rnn ? 1 : kind == Kind::gru ? 3 : 4) {
+      : kind_(kind),
+        emitter_(emitter),
+        inputs_(inputs),
+        gates_(kind == Kind::rnn   ? 1
+               : kind == Kind::gru ? 3
+                                   : 4) {
     const std::string direction = attributes.get_string("direction", "forward");
     if (direction != "forward" && direction != "reverse" && direction != "bidirectional")
       throw Error(ErrorKind::model, "direction is '" + direction + "'; known are forward, reverse and bidirectional");
@@ -102,12 +107,14 @@ class Recurrence {
     batch_ = x.shape[batch_first_ ? 0 : 1];
     hidden_ = r[2];
     if (hidden_size >= 0 && hidden_size != hidden_) refuse("hidden_size is " + std::to_string(hidden_size));
-    if (w[0] != directions_ || r != Dims{directions_, gates_ * hidden_, hidden_} || w[1] != gates_ * hidden_ || w[2] != x.shape[2])
+    if (w[0] != directions_ || r != Dims{directions_, gates_ * hidden_, hidden_} || w[1] != gates_ * hidden_ ||
+        w[2] != x.shape[2])
       refuse("the weights do not fit " + std::to_string(directions_) + " directions of " + std::to_string(gates_) + " gates");
     if (steps_ < 1) refuse("a sequence without steps");
     const auto check = [&](std::size_t index, const char* name, const Dims& wanted) {
       if (given(index) && emitter_.operand(inputs_[index]).shape != wanted)
-        throw Error(ErrorKind::shape, std::string(name) + " has shape " + to_string(emitter_.operand(inputs_[index]).shape) + ", not " + to_string(wanted));
+        throw Error(ErrorKind::shape, std::string(name) + " has shape " + to_string(emitter_.operand(inputs_[index]).shape) +
+                                          ", not " + to_string(wanted));
     };
     const Dims state = batch_first_ ? Dims{batch_, directions_, hidden_} : Dims{directions_, batch_, hidden_};
     check(3, "B", {directions_, 2 * gates_ * hidden_});
@@ -120,25 +127,33 @@ class Recurrence {
   }
 
   void read_activations(const Attributes& attributes) {
-    const Texts defaults = kind_ == Kind::rnn ? Texts{"Tanh"} : kind_ == Kind::gru ? Texts{"Sigmoid", "Tanh"} : Texts{"Sigmoid", "Tanh", "Tanh"};
+    const Texts defaults = kind_ == Kind::rnn   ? Texts{"Tanh"}
+                           : kind_ == Kind::gru ? Texts{"Sigmoid", "Tanh"}
+                                                : Texts{"Sigmoid", "Tanh", "Tanh"};
     Texts names;
     for (std::int64_t d = 0; d < directions_; ++d) names.insert(names.end(), defaults.begin(), defaults.end());
     const Texts usual = names;
     if (auto chosen = attributes.get_strings("activations")) names = *std::move(chosen);
     if (names.size() != usual.size())
-      throw Error(ErrorKind::model, "activations names " + std::to_string(names.size()) + " functions, not " + std::to_string(usual.size()));
+      throw Error(ErrorKind::model,
+                  "activations names " + std::to_string(names.size()) + " functions, not " + std::to_string(usual.size()));
     usual_ = names == usual;
     const auto alphas = attributes.get_floats("activation_alpha").value_or(std::vector<double>{});
     const auto betas = attributes.get_floats("activation_beta").value_or(std::vector<double>{});
     std::size_t alpha = 0, beta = 0;
-    const auto next = [](const std::vector<double>& list, std::size_t& at, double fallback) { return at < list.size() ? list[at++] : fallback; };
+    const auto next = [](const std::vector<double>& list, std::size_t& at, double fallback) {
+      return at < list.size() ? list[at++] : fallback;
+    };
     for (const std::string& name : names) {
       if (name == "Tanh" || name == "Sigmoid" || name == "Relu" || name == "Softsign" || name == "Softplus") {
         activations_.push_back({name, {}});
       } else if (name == "LeakyRelu" || name == "ThresholdedRelu" || name == "Elu") {
         activations_.push_back({name, {{"alpha", next(alphas, alpha, name == "LeakyRelu" ? 0.01 : 1.0)}}});
       } else if (name == "HardSigmoid" || name == "Affine" || name == "ScaledTanh") {
-        const double a = next(alphas, alpha, name == "HardSigmoid" ? 0.2 : 1.0), b = next(betas, beta, name == "HardSigmoid" ? 0.5 : name == "Affine" ? 0.0 : 1.0);
+        const double a = next(alphas, alpha, name == "HardSigmoid" ? 0.2 : 1.0), b = next(betas, beta,
+                                                                                          name == "HardSigmoid" ? 0.5
+                                                                                          : name == "Affine"    ? 0.0
+                                                                                                                : 1.0);
         activations_.push_back({name, {{"alpha", a}, {"beta", b}}});
       } else {
         throw Error(ErrorKind::unsupported, "activation '" + name + "'");
@@ -149,8 +164,10 @@ class Recurrence {
   Ref activated(const Direction& direction, std::size_t index, Ref x) {
     const Activation& activation = direction.activations[index];
     if (clip_ > 0) x = one("Clip", {x, emitter_.number(-clip_, dtype_), emitter_.number(clip_, dtype_)});
-    if (activation.op != "Affine" && activation.op != "ScaledTanh") return emitter_.one(activation.op, {x}, activation.attributes);
-    const Ref alpha = emitter_.number(activation.attributes.get_float("alpha", 1), dtype_), beta = emitter_.number(activation.attributes.get_float("beta", 0), dtype_);
+    if (activation.op != "Affine" && activation.op != "ScaledTanh")
+      return emitter_.one(activation.op, {x}, activation.attributes);
+    const Ref alpha = emitter_.number(activation.attributes.get_float("alpha", 1), dtype_),
+              beta = emitter_.number(activation.attributes.get_float("beta", 0), dtype_);
     if (activation.op == "Affine") return one("Add", {one("Mul", {x, alpha}), beta});
     return one("Mul", {one("Tanh", {one("Mul", {x, beta})}), alpha});
   }
@@ -193,7 +210,9 @@ class Recurrence {
   // One atomic operator for all steps; its result holds all states, the last one, and the last cell, one after the other.
   Result steps_at_once(const Direction& direction) {
     constexpr const char* names[] = {"RNN", "GRU", "LSTM"};
-    const Ref flat = emitter_.one("RecurrentSteps", {direction.projected, direction.weights, direction.state, direction.cell, direction.new_bias, direction.peephole, input(4)},
+    const Ref flat = emitter_.one("RecurrentSteps",
+                                  {direction.projected, direction.weights, direction.state, direction.cell, direction.new_bias,
+                                   direction.peephole, input(4)},
                                   {{"cell", std::string(names[static_cast<int>(kind_)])},
                                    {"backward", std::int64_t{direction.backward}},
                                    {"linear_before_reset", std::int64_t{before_reset_}},
@@ -218,9 +237,10 @@ class Recurrence {
     const Ref zero = emitter_.number(0, dtype_);
     for (std::int64_t i = 0; i < steps_; ++i) {
       const std::int64_t step = direction.backward ? steps_ - 1 - i : i;
-      const auto [new_state, new_cell] = kind_ == Kind::rnn   ? rnn(direction, part(direction.projected, 0, step), weights, state)
-                                         : kind_ == Kind::gru ? gru(direction, part(direction.projected, 0, step), weights, state)
-                                                              : lstm(direction, part(direction.projected, 0, step), weights, state, cell);
+      const auto [new_state, new_cell] = kind_ == Kind::rnn ? rnn(direction, part(direction.projected, 0, step), weights, state)
+                                         : kind_ == Kind::gru
+                                             ? gru(direction, part(direction.projected, 0, step), weights, state)
+                                             : lstm(direction, part(direction.projected, 0, step), weights, state, cell);
       Ref& all = states[static_cast<std::size_t>(step)];
       if (!given(4)) {
         all = state = new_state;
@@ -231,7 +251,8 @@ class Recurrence {
       Tensor now = Tensor::empty(DType::i32, {});
       *now.data<std::int32_t>() = static_cast<std::int32_t>(step);
       const Ref lens = emitter_.one("Cast", {inputs_[4]}, {{"to", std::string("int32")}});
-      const Ref going = emitter_.one("Unsqueeze", {one("Greater", {lens, emitter_.constant(std::move(now))})}, {{"axes", Dims{1}}});
+      const Ref going =
+          emitter_.one("Unsqueeze", {one("Greater", {lens, emitter_.constant(std::move(now))})}, {{"axes", Dims{1}}});
       state = one("Where", {going, new_state, state});
       if (cell != kAbsent) cell = one("Where", {going, new_cell, cell});
       all = one("Where", {going, new_state, zero});

@@ -153,9 +153,12 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
 
 }  // namespace
 
+std::vector<Tensor> non_max_suppression(std::span<const Tensor>, const Attributes&, int);  // suppression.cpp
+
 std::span<const DataOp> data_operators() noexcept {
-  static constexpr std::array<DataOp, 3> table{{
+  static constexpr std::array<DataOp, 4> table{{
       {"Compress", 2, 2, &compress},
+      {"NonMaxSuppression", 2, 5, &non_max_suppression},
       {"NonZero", 1, 1, &non_zero},
       {"Unique", 1, 1, &unique},
   }};

@@ -82,6 +82,9 @@ using ReduceFn = void (*)(const void* in, std::int64_t stride, std::int64_t coun
 using SelectFn = void (*)(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,
                           std::int64_t b_stride, void* out, std::int64_t count) noexcept;
 
+// out[i] += factor[0] * in[i * stride]; in and out do not overlap.
+using AxpyFn = void (*)(const void* factor, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept;
+
 // out[m, n] = sum_k a[m, k] * b[k, n]; a and b with any strides, out with rows `out_row` apart; m, n, k >= 0.
 struct GemmArgs {
   std::int64_t m = 0, n = 0, k = 0;
@@ -105,6 +108,7 @@ inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 // A null entry means: no kernel for that element type.
 struct Table {
   std::string_view name;
+  int lanes = 1;  // floats in one vector
   UnaryFn unary[kCountOf<UnaryOp>][kComputeCount] = {};
   UnaryFn test[kCountOf<TestOp>][kComputeCount] = {};
   BinaryFn binary[kCountOf<BinaryOp>][kComputeCount] = {};
@@ -117,6 +121,7 @@ struct Table {
   UnaryFn encode[kStoredCount][kEncodings] = {};    // from float32; to whole numbers from int32, of which the low bits are kept
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
+  AxpyFn axpy[kComputeCount] = {};
 };
 
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.

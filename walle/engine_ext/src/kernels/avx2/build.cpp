@@ -21,6 +21,7 @@ namespace {
 // clang-format off: in this order
 #include "kernels/generic/plain-inl.h"
 #include "kernels/avx2/vec.h"
+#include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
 #include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/fill-inl.h"

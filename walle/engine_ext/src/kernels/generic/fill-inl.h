@@ -44,4 +44,6 @@ void fill(Table& table) noexcept {
   plain_reduce<ReduceOp::ReduceMin> = min_entry;
   min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
+  table.axpy[0] = &axpy;
+  table.lanes = kLanes;
 }

@@ -141,6 +141,14 @@ void gemm(const GemmArgs& args) noexcept {
   }
 }
 
+template <class T>
+void axpy(const void* factor, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const T scale = *static_cast<const T*>(factor);
+  const auto* from = static_cast<const T*>(in);
+  auto* to = static_cast<T*>(out);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = Add(to[i], Mul(scale, from[i * stride]));
+}
+
 std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { return 0; }
 
 // WALLE_SET(op, T, index) for each type that a letter of kernels.inc stands for; index is the type's place in Compute.
@@ -261,6 +269,11 @@ void fill_scalar(Table& table) noexcept {
 #define WALLE_SET(op, T, index) table.gemm[index] = {&gemm<T>, &no_scratch};
 #define WALLE_SET_HALF(op, T, index)
   WALLE_FILL_N(gemm)
+#undef WALLE_SET_HALF
+#undef WALLE_SET
+#define WALLE_SET(op, T, index) table.axpy[index] = &axpy<T>;
+#define WALLE_SET_HALF(op, T, index)
+  WALLE_FILL_N(axpy)
 #undef WALLE_SET_HALF
 #undef WALLE_SET
 }

@@ -1,0 +1,208 @@
+// Windows joined to one element: PoolMax, PoolSum and PoolMean by the elementwise kernels, row by row; PoolArgMax by plain loops.
+// MaxPool and LpPool are composites of these.
+#include <cstring>
+#include <limits>
+
+#include "atomic/conversion.h"
+#include "geometry/window.h"
+
+namespace walle {
+
+namespace {
+
+Window window_of(const char* op, const Dims& x, const Attributes& attributes) {
+  if (x.size() < 3) throw Error(ErrorKind::shape, std::string(op) + " of " + to_string(x) + "; batch, channels and at least one more dimension are needed");
+  const auto kernel = attributes.get_ints("kernel_shape");
+  if (!kernel) throw Error(ErrorKind::model, std::string(op) + " needs the attribute 'kernel_shape'");
+  return Window::make(op, std::span(x).subspan(2), *kernel, attributes);
+}
+
+Dims result_of(const Dims& x, const Window& window) {
+  Dims result{x[0], x[1]};
+  for (const std::int64_t dim : window.out_dims()) result.push_back(dim);
+  return result;
+}
+
+template <class F>
+void with_type(DType dtype, const char* op, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f(float{});
+    case DType::f64: return f(double{});
+    case DType::i8: return f(std::int8_t{});
+    case DType::i16: return f(std::int16_t{});
+    case DType::i32: return f(std::int32_t{});
+    case DType::i64: return f(std::int64_t{});
+    case DType::u8: return f(std::uint8_t{});
+    case DType::u16: return f(std::uint16_t{});
+    case DType::u32: return f(std::uint32_t{});
+    case DType::u64: return f(std::uint64_t{});
+    default: throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)));
+  }
+}
+
+// out = join over the taps that lie inside, starting from `identity`; then, for a mean, divided by the number of taps that count.
+class JoinStep final : public Step {
+ public:
+  JoinStep(const StepRequest& request, const char* op, BinaryOp join, bool mean)
+      : window_(window_of(op, request.inputs[0].shape, request.attributes)),
+        planes_(request.inputs[0].shape[0] * request.inputs[0].shape[1]),
+        item_(static_cast<std::int64_t>(item_size(request.result.dtype))) {
+    const auto type = static_cast<std::size_t>(compute_index(request.result.dtype));
+    join_ = request.table.binary[static_cast<std::size_t>(join)][type];
+    fill_ = request.table.cast[type][type];
+    const bool greatest = join == BinaryOp::Maximum;
+    with_type(request.result.dtype, op, [&]<class T>(T) {
+      const T value = !greatest ? T{0} : std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
+      std::memcpy(identity_, &value, sizeof(T));
+      if (mean) count_taps<T>(request.attributes.get_int("count_include_pad", 0) != 0);
+    });
+    if (mean) divide_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Div)][type];
+  }
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const std::byte* in = inputs[0];
+    const std::int64_t from_plane = window_.in_count() * item_, to_plane = window_.out_count() * item_;
+    for (std::int64_t p = 0; p < planes_; ++p, in += from_plane, output += to_plane) {
+      join_plane(in, output);
+      if (divide_ != nullptr) divide_(output, 1, counts_.raw(), 1, output, window_.out_count());
+    }
+  }
+
+ private:
+  void join_plane(const std::byte* in, std::byte* out) const noexcept {
+    const Window& win = window_;
+    for (std::int64_t z = 0; z < win.out[0]; ++z)
+      for (std::int64_t y = 0; y < win.out[1]; ++y, out += win.out[2] * item_) {
+        fill_(identity_, 0, out, win.out[2]);
+        for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz) {
+          const std::int64_t depth = win.source(0, z, kz);
+          if (depth < 0 || depth >= win.in[0]) continue;
+          for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky) {
+            const std::int64_t row = win.source(1, y, ky);
+            if (row < 0 || row >= win.in[1]) continue;
+            for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
+              const auto [first, last] = win.valid(2, kx);
+              std::byte* to = out + first * item_;
+              join_(to, 1, in + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item_, win.stride[2], to, last - first);
+            }
+          }
+        }
+      }
+  }
+
+  // How many taps each output counts: those inside the input, or (pads included) inside the padded input.
+  template <class T>
+  void count_taps(bool pads) {
+    std::array<Dims, Window::kAxes> along;
+    for (std::size_t axis = 0; axis < Window::kAxes; ++axis)
+      for (std::int64_t o = 0; o < window_.out[axis]; ++o) {
+        std::int64_t count = 0;
+        for (std::int64_t k = 0; k < window_.kernel[axis]; ++k) {
+          const std::int64_t at = window_.source(axis, o, k);
+          count += pads ? at >= -window_.begin[axis] && at < window_.in[axis] + window_.end[axis] : at >= 0 && at < window_.in[axis];
+        }
+        along[axis].push_back(count);
+      }
+    if constexpr (std::is_floating_point_v<T>) {
+      counts_ = Tensor::empty(std::is_same_v<T, float> ? DType::f32 : DType::f64, {window_.out_count()});
+      T* to = counts_.data<T>();
+      for (const std::int64_t z : along[0])
+        for (const std::int64_t y : along[1])
+          for (const std::int64_t x : along[2]) *to++ = static_cast<T>(z * y * x);
+    }
+  }
+
+  Window window_;
+  std::int64_t planes_, item_;
+  BinaryFn join_ = nullptr, divide_ = nullptr;
+  UnaryFn fill_ = nullptr;
+  Tensor counts_;
+  alignas(8) std::byte identity_[8]{};
+};
+
+// The place of the first greatest element of each window in the whole input, counted row-major, or column-major within its plane
+// where storage_order is 1. -1 where a window has no element.
+template <class T>
+class ArgMaxStep final : public Step {
+ public:
+  explicit ArgMaxStep(const StepRequest& request)
+      : window_(window_of("MaxPool", request.inputs[0].shape, request.attributes)),
+        planes_(request.inputs[0].shape[0] * request.inputs[0].shape[1]),
+        columns_first_(request.attributes.get_int("storage_order", 0) != 0) {}
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const Window& win = window_;
+    const T* in = reinterpret_cast<const T*>(inputs[0]);
+    auto* out = reinterpret_cast<std::int64_t*>(output);
+    for (std::int64_t p = 0; p < planes_; ++p, in += win.in_count())
+      for (std::int64_t z = 0; z < win.out[0]; ++z)
+        for (std::int64_t y = 0; y < win.out[1]; ++y)
+          for (std::int64_t x = 0; x < win.out[2]; ++x) *out++ = best(in, p, z, y, x);
+  }
+
+ private:
+  std::int64_t best(const T* in, std::int64_t plane, std::int64_t z, std::int64_t y, std::int64_t x) const noexcept {
+    const Window& win = window_;
+    std::int64_t place = -1, answer = -1;
+    for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
+      for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
+        for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
+          const std::int64_t d = win.source(0, z, kz), h = win.source(1, y, ky), w = win.source(2, x, kx);
+          if (d < 0 || d >= win.in[0] || h < 0 || h >= win.in[1] || w < 0 || w >= win.in[2]) continue;
+          const std::int64_t at = (d * win.in[1] + h) * win.in[2] + w;
+          if (place >= 0 && !(in[at] > in[place])) continue;
+          place = at;
+          answer = plane * win.in_count() + (columns_first_ ? (w * win.in[1] + h) * win.in[0] + d : at);
+        }
+    return answer;
+  }
+
+  Window window_;
+  std::int64_t planes_;
+  bool columns_first_;
+};
+
+// 16-bit floats are computed in float32.
+TensorType infer_pool(const char* op, std::span<const Operand> operands, const Attributes& attributes, bool floating) {
+  const DType dtype = is_half(operands[0].dtype) ? DType::f32 : operands[0].dtype;
+  if (floating && dtype != DType::f32 && dtype != DType::f64)
+    throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(operands[0].dtype)));
+  with_type(dtype, op, [](auto) {});
+  return {operands[0].dtype, result_of(operands[0].shape, window_of(op, operands[0].shape, attributes))};
+}
+
+}  // namespace
+
+TensorType infer_pool_max(std::span<const Operand> operands, const Attributes& attributes) {
+  return infer_pool("MaxPool", operands, attributes, false);
+}
+std::unique_ptr<Step> make_pool_max(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "MaxPool", BinaryOp::Maximum, false); });
+}
+
+TensorType infer_pool_sum(std::span<const Operand> operands, const Attributes& attributes) {
+  return infer_pool("LpPool", operands, attributes, true);
+}
+std::unique_ptr<Step> make_pool_sum(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "LpPool", BinaryOp::Add, false); });
+}
+
+TensorType infer_pool_mean(std::span<const Operand> operands, const Attributes& attributes) {
+  return infer_pool("AveragePool", operands, attributes, true);
+}
+std::unique_ptr<Step> make_pool_mean(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "AveragePool", BinaryOp::Add, true); });
+}
+
+TensorType infer_pool_arg_max(std::span<const Operand> operands, const Attributes& attributes) {
+  return {DType::i64, infer_pool("MaxPool", operands, attributes, false).shape};
+}
+std::unique_ptr<Step> make_pool_arg_max(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) {
+    std::unique_ptr<Step> step;
+    with_type(request.inputs[0].dtype, "MaxPool", [&]<class T>(T) { step = std::make_unique<ArgMaxStep<T>>(request); });
+    return step;
+  });
+}
+
+}  // namespace walle

@@ -1,0 +1,239 @@
+// Convolutions and poolings that are made of others: ConvTranspose, ConvInteger, QLinearConv, DeformConv, MaxPool, LpPool and the
+// global poolings.
+#include <cstring>
+#include <numeric>
+
+#include "core/indexed.h"
+#include "geometry/composite.h"
+#include "geometry/window.h"
+
+namespace walle {
+
+Emitter::Ref requantized(Emitter& emitter, Emitter::Ref product, Emitter::Ref scale, Emitter::Ref zero);  // quantized_linear.cpp
+
+namespace {
+
+using Ref = Emitter::Ref;
+
+Ref whole(Emitter& emitter, const Dims& numbers) {
+  Tensor tensor = Tensor::empty(DType::i64, {static_cast<std::int64_t>(numbers.size())});
+  if (!numbers.empty()) std::memcpy(tensor.raw(), numbers.data(), numbers.size() * sizeof(std::int64_t));
+  return emitter.constant(std::move(tensor));
+}
+
+Ref reshaped(Emitter& emitter, Ref value, const Dims& shape) {
+  return emitter.one("Reshape", {value}, {{"shape", shape}, {"allowzero", std::int64_t{1}}});
+}
+
+// A number for each channel, or one, to be broadcast over a result [batch, channels, spatial...].
+Ref per_channel(Emitter& emitter, Ref value, std::size_t rank) {
+  const Dims shape = emitter.operand(value).shape;
+  if (element_count(shape) == 1) return reshaped(emitter, value, {});
+  Dims spread(rank, 1);
+  spread[1] = element_count(shape);
+  return reshaped(emitter, value, spread);
+}
+
+Attributes chosen(const Attributes& attributes, std::span<const std::string_view> names) {
+  Attributes result;
+  for (const auto& [name, value] : attributes.items())
+    for (const std::string_view wanted : names)
+      if (name == wanted) result.set(name, value);
+  return result;
+}
+
+constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "group"};
+
+constexpr std::string_view kDeformed[] = {"strides", "dilations", "pads", "offset_group"};
+
+Ref as_int(Emitter& emitter, Ref value) { return emitter.one("Cast", {value}, {{"to", std::string("int32")}}); }
+
+// Conv of x - x_zero and w - w_zero in int32; the border is x_zero, and so 0.
+Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bias, const Attributes& attributes) {
+  const auto centred = [&](Ref value, Ref zero, bool rows) {
+    const Ref wide = as_int(emitter, value);
+    if (zero == Emitter::kAbsent) return wide;
+    Dims spread(emitter.operand(value).shape.size(), 1);
+    const std::int64_t count = element_count(emitter.operand(zero).shape);
+    if (rows) spread[0] = count;
+    if (!rows && count != 1) throw Error(ErrorKind::shape, "the zero point of an input must be one number");
+    return emitter.one("Sub", {wide, reshaped(emitter, as_int(emitter, zero), spread)});
+  };
+  std::vector<Ref> operands{centred(x, x_zero, false), centred(w, w_zero, true)};
+  if (bias != Emitter::kAbsent) operands.push_back(bias);
+  return emitter.one("Conv", operands, chosen(attributes, kWindow));
+}
+
+}  // namespace
+
+// x [N, C, in...], w [C, M / group, kernel...]: every input element times the weights, added up where they fall.
+std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const Dims x = emitter.operand(inputs[0]).shape, w = emitter.operand(inputs[1]).shape;
+  const std::int64_t groups = attributes.get_int("group", 1);
+  if (x.size() < 3 || x.size() > 5 || w.size() != x.size() || x[1] != w[0] || groups < 1 || x[1] % groups != 0)
+    throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
+  const std::size_t rank = x.size() - 2;
+  const Dims kernel(w.begin() + 2, w.end());
+  if (const auto given = attributes.get_ints("kernel_shape"); given && *given != kernel)
+    throw Error(ErrorKind::shape, "ConvTranspose: kernel_shape is " + to_string(*given) + ", the weights are " + to_string(w));
+  const Dims strides = spatial_numbers("ConvTranspose", attributes, "strides", rank, 1, 1);
+  const Dims dilations = spatial_numbers("ConvTranspose", attributes, "dilations", rank, 1, 1);
+  const Dims more = spatial_numbers("ConvTranspose", attributes, "output_padding", rank, 0, 0);
+  const std::string auto_pad = attributes.get_string("auto_pad", "NOTSET");
+  if (auto_pad != "NOTSET" && auto_pad != "VALID" && auto_pad != "SAME_UPPER" && auto_pad != "SAME_LOWER")
+    throw Error(ErrorKind::unsupported, "ConvTranspose: auto_pad '" + auto_pad + "'");
+  Dims pads = auto_pad == "NOTSET" ? spatial_numbers("ConvTranspose", attributes, "pads", 2 * rank, 0, 0) : Dims(2 * rank, 0);
+  auto asked = attributes.get_ints("output_shape");
+  if (asked && asked->size() == rank + 2) asked = Dims(asked->begin() + 2, asked->end());
+  if (asked && asked->size() != rank) throw Error(ErrorKind::shape, "ConvTranspose: output_shape is " + to_string(*asked));
+  Dims image(rank);
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (x[i + 2] < 1) throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + ", which has no element");
+    const std::int64_t full = strides[i] * (x[i + 2] - 1) + more[i] + (kernel[i] - 1) * dilations[i] + 1;
+    if (asked || auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
+      image[i] = asked ? (*asked)[i] : x[i + 2] * strides[i];
+      const std::int64_t total = std::max<std::int64_t>(full - image[i], 0);
+      pads[i] = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+      pads[i + rank] = total - pads[i];
+    } else {
+      image[i] = full - pads[i] - pads[i + rank];
+    }
+    if (image[i] < 1) throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " leaves nothing");
+  }
+  const std::int64_t places = element_count(Dims(x.begin() + 2, x.end())), taps = element_count(kernel);
+  const std::int64_t in = x[1] / groups, out = w[1];
+  // [group, out * taps, in] times [batch, group, in, places].
+  Ref weights = emitter.one("Transpose", {reshaped(emitter, inputs[1], {groups, in, out * taps})}, {{"perm", Dims{0, 2, 1}}});
+  Ref columns = emitter.one("MatMul", {weights, reshaped(emitter, inputs[0], {x[0], groups, in, places})});
+  columns = reshaped(emitter, columns, {x[0], groups * out * taps, places});
+  // Where more is asked for than is covered, the image ends in zeros: Col2Im sees an image of just the covered size first.
+  Dims covered(rank), rest(2 * (rank + 2), 0);
+  for (std::size_t i = 0; i < rank; ++i) {
+    const std::int64_t reach = strides[i] * (x[i + 2] - 1) + (kernel[i] - 1) * dilations[i] + 1;
+    covered[i] = reach;
+    rest[i + 2] = -pads[i];
+    rest[i + 2 + rank + 2] = image[i] + pads[i] - reach;
+  }
+  Ref result = emitter.one("Col2Im", {columns, whole(emitter, covered), whole(emitter, kernel)}, {{"strides", strides}, {"dilations", dilations}});
+  result = emitter.one("Pad", {result}, {{"pads", rest}});
+  if (inputs.size() > 2 && inputs[2] != Emitter::kAbsent) result = emitter.one("Add", {result, per_channel(emitter, inputs[2], rank + 2)});
+  return {result};
+}
+
+// Inputs: x, w, x's zero point, w's zero point.
+std::vector<Ref> decompose_conv_integer(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const auto given = [&](std::size_t i) { return i < inputs.size() ? inputs[i] : Emitter::kAbsent; };
+  return {integer_conv(emitter, inputs[0], given(2), inputs[1], given(3), Emitter::kAbsent, attributes)};
+}
+
+// Inputs: x, its scale and zero point, w, its scale and zero point, the result's scale and zero point, an int32 bias.
+std::vector<Ref> decompose_qlinear_conv(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const Ref bias = inputs.size() > 8 ? inputs[8] : Emitter::kAbsent;
+  const Ref sums = integer_conv(emitter, inputs[0], inputs[2], inputs[3], inputs[5], bias, attributes);
+  const std::size_t rank = emitter.operand(sums).shape.size();
+  const Ref scale = emitter.one("Div", {emitter.one("Mul", {per_channel(emitter, inputs[1], rank), per_channel(emitter, inputs[4], rank)}), per_channel(emitter, inputs[6], rank)});
+  return {requantized(emitter, sums, scale, per_channel(emitter, inputs[7], rank))};
+}
+
+// Inputs: x, w, offsets, bias, mask. The taps are sampled where the offsets move them; then one matrix product a group.
+std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const Dims x = emitter.operand(inputs[0]).shape, w = emitter.operand(inputs[1]).shape;
+  const std::int64_t groups = attributes.get_int("group", 1);
+  if (x.size() != 4 || w.size() != 4 || groups < 1 || x[1] % groups != 0 || w[0] % groups != 0 || w[1] != x[1] / groups)
+    throw Error(ErrorKind::shape, "DeformConv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
+  Attributes window = chosen(attributes, kDeformed);
+  window.set("kernel_shape", Dims{w[2], w[3]});
+  std::vector<Ref> operands{inputs[0], inputs[2]};
+  if (inputs.size() > 4 && inputs[4] != Emitter::kAbsent) operands.push_back(inputs[4]);
+  const Ref columns = emitter.one("DeformColumns", operands, window);  // [batch, channels * taps, height, width]
+  const Dims sampled = emitter.operand(columns).shape;
+  const std::int64_t taps = w[2] * w[3], places = sampled[2] * sampled[3];
+  const Ref product = emitter.one("MatMul", {reshaped(emitter, inputs[1], {groups, w[0] / groups, w[1] * taps}),
+                                             reshaped(emitter, columns, {x[0], groups, w[1] * taps, places})});
+  Ref result = reshaped(emitter, product, {x[0], w[0], sampled[2], sampled[3]});
+  if (inputs.size() > 3 && inputs[3] != Emitter::kAbsent) result = emitter.one("Add", {result, per_channel(emitter, inputs[3], 4)});
+  return {result};
+}
+
+std::vector<Ref> decompose_average_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  return {emitter.one("PoolMean", {inputs[0]}, attributes)};
+}
+
+std::vector<Ref> decompose_max_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
+  std::vector<Ref> results{emitter.one("PoolMax", {inputs[0]}, attributes)};
+  if (outputs > 1) results.push_back(emitter.one("PoolArgMax", {inputs[0]}, attributes));
+  return results;
+}
+
+// (sum |x|^p)^(1/p) of each window; `sum` adds them up.
+template <class Sum>
+Ref norm(Emitter& emitter, Ref x, std::int64_t p, Sum&& sum) {
+  if (p == 1) return sum(emitter.one("Abs", {x}));
+  if (p == 2) return emitter.one("Sqrt", {sum(emitter.one("Square", {x}))});
+  const DType dtype = emitter.operand(x).dtype;
+  const Ref powers = emitter.one("Power", {emitter.one("Abs", {x}), emitter.number(static_cast<double>(p), dtype)});
+  return emitter.one("Power", {sum(powers), emitter.number(1.0 / static_cast<double>(p), dtype)});
+}
+
+std::vector<Ref> decompose_lp_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  return {norm(emitter, inputs[0], attributes.get_int("p", 2), [&](Ref powers) { return emitter.one("PoolSum", {powers}, attributes); })};
+}
+
+namespace {
+
+Attributes over_space(Emitter& emitter, Ref x) {
+  const std::size_t rank = emitter.operand(x).shape.size();
+  if (rank < 3) throw Error(ErrorKind::shape, "a global pooling of " + to_string(emitter.operand(x).shape) + "; batch, channels and at least one more dimension are needed");
+  Dims axes(rank - 2);
+  std::iota(axes.begin(), axes.end(), 2);
+  return {{"axes", axes}, {"keepdims", std::int64_t{1}}};
+}
+
+}  // namespace
+
+std::vector<Ref> decompose_global_average_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
+  return {emitter.one("ReduceMean", {inputs[0]}, over_space(emitter, inputs[0]))};
+}
+
+std::vector<Ref> decompose_global_max_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
+  return {emitter.one("ReduceMax", {inputs[0]}, over_space(emitter, inputs[0]))};
+}
+
+std::vector<Ref> decompose_global_lp_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const Attributes axes = over_space(emitter, inputs[0]);
+  return {norm(emitter, inputs[0], attributes.get_int("p", 2), [&](Ref powers) { return emitter.one("ReduceSum", {powers}, axes); })};
+}
+
+// Inputs: x, the places that MaxPool gave, the result's shape. Every element goes back to its place in the pooled tensor; a larger
+// result has the pooled tensor at its front.
+std::vector<Ref> decompose_max_unpool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const Operand input = emitter.operand(inputs[0]);
+  const Dims x = input.shape;
+  const auto kernel = attributes.get_ints("kernel_shape");
+  if (x.size() < 3 || !kernel || kernel->size() != x.size() - 2 || emitter.operand(inputs[1]).shape != x)
+    throw Error(ErrorKind::shape, "MaxUnpool of " + to_string(x) + " with places of shape " + to_string(emitter.operand(inputs[1]).shape));
+  const DType dtype = input.dtype;
+  const std::size_t rank = x.size() - 2;
+  const Dims strides = spatial_numbers("MaxUnpool", attributes, "strides", rank, 1, 1), pads = spatial_numbers("MaxUnpool", attributes, "pads", 2 * rank, 0, 0);
+  Dims pooled = x;
+  for (std::size_t i = 0; i < rank; ++i) pooled[i + 2] = (x[i + 2] - 1) * strides[i] - pads[i] - pads[i + rank] + (*kernel)[i];
+  Dims result = pooled;
+  if (inputs.size() > 2 && inputs[2] != Emitter::kAbsent) {
+    const Tensor given = emitter.value(inputs[2], "'output_shape'");
+    const Operand operand{given.dtype(), given.shape(), &given, false};
+    result = required_numbers(std::span(&operand, 1), 0, Attributes(), "output_shape");
+    if (result.size() != x.size()) throw Error(ErrorKind::shape, "MaxUnpool to " + to_string(result));
+  }
+  const std::int64_t count = element_count(x), total = element_count(pooled);
+  Tensor nothing = Tensor::empty(dtype, pooled);
+  std::memset(nothing.raw(), 0, static_cast<std::size_t>(total) * item_size(dtype));
+  IndexedMovement movement{{count}, {0}, {1}, {1}, 0, 0, 0, 0, {1}, {total}};
+  Attributes scatter = movement.attributes();
+  Ref value = emitter.one("IndexedScatter", {emitter.constant(std::move(nothing)), inputs[1], inputs[0]}, std::move(scatter));
+  if (result == pooled) return {value};
+  Dims more(2 * x.size(), 0);
+  for (std::size_t i = 0; i < x.size(); ++i) more[i + x.size()] = result[i] - pooled[i];
+  return {emitter.one("Pad", {value}, {{"pads", more}})};
+}
+
+}  // namespace walle
