@@ -138,8 +138,9 @@ def write_table(found: dict[str, Outcome], reasons: dict[str, Outcome]) -> None:
     for name, outcome in sorted(found.items()):
         known = reasons.get(name)
         if outcome.status != "pass":
-            kept = known if known is not None and known.status == outcome.status else outcome
-            groups.setdefault((kept.status, _general(kept.reason)), []).append(name)
+            stays = known if known is not None and known.status == outcome.status else None
+            reason = stays.reason if stays else _general(outcome.reason)
+            groups.setdefault((outcome.status, reason), []).append(name)
     passed = sum(outcome.status == "pass" for outcome in found.values())
     lines = [
         "# The node tests of the `onnx` package that the engine leaves out, by outcome and reason; all others pass.",
