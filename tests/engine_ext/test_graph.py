@@ -90,17 +90,29 @@ def test_composites_decompose_into_what_they_name(name: str) -> None:
     assert used <= {part for part in infos[name].decomposes_to if infos[part].category == "atomic"}
 
 
-# Their operands have forms of their own; test_module.py, test_recurrent.py and the conformance tests run them.
+# Their operands have forms of their own; test_spatial.py, test_module.py, test_recurrent.py and the conformance tests
+# run them.
 OTHER_OPERANDS = {
+    "Col2Im",
     "Compress",
+    "Conv",
+    "DeformColumns",
     "Det",
+    "GridSample",
     "IndexedGather",
     "IndexedScatter",
+    "MaxRoiPool",
     "NonMaxSuppression",
     "NonZero",
+    "PoolArgMax",
+    "PoolMax",
+    "PoolMean",
+    "PoolSum",
     "RecurrentSteps",
+    "Resample",
+    "RoiAlign",
+    "Unique",
 }
-OTHER_OPERANDS |= {"Unique"}
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,19 @@ Blocks blocks_of(std::span<const Operand> operands, const Attributes& attributes
   blocks.window = Window::make("Col2Im", blocks.image, block, plain);
   const Dims& columns = operands[0].shape;
   if (columns.size() != 3 || columns[1] % blocks.window.taps() != 0 || columns[2] != blocks.window.out_count())
-    throw Error(ErrorKind::shape, "Col2Im of columns " + to_string(columns) + " in blocks of " + to_string(block) + " to images of " + to_string(blocks.image));
+    throw Error(ErrorKind::shape, "Col2Im of columns " + to_string(columns) + " in blocks of " + to_string(block) +
+                                      " to images of " + to_string(blocks.image));
   return blocks;
 }
 
 class Col2ImStep final : public Step {
  public:
   Col2ImStep(const StepRequest& request, const Window& window)
-      : window_(window), planes_(request.result.shape[0] * request.result.shape[1]), item_(static_cast<std::int64_t>(item_size(request.result.dtype))),
-        add_(request.table.binary[static_cast<std::size_t>(BinaryOp::Add)][static_cast<std::size_t>(compute_index(request.result.dtype))]) {}
+      : window_(window),
+        planes_(request.result.shape[0] * request.result.shape[1]),
+        item_(static_cast<std::int64_t>(item_size(request.result.dtype))),
+        add_(request.table.binary[static_cast<std::size_t>(BinaryOp::Add)]
+                                 [static_cast<std::size_t>(compute_index(request.result.dtype))]) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const Window& win = window_;
@@ -54,7 +58,8 @@ class Col2ImStep final : public Step {
     for (std::int64_t z = z0; z < z1; ++z)
       for (std::int64_t y = y0; y < y1; ++y) {
         const std::byte* from = in + ((z * win.out[1] + y) * win.out[2] + x0) * item_;
-        std::byte* to = out + ((win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, x0, kx)) * item_;
+        std::byte* to =
+            out + ((win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, x0, kx)) * item_;
         if (win.stride[2] == 1) {
           add_(to, 1, from, 1, to, x1 - x0);
         } else {

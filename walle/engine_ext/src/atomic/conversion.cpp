@@ -128,9 +128,10 @@ void WidenedStep::run(std::byte* const* inputs, std::byte* output, std::byte* sc
 
 std::unique_ptr<Step> widened(const StepRequest& request, StepFn make) {
   if (!is_half(request.inputs[0].dtype)) return make(request);
-  return std::make_unique<WidenedStep>(request.inputs, request.result, request.table, [&](std::span<const Layout> wide, const TensorType& result) {
-    return make({wide, result, request.attributes, request.table});
-  });
+  return std::make_unique<WidenedStep>(request.inputs, request.result, request.table,
+                                       [&](std::span<const Layout> wide, const TensorType& result) {
+                                         return make({wide, result, request.attributes, request.table});
+                                       });
 }
 
 }  // namespace walle

@@ -5,8 +5,8 @@
 
 namespace walle {
 
-// x [batch, groups * in_channels, in...], w [groups * out_channels, in_channels, kernel...], result [batch, groups * out_channels, out...];
-// channels are those of one group.
+// x [batch, groups * in_channels, in...], w [groups * out_channels, in_channels, kernel...], result [batch, groups *
+// out_channels, out...]; channels are those of one group.
 struct ConvShape {
   DType dtype = DType::f32;
   std::int64_t batch = 1, groups = 1, in_channels = 1, out_channels = 1;
@@ -29,7 +29,8 @@ struct ConvAlgorithm {
 };
 // In the order in which a tie is decided.
 std::span<const ConvAlgorithm> conv_algorithms() noexcept;
-// The one of the least workload among those that apply, or the one of this name; throws Error (unsupported) where it does not apply.
+// The one of the least workload among those that apply, or the one of this name; throws Error (unsupported) where it does not
+// apply.
 const ConvAlgorithm& choose_algorithm(const ConvShape& shape, const Table& table, std::string_view name = {});
 
 }  // namespace walle

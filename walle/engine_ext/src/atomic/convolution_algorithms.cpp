@@ -31,7 +31,8 @@ void add_channel(const ConvShape& shape, const Table& table, const std::byte* x,
         if (x_first == x_last) continue;
         for (std::int64_t z = z_first; z < z_last; ++z)
           for (std::int64_t y = y_first; y < y_last; ++y) {
-            const std::int64_t from = (win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, x_first, kx);
+            const std::int64_t from =
+                (win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, x_first, kx);
             const std::int64_t to = (z * win.out[1] + y) * win.out[2] + x_first;
             axpy(w, x + from * item, win.stride[2], out + to * item, x_last - x_first);
           }
@@ -49,8 +50,10 @@ double direct_workload(const ConvShape& shape, const Table& table) {
   const double rows = shape.window.stride[2] == 1 ? lanes(shape, table) : 1;
   return 3 * shape.multiplications() / rows;
 }
-void direct_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out, std::byte*) noexcept {
-  const std::int64_t item = item_of(shape), in = shape.window.in_count(), plane = shape.window.out_count(), taps = shape.window.taps();
+void direct_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
+                std::byte*) noexcept {
+  const std::int64_t item = item_of(shape), in = shape.window.in_count(), plane = shape.window.out_count(),
+                     taps = shape.window.taps();
   for (std::int64_t n = 0; n < shape.batch; ++n)
     for (std::int64_t m = 0; m < shape.groups * shape.out_channels; ++m) {
       std::byte* to = out + (n * shape.groups * shape.out_channels + m) * plane * item;
@@ -63,12 +66,15 @@ void direct_run(const ConvShape& shape, const Table& table, const std::byte* x, 
 }
 
 // Depthwise: one input channel each; a row of outputs gathers all its taps while it lies in cache.
-bool depthwise_applies(const ConvShape& shape, const Table& table) { return shape.in_channels == 1 && table.axpy[shape.type()] != nullptr; }
+bool depthwise_applies(const ConvShape& shape, const Table& table) {
+  return shape.in_channels == 1 && table.axpy[shape.type()] != nullptr;
+}
 double depthwise_workload(const ConvShape& shape, const Table& table) {
   const double rows = shape.window.stride[2] == 1 ? lanes(shape, table) : 1;
   return (2 * shape.multiplications() + elements_out(shape)) / rows;
 }
-void depthwise_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out, std::byte*) noexcept {
+void depthwise_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
+                   std::byte*) noexcept {
   const Window& win = shape.window;
   const std::int64_t item = item_of(shape);
   const AxpyFn axpy = table.axpy[shape.type()];
@@ -88,8 +94,8 @@ void depthwise_run(const ConvShape& shape, const Table& table, const std::byte* 
               for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
                 const auto [first, last] = win.valid(2, kx);
                 axpy(weights + ((kz * win.kernel[1] + ky) * win.kernel[2] + kx) * item,
-                     from + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item, win.stride[2], out + first * item,
-                     last - first);
+                     from + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item, win.stride[2],
+                     out + first * item, last - first);
               }
             }
           }
@@ -98,7 +104,8 @@ void depthwise_run(const ConvShape& shape, const Table& table, const std::byte* 
 }
 
 // One matrix product a group: weights [out_channels, k] times a matrix [k, outputs] of x as it lies, or of columns.
-GemmArgs product(const ConvShape& shape, const std::byte* w, const std::byte* columns, std::byte* out, std::byte* scratch, std::int64_t k) noexcept {
+GemmArgs product(const ConvShape& shape, const std::byte* w, const std::byte* columns, std::byte* out, std::byte* scratch,
+                 std::int64_t k) noexcept {
   GemmArgs args;
   args.m = shape.out_channels;
   args.n = shape.window.out_count();
@@ -124,7 +131,9 @@ bool pointwise_applies(const ConvShape& shape, const Table& table) {
 std::size_t pointwise_scratch(const ConvShape& shape, const Table& table) {
   return table.gemm[shape.type()].scratch_bytes(shape.out_channels, shape.window.out_count(), shape.in_channels);
 }
-double pointwise_workload(const ConvShape& shape, const Table& table) { return (shape.multiplications() + elements_out(shape)) / lanes(shape, table); }
+double pointwise_workload(const ConvShape& shape, const Table& table) {
+  return (shape.multiplications() + elements_out(shape)) / lanes(shape, table);
+}
 void pointwise_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
                    std::byte* scratch) noexcept {
   const std::int64_t item = item_of(shape), plane = shape.window.out_count();
@@ -132,7 +141,8 @@ void pointwise_run(const ConvShape& shape, const Table& table, const std::byte* 
     for (std::int64_t g = 0; g < shape.groups; ++g)
       table.gemm[shape.type()].run(product(shape, w + g * shape.out_channels * shape.in_channels * item,
                                            x + (n * shape.groups + g) * shape.in_channels * plane * item,
-                                           out + (n * shape.groups + g) * shape.out_channels * plane * item, scratch, shape.in_channels));
+                                           out + (n * shape.groups + g) * shape.out_channels * plane * item, scratch,
+                                           shape.in_channels));
 }
 
 // im2col: a region for each tap moves what it meets to its rows of a matrix of columns; then one matrix product.
@@ -142,12 +152,14 @@ std::size_t columns_bytes(const ConvShape& shape) {
   return static_cast<std::size_t>((bytes / 64 + 1) * 64);
 }
 std::size_t columns_scratch(const ConvShape& shape, const Table& table) {
-  return columns_bytes(shape) +
-         table.gemm[shape.type()].scratch_bytes(shape.out_channels, shape.window.out_count(), shape.in_channels * shape.window.taps());
+  return columns_bytes(shape) + table.gemm[shape.type()].scratch_bytes(shape.out_channels, shape.window.out_count(),
+                                                                       shape.in_channels * shape.window.taps());
 }
 double columns_workload(const ConvShape& shape, const Table& table) {
-  const double moved = static_cast<double>(shape.batch * shape.groups * shape.in_channels * shape.window.taps()) * static_cast<double>(shape.window.out_count());
-  return (shape.multiplications() + elements_out(shape)) / lanes(shape, table) + moved / (shape.window.stride[2] == 1 ? lanes(shape, table) : 1);
+  const double moved = static_cast<double>(shape.batch * shape.groups * shape.in_channels * shape.window.taps()) *
+                       static_cast<double>(shape.window.out_count());
+  return (shape.multiplications() + elements_out(shape)) / lanes(shape, table) +
+         moved / (shape.window.stride[2] == 1 ? lanes(shape, table) : 1);
 }
 void columns_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
                  std::byte* scratch) noexcept {
@@ -186,8 +198,8 @@ void columns_run(const ConvShape& shape, const Table& table, const std::byte* x,
 }  // namespace
 
 double ConvShape::multiplications() const noexcept {
-  return static_cast<double>(batch * groups) * static_cast<double>(out_channels * in_channels) * static_cast<double>(window.taps()) *
-         static_cast<double>(window.out_count());
+  return static_cast<double>(batch * groups) * static_cast<double>(out_channels * in_channels) *
+         static_cast<double>(window.taps()) * static_cast<double>(window.out_count());
 }
 
 std::span<const ConvAlgorithm> conv_algorithms() noexcept {
@@ -208,8 +220,9 @@ const ConvAlgorithm& choose_algorithm(const ConvShape& shape, const Table& table
     if (best == nullptr || algorithm.workload(shape, table) < best->workload(shape, table)) best = &algorithm;
   }
   if (best == nullptr)
-    throw Error(ErrorKind::unsupported, name.empty() ? std::string("no algorithm of Conv takes ") + std::string(dtype_name(shape.dtype))
-                                                     : "the algorithm '" + std::string(name) + "' of Conv does not apply here");
+    throw Error(ErrorKind::unsupported, name.empty()
+                                            ? std::string("no algorithm of Conv takes ") + std::string(dtype_name(shape.dtype))
+                                            : "the algorithm '" + std::string(name) + "' of Conv does not apply here");
   return *best;
 }
 

@@ -11,7 +11,9 @@ namespace walle {
 namespace {
 
 Window window_of(const char* op, const Dims& x, const Attributes& attributes) {
-  if (x.size() < 3) throw Error(ErrorKind::shape, std::string(op) + " of " + to_string(x) + "; batch, channels and at least one more dimension are needed");
+  if (x.size() < 3)
+    throw Error(ErrorKind::shape,
+                std::string(op) + " of " + to_string(x) + "; batch, channels and at least one more dimension are needed");
   const auto kernel = attributes.get_ints("kernel_shape");
   if (!kernel) throw Error(ErrorKind::model, std::string(op) + " needs the attribute 'kernel_shape'");
   return Window::make(op, std::span(x).subspan(2), *kernel, attributes);
@@ -52,7 +54,9 @@ class JoinStep final : public Step {
     fill_ = request.table.cast[type][type];
     const bool greatest = join == BinaryOp::Maximum;
     with_type(request.result.dtype, op, [&]<class T>(T) {
-      const T value = !greatest ? T{0} : std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
+      const T value = !greatest                              ? T{0}
+                      : std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                             : std::numeric_limits<T>::lowest();
       std::memcpy(identity_, &value, sizeof(T));
       if (mean) count_taps<T>(request.attributes.get_int("count_include_pad", 0) != 0);
     });
@@ -83,7 +87,8 @@ class JoinStep final : public Step {
             for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
               const auto [first, last] = win.valid(2, kx);
               std::byte* to = out + first * item_;
-              join_(to, 1, in + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item_, win.stride[2], to, last - first);
+              join_(to, 1, in + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item_, win.stride[2], to,
+                    last - first);
             }
           }
         }
@@ -99,7 +104,8 @@ class JoinStep final : public Step {
         std::int64_t count = 0;
         for (std::int64_t k = 0; k < window_.kernel[axis]; ++k) {
           const std::int64_t at = window_.source(axis, o, k);
-          count += pads ? at >= -window_.begin[axis] && at < window_.in[axis] + window_.end[axis] : at >= 0 && at < window_.in[axis];
+          count +=
+              pads ? at >= -window_.begin[axis] && at < window_.in[axis] + window_.end[axis] : at >= 0 && at < window_.in[axis];
         }
         along[axis].push_back(count);
       }
@@ -177,21 +183,27 @@ TensorType infer_pool_max(std::span<const Operand> operands, const Attributes& a
   return infer_pool("MaxPool", operands, attributes, false);
 }
 std::unique_ptr<Step> make_pool_max(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "MaxPool", BinaryOp::Maximum, false); });
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    return std::make_unique<JoinStep>(request, "MaxPool", BinaryOp::Maximum, false);
+  });
 }
 
 TensorType infer_pool_sum(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_pool("LpPool", operands, attributes, true);
 }
 std::unique_ptr<Step> make_pool_sum(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "LpPool", BinaryOp::Add, false); });
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    return std::make_unique<JoinStep>(request, "LpPool", BinaryOp::Add, false);
+  });
 }
 
 TensorType infer_pool_mean(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_pool("AveragePool", operands, attributes, true);
 }
 std::unique_ptr<Step> make_pool_mean(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> { return std::make_unique<JoinStep>(request, "AveragePool", BinaryOp::Add, true); });
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+    return std::make_unique<JoinStep>(request, "AveragePool", BinaryOp::Add, true);
+  });
 }
 
 TensorType infer_pool_arg_max(std::span<const Operand> operands, const Attributes& attributes) {

@@ -17,7 +17,9 @@ template <class T>
 class RoiAlignStep final : public Step {
  public:
   RoiAlignStep(const StepRequest& request, const Bins& bins)
-      : bins_(bins), ratio_(request.attributes.get_int("sampling_ratio", 0)), greatest_(request.attributes.get_string("mode", "avg") == "max"),
+      : bins_(bins),
+        ratio_(request.attributes.get_int("sampling_ratio", 0)),
+        greatest_(request.attributes.get_string("mode", "avg") == "max"),
         half_(request.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "half_pixel"),
         wide_(request.inputs[2].dtype == DType::i64) {}
 
@@ -26,12 +28,14 @@ class RoiAlignStep final : public Step {
     const T* roi = reinterpret_cast<const T*>(inputs[1]);
     T* out = reinterpret_cast<T*>(output);
     for (std::int64_t r = 0; r < bins_.rois; ++r, roi += 4) {
-      const std::int64_t image = wide_ ? reinterpret_cast<const std::int64_t*>(inputs[2])[r] : reinterpret_cast<const std::int32_t*>(inputs[2])[r];
+      const std::int64_t image =
+          wide_ ? reinterpret_cast<const std::int64_t*>(inputs[2])[r] : reinterpret_cast<const std::int32_t*>(inputs[2])[r];
       if (image < 0 || image >= bins_.batch) return fail("a batch index is out of range");
       const T scale = static_cast<T>(bins_.scale), shift = half_ ? T(0.5) : T{0};
       const T left = roi[0] * scale - shift, top = roi[1] * scale - shift;
       T width = roi[2] * scale - shift - left, height = roi[3] * scale - shift - top;
-      if (!(std::fabs(left) < T(1e9) && std::fabs(top) < T(1e9) && std::fabs(width) < T(1e6) && std::fabs(height) < T(1e6))) return fail("a box lies nowhere");
+      if (!(std::fabs(left) < T(1e9) && std::fabs(top) < T(1e9) && std::fabs(width) < T(1e6) && std::fabs(height) < T(1e6)))
+        return fail("a box lies nowhere");
       if (!half_) {
         width = std::max(width, T{1});
         height = std::max(height, T{1});
@@ -43,7 +47,8 @@ class RoiAlignStep final : public Step {
         const T* plane = x + (image * bins_.channels + c) * bins_.height * bins_.width;
         for (std::int64_t row = 0; row < bins_.rows; ++row)
           for (std::int64_t column = 0; column < bins_.columns; ++column)
-            *out++ = bin(plane, top + static_cast<T>(row) * bin_height, left + static_cast<T>(column) * bin_width, bin_height, bin_width, samples_y, samples_x);
+            *out++ = bin(plane, top + static_cast<T>(row) * bin_height, left + static_cast<T>(column) * bin_width, bin_height,
+                         bin_width, samples_y, samples_x);
       }
     }
   }
@@ -106,9 +111,12 @@ class MaxRoiPoolStep final : public Step {
         if (!(std::fabs(roi[i]) < T(1e9))) return fail("a box lies nowhere");
       const auto image = static_cast<std::int64_t>(roi[0]);
       if (image < 0 || image >= bins_.batch) return fail("a batch index is out of range");
-      const auto scaled = [&](T value) { return static_cast<std::int64_t>(std::round(static_cast<double>(value) * bins_.scale)); };
+      const auto scaled = [&](T value) {
+        return static_cast<std::int64_t>(std::round(static_cast<double>(value) * bins_.scale));
+      };
       const std::int64_t left = scaled(roi[1]), top = scaled(roi[2]);
-      const std::int64_t width = std::max<std::int64_t>(scaled(roi[3]) - left + 1, 1), height = std::max<std::int64_t>(scaled(roi[4]) - top + 1, 1);
+      const std::int64_t width = std::max<std::int64_t>(scaled(roi[3]) - left + 1, 1),
+                         height = std::max<std::int64_t>(scaled(roi[4]) - top + 1, 1);
       for (std::int64_t c = 0; c < bins_.channels; ++c) {
         const T* plane = x + (image * bins_.channels + c) * bins_.height * bins_.width;
         for (std::int64_t row = 0; row < bins_.rows; ++row)
@@ -127,7 +135,8 @@ class MaxRoiPoolStep final : public Step {
 
  private:
   // The pixels of bin `at` of `count` over `extent` pixels from `start`, inside [0, limit).
-  static std::pair<std::int64_t, std::int64_t> range(std::int64_t at, std::int64_t count, std::int64_t extent, std::int64_t start, std::int64_t limit) noexcept {
+  static std::pair<std::int64_t, std::int64_t> range(std::int64_t at, std::int64_t count, std::int64_t extent, std::int64_t start,
+                                                     std::int64_t limit) noexcept {
     const double size = static_cast<double>(extent) / static_cast<double>(count);
     const auto first = static_cast<std::int64_t>(std::floor(static_cast<double>(at) * size)) + start;
     const auto last = static_cast<std::int64_t>(std::ceil(static_cast<double>(at + 1) * size)) + start;
@@ -137,15 +146,18 @@ class MaxRoiPoolStep final : public Step {
   Bins bins_;
 };
 
-Bins bins_of(const char* op, const Dims& x, const Dims& rois, std::int64_t columns_of_roi, std::int64_t rows, std::int64_t columns, double scale) {
-  if (x.size() != 4 || rois.size() != 2 || rois[1] != columns_of_roi || rows < 1 || columns < 1 || rows > (1 << 20) || columns > (1 << 20) ||
-      (rois[0] > 0 && element_count(x) == 0))
-    throw Error(ErrorKind::shape, std::string(op) + " of " + to_string(x) + " with boxes " + to_string(rois) + " to " + to_string({rows, columns}));
+Bins bins_of(const char* op, const Dims& x, const Dims& rois, std::int64_t columns_of_roi, std::int64_t rows,
+             std::int64_t columns, double scale) {
+  if (x.size() != 4 || rois.size() != 2 || rois[1] != columns_of_roi || rows < 1 || columns < 1 || rows > (1 << 20) ||
+      columns > (1 << 20) || (rois[0] > 0 && element_count(x) == 0))
+    throw Error(ErrorKind::shape,
+                std::string(op) + " of " + to_string(x) + " with boxes " + to_string(rois) + " to " + to_string({rows, columns}));
   return {x[1], x[2], x[3], x[0], rows, columns, rois[0], scale};
 }
 
 Bins align_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
-  return bins_of("RoiAlign", x, rois, 4, attributes.get_int("output_height", 1), attributes.get_int("output_width", 1), attributes.get_float("spatial_scale", 1.0));
+  return bins_of("RoiAlign", x, rois, 4, attributes.get_int("output_height", 1), attributes.get_int("output_width", 1),
+                 attributes.get_float("spatial_scale", 1.0));
 }
 
 Bins pool_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
@@ -156,16 +168,20 @@ Bins pool_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
 
 TensorType result_of(const char* op, std::span<const Operand> operands, const Bins& bins) {
   const DType dtype = operands[0].dtype;
-  if ((dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) || operands[1].dtype != dtype) throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)) + " with boxes of " + std::string(dtype_name(operands[1].dtype)));
+  if ((dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) || operands[1].dtype != dtype)
+    throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)) + " with boxes of " +
+                                      std::string(dtype_name(operands[1].dtype)));
   return {dtype, {bins.rois, bins.channels, bins.rows, bins.columns}};
 }
 
 }  // namespace
 
 TensorType infer_roi_align(std::span<const Operand> operands, const Attributes& attributes) {
-  const std::string mode = attributes.get_string("mode", "avg"), coordinates = attributes.get_string("coordinate_transformation_mode", "half_pixel");
+  const std::string mode = attributes.get_string("mode", "avg"),
+                    coordinates = attributes.get_string("coordinate_transformation_mode", "half_pixel");
   if (mode != "avg" && mode != "max") throw Error(ErrorKind::unsupported, "RoiAlign mode '" + mode + "'; known are avg and max");
-  if (coordinates != "half_pixel" && coordinates != "output_half_pixel") throw Error(ErrorKind::unsupported, "RoiAlign coordinate_transformation_mode '" + coordinates + "'");
+  if (coordinates != "half_pixel" && coordinates != "output_half_pixel")
+    throw Error(ErrorKind::unsupported, "RoiAlign coordinate_transformation_mode '" + coordinates + "'");
   const Bins bins = align_bins(operands[0].shape, operands[1].shape, attributes);
   if ((operands[2].dtype != DType::i64 && operands[2].dtype != DType::i32) || operands[2].shape != Dims{bins.rois})
     throw Error(ErrorKind::shape, "RoiAlign needs one batch index for each box");

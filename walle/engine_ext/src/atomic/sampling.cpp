@@ -1,5 +1,5 @@
-// Reading an image between its pixels: GridSample, DeformColumns (the sampled taps of a deformable convolution) and Resample (one axis
-// by given places and weights, which is what Resize is made of).
+// Reading an image between its pixels: GridSample, DeformColumns (the sampled taps of a deformable convolution) and Resample (one
+// axis by given places and weights, which is what Resize is made of).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +13,8 @@ namespace walle {
 namespace {
 
 void need_floating(const char* op, DType dtype) {
-  if (dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)));
+  if (dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype))
+    throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)));
 }
 
 enum class Padding { zeros, border, reflection };
@@ -50,7 +51,8 @@ class GridSampleStep final : public Step {
     plane_ = element_count(Dims(x.begin() + 2, x.end()));
     places_ = element_count(Dims(grid.begin() + 1, grid.end() - 1));
     align_ = request.attributes.get_int("align_corners", 0) != 0;
-    const std::string mode = request.attributes.get_string("mode", "linear"), padding = request.attributes.get_string("padding_mode", "zeros");
+    const std::string mode = request.attributes.get_string("mode", "linear"),
+                      padding = request.attributes.get_string("padding_mode", "zeros");
     reach_ = mode == "nearest" ? 1 : mode == "linear" || mode == "bilinear" ? 2 : mode == "cubic" || mode == "bicubic" ? 4 : 0;
     if (reach_ == 0) throw Error(ErrorKind::unsupported, "GridSample mode '" + mode + "'; known are nearest, linear and cubic");
     if (padding != "zeros" && padding != "border" && padding != "reflection")
@@ -71,7 +73,8 @@ class GridSampleStep final : public Step {
           else  // the grid names the last axis first
             taps[axis] = taps_at(grid[2 - axis], size_[axis - (3 - rank_)]);
         }
-        for (std::int64_t c = 0; c < channels_; ++c) out[(n * channels_ + c) * places_ + p] = sample(x + (n * channels_ + c) * plane_, taps);
+        for (std::int64_t c = 0; c < channels_; ++c)
+          out[(n * channels_ + c) * places_ + p] = sample(x + (n * channels_ + c) * plane_, taps);
       }
   }
 
@@ -110,7 +113,8 @@ class GridSampleStep final : public Step {
       if (index < 0 || index >= size) {
         if (padding_ == Padding::zeros) index = -1;
         if (padding_ == Padding::border) index = std::clamp<std::int64_t>(index, 0, size - 1);
-        if (padding_ == Padding::reflection) index = std::clamp<std::int64_t>(static_cast<std::int64_t>(reflect(static_cast<T>(index), low, high)), 0, size - 1);
+        if (padding_ == Padding::reflection)
+          index = std::clamp<std::int64_t>(static_cast<std::int64_t>(reflect(static_cast<T>(index), low, high)), 0, size - 1);
       }
       taps.index[static_cast<std::size_t>(i)] = index;
     }
@@ -149,11 +153,13 @@ T bilinear(const T* x, std::int64_t height, std::int64_t width, T at_y, T at_x) 
   const auto pixel = [&](std::int64_t row, std::int64_t column) {
     return row >= 0 && row < height && column >= 0 && column < width ? x[row * width + column] : T{};
   };
-  return (1 - dy) * ((1 - dx) * pixel(y, k) + dx * pixel(y, k + 1)) + dy * ((1 - dx) * pixel(y + 1, k) + dx * pixel(y + 1, k + 1));
+  return (1 - dy) * ((1 - dx) * pixel(y, k) + dx * pixel(y, k + 1)) +
+         dy * ((1 - dx) * pixel(y + 1, k) + dx * pixel(y + 1, k + 1));
 }
 
 Window deform_window(const Dims& x, const Attributes& attributes) {
-  if (x.size() != 4) throw Error(ErrorKind::unsupported, "DeformConv of " + to_string(x) + "; images [batch, channels, height, width] are known");
+  if (x.size() != 4)
+    throw Error(ErrorKind::unsupported, "DeformConv of " + to_string(x) + "; images [batch, channels, height, width] are known");
   const auto kernel = attributes.get_ints("kernel_shape");
   if (!kernel) throw Error(ErrorKind::model, "DeformColumns needs the attribute 'kernel_shape'");
   return Window::make("DeformConv", std::span(x).subspan(2), *kernel, attributes);
@@ -163,8 +169,11 @@ template <class T>
 class DeformStep final : public Step {
  public:
   explicit DeformStep(const StepRequest& request)
-      : window_(deform_window(request.inputs[0].shape, request.attributes)), batch_(request.inputs[0].shape[0]), channels_(request.inputs[0].shape[1]),
-        groups_(request.attributes.get_int("offset_group", 1)), masked_(request.inputs.size() > 2 && !request.inputs[2].absent) {}
+      : window_(deform_window(request.inputs[0].shape, request.attributes)),
+        batch_(request.inputs[0].shape[0]),
+        channels_(request.inputs[0].shape[1]),
+        groups_(request.attributes.get_int("offset_group", 1)),
+        masked_(request.inputs.size() > 2 && !request.inputs[2].absent) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const Window& win = window_;
@@ -248,12 +257,15 @@ std::unique_ptr<Step> make_floating(const StepRequest& given) {
 TensorType infer_grid_sample(std::span<const Operand> operands, const Attributes&) {
   const Dims &x = operands[0].shape, &grid = operands[1].shape;
   need_floating("GridSample", operands[0].dtype);
-  if (operands[1].dtype != operands[0].dtype) throw Error(ErrorKind::dtype, "the grid of GridSample must be " + std::string(dtype_name(operands[0].dtype)));
-  if (x.size() < 3 || x.size() > 5 || grid.size() != x.size() || grid[0] != x[0] || grid.back() != static_cast<std::int64_t>(x.size()) - 2)
+  if (operands[1].dtype != operands[0].dtype)
+    throw Error(ErrorKind::dtype, "the grid of GridSample must be " + std::string(dtype_name(operands[0].dtype)));
+  if (x.size() < 3 || x.size() > 5 || grid.size() != x.size() || grid[0] != x[0] ||
+      grid.back() != static_cast<std::int64_t>(x.size()) - 2)
     throw Error(ErrorKind::shape, "GridSample of " + to_string(x) + " at " + to_string(grid));
   Dims result{x[0], x[1]};
   result.insert(result.end(), grid.begin() + 1, grid.end() - 1);
-  if (element_count(result) > 0 && element_count(x) == 0) throw Error(ErrorKind::shape, "GridSample of " + to_string(x) + ", which has no element");
+  if (element_count(result) > 0 && element_count(x) == 0)
+    throw Error(ErrorKind::shape, "GridSample of " + to_string(x) + ", which has no element");
   return {operands[0].dtype, result};
 }
 std::unique_ptr<Step> make_grid_sample(const StepRequest& request) { return make_floating<GridSampleStep>(request); }
@@ -267,7 +279,8 @@ TensorType infer_deform_columns(std::span<const Operand> operands, const Attribu
     if (operands[i].absent) continue;
     const Dims wanted{x[0], groups * window.taps() * (i == 1 ? 2 : 1), window.out[1], window.out[2]};
     if (operands[i].dtype != operands[0].dtype || groups < 1 || x[1] % groups != 0 || operands[i].shape != wanted)
-      throw Error(ErrorKind::shape, std::string("the ") + (i == 1 ? "offsets" : "mask") + " of DeformConv must be " + to_string(wanted) + ", not " + to_string(operands[i].shape));
+      throw Error(ErrorKind::shape, std::string("the ") + (i == 1 ? "offsets" : "mask") + " of DeformConv must be " +
+                                        to_string(wanted) + ", not " + to_string(operands[i].shape));
   }
   return {operands[0].dtype, {x[0], x[1] * window.taps(), window.out[1], window.out[2]}};
 }
@@ -277,8 +290,10 @@ TensorType infer_resample(std::span<const Operand> operands, const Attributes& a
   need_floating("Resample", operands[0].dtype);
   Dims shape = operands[0].shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", -1), shape.size());
-  if (operands[1].dtype != DType::i64 || operands[2].dtype != operands[0].dtype) throw Error(ErrorKind::dtype, "Resample takes int64 places, and weights of the input's dtype");
-  if (operands[1].shape.size() != 2 || operands[2].shape != operands[1].shape) throw Error(ErrorKind::shape, "Resample takes places and weights [out, taps]");
+  if (operands[1].dtype != DType::i64 || operands[2].dtype != operands[0].dtype)
+    throw Error(ErrorKind::dtype, "Resample takes int64 places, and weights of the input's dtype");
+  if (operands[1].shape.size() != 2 || operands[2].shape != operands[1].shape)
+    throw Error(ErrorKind::shape, "Resample takes places and weights [out, taps]");
   shape[axis] = operands[1].shape[0];
   return {operands[0].dtype, shape};
 }

@@ -232,10 +232,9 @@ std::shared_ptr<const Graph> load(py::handle model) {
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
-      .def(py::init(
-               [](py::object model, const std::string& backend, bool merging) {
-                 return std::make_unique<BoundSession>(load(model), backend, merging);
-               }),
+      .def(py::init([](py::object model, const std::string& backend, bool merging) {
+             return std::make_unique<BoundSession>(load(model), backend, merging);
+           }),
            py::arg("model"), py::arg("backend"), py::arg("merging") = true)
       .def("run", &BoundSession::run, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)

@@ -90,7 +90,8 @@ std::optional<Texts> Attributes::get_strings(std::string_view name) const {
   const Attribute* value = find(name);
   if (value == nullptr) return std::nullopt;
   if (const auto* texts = std::get_if<Texts>(value)) return *texts;
-  if (const auto* numbers = std::get_if<Dims>(value); numbers != nullptr && numbers->empty()) return Texts{};  // no element tells the type
+  if (const auto* numbers = std::get_if<Dims>(value); numbers != nullptr && numbers->empty())
+    return Texts{};  // no element tells the type
   wrong_type(name, "list of texts");
 }
 

@@ -37,8 +37,8 @@ class Attributes {
     return items_;
   }
 
-  // A copy that, with all copies of it, remembers what was asked for; and the first attribute that nobody has asked for, empty where
-  // there is none. What an operator is told and does not heed is refused, not passed over (exec/plan.cpp).
+  // A copy that, with all copies of it, remembers what was asked for; and the first attribute that nobody has asked for, empty
+  // where there is none. What an operator is told and does not heed is refused, not passed over (exec/plan.cpp).
   Attributes watched() const;
   std::string_view unread() const noexcept;
 

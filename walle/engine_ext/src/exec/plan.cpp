@@ -15,8 +15,8 @@ struct Fault {
   const char* what;
 };
 
-// The kernels, one after the other, up to the first that finds fault with a value. Addresses of an op's inputs are put together in
-// `addresses`.
+// The kernels, one after the other, up to the first that finds fault with a value. Addresses of an op's inputs are put together
+// in `addresses`.
 std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses) noexcept {
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
   for (const PlannedOp& op : plan.ops) {
@@ -49,9 +49,10 @@ void check_heeded(const Program& program) {
     const std::string_view name = attributes.unread();
     if (name.empty()) continue;
     const auto runs = [&](const ProgramOp& op) { return op.name == node->name; };
-    if (node->op->make_step != nullptr && std::none_of(program.ops.begin(), program.ops.end(), runs)) continue;  // nobody reads it
-    throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" + std::string(name) +
-                                            "' is not heeded by the engine");
+    if (node->op->make_step != nullptr && std::none_of(program.ops.begin(), program.ops.end(), runs))
+      continue;  // nobody reads it
+    throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" +
+                                            std::string(name) + "' is not heeded by the engine");
   }
 }
 
@@ -90,7 +91,8 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
       const ProgramValue& value = program.values[static_cast<std::size_t>(input)];
       planned.inputs.push_back(memory.places[static_cast<std::size_t>(input)]);
       // Constants of a model lie row-major, and so does everything that is computed.
-      layouts.push_back({value.dtype, value.shape, contiguous_strides(value.shape), value.is_constant() ? &value.constant : nullptr, false});
+      layouts.push_back(
+          {value.dtype, value.shape, contiguous_strides(value.shape), value.is_constant() ? &value.constant : nullptr, false});
     }
     if (op.is_raster()) {
       planned.op = "Raster";

@@ -25,8 +25,8 @@ struct Plan {
   std::vector<Tensor> given;  // copies of the inputs whose values it hangs on, undefined for the others; or empty
   std::vector<TensorType> outputs;
   std::vector<PlannedOp> ops;
-  std::vector<Tensor> constants;    // kept alive
-  std::vector<std::byte*> bases;    // arena, inputs, outputs, constants
+  std::vector<Tensor> constants;  // kept alive
+  std::vector<std::byte*> bases;  // arena, inputs, outputs, constants
   std::shared_ptr<Storage> arena;
   std::size_t scratch_offset = 0;
   std::size_t max_inputs = 0;
@@ -34,8 +34,8 @@ struct Plan {
   double plan_ms = 0;
 };
 
-// `given` as for lower(). `merging` false leaves rasters as they come, to measure what merging saves. Throws Error that names the node,
-// InputsNeeded among them.
+// `given` as for lower(). `merging` false leaves rasters as they come, to measure what merging saves. Throws Error that names the
+// node, InputsNeeded among them.
 std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given, const Table& table,
                                 bool merging = true);
 

@@ -9,15 +9,17 @@ namespace walle {
 // Thread-safe: runs of one session follow each other; sessions on one graph share its constants and run side by side.
 class Session {
  public:
-  // Plans at once where every input shape is known, and no shape hangs on an input's value. Throws Error, of kind unsupported for a graph that only a module can run.
+  // Plans at once where every input shape is known, and no shape hangs on an input's value. Throws Error, of kind unsupported for
+  // a graph that only a module can run.
   Session(std::shared_ptr<const Graph> graph, const Table& table, bool merging = true);
 
   const Graph& graph() const noexcept { return *graph_; }
   const Table& table() const noexcept { return table_; }
 
   // The outputs, in the graph's order, in memory of their own. Inputs are in the graph's order, of its dtypes, and contiguous.
-  // A new set of input shapes (or of values of inputs that shapes hang on) is planned first; the last Plans::kPlans sets are kept. Nothing is allocated between the first
-  // and the last kernel. Throws Error (shape, dtype) for inputs that do not fit the model.
+  // A new set of input shapes (or of values of inputs that shapes hang on) is planned first; the last Plans::kPlans sets are
+  // kept. Nothing is allocated between the first and the last kernel. Throws Error (shape, dtype) for inputs that do not fit the
+  // model.
   std::vector<Tensor> run(std::span<const Tensor> inputs);
 
   // The plan of the last run (or of construction); null before.

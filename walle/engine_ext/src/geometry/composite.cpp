@@ -108,7 +108,8 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Power", "Sqrt", "Square"};
   static constexpr std::string_view max_pool[] = {"PoolArgMax", "PoolMax"};
   static constexpr std::string_view max_unpool[] = {"IndexedScatter", "Pad"};
-  static constexpr std::string_view qlinear_conv[] = {"Add", "Cast", "Conv", "Div", "Maximum", "Minimum", "Mul", "Reshape", "Round", "Sub"};
+  static constexpr std::string_view qlinear_conv[] = {"Add",     "Cast", "Conv",    "Div",   "Maximum",
+                                                      "Minimum", "Mul",  "Reshape", "Round", "Sub"};
   static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
   static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",   "MatMul", "Maximum",
                                                         "Minimum", "Mul",  "Round", "Sub",    "Unsqueeze"};
@@ -144,14 +145,22 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
   static constexpr std::string_view array_feature_extractor_parts[] = {"Gather", "Reshape"};
   static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
-  static constexpr std::string_view dft_parts[] = {"Add", "Cast", "Concat", "MatMul", "Mul", "Pad", "Reshape", "Slice", "Transpose"};
+  static constexpr std::string_view dft_parts[] = {"Add", "Cast",    "Concat", "MatMul",   "Mul",
+                                                   "Pad", "Reshape", "Slice",  "Transpose"};
   static constexpr std::string_view dequantize_linear_parts[] = {"Cast", "Expand", "Mul", "Reshape", "Slice", "Sub"};
-  static constexpr std::string_view dynamic_quantize_linear_parts[] = {"Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
-  static constexpr std::string_view label_encoder_parts[] = {"And", "ArgMax", "Cast", "Equal", "Gather", "IsNaN", "Or", "ReduceMax", "Reshape", "Where"};
+  static constexpr std::string_view dynamic_quantize_linear_parts[] = {
+      "Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
+  static constexpr std::string_view label_encoder_parts[] = {"And",   "ArgMax", "Cast",      "Equal",   "Gather",
+                                                             "IsNaN", "Or",     "ReduceMax", "Reshape", "Where"};
   static constexpr std::string_view mel_weight_matrix_parts[] = {"Cast"};
-  static constexpr std::string_view quantize_linear_parts[] = {"Add", "Cast", "Div", "Expand", "Maximum", "Minimum", "Reshape", "Round", "Slice"};
-  static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast", "DFT", "Mul", "Reshape"};
-  static constexpr std::string_view tree_ensemble_parts[] = {"And", "Cast", "Equal", "Expand", "Gather", "GatherElements", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Sub", "Unsqueeze", "Where"};
+  static constexpr std::string_view quantize_linear_parts[] = {"Add",     "Cast",    "Div",   "Expand", "Maximum",
+                                                               "Minimum", "Reshape", "Round", "Slice"};
+  static constexpr std::string_view stft_parts[] = {"Add", "AsStrided", "Cast",    "Concat", "MatMul",
+                                                    "Mul", "Pad",       "Reshape", "Slice",  "Transpose"};
+  static constexpr std::string_view tree_ensemble_parts[] = {
+      "And",       "Cast", "Equal",       "Expand", "Gather", "GatherElements", "Greater",    "GreaterOrEqual",
+      "IsNaN",     "Less", "LessOrEqual", "Not",    "Or",     "ReduceMax",      "ReduceMean", "ReduceMin",
+      "ReduceSum", "Sub",  "Unsqueeze",   "Where"};
   static constexpr Composite table[] = {
       {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
       {"Adam", 6, 1 << 16, &decompose_adam, adam},

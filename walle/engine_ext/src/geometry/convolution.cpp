@@ -71,7 +71,8 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
   const Dims x = emitter.operand(inputs[0]).shape, w = emitter.operand(inputs[1]).shape;
   const std::int64_t groups = attributes.get_int("group", 1);
   if (x.size() < 3 || x.size() > 5 || w.size() != x.size() || x[1] != w[0] || groups < 1 || x[1] % groups != 0)
-    throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
+    throw Error(ErrorKind::shape,
+                "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
   const std::size_t rank = x.size() - 2;
   const Dims kernel(w.begin() + 2, w.end());
   if (const auto given = attributes.get_ints("kernel_shape"); given && *given != kernel)
@@ -98,7 +99,8 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
     } else {
       image[i] = full - pads[i] - pads[i + rank];
     }
-    if (image[i] < 1) throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " leaves nothing");
+    if (image[i] < 1)
+      throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " leaves nothing");
   }
   const std::int64_t places = element_count(Dims(x.begin() + 2, x.end())), taps = element_count(kernel);
   const std::int64_t in = x[1] / groups, out = w[1];
@@ -114,9 +116,11 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
     rest[i + 2] = -pads[i];
     rest[i + 2 + rank + 2] = image[i] + pads[i] - reach;
   }
-  Ref result = emitter.one("Col2Im", {columns, whole(emitter, covered), whole(emitter, kernel)}, {{"strides", strides}, {"dilations", dilations}});
+  Ref result = emitter.one("Col2Im", {columns, whole(emitter, covered), whole(emitter, kernel)},
+                           {{"strides", strides}, {"dilations", dilations}});
   result = emitter.one("Pad", {result}, {{"pads", rest}});
-  if (inputs.size() > 2 && inputs[2] != Emitter::kAbsent) result = emitter.one("Add", {result, per_channel(emitter, inputs[2], rank + 2)});
+  if (inputs.size() > 2 && inputs[2] != Emitter::kAbsent)
+    result = emitter.one("Add", {result, per_channel(emitter, inputs[2], rank + 2)});
   return {result};
 }
 
@@ -131,7 +135,9 @@ std::vector<Ref> decompose_qlinear_conv(Emitter& emitter, std::span<const Ref> i
   const Ref bias = inputs.size() > 8 ? inputs[8] : Emitter::kAbsent;
   const Ref sums = integer_conv(emitter, inputs[0], inputs[2], inputs[3], inputs[5], bias, attributes);
   const std::size_t rank = emitter.operand(sums).shape.size();
-  const Ref scale = emitter.one("Div", {emitter.one("Mul", {per_channel(emitter, inputs[1], rank), per_channel(emitter, inputs[4], rank)}), per_channel(emitter, inputs[6], rank)});
+  const Ref scale =
+      emitter.one("Div", {emitter.one("Mul", {per_channel(emitter, inputs[1], rank), per_channel(emitter, inputs[4], rank)}),
+                          per_channel(emitter, inputs[6], rank)});
   return {requantized(emitter, sums, scale, per_channel(emitter, inputs[7], rank))};
 }
 
@@ -140,7 +146,8 @@ std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> in
   const Dims x = emitter.operand(inputs[0]).shape, w = emitter.operand(inputs[1]).shape;
   const std::int64_t groups = attributes.get_int("group", 1);
   if (x.size() != 4 || w.size() != 4 || groups < 1 || x[1] % groups != 0 || w[0] % groups != 0 || w[1] != x[1] / groups)
-    throw Error(ErrorKind::shape, "DeformConv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
+    throw Error(ErrorKind::shape,
+                "DeformConv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
   Attributes window = chosen(attributes, kDeformed);
   window.set("kernel_shape", Dims{w[2], w[3]});
   std::vector<Ref> operands{inputs[0], inputs[2]};
@@ -151,7 +158,8 @@ std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> in
   const Ref product = emitter.one("MatMul", {reshaped(emitter, inputs[1], {groups, w[0] / groups, w[1] * taps}),
                                              reshaped(emitter, columns, {x[0], groups, w[1] * taps, places})});
   Ref result = reshaped(emitter, product, {x[0], w[0], sampled[2], sampled[3]});
-  if (inputs.size() > 3 && inputs[3] != Emitter::kAbsent) result = emitter.one("Add", {result, per_channel(emitter, inputs[3], 4)});
+  if (inputs.size() > 3 && inputs[3] != Emitter::kAbsent)
+    result = emitter.one("Add", {result, per_channel(emitter, inputs[3], 4)});
   return {result};
 }
 
@@ -176,14 +184,17 @@ Ref norm(Emitter& emitter, Ref x, std::int64_t p, Sum&& sum) {
 }
 
 std::vector<Ref> decompose_lp_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
-  return {norm(emitter, inputs[0], attributes.get_int("p", 2), [&](Ref powers) { return emitter.one("PoolSum", {powers}, attributes); })};
+  return {norm(emitter, inputs[0], attributes.get_int("p", 2),
+               [&](Ref powers) { return emitter.one("PoolSum", {powers}, attributes); })};
 }
 
 namespace {
 
 Attributes over_space(Emitter& emitter, Ref x) {
   const std::size_t rank = emitter.operand(x).shape.size();
-  if (rank < 3) throw Error(ErrorKind::shape, "a global pooling of " + to_string(emitter.operand(x).shape) + "; batch, channels and at least one more dimension are needed");
+  if (rank < 3)
+    throw Error(ErrorKind::shape, "a global pooling of " + to_string(emitter.operand(x).shape) +
+                                      "; batch, channels and at least one more dimension are needed");
   Dims axes(rank - 2);
   std::iota(axes.begin(), axes.end(), 2);
   return {{"axes", axes}, {"keepdims", std::int64_t{1}}};
@@ -201,20 +212,23 @@ std::vector<Ref> decompose_global_max_pool(Emitter& emitter, std::span<const Ref
 
 std::vector<Ref> decompose_global_lp_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Attributes axes = over_space(emitter, inputs[0]);
-  return {norm(emitter, inputs[0], attributes.get_int("p", 2), [&](Ref powers) { return emitter.one("ReduceSum", {powers}, axes); })};
+  return {
+      norm(emitter, inputs[0], attributes.get_int("p", 2), [&](Ref powers) { return emitter.one("ReduceSum", {powers}, axes); })};
 }
 
-// Inputs: x, the places that MaxPool gave, the result's shape. Every element goes back to its place in the pooled tensor; a larger
-// result has the pooled tensor at its front.
+// Inputs: x, the places that MaxPool gave, the result's shape. Every element goes back to its place in the pooled tensor; a
+// larger result has the pooled tensor at its front.
 std::vector<Ref> decompose_max_unpool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand input = emitter.operand(inputs[0]);
   const Dims x = input.shape;
   const auto kernel = attributes.get_ints("kernel_shape");
   if (x.size() < 3 || !kernel || kernel->size() != x.size() - 2 || emitter.operand(inputs[1]).shape != x)
-    throw Error(ErrorKind::shape, "MaxUnpool of " + to_string(x) + " with places of shape " + to_string(emitter.operand(inputs[1]).shape));
+    throw Error(ErrorKind::shape,
+                "MaxUnpool of " + to_string(x) + " with places of shape " + to_string(emitter.operand(inputs[1]).shape));
   const DType dtype = input.dtype;
   const std::size_t rank = x.size() - 2;
-  const Dims strides = spatial_numbers("MaxUnpool", attributes, "strides", rank, 1, 1), pads = spatial_numbers("MaxUnpool", attributes, "pads", 2 * rank, 0, 0);
+  const Dims strides = spatial_numbers("MaxUnpool", attributes, "strides", rank, 1, 1),
+             pads = spatial_numbers("MaxUnpool", attributes, "pads", 2 * rank, 0, 0);
   Dims pooled = x;
   for (std::size_t i = 0; i < rank; ++i) pooled[i + 2] = (x[i + 2] - 1) * strides[i] - pads[i] - pads[i + rank] + (*kernel)[i];
   Dims result = pooled;

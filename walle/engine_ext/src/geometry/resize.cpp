@@ -1,5 +1,5 @@
-// Resize, one axis after the other: nearest is a Gather, linear and cubic are a Resample with places and weights known while planning.
-// AffineGrid: a matrix product with a constant grid.
+// Resize, one axis after the other: nearest is a Gather, linear and cubic are a Resample with places and weights known while
+// planning. AffineGrid: a matrix product with a constant grid.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -52,17 +52,22 @@ struct Filter {
 Filter filter_of(const std::string& mode, double a) {
   if (mode == "linear") return {1, [](double x) { return std::max(0.0, 1 - x); }};
   if (mode == "cubic")
-    return {2, [a](double x) { return x <= 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0.0; }};
+    return {2, [a](double x) {
+              return x <= 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0.0;
+            }};
   throw Error(ErrorKind::unsupported, "Resize mode '" + mode + "'; known are nearest, linear and cubic");
 }
 
 class Resizing {
  public:
   Resizing(Emitter& emitter, const Attributes& attributes)
-      : emitter_(emitter), mode_(attributes.get_string("mode", "nearest")),
+      : emitter_(emitter),
+        mode_(attributes.get_string("mode", "nearest")),
         coordinates_(attributes.get_string("coordinate_transformation_mode", "half_pixel")),
-        rounding_(attributes.get_string("nearest_mode", "round_prefer_floor")), antialias_(attributes.get_int("antialias", 0) != 0),
-        exclude_outside_(attributes.get_int("exclude_outside", 0) != 0), cubic_(attributes.get_float("cubic_coeff_a", -0.75)) {
+        rounding_(attributes.get_string("nearest_mode", "round_prefer_floor")),
+        antialias_(attributes.get_int("antialias", 0) != 0),
+        exclude_outside_(attributes.get_int("exclude_outside", 0) != 0),
+        cubic_(attributes.get_float("cubic_coeff_a", -0.75)) {
     if (mode_ != "nearest") filter_of(mode_, cubic_);
     if (antialias_ && mode_ == "nearest") throw Error(ErrorKind::unsupported, "Resize with antialias and mode 'nearest'");
   }
@@ -74,7 +79,8 @@ class Resizing {
     if (mode_ == "nearest") {
       Tensor places = Tensor::empty(DType::i64, {scaling.out});
       for (std::int64_t o = 0; o < scaling.out; ++o)
-        places.data<std::int64_t>()[o] = std::clamp<std::int64_t>(nearest(rounding_, original(coordinates_, scaling, o)), 0, scaling.in - 1);
+        places.data<std::int64_t>()[o] =
+            std::clamp<std::int64_t>(nearest(rounding_, original(coordinates_, scaling, o)), 0, scaling.in - 1);
       return emitter_.one("Gather", {value, emitter_.constant(std::move(places))}, {{"axis", at}});
     }
     const Filter filter = filter_of(mode_, cubic_);
@@ -85,7 +91,8 @@ class Resizing {
     Tensor places = Tensor::empty(DType::i64, {scaling.out, taps}), weights = Tensor::empty(dtype, {scaling.out, taps});
     for (std::int64_t o = 0; o < scaling.out; ++o) {
       const double x = original(coordinates_, scaling, o);
-      const auto first = static_cast<std::int64_t>(std::ceil(x)) - half;  // the neighbour to the left of x is the last of the first half
+      const auto first =
+          static_cast<std::int64_t>(std::ceil(x)) - half;  // the neighbour to the left of x is the last of the first half
       std::vector<double> row(static_cast<std::size_t>(taps));
       double total = 0;
       for (std::int64_t t = 0; t < taps; ++t) {
@@ -104,7 +111,8 @@ class Resizing {
           weights.data<float>()[o * taps + t] = static_cast<float>(weight);
       }
     }
-    return emitter_.one("Resample", {value, emitter_.constant(std::move(places)), emitter_.constant(std::move(weights))}, {{"axis", at}});
+    return emitter_.one("Resample", {value, emitter_.constant(std::move(places)), emitter_.constant(std::move(weights))},
+                        {{"axis", at}});
   }
 
   // The outputs of a cropped axis that lie outside of the input, as a mask to broadcast; kAbsent where there are none.
@@ -142,7 +150,9 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
   const Operand input = emitter.operand(inputs[0]);
   const Dims x = input.shape;
   const DType dtype = input.dtype;
-  const auto given = [&](std::size_t i) { return i < inputs.size() && inputs[i] != Emitter::kAbsent && element_count(emitter.operand(inputs[i]).shape) > 0; };
+  const auto given = [&](std::size_t i) {
+    return i < inputs.size() && inputs[i] != Emitter::kAbsent && element_count(emitter.operand(inputs[i]).shape) > 0;
+  };
   Dims axes = attributes.get_ints("axes").value_or(Dims{});
   if (!attributes.has("axes"))
     for (std::size_t i = 0; i < x.size(); ++i) axes.push_back(static_cast<std::int64_t>(i));
@@ -150,7 +160,8 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
   std::vector<Scaling> scalings;
   for (const std::int64_t dim : x) scalings.push_back({dim, dim, 1});
   const auto count_of = [&](const std::vector<double>& list, std::size_t each, const char* what) {
-    if (list.size() != each * axes.size()) throw Error(ErrorKind::shape, std::string("Resize of ") + to_string(x) + " needs other " + what);
+    if (list.size() != each * axes.size())
+      throw Error(ErrorKind::shape, std::string("Resize of ") + to_string(x) + " needs other " + what);
   };
   constexpr double kLimit = 1e9;
   if (given(3)) {
@@ -166,7 +177,8 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
       if (policy == "not_larger") common = i == 0 ? axis.scale : std::min(common, axis.scale);
       if (policy == "not_smaller") common = std::max(common, axis.scale);
     }
-    if (policy != "stretch" && policy != "not_larger" && policy != "not_smaller") throw Error(ErrorKind::unsupported, "Resize with keep_aspect_ratio_policy '" + policy + "'");
+    if (policy != "stretch" && policy != "not_larger" && policy != "not_smaller")
+      throw Error(ErrorKind::unsupported, "Resize with keep_aspect_ratio_policy '" + policy + "'");
     for (std::size_t i = 0; i < axes.size() && policy != "stretch"; ++i) {
       Scaling& axis = scalings[normal_axis(axes[i], x.size())];
       axis.scale = common;
@@ -177,7 +189,8 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
     count_of(scales, 1, "scales");
     for (std::size_t i = 0; i < axes.size(); ++i) {
       Scaling& axis = scalings[normal_axis(axes[i], x.size())];
-      if (!(scales[i] > 0 && scales[i] * static_cast<double>(axis.in) < kLimit)) throw Error(ErrorKind::shape, "Resize by " + std::to_string(scales[i]));
+      if (!(scales[i] > 0 && scales[i] * static_cast<double>(axis.in) < kLimit))
+        throw Error(ErrorKind::shape, "Resize by " + std::to_string(scales[i]));
       axis.scale = scales[i];
       axis.out = static_cast<std::int64_t>(std::floor(scales[i] * static_cast<double>(axis.in)));
     }
@@ -200,7 +213,8 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
   std::vector<Ref> masks;
   for (std::size_t axis = 0; axis < x.size(); ++axis) {
     const Scaling& scaling = scalings[axis];
-    const bool whole = scaling.in == scaling.out && scaling.scale == 1 && (!resizing.crops() || (scaling.roi_begin == 0 && scaling.roi_end == 1));
+    const bool whole = scaling.in == scaling.out && scaling.scale == 1 &&
+                       (!resizing.crops() || (scaling.roi_begin == 0 && scaling.roi_end == 1));
     if (whole) continue;
     if (scaling.in == 0 && scaling.out > 0) throw Error(ErrorKind::shape, "Resize of " + to_string(x) + ", which has no element");
     value = resizing.along(value, axis, scaling);
@@ -226,8 +240,10 @@ std::vector<Ref> decompose_affine_grid(Emitter& emitter, std::span<const Ref> in
   const Dims size = required_numbers(std::span(&operand, 1), 0, Attributes(), "size");
   const std::size_t rank = size.size() < 2 ? 0 : size.size() - 2;
   const auto axes = static_cast<std::int64_t>(rank);
-  if ((rank != 2 && rank != 3) || theta != Dims{size[0], axes, axes + 1}) throw Error(ErrorKind::shape, "AffineGrid of " + to_string(theta) + " for a size of " + to_string(size));
-  if (dtype != DType::f32 && dtype != DType::f64) throw Error(ErrorKind::dtype, "AffineGrid takes no " + std::string(dtype_name(dtype)));
+  if ((rank != 2 && rank != 3) || theta != Dims{size[0], axes, axes + 1})
+    throw Error(ErrorKind::shape, "AffineGrid of " + to_string(theta) + " for a size of " + to_string(size));
+  if (dtype != DType::f32 && dtype != DType::f64)
+    throw Error(ErrorKind::dtype, "AffineGrid takes no " + std::string(dtype_name(dtype)));
   const Dims space(size.begin() + 2, size.end()), strides = contiguous_strides(space);
   const std::int64_t places = element_count(space);
   const bool align = attributes.get_int("align_corners", 0) != 0;
@@ -245,7 +261,8 @@ std::vector<Ref> decompose_affine_grid(Emitter& emitter, std::span<const Ref> in
       else
         grid.data<float>()[row * places + place] = static_cast<float>(value);
     }
-  const Ref moved = emitter.one("Transpose", {emitter.one("MatMul", {inputs[0], emitter.constant(std::move(grid))})}, {{"perm", Dims{0, 2, 1}}});
+  const Ref moved = emitter.one("Transpose", {emitter.one("MatMul", {inputs[0], emitter.constant(std::move(grid))})},
+                                {{"perm", Dims{0, 2, 1}}});
   Dims result{size[0]};
   result.insert(result.end(), space.begin(), space.end());
   result.push_back(axes);

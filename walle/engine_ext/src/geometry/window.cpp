@@ -4,11 +4,12 @@
 
 namespace walle {
 
-Dims spatial_numbers(const char* op, const Attributes& attributes, std::string_view name, std::size_t count, std::int64_t fallback,
-                     std::int64_t least) {
+Dims spatial_numbers(const char* op, const Attributes& attributes, std::string_view name, std::size_t count,
+                     std::int64_t fallback, std::int64_t least) {
   const Dims numbers = attributes.get_ints(name).value_or(Dims(count, fallback));
   if (numbers.size() != count)
-    throw Error(ErrorKind::shape, std::string(op) + ": '" + std::string(name) + "' is " + to_string(numbers) + ", not " + std::to_string(count) + " numbers");
+    throw Error(ErrorKind::shape, std::string(op) + ": '" + std::string(name) + "' is " + to_string(numbers) + ", not " +
+                                      std::to_string(count) + " numbers");
   for (const std::int64_t number : numbers)
     if (number < least || number >= (std::int64_t{1} << 31))
       throw Error(ErrorKind::shape, std::string(op) + ": '" + std::string(name) + "' is " + to_string(numbers));
@@ -28,17 +29,21 @@ std::pair<std::int64_t, std::int64_t> Window::valid(std::size_t axis, std::int64
   return {first, std::clamp<std::int64_t>(ceil_div(shift + in[axis], stride[axis]), first, out[axis])};
 }
 
-Window Window::make(const char* op, std::span<const std::int64_t> in, std::span<const std::int64_t> kernel, const Attributes& attributes) {
+Window Window::make(const char* op, std::span<const std::int64_t> in, std::span<const std::int64_t> kernel,
+                    const Attributes& attributes) {
   const std::size_t rank = in.size();
   const std::string name = op;
   if (rank < 1 || rank > kAxes)
     throw Error(ErrorKind::unsupported, name + " over " + std::to_string(rank) + " spatial dimensions; 1 to 3 are known");
-  if (kernel.size() != rank) throw Error(ErrorKind::shape, name + ": the kernel has " + std::to_string(kernel.size()) + " dimensions, the input " + std::to_string(rank));
+  if (kernel.size() != rank)
+    throw Error(ErrorKind::shape,
+                name + ": the kernel has " + std::to_string(kernel.size()) + " dimensions, the input " + std::to_string(rank));
   const Dims strides = spatial_numbers(op, attributes, "strides", rank, 1, 1);
   const Dims dilations = spatial_numbers(op, attributes, "dilations", rank, 1, 1);
   const std::string auto_pad = attributes.get_string("auto_pad", "NOTSET");
   const bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
-  if (!same && auto_pad != "NOTSET" && auto_pad != "VALID") throw Error(ErrorKind::unsupported, name + ": auto_pad '" + auto_pad + "'");
+  if (!same && auto_pad != "NOTSET" && auto_pad != "VALID")
+    throw Error(ErrorKind::unsupported, name + ": auto_pad '" + auto_pad + "'");
   const Dims pads = auto_pad == "NOTSET" ? spatial_numbers(op, attributes, "pads", 2 * rank, 0, 0) : Dims(2 * rank, 0);
   const bool ceil = attributes.get_int("ceil_mode", 0) != 0;
   Window window;
@@ -49,7 +54,8 @@ Window Window::make(const char* op, std::span<const std::int64_t> in, std::span<
       throw Error(ErrorKind::shape, name + ": a kernel of " + std::to_string(kernel[i]) + " over " + std::to_string(in[i]));
     const std::int64_t stride = strides[i];
     std::int64_t reach;  // of the whole kernel
-    if (__builtin_mul_overflow(kernel[i] - 1, dilations[i], &reach) || reach >= (std::int64_t{1} << 50)) throw Error(ErrorKind::shape, name + ": the kernel reaches too far");
+    if (__builtin_mul_overflow(kernel[i] - 1, dilations[i], &reach) || reach >= (std::int64_t{1} << 50))
+      throw Error(ErrorKind::shape, name + ": the kernel reaches too far");
     ++reach;
     std::int64_t begin = pads[i], end = pads[i + rank], out;
     if (same) {

@@ -1,5 +1,5 @@
-// Sliding windows: the one reading of kernel_shape, strides, dilations, pads, auto_pad and ceil_mode, shared by convolution, pooling
-// and Col2Im.
+// Sliding windows: the one reading of kernel_shape, strides, dilations, pads, auto_pad and ceil_mode, shared by convolution,
+// pooling and Col2Im.
 #pragma once
 #include <array>
 
@@ -22,17 +22,20 @@ struct Window {
   // The outputs along an axis whose tap `k` lies inside the input: [first, last).
   std::pair<std::int64_t, std::int64_t> valid(std::size_t axis, std::int64_t k) const noexcept;
   // The input that tap k of output o reads along an axis; may lie outside.
-  std::int64_t source(std::size_t axis, std::int64_t o, std::int64_t k) const noexcept { return o * stride[axis] - begin[axis] + k * dilation[axis]; }
+  std::int64_t source(std::size_t axis, std::int64_t o, std::int64_t k) const noexcept {
+    return o * stride[axis] - begin[axis] + k * dilation[axis];
+  }
 
   Dims out_dims() const { return Dims(out.end() - static_cast<std::ptrdiff_t>(rank), out.end()); }
 
-  // For spatial dimensions `in` and `kernel` by the attributes strides, dilations, pads, auto_pad and ceil_mode. Throws Error (shape,
-  // model, unsupported) naming `op`.
-  static Window make(const char* op, std::span<const std::int64_t> in, std::span<const std::int64_t> kernel, const Attributes& attributes);
+  // For spatial dimensions `in` and `kernel` by the attributes strides, dilations, pads, auto_pad and ceil_mode. Throws Error
+  // (shape, model, unsupported) naming `op`.
+  static Window make(const char* op, std::span<const std::int64_t> in, std::span<const std::int64_t> kernel,
+                     const Attributes& attributes);
 };
 
 // One number per spatial axis from an attribute, `fallback` for each where it is left out; all in [least, 2^31).
-Dims spatial_numbers(const char* op, const Attributes& attributes, std::string_view name, std::size_t count, std::int64_t fallback,
-                     std::int64_t least);
+Dims spatial_numbers(const char* op, const Attributes& attributes, std::string_view name, std::size_t count,
+                     std::int64_t fallback, std::int64_t least);
 
 }  // namespace walle

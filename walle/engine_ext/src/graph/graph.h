@@ -14,8 +14,8 @@ enum class ValueKind : std::uint8_t { result = 0, constant = 1, input = 2, outer
 struct Value {
   std::string name;
   ValueKind kind = ValueKind::result;
-  DType dtype = DType::f32;  // of inputs and constants
-  Dims shape;                // of inputs and constants; -1 in an input: known at run time only
+  DType dtype = DType::f32;                  // of inputs and constants
+  Dims shape;                                // of inputs and constants; -1 in an input: known at run time only
   bool any_dtype = false, any_rank = false;  // of inputs: not even that is known before running
   int outer = -1;                            // of an outer value: its number in the graph around
   Tensor constant;

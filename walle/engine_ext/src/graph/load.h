@@ -14,10 +14,11 @@
 // Graph section (a text is a u32 length and UTF-8 bytes):
 //   text name
 //   u32 values, each: text name, u8 kind (0 result, 1 constant, 2 input, 3 outer, 4 object); for constants and inputs u8 dtype
-//       (core/dtype.h; 255 in an input: any), u8 rank (255 in an input: any), i64 dimensions (-1 in an input: known at run time); for
-//       constants u64 offset in the data section, a multiple of 64, u64 size; for outer values, which subgraphs alone have, the u32
-//       number of the value in the graph around; an object is an input that is a sequence or an optional
-//   u32 nodes, each: text operator, text name, u32 inputs and as many u32 value numbers (0xFFFFFFFF: left out), u32 outputs and as
+//       (core/dtype.h; 255 in an input: any), u8 rank (255 in an input: any), i64 dimensions (-1 in an input: known at run time);
+//       for constants u64 offset in the data section, a multiple of 64, u64 size; for outer values, which subgraphs alone have,
+//       the u32 number of the value in the graph around; an object is an input that is a sequence or an optional
+//   u32 nodes, each: text operator, text name, u32 inputs and as many u32 value numbers (0xFFFFFFFF: left out), u32 outputs and
+//   as
 //       many u32 value numbers, u32 attributes, each: text name, u8 type (0 i64, 1 f64, 2 text, 3 u32 + i64s, 4 u32 + f64s,
 //       5 a subgraph: a graph section within this one, 6 u32 + texts), value
 //   u32 outputs, each: text name, u32 value number

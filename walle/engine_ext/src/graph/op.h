@@ -1,5 +1,6 @@
 // The operator registry: every operator of the engine in one of the paper's four categories (§4.1). The lists are those of
-// kernels/kernels.inc, atomic/atomic.cpp, geometry/transform.cpp and geometry/composite.cpp; this puts them together and adds shape inference.
+// kernels/kernels.inc, atomic/atomic.cpp, geometry/transform.cpp and geometry/composite.cpp; this puts them together and adds
+// shape inference.
 #pragma once
 #include <span>
 #include <string_view>
@@ -36,7 +37,9 @@ struct OpDef {
   StepFn make_step = nullptr;
 
   // Runs in a module only: its outputs, or their shapes, are known no sooner than it has run.
-  bool module_only() const noexcept { return data != nullptr || category == Category::control_flow || category == Category::sequence; }
+  bool module_only() const noexcept {
+    return data != nullptr || category == Category::control_flow || category == Category::sequence;
+  }
   bool reduces() const noexcept { return family == Family::reduce || family == Family::mean || family == Family::arg; }
 };
 

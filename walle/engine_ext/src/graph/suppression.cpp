@@ -19,7 +19,8 @@ Box box_of(const float* at, bool centred) {
 }
 
 bool overlaps(const Box& a, const Box& b, double threshold) {
-  const double height = std::min(a.bottom, b.bottom) - std::max(a.top, b.top), width = std::min(a.right, b.right) - std::max(a.left, b.left);
+  const double height = std::min(a.bottom, b.bottom) - std::max(a.top, b.top),
+               width = std::min(a.right, b.right) - std::max(a.left, b.left);
   if (!(height > 0 && width > 0)) return false;
   const double area_a = (a.bottom - a.top) * (a.right - a.left), area_b = (b.bottom - b.top) * (b.right - b.left);
   const double both = height * width, either = area_a + area_b - both;
@@ -28,13 +29,17 @@ bool overlaps(const Box& a, const Box& b, double threshold) {
 
 }  // namespace
 
-// Inputs: boxes [batch, boxes, 4], scores [batch, classes, boxes], at most how many a class (0 where left out), the overlap from which
-// on a box is dropped, the score that a box must exceed. Result: int64 [selected, 3], batch, class and box, best first within a class.
+// Inputs: boxes [batch, boxes, 4], scores [batch, classes, boxes], at most how many a class (0 where left out), the overlap from
+// which on a box is dropped, the score that a box must exceed. Result: int64 [selected, 3], batch, class and box, best first
+// within a class.
 std::vector<Tensor> non_max_suppression(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const Tensor &boxes = inputs[0], &scores = inputs[1];
-  if (boxes.dtype() != DType::f32 || scores.dtype() != DType::f32) throw Error(ErrorKind::dtype, "NonMaxSuppression takes float32 boxes and scores");
-  if (boxes.ndim() != 3 || scores.ndim() != 3 || boxes.shape()[2] != 4 || boxes.shape()[0] != scores.shape()[0] || boxes.shape()[1] != scores.shape()[2])
-    throw Error(ErrorKind::shape, "NonMaxSuppression of boxes " + to_string(boxes.shape()) + " with scores " + to_string(scores.shape()));
+  if (boxes.dtype() != DType::f32 || scores.dtype() != DType::f32)
+    throw Error(ErrorKind::dtype, "NonMaxSuppression takes float32 boxes and scores");
+  if (boxes.ndim() != 3 || scores.ndim() != 3 || boxes.shape()[2] != 4 || boxes.shape()[0] != scores.shape()[0] ||
+      boxes.shape()[1] != scores.shape()[2])
+    throw Error(ErrorKind::shape,
+                "NonMaxSuppression of boxes " + to_string(boxes.shape()) + " with scores " + to_string(scores.shape()));
   const auto given = [&](std::size_t i) { return i < inputs.size() && inputs[i].storage() != nullptr && inputs[i].size() > 0; };
   const auto number = [&](std::size_t i, double fallback) {
     if (!given(i)) return fallback;
