@@ -6,6 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
+from walle.clock import Clock
 from walle.deploy.access import ANY_SCENARIO, Access, Role
 from walle.deploy.authority import Authority
 from walle.deploy.files import FileStore
@@ -78,8 +79,8 @@ class CloudHome:
         """Say whether `token` lets a device in."""
         return hmac.compare_digest(token.encode(), self.device_token.encode())
 
-    def authority(self, names: tuple[str, ...] = ()) -> Authority:
-        return Authority(self.folder / "authority", hosts=names)
+    def authority(self, names: tuple[str, ...] = (), *, clock: Clock | None = None) -> Authority:
+        return Authority(self.folder / "authority", hosts=names, clock=clock)
 
     @functools.cached_property
     def repos(self) -> TaskRepos:
