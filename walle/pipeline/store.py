@@ -187,9 +187,7 @@ class FeatureStore:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
         # SQLite takes no lone surrogate, and its length() stops at a NUL: one such row would hold up all others.
         if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
-            raise PayloadError(
-                self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text"
-            )
+            raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
         try:
             data = plain.encode(payload)
         except plain.PlainDataError as error:
