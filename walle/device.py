@@ -149,7 +149,7 @@ class Device:
 
     async def start(self) -> Self:
         config = self.config
-        config.folder.mkdir(parents=True, exist_ok=True)
+        config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with contextlib.AsyncExitStack() as undo:
             self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=self._clock))
             ca_path = config.folder / "ca.pem"  # written once the store has made sure that the folder is ours

@@ -41,6 +41,7 @@ def test_a_cloud_says_where_it_is_and_stops_at_a_signal(
     join = Join.load(Path(said["join_file"]))
     assert stat.S_IMODE(Path(said["join_file"]).stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(said["admin_token_file"]).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "cloud").stat().st_mode) == 0o700  # uploads.db holds what users did
     assert (join.url, f"{join.tunnel_host}:{join.tunnel_port}") == (said["url"], said["tunnel"])
     assert httpx.get(f"{said['url']}/healthz").json()["ok"]
     socket.create_connection((join.tunnel_host, join.tunnel_port)).close()

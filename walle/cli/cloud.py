@@ -61,7 +61,7 @@ def up(
         raise typer.BadParameter(
             f"with --host {host}, say what devices call this host, such as --name cloud.example", param_hint="--name"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _only_one(folder):
         from walle.cloud import CloudConfig
 

@@ -35,6 +35,7 @@ class CloudHome:
 
     def prepare(self, scenarios: tuple[str, ...] = ()) -> None:
         """Make keys, tokens and repositories that are not there yet. Call it once, before any node starts."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # uploads.db holds what users did
         keys = self.folder / "keys"
         keys.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in ("bundle", "release"):
