@@ -20,7 +20,7 @@ from pathlib import Path
 from walle.deploy.repo import TaskTree
 from walle.deploy.signing import Signer
 from walle.deploy.task_config import TaskConfig
-from walle.engine_ext.imports import ALLOWED_IMPORTS
+from walle.engine_ext.imports import is_allowed
 from walle.errors import DeployError
 from walle.protocol import FileEntry, Manifest
 
@@ -198,7 +198,7 @@ def _check_imports(source: bytes, path: str, own_modules: set[str]) -> None:
     except _COMPILE_ERRORS as error:
         raise BundleError(path, f"does not compile: {error}") from error
     for line, name in _imports(tree):
-        if name.split(".")[0] not in own_modules and not _is_allowed(name):
+        if name.split(".")[0] not in own_modules and not is_allowed(name):
             raise BundleError(
                 path, f"imports {name}, which a task may not (docs/adr/0011-bundles.md says what it may)", line
             )
@@ -215,8 +215,3 @@ def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"walle.{alias.name}"
             else:
                 yield node.lineno, node.module
-
-
-def _is_allowed(name: str) -> bool:
-    parts = name.split(".")
-    return any(".".join(parts[: end + 1]) in ALLOWED_IMPORTS for end in range(len(parts)))
