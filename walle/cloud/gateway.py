@@ -186,7 +186,8 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app` within the block; give the base URL."""
-    listener = socket.create_server((host, port), backlog=2048)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=2048)
     server = _Server(
         uvicorn.Config(
             app,
@@ -203,7 +204,7 @@ async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
             await asyncio.sleep(0.005)
         if serving.done():
             await serving
-        yield f"http://{host}:{listener.getsockname()[1]}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await serving
