@@ -120,7 +120,7 @@ class GatewayNode:
         install_error_handlers(app)
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))
-        app.include_router(device_router(monitor))
+        app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(watch_router(releases, monitor, self._answerer))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access))

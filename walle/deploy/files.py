@@ -73,10 +73,10 @@ class FileStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, data: bytes) -> str:
-        """Return the sha256 of `data`, which is on the disk, whole, when this returns."""
+        """Return the sha256 of `data`, which is on the disk, whole, when this returns; a damaged copy is replaced."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.path(sha256)
-        if path.exists():
+        if path.exists() and self.verify(sha256):
             return sha256
         if not path.parent.exists():
             path.parent.mkdir(exist_ok=True)

@@ -370,7 +370,7 @@ class _Demo:
             address.ca_pem,
             home.device_token,
             home.trusted_keys.to_json(),
-            vms=1,
+            vms=2,  # the active version, and one that is being checked
             report_interval_s=0.5,
         )
 
