@@ -28,14 +28,17 @@ find_python() {
     done
 }
 
-if ! [ -x "$venv/bin/python" ]; then
+# One whose making was interrupted has no pip; it is made again.
+is_whole() { "$venv/bin/python" -c 'import pip' >/dev/null 2>&1; }
+
+if ! is_whole; then
     python=$(find_python)
     [ -n "$python" ] || die "no Python 3.13 or newer with headers and venv was found; get one with 'sudo apt-get install python3.13-dev python3.13-venv' (Debian, Ubuntu) or 'uv python install 3.13', or name one with PYTHON=/path/to/python"
 fi
 command -v "${CXX:-c++}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 ||
     die "no C++ compiler was found; get one with 'sudo apt-get install g++' (uv and pip cannot install one)"
 
-if ! [ -x "$venv/bin/python" ]; then
+if ! is_whole; then
     say "making $venv with $("$python" --version) ($python)"
     "$python" -m venv "$venv"
 fi

@@ -59,6 +59,7 @@ async def pages(shop: ShopCloud) -> list[str]:
 async def test_a_device_that_is_restarted_keeps_its_task_and_runs_nothing_again(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:
         async with shop.device(tmp_path / "d0") as device:
+            assert (tmp_path / "d0").stat().st_mode & 0o777 == 0o700  # features.db holds what the user did
             user = await installed(shop, device)
             for _ in range(5):
                 await user.visit()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.protocol import (
+    MAX_ID_CHARS,
     Directive,
     Envelope,
     FileEntry,
@@ -23,6 +24,7 @@ from walle.protocol import (
 
 HASH = "ab" * 32
 words = st.text(max_size=20)
+counts = st.integers(0, Outcome.MAX_COUNT)
 attributes = st.dictionaries(words, st.one_of(words, st.integers(-(2**53), 2**53), st.booleans()), max_size=5)
 directives = st.builds(
     Directive,
@@ -76,7 +78,7 @@ def test_an_envelope_keeps_bytes_as_they_were(payload: bytes, signatures: dict[s
     assert Envelope.from_bytes(envelope.to_bytes()) == envelope
 
 
-@given(st.builds(Outcome, words, words, words, st.sampled_from(OutcomeKind), st.integers(0), st.integers(0), words))
+@given(st.builds(Outcome, words, words, words, st.sampled_from(OutcomeKind), counts, counts, words))
 def test_an_outcome_batch_survives_json(outcome: Outcome) -> None:
     batch = OutcomeBatch("device", "batch", (outcome,))
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
@@ -113,3 +115,28 @@ def test_a_refusal_names_the_part() -> None:
         )
     with pytest.raises(ProtocolError, match="more than"):
         Profile.from_header("x" * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "why"),
+    [
+        ("device_id", "d" * (MAX_ID_CHARS + 1), r"batch\.device_id: 257 characters"),
+        ("batch_id", "b" * (MAX_ID_CHARS + 1), r"batch\.batch_id: 257 characters"),
+        ("ok", Outcome.MAX_COUNT + 1, r"outcomes\[0\]: ok and failed .* at most"),
+        ("failed", 10**400, r"outcomes\[0\]: ok and failed .* at most"),
+        ("error", "half \ud800", r"outcomes\[0\]\.error: holds half a character"),
+        ("device_id", "\udfff", r"batch\.device_id: holds half a character"),
+    ],
+)
+def test_a_report_that_would_harm_the_cloud_that_keeps_it_is_refused(part: str, value: object, why: str) -> None:
+    plain = OutcomeBatch("d", "b", (Outcome("t", "v", "r", OutcomeKind.RUN, 1, 0, "é𝄞"),)).to_json()
+    assert OutcomeBatch.from_json(json.loads(json.dumps(plain)))
+    (plain if part in plain else plain["outcomes"][0])[part] = value
+    with pytest.raises(ProtocolError, match=why):
+        OutcomeBatch.from_json(json.loads(json.dumps(plain)))
+
+
+@pytest.mark.parametrize("device_id", ["\ud800", "d" * (MAX_ID_CHARS + 1)])
+def test_a_profile_of_no_possible_device_is_refused(device_id: str) -> None:
+    with pytest.raises(ProtocolError, match=r"X-Walle-Profile\.d: "):
+        Profile.from_header(Profile(device_id, "1").to_header())

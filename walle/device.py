@@ -29,6 +29,7 @@ from walle.deploy.agent import Agent
 from walle.deploy.fetch import HttpFetcher
 from walle.deploy.outcomes import OutcomeReport
 from walle.deploy.signing import TrustedKeys
+from walle.errors import PipelineError
 from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 _LATENCIES_KEPT = 10_000
 _FAILURES_TO_REVERT = 10
+_TUNNEL_AGAIN_S = 60.0  # until a tunnel that was refused, or broke for good, is tried again
 _TRY_LATER = (401, 403, 408, 425, 429)  # a proxy's, or a cloud's that is being set up
 _LAST_REPORT_S = 2.0  # how long a device that is closing waits for the cloud
 
@@ -60,7 +62,7 @@ class DeviceConfig:
     ca_pem: str  # certificate authority of the tunnel server
     token: str  # lets a device in
     trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
-    vms: int = 2  # task VMs at once
+    vms: int = 16  # task VMs at once; a task beyond them costs an interpreter at each change, so let there be enough
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
 
@@ -149,7 +151,7 @@ class Device:
 
     async def start(self) -> Self:
         config = self.config
-        config.folder.mkdir(parents=True, exist_ok=True)
+        config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with contextlib.AsyncExitStack() as undo:
             self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=self._clock))
             ca_path = config.folder / "ca.pem"  # written once the store has made sure that the folder is ours
@@ -171,20 +173,11 @@ class Device:
                 on_remove=self._remove,
                 random_source=self._rng,
             )
-            self.tunnel = TunnelClient(
-                self.outbox,
-                device_id=config.device_id,
-                token=config.token,
-                host=config.tunnel_host,
-                port=config.tunnel_port,
-                ssl_context=client_context(ca_path),
-                clock=self._clock,
-                rng=self._rng,
-                on_ack=self._on_ack,
-            )
+            self._tls = client_context(ca_path)
+            self.tunnel = self._new_tunnel()
             await self.agent.start()
             undo.push_async_callback(self._stop_tasks)
-            self._hold(self.tunnel.run(), "tunnel")
+            self._hold(self._keep_tunnel(), "tunnel")
             self._hold(self._report_for_ever(), "report")
             self._undo = undo.pop_all()
         self._is_open = True
@@ -226,6 +219,31 @@ class Device:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- tunnel -------------------------------------------------------------------------------------------------------
+
+    def _new_tunnel(self) -> TunnelClient:
+        return TunnelClient(
+            self.outbox,
+            device_id=self.config.device_id,
+            token=self.config.token,
+            host=self.config.tunnel_host,
+            port=self.config.tunnel_port,
+            ssl_context=self._tls,
+            clock=self._clock,
+            rng=self._rng,
+            on_ack=self._on_ack,
+        )
+
+    async def _keep_tunnel(self) -> None:
+        """Keep a tunnel up. A client that gives up (refused, or its outbox cannot be read) is followed by another."""
+        while True:
+            try:
+                await self.tunnel.run()
+            except PipelineError as error:
+                _log.error("%s: the tunnel ended, another is tried later: %s", self.config.device_id, error)
+            await self._clock.sleep(_TUNNEL_AGAIN_S * self._rng.uniform(0.5, 1.5))
+            self.tunnel = self._new_tunnel()
 
     # --- push ---------------------------------------------------------------------------------------------------------
 
@@ -275,7 +293,8 @@ class Device:
             httpx.HTTPError: the cloud does not take them now; they are sent again by the next report.
         """
         while (batch := self.agent.outcomes.take_batch()) is not None:
-            response = await self._http.post("/v1/outcomes", json=batch.to_json())
+            headers = {"Authorization": f"Bearer {self.config.token}"}
+            response = await self._http.post("/v1/outcomes", json=batch.to_json(), headers=headers)
             if response.is_client_error and response.status_code not in _TRY_LATER:
                 _log.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
             else:

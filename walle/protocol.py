@@ -22,6 +22,7 @@ from typing import Any, Self
 PROFILE_HEADER = "X-Walle-Profile"
 TASKS_HEADER = "X-Walle-Tasks"
 PROTOCOL_VERSION = 1
+MAX_ID_CHARS = 256  # of a device and of a report: the cloud remembers thousands of them
 
 type Attribute = str | int | float | bool
 
@@ -56,7 +57,21 @@ def _take[T](source: Mapping[str, Any], key: str, kind: type[T], where: str) -> 
     value = source[key]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{where}.{key}", f"must be {kind.__name__}, is {type(value).__name__}")
+    if isinstance(value, str) and not value.isascii() and value != whole_characters(value):
+        raise ProtocolError(f"{where}.{key}", "holds half a character (a lone surrogate), which no answer could repeat")
     return value
+
+
+def whole_characters(text: str) -> str:
+    """Return `text` with ? for each lone surrogate, which JSON can escape and UTF-8 cannot say."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _take_id(source: Mapping[str, Any], key: str, where: str) -> str:
+    text = _take(source, key, str, where)
+    if len(text) > MAX_ID_CHARS:
+        raise ProtocolError(f"{where}.{key}", f"{len(text)} characters, more than {MAX_ID_CHARS}")
+    return text
 
 
 def _take_map(source: Mapping[str, Any], key: str, kinds: tuple[type, ...], where: str) -> dict[str, Any]:
@@ -100,7 +115,7 @@ class Profile:
             raise ProtocolError(PROFILE_HEADER, f"{len(header)} bytes, more than {cls.MAX_HEADER_BYTES}")
         value = _parse_object(header, PROFILE_HEADER)
         return cls(
-            _take(value, "d", str, PROFILE_HEADER),
+            _take_id(value, "d", PROFILE_HEADER),
             _take(value, "a", str, PROFILE_HEADER),
             _take_map(value, "x", (str, int, float, bool), PROFILE_HEADER),
             _take_map(value, "t", (str,), PROFILE_HEADER),
@@ -292,6 +307,7 @@ class Outcome:
     error: str = ""  # the last failure, shortened to MAX_ERROR_CHARS
 
     MAX_ERROR_CHARS = 2000
+    MAX_COUNT = 10**9  # more executions between two reports are made up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,10 +338,12 @@ class OutcomeBatch:
             ok, failed = (_take(entry, key, int, where) for key in ("ok", "failed"))
             if ok < 0 or failed < 0:
                 raise ProtocolError(where, "ok and failed count executions and cannot be negative")
+            if max(ok, failed) > Outcome.MAX_COUNT:
+                raise ProtocolError(where, f"ok and failed count executions of one report, {Outcome.MAX_COUNT} at most")
             texts = [_take(entry, key, str, where) for key in ("task", "version", "release")]
             error_text = _take(entry, "error", str, where)[: Outcome.MAX_ERROR_CHARS]
             outcomes.append(Outcome(texts[0], texts[1], texts[2], kind, ok, failed, error_text))
-        return cls(_take(value, "device_id", str, "batch"), _take(value, "batch_id", str, "batch"), tuple(outcomes))
+        return cls(_take_id(value, "device_id", "batch"), _take_id(value, "batch_id", "batch"), tuple(outcomes))
 
 
 # --- tunnel -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from apps.ipv.generator import START_MS, ShoppingEvents
-from walle.pipeline.events import PAGE_EXIT, Event
+from walle.pipeline.events import CLICK, PAGE_EXIT, Event
 
 SIMULATION_PATH = Path(__file__).parent / "task" / "simulation" / "events.jsonl"
 SEED = 1
@@ -17,7 +17,7 @@ _WEEK_MS = 7 * 86_400_000
 
 
 def simulation_visits() -> list[list[Event]]:
-    """Return the visits: of each device its first short ones in which nothing is put in the cart.
+    """Return the visits: of each device its first short ones in which something is clicked.
 
     Devices follow each other, a week apart, so that the whole file is in the order of time.
     """
@@ -38,8 +38,7 @@ def _visits(stream: ShoppingEvents) -> Iterator[list[Event]]:
 
 
 def _fits(visit: list[Event]) -> bool:
-    in_cart = any(event.contents.get("action") == "add_cart" for event in visit)
-    return len(visit) <= MAX_VISIT_EVENTS and not in_cart
+    return len(visit) <= MAX_VISIT_EVENTS and any(event.event_id == CLICK for event in visit)
 
 
 def write_simulation(path: Path = SIMULATION_PATH) -> Path:

@@ -39,7 +39,7 @@ class Device(Protocol):
 
 @dataclasses.dataclass(slots=True)
 class ShopperCounts:
-    """What a shopper did. `failed` of the `requests` found no server, or an answer with a status of 400 or more.
+    """What a shopper did. `failed` of the `requests` found no server, or one that failed (a status of 500 or more).
 
     `events` are those that the device took in, `exits` the page exits among them, `refused` those it could not take.
     """
@@ -161,6 +161,6 @@ class Shopper:
             except httpx.HTTPError:
                 self.counts.failed += 1
                 continue
-            self.counts.failed += response.status_code >= 400
+            self.counts.failed += response.is_server_error  # an item that the shop does not have is an answer
             if TASKS_HEADER in response.headers:
                 await self._device.handle_answer(response.headers[TASKS_HEADER])

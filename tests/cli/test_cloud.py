@@ -41,6 +41,7 @@ def test_a_cloud_says_where_it_is_and_stops_at_a_signal(
     join = Join.load(Path(said["join_file"]))
     assert stat.S_IMODE(Path(said["join_file"]).stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(said["admin_token_file"]).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "cloud").stat().st_mode) == 0o700  # uploads.db holds what users did
     assert (join.url, f"{join.tunnel_host}:{join.tunnel_port}") == (said["url"], said["tunnel"])
     assert httpx.get(f"{said['url']}/healthz").json()["ok"]
     socket.create_connection((join.tunnel_host, join.tunnel_port)).close()
@@ -81,6 +82,29 @@ def test_a_name_goes_into_the_join_file_and_the_certificate(tmp_path: Path, star
     up(start, tmp_path / "cloud", "--host=0.0.0.0", "--name=localhost")
     join = Join.load(tmp_path / "cloud" / "join.json")
     assert (join.tunnel_host, join.url.rpartition(":")[0]) == ("localhost", "http://localhost")
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_a_cloud_listens_on_an_ipv6_address(tmp_path: Path, start: Programs) -> None:
+    said = up(start, tmp_path / "cloud", "--host=::1").lines[0]
+    assert said["url"].startswith("http://[::1]:")
+    assert httpx.get(f"{said['url']}/healthz").json()["ok"]
+    assert said["tunnel"].startswith("[::1]:")
+
+
+def test_a_host_that_is_none_is_an_error_that_says_what_to_do(tmp_path: Path, start: Programs) -> None:
+    cloud = start("cloud", "up", str(tmp_path / "cloud"), *PORTS, "--host=no host", "--json")
+    assert cloud.end() == 1
+    assert json.loads(cloud.errors)["type"] == "CloudBusyError"
+    assert "give an address of this machine as --host" in cloud.errors
 
 
 def test_wrong_uses_end_with_status_2(tmp_path: Path) -> None:

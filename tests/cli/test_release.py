@@ -71,15 +71,17 @@ def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Per
     with pytest.raises(CloudRefusedError, match=r"takes no Pause; it takes: .*Resume"):
         person.text("pause", name)
     assert person.json("resume", name)["resumes"] is None
-    status, text = person.text("rollback", name, "--reason", "not [wanted]")
+    status, text = person.text("rollback", name, "--reason", "not [/wanted]")
     assert (status, text) == (0, f"{name} is rolled back\n")
 
     shown = person.json("status", name)
-    assert shown["reason"] == "by admin: not [wanted]"
+    assert shown["reason"] == "by admin: not [/wanted]"
     assert [entry["event"] for entry in shown["history"]][-3:] == ["Pause", "Resume", "Rollback"]
     text = person.text("status", name)[1]
-    assert "reason: by admin: not [wanted]" in text
-    assert "Rollback" in text
+    assert "reason: by admin: not [/wanted]" in text
+    (line,) = [line for line in text.splitlines() if "Rollback" in line]  # a pipe gets whole lines
+    assert line.rstrip().endswith(" by admin, reason not [/wanted]")
+    assert {name, "shop/good", "rolled_back"} <= set(person.text("status")[1].split())
 
 
 def test_watching_a_release_that_fails_ends_with_status_1(person: Person) -> None:

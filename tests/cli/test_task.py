@@ -123,6 +123,12 @@ def test_simulate_fails_where_a_run_fails(task: Path, tmp_path: Path) -> None:
     assert "a bad event" in report["first_error"]
 
 
+def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:
+    result = CliRunner().invoke(app, ["task", "simulate", str(task)])
+    assert result.exit_code == 0
+    assert "it loads; give it events to run on: [simulation] events in task.toml, or --events" in result.stdout
+
+
 def test_simulate_plays_each_stream_of_a_log_by_itself(task: Path, tmp_path: Path) -> None:
     (task / "main.py").write_text("def execute(ctx, trigger):\n    assert len(ctx.events) == 2, len(ctx.events)\n")
     log = write_events(tmp_path / "log.jsonl", *((f"device-{number}", False) for number in range(5)))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import sqlite3
+import ssl
 import sys
 import types
 from pathlib import Path
@@ -17,7 +18,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from tests.sim.shop_cloud import LIMIT_S, User, no_task_left, shop_cloud, until
-from walle.cloud import Cloud, CloudConfig, CloudHome
+from walle.clock import ManualClock
+from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayNode
 from walle.errors import ConfigError
 from walle.pipeline.ingest import IngestError
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
@@ -95,6 +97,33 @@ async def test_a_port_that_is_taken_is_named_and_nothing_is_left(tmp_path: Path,
                 raise AssertionError
     async with Cloud(config) as cloud:  # its folder and the other port are free again
         assert str(port) in f"{cloud.address.url} {cloud.address.tunnel_port}"
+
+
+async def _certificate_shown(port: int) -> bytes | None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    shown: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return shown
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_runs_for_months_shows_a_certificate_that_is_valid(tmp_path: Path) -> None:
+    clock = ManualClock()
+    cloud = Cloud(CloudConfig(tmp_path))
+    cloud.gateway = GatewayNode(cloud.config, clock=clock)
+    with no_task_left():
+        async with cloud:
+            first = await _certificate_shown(cloud.address.tunnel_port)
+            await clock.advance(61 * 86_400)
+
+            async def is_renewed() -> bool:
+                await clock.advance(86_400)
+                return await _certificate_shown(cloud.address.tunnel_port) != first
+
+            await until(is_renewed)
 
 
 # aiosqlite lets go of a connection, unclosed, whose opening is cancelled: the collector closes it.

@@ -326,7 +326,7 @@ def _with_paths(*paths: str) -> Callable[[Manifest], Manifest]:
         (_with_paths("../../escaped"), "not a plain relative path"),
         (_with_paths("/escaped"), "not a plain relative path"),
         (_with_paths("a", "a/b"), "a file and a folder at once"),
-        (_with_paths("\ud800"), "cannot be a path here"),
+        (_with_paths("\ud800"), "holds half a character"),
         (_with_paths("d/" * 600 + "x"), "cannot be a path here"),
         (_with_paths("x" * 300), "File name too long"),
         (_with(files=(FileEntry("a", "0" * 64, 1), FileEntry("b", "0" * 64, 2))), "two lengths"),

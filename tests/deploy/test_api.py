@@ -37,6 +37,7 @@ from walle.protocol import (
     directives_from_header,
 )
 
+AS_DEVICE = {"Authorization": "Bearer of-a-device"}
 BODY: dict[str, Any] = {"scenario": "shop", "task": "ipv", "version": "v1", "beta": ["d1"]}
 
 
@@ -50,7 +51,7 @@ class Gateway:
         self.world = world
         app = FastAPI()
         app.include_router(release_router(world.service, world.monitor, authorize_by(access)))
-        app.include_router(device_router(world.monitor))
+        app.include_router(device_router(world.monitor, lambda token: token == "of-a-device"))
         app.include_router(watch_router(world.service, world.monitor, world.answerer))
         install_error_handlers(app)
         self.fastapi = app
@@ -64,7 +65,9 @@ class Gateway:
 
     async def report(self, release_id: str, ok: int, failed: int, batch_id: str) -> httpx.Response:
         outcome = Outcome("shop/ipv", "v1", release_id, OutcomeKind.RUN, ok, failed)
-        response = await self.client.post("/v1/outcomes", json=OutcomeBatch("d1", batch_id, (outcome,)).to_json())
+        response = await self.client.post(
+            "/v1/outcomes", json=OutcomeBatch("d1", batch_id, (outcome,)).to_json(), headers=AS_DEVICE
+        )
         await self.world.service.settled()
         return response
 
@@ -195,7 +198,7 @@ async def test_only_those_who_may_release_do(gateway: Gateway, action: str) -> N
     ],
 )
 async def test_a_broken_report_is_refused(gateway: Gateway, body: bytes, said: str) -> None:
-    response = await gateway.client.post("/v1/outcomes", content=body)
+    response = await gateway.client.post("/v1/outcomes", content=body, headers=AS_DEVICE)
     assert (response.status_code, response.json()["type"]) == (422, "ProtocolError")
     assert said in response.json()["error"]
 
@@ -282,3 +285,12 @@ def test_errors_have_fitting_statuses() -> None:
     assert error_status(ConfigError("x")) == 422
     assert error_status(EngineError("x")) == 500
     assert error_status(AccessError(403, "x")) == 403
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer other"}, {"Authorization": "Basic of-a-device"}])
+async def test_reports_are_devices_own(gateway: Gateway, headers: dict[str, str]) -> None:
+    body = OutcomeBatch("d1", "b1", ()).to_json()
+    refused = await gateway.client.post("/v1/outcomes", json=body, headers=headers)
+    assert (refused.status_code, refused.json()["type"]) == (401, "AccessError")
+    assert (await gateway.client.post("/v1/outcomes", json=body, headers=AS_DEVICE)).status_code == 204

@@ -8,10 +8,11 @@ import pytest
 
 from tests.sim.tasks import CONFIG, FILES, tree
 from walle.deploy import bundle as bundle_module
-from walle.deploy.bundle import BundleError, build_bundle, compile_source, unpack
+from walle.deploy.bundle import BundleError, build_bundle, unpack
 from walle.deploy.repo import TaskTree
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.deploy.task_config import TaskConfigError
+from walle.engine_ext.bytecode import compile_source
 
 SIGNER = Signer.generate()
 WITH_MODEL = {
@@ -75,9 +76,9 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
     (tmp_path / "source").write_bytes(source)
     program = (
         "import sys; extra = [sys.intern(f'{w}') for w in ('scan_once', 'parse_float', 'KINDS', 'x y')]\n"
-        "from walle.deploy.bundle import compile_source\n"
+        "from walle.engine_ext.bytecode import compile_source\n"
         "for _ in range(3): compile('a = {1, 2}', 'warm', 'exec')\n"
-        "data = compile_source(open(sys.argv[1], 'rb').read(), 'main.py', 's/t/v1/main.py')\n"
+        "data = compile_source(open(sys.argv[1], 'rb').read(), 's/t/v1/main.py')\n"
         "import hashlib; print(hashlib.sha256(data).hexdigest())"
     )
     digests = set()
@@ -184,5 +185,5 @@ def test_unpack_refuses_wrong_blobs_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_bytecode_is_never_checked_against_a_source() -> None:
-    data = compile_source(b"x = 1\n", "main.py", "s/t/v1/main.py")
+    data = compile_source(b"x = 1\n", "s/t/v1/main.py")
     assert data[4:8] == b"\1\0\0\0"  # PEP 552: hash-based, unchecked

@@ -208,3 +208,12 @@ def test_file_cut_short_on_disk_breaks_the_connection(
     monkeypatch.setattr("walle.deploy.files.os.fstat", lambda handle: Longer(real(handle).st_size + 10))
     with pytest.raises(httpx.RemoteProtocolError):
         client.get(f"/cdn/{name}")
+
+
+def test_a_damaged_copy_is_replaced_when_the_file_is_put_again(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    sha256 = store.put(b"whole")
+    store.path(sha256).write_bytes(b"wholE")
+    assert not store.verify(sha256)
+    assert store.put(b"whole") == sha256
+    assert store.verify(sha256)

@@ -34,6 +34,15 @@ def test_runs_add_up_and_keep_the_last_error() -> None:
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
 
 
+def test_an_error_of_half_characters_is_told_in_whole_ones() -> None:
+    report = _report()
+    report.count_run("s/t", "v1", "r1", ok=False, error="no file named \udcff")
+    batch = report.take_batch()
+    assert batch is not None
+    assert batch.outcomes[0].error == "no file named ?"
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+
+
 def test_an_unconfirmed_batch_is_given_again_and_what_follows_waits() -> None:
     report = _report()
     report.add(Outcome("s/t", "v1", "r", OutcomeKind.INSTALLED))

@@ -119,6 +119,22 @@ def test_missing_objects_and_depth_are_refused(repos: TaskRepos) -> None:
         repos.read("shop", "ipv", "v2")
 
 
+@pytest.mark.timeout(20)
+def test_a_few_trees_that_stand_for_billions_of_folders_are_refused(repos: TaskRepos) -> None:
+    with repos.writing("shop") as repo:
+        tree = Tree()
+        repo.object_store.add_object(tree)
+        for _ in range(MAX_TREE_DEPTH - 2):
+            outer = Tree()
+            for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
+                outer.add(name, stat.S_IFDIR, tree.id)
+            repo.object_store.add_object(outer)
+            tree = outer
+    put(repos, "ipv/v1", {b"x": (stat.S_IFDIR, tree.id)})
+    with pytest.raises(RepoError, match="has more than 2000 folders"):
+        repos.read("shop", "ipv", "v1")
+
+
 def test_tags_of_other_things_are_refused(repos: TaskRepos) -> None:
     with repos.writing("shop") as repo:
         target: Blob | Tag = Blob.from_string(b"x")

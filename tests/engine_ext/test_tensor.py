@@ -185,3 +185,17 @@ def test_impossible_shapes_are_refused() -> None:
             np.zeros(shape)
     with pytest.raises(MemoryError):
         np.zeros((2**61,))
+
+
+def test_an_array_whose_elements_are_not_aligned_is_refused() -> None:
+    data = bytes(65)
+    odd = next(offset for offset in (0, 1) if numpy.frombuffer(data, "u1").ctypes.data % 4 != (4 - offset) % 4)
+    with pytest.raises(DTypeError, match="not aligned"):
+        np.asarray(numpy.frombuffer(data, "f4", count=8, offset=odd))
+    assert np.asarray(numpy.frombuffer(data, "u1", offset=odd)).size == 65 - odd
+
+
+def test_no_array_comes_to_be_without_its_memory() -> None:
+    with pytest.raises(TypeError):
+        np.ndarray.__new__(np.ndarray)  # type: ignore[call-arg, unused-ignore]
+    assert np.ndarray(bytearray(b"ab")).tolist() == [97, 98]

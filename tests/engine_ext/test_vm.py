@@ -425,3 +425,14 @@ def test_dropping_a_vm_closes_it(tmp_path: Path) -> None:
     other = VM(tmp_path)
     assert asyncio.run(other.call("add", 1, 2)) == 3
     other.close()
+
+
+@pytest.mark.asyncio
+async def test_a_host_function_that_is_cancelled_answers_its_task(tmp_path: Path) -> None:
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    vm = VM(write_task(tmp_path, "x = 1"))
+    with pytest.raises(TaskError, match=r"give_up.*CancelledError"):
+        await asyncio.wait_for(vm.call("walle.engine_ext.host:call", "give_up", host={"give_up": give_up}), 10)
+    vm.close()

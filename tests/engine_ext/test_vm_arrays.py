@@ -13,6 +13,7 @@ from walle.engine_ext.vm import VM, TaskError
 
 MAIN = """
 import array
+import walle.np as np
 
 kept = []
 
@@ -39,6 +40,13 @@ def drop():
 def make(count):
     kept.append(array.array("d", range(count)))
     return kept[-1]
+
+def repeat(count):
+    kept.append(array.array("d", range(count)))
+    return np.broadcast_to(np.asarray(kept[-1]), (2, count))
+
+def set_first(value):
+    kept[-1][0] = value
 
 def view(count):
     return memoryview(bytearray(range(count)))[::2]
@@ -203,6 +211,16 @@ def test_memory_stays_flat_over_many_calls(folder: Path) -> None:
         assert await vm.wait_closed()
 
     asyncio.run(main())
+
+
+@pytest.mark.asyncio
+async def test_a_repeated_view_of_the_vms_own_memory_leaves_as_a_copy(folder: Path) -> None:
+    vm = VM(folder)
+    found = await vm.call("repeat", 1000)
+    await vm.call("set_first", -1.0)
+    vm.close()
+    assert await vm.wait_closed()
+    np.testing.assert_array_equal(np.asarray(found), np.broadcast_to(np.arange(1000.0), (2, 1000)))
 
 
 @pytest.mark.asyncio

@@ -116,3 +116,18 @@ def test_a_killed_event_loop_leaves_a_clean_exit(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.returncode == 1
     assert "Fatal" not in result.stderr
+
+
+def test_vms_that_are_just_starting_do_not_hold_up_the_exit(tmp_path: Path) -> None:
+    folder = write_task(tmp_path, MAIN)
+    program = f"""
+    import sys
+    from walle.engine_ext.vm import VM
+    vms = [VM({str(folder)!r}) for _ in range(40)]
+    sys.exit(5)
+    """
+    result = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (5, "")

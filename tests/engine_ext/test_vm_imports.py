@@ -148,7 +148,7 @@ def test_bytecode_of_another_python_is_refused(tmp_path: Path, data: bytes, prob
 
 
 def test_a_syntax_error_is_found_before_a_vm_starts(tmp_path: Path) -> None:
-    with pytest.raises(BytecodeError, match="syntax error") as caught:
+    with pytest.raises(BytecodeError, match="does not compile: invalid syntax") as caught:
         VM(write_task(tmp_path, "x = 1\ndef broken(:\n"))
     assert (caught.value.file, caught.value.line) == (f"{tmp_path}/main.py", 2)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.sim.vm_task import write_task
+from walle.engine_ext.bytecode import BytecodeError
 from walle.errors import ConfigError
 from walle.vm import DeadlineExceeded, VMClosedError, VMPool
 
@@ -118,3 +119,41 @@ def test_a_pool_serves_several_loops(tmp_path: Path) -> None:
         thread.join()
     pool.close()
     assert sorted(results) == sorted([0, 1, 2, 3] * 8)
+
+
+class InMemory:
+    """A bundle in memory, which is gone when its last user is."""
+
+    def __init__(self, main: str) -> None:
+        self.files = {"main.py": main.encode()}
+
+
+@pytest.mark.asyncio
+async def test_a_bundle_in_memory_is_never_taken_for_one_that_is_gone() -> None:
+    pool = VMPool(4)
+    for number in range(20):
+        assert await pool.call(InMemory(f"def number(): return {number}"), "number") == number
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_cannot_start_leaves_its_turn_to_the_next(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    busy, other = tasks(tmp_path, 2)
+    broken = write_task(tmp_path / "broken", "def f(:")
+    answer = asyncio.Event()
+
+    async def wait() -> None:
+        await answer.wait()
+
+    ask = "walle.engine_ext.host:call"
+    first = asyncio.ensure_future(pool.call(busy, ask, "wait", host={"wait": wait}))
+    second = asyncio.ensure_future(pool.call(broken, "f"))
+    third = asyncio.ensure_future(pool.call(other, "bump"))
+    await asyncio.sleep(0)
+    answer.set()
+    await first
+    with pytest.raises(BytecodeError):
+        await second
+    assert await asyncio.wait_for(third, 10) == (1, 1)
+    pool.close()

@@ -232,7 +232,8 @@ async def test_a_cancelled_flush_leaves_no_doubt(path: pathlib.Path) -> None:
 @pytest.mark.asyncio
 async def test_what_cannot_be_stored_is_refused_whole(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
-        for topic, payload in (("", 1), ("x" * 300, 1), ("t", object()), ("t", b"x" * (2 << 20))):
+        bad_topics = [(topic, 1) for topic in ("", "x" * 300, "a\0b", "\ud800")]
+        for topic, payload in (*bad_topics, ("t", object()), ("t", b"x" * (2 << 20))):
             with pytest.raises(PayloadError):
                 await store.put(topic, payload)
         assert await store.query("t") == []

@@ -196,7 +196,7 @@ async def test_what_a_full_disk_refused_is_put_by_the_next_call(tmp_path: pathli
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_event_is_never_passed_over(store: FeatureStore) -> None:
+async def test_a_cancelled_event_of_a_source_that_can_be_replayed_is_never_passed_over(store: FeatureStore) -> None:
     started = asyncio.Event()
 
     async def forever(task: str, trigger: Trigger) -> TaskOutput:
@@ -206,15 +206,36 @@ async def test_a_cancelled_event_is_never_passed_over(store: FeatureStore) -> No
 
     engine = StreamEngine(store, forever)
     engine.add_task("t", ["click"])
-    await engine.on_event(VISIT[0])
-    handling = asyncio.create_task(engine.on_event(VISIT[2]))
+    await engine.on_event(VISIT[0], 0)
+    handling = asyncio.create_task(engine.on_event(VISIT[2], 1))
     await started.wait()
     handling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await handling
     with pytest.raises(PositionError, match="cancelled"):
-        await engine.on_event(VISIT[3])
+        await engine.on_event(VISIT[3], 2)
     assert store.position == 0
+
+
+@pytest.mark.asyncio
+async def test_a_source_without_positions_goes_on_after_a_cancelled_event(store: FeatureStore) -> None:
+    began = asyncio.Event()
+
+    async def run(task: str, trigger: Trigger) -> TaskOutput:
+        if not began.is_set():
+            began.set()
+            await asyncio.Event().wait()
+        return TaskOutput(trigger.position)
+
+    engine = StreamEngine(store, run)
+    engine.add_task("t", ["click"])
+    call = asyncio.ensure_future(engine.on_event(Event("click", "p", 1, {})))
+    await began.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await engine.on_event(Event("click", "p", 2, {}))
+    assert await outputs(store, "t") == [1]
 
 
 @pytest.mark.asyncio

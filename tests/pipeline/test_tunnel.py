@@ -688,6 +688,23 @@ async def test_a_cloud_that_lost_what_it_acknowledged_is_not_hidden(
 
 
 @pytest.mark.asyncio
+async def test_an_outbox_that_was_put_back_to_an_earlier_day_is_not_hidden(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 5)
+    async with cloud:
+        client = make_client(outbox, cloud.server.port)
+        async with running(client):
+            await client.drained()
+        restored = MemoryOutbox()  # the same epoch, from a backup
+        fill(restored, 3, seed=2)
+        with pytest.raises(TunnelError, match="up to 5, and the outbox has given numbers up to 3"):
+            await asyncio.wait_for(make_client(restored, cloud.server.port).run(), 10)
+        assert len(restored.uploads) == 3
+
+
+@pytest.mark.asyncio
 async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_client: MakeClient) -> None:
     calls = 0
 

@@ -5,7 +5,8 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,13 +37,28 @@ def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(import_root or ""), os.environ.get("PYTHONPATH")]))}
     common: dict[str, Any] = {"runtime_env": {"env_vars": environment}, "logging_level": "ERROR"}
-    if address:
-        try:
-            ray.init(address=address, log_to_driver=True, **common)
-        except (ConnectionError, ValueError) as error:
-            raise ConfigError(f"no Ray cluster can be joined at {address!r}: {error}") from error
-    else:
-        ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=_OBJECT_STORE_BYTES, **common)
+    with _interrupt_later():
+        if address:
+            try:
+                ray.init(address=address, log_to_driver=True, **common)
+            except (ConnectionError, ValueError) as error:
+                raise ConfigError(f"no Ray cluster can be joined at {address!r}: {error}") from error
+        else:
+            ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=_OBJECT_STORE_BYTES, **common)
+
+
+@contextlib.contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """Hold SIGINT back within the block; one that came is delivered at its end.
+
+    A start of Ray that is interrupted half-way can hang for ever. The processes that are started within the block never
+    get a SIGINT: a terminal sends it to all of them, and ending them in order is the work of the one that started them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def stop_ray() -> None:

@@ -7,6 +7,7 @@ import fcntl
 import ipaddress
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,7 @@ from walle.errors import ConfigError
 if TYPE_CHECKING:
     from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 
+_OTHER_PORTS = "choose others with --http-port and --tunnel-port, or 0 to let the system choose"
 DEFAULT_HTTP_PORT = 8470
 DEFAULT_TUNNEL_PORT = 8471
 
@@ -61,7 +63,7 @@ def up(
         raise typer.BadParameter(
             f"with --host {host}, say what devices call this host, such as --name cloud.example", param_hint="--name"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _only_one(folder):
         from walle.cloud import CloudConfig
 
@@ -114,12 +116,13 @@ async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json:
             try:
                 home, address = await undo.enter_async_context(running)
             except OSError as error:
-                if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                no_host = isinstance(error, socket.gaierror)
+                if not no_host and error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                     raise
                 raise CloudBusyError(
                     f"cannot listen on {config.host}, ports {config.http_port} and {config.tunnel_port}"
-                    f" ({error.strerror}); choose others with --http-port and --tunnel-port,"
-                    " or 0 to let the system choose"
+                    f" ({error.strerror}); "
+                    + ("give an address of this machine as --host" if no_host else _OTHER_PORTS)
                 ) from error
         _on_signals(stopping.set)  # again, because Ray takes SIGTERM for itself
         _announce(config, home, address, as_json=as_json)

@@ -98,7 +98,7 @@ def run(
         )
     attributes = dict(map(parse_attribute, attribute or []))
     joined = Join.load(join)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds what the user did
 
     from walle.cli.device_program import DeviceProgram, LogSource, StandardInput
     from walle.device import DeviceConfig

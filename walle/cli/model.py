@@ -131,7 +131,7 @@ def _output_row(name: str, output: Any) -> dict[str, Any]:
     values = _flat(output.tolist())
     first = ", ".join(f"{value:.6g}" for value in values[:_SHOWN_VALUES])
     more = ", …" if len(values) > _SHOWN_VALUES else ""
-    return {"output": escape(name), "shape": _shape(output.shape), "dtype": output.dtype, "values": first + more}
+    return {"output": name, "shape": _shape(output.shape), "dtype": output.dtype, "values": first + more}
 
 
 def _flat(values: Any) -> list[Any]:

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 console = Console()
+_PIPE_COLUMNS = 1000  # where no terminal sets a width, a row is a line
 progress_console = Console(stderr=True)  # standard output holds results only
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
@@ -31,16 +33,17 @@ def emit_line(value: Any) -> None:
 
 
 def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = "") -> None:
-    """Print rows of the same keys as a JSON list or a table."""
+    """Print rows of the same keys as a JSON list or a table, whose cells are folded where a terminal is too narrow."""
     if as_json:
         print(json.dumps(list(rows), indent=1, default=str))
         return
     table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2))
     for key in rows[0] if rows else ():
-        table.add_column(key)
+        table.add_column(key, overflow="fold")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    console.print(table if rows else "[dim]nothing to show[/]")
+        table.add_row(*(Text(str(value)) for value in row.values()))  # not markup: some of it comes from devices
+    wide = console if console.is_terminal else Console(width=_PIPE_COLUMNS)
+    wide.print(table if rows else "[dim]nothing to show[/]")
 
 
 @contextlib.contextmanager

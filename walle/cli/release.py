@@ -256,7 +256,7 @@ def _row(release: Mapping[str, Any]) -> dict[str, Any]:
 
 def _history_row(entry: Mapping[str, Any]) -> dict[str, Any]:
     at = datetime.fromtimestamp(entry["at_s"]).astimezone()
-    details = ", ".join(f"{key} {value}" for key, value in entry["details"].items())
+    details = ", ".join(f"{key} {value}" for key, value in entry["details"].items() if key != "at_s")
     return {
         "at": f"{at:%Y-%m-%d %H:%M:%S}",
         "event": entry["event"] or "Created",

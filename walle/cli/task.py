@@ -217,7 +217,7 @@ def simulate(
     if result.runs:
         lines.append(f"{report['ms_per_run']} ms a run, start of the VMs and loading included")
     elif result.ok:
-        lines.append("it loads; give it events to run on: [simulation] events in task.toml, or --events")
+        lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
     if skipped:
         lines.append(f"{skipped} lines of {escape(str(events))} were skipped")
     if result.first_error:

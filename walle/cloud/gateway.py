@@ -13,10 +13,12 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from walle.clock import Clock, SystemClock
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import Inference, Judged, Monitor
 from walle.deploy.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
+from walle.deploy.authority import Authority, AuthorityError
 from walle.deploy.files import cdn_app
 from walle.deploy.git_http import git_app
 from walle.deploy.policy import Policy
@@ -29,6 +31,7 @@ from walle.pipeline.tunnel_server import Received, TunnelServer
 _log = logging.getLogger(__name__)
 
 _DELAYS_KEPT = 50_000
+_RENEW_S = 86_400.0  # between two looks at the certificate
 _FAREWELL_S = 3.0  # for requests under way, and for uploads that have arrived, when the gateway closes
 
 
@@ -57,8 +60,9 @@ class GatewayStats:
 class GatewayNode:
     """One gateway. It takes the release table from when it is made, and serves between `open` and `close`."""
 
-    def __init__(self, config: CloudConfig) -> None:
+    def __init__(self, config: CloudConfig, *, clock: Clock | None = None) -> None:
         self._config = config
+        self._clock = clock or SystemClock()
         self._home = CloudHome(config.folder)
         self._answerer = Answerer()
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
@@ -77,7 +81,7 @@ class GatewayNode:
         app = WallePush(self._app(releases, monitor), self._answerer)
         async with contextlib.AsyncExitStack() as undo:
             self._ingest = await undo.enter_async_context(Ingest(self._home.uploads_db))
-            authority = self._home.authority(config.tunnel_names)
+            authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = TunnelServer(
                 ssl_context=authority.server_context(),
                 token_check=self._lets_in,
@@ -87,6 +91,8 @@ class GatewayNode:
                 port=config.tunnel_port,
             )
             await self._tunnel.start()
+            renewing = asyncio.create_task(_renew_for_ever(authority, self._clock))
+            undo.push_async_callback(_ended, renewing)
             pumping = asyncio.create_task(pump(self._tunnel, self._ingest, consumer=self._note_delays))
             pumping.add_done_callback(_say_why)
             undo.push_async_callback(self._drain, pumping)
@@ -114,7 +120,7 @@ class GatewayNode:
         install_error_handlers(app)
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))
-        app.include_router(device_router(monitor))
+        app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(watch_router(releases, monitor, self._answerer))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access))
@@ -148,6 +154,22 @@ class GatewayNode:
         return await self._ingest.query(topic=topic, after=after, limit=limit)
 
 
+async def _renew_for_ever(authority: Authority, clock: Clock) -> None:
+    """Issue the tunnel's certificate anew before it expires, however long the gateway runs."""
+    while True:
+        await clock.sleep(_RENEW_S)
+        try:
+            if await asyncio.to_thread(authority.renew):
+                _log.info("the tunnel's certificate was renewed")
+        except (AuthorityError, OSError) as error:
+            _log.error("the tunnel's certificate cannot be renewed, trying again in a day: %s", error)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 def _say_why(pumping: asyncio.Task[None]) -> None:
     if not pumping.cancelled() and (error := pumping.exception()) is not None:
         _log.critical("uploads are not stored any more: %s; mend the file, then start the cloud again", error)
@@ -164,7 +186,8 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app` within the block; give the base URL."""
-    listener = socket.create_server((host, port), backlog=2048)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=2048)
     server = _Server(
         uvicorn.Config(
             app,
@@ -181,7 +204,7 @@ async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
             await asyncio.sleep(0.005)
         if serving.done():
             await serving
-        yield f"http://{host}:{listener.getsockname()[1]}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await serving

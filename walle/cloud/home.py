@@ -6,6 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
+from walle.clock import Clock
 from walle.deploy.access import ANY_SCENARIO, Access, Role
 from walle.deploy.authority import Authority
 from walle.deploy.files import FileStore
@@ -34,6 +35,7 @@ class CloudHome:
 
     def prepare(self, scenarios: tuple[str, ...] = ()) -> None:
         """Make keys, tokens and repositories that are not there yet. Call it once, before any node starts."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # uploads.db holds what users did
         keys = self.folder / "keys"
         keys.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in ("bundle", "release"):
@@ -78,8 +80,8 @@ class CloudHome:
         """Say whether `token` lets a device in."""
         return hmac.compare_digest(token.encode(), self.device_token.encode())
 
-    def authority(self, names: tuple[str, ...] = ()) -> Authority:
-        return Authority(self.folder / "authority", hosts=names)
+    def authority(self, names: tuple[str, ...] = (), *, clock: Clock | None = None) -> Authority:
+        return Authority(self.folder / "authority", hosts=names, clock=clock)
 
     @functools.cached_property
     def repos(self) -> TaskRepos:

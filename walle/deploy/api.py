@@ -209,13 +209,20 @@ def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize)
     return router
 
 
-def device_router(outcomes: Outcomes) -> APIRouter:
-    """Return what devices call: /v1/outcomes and /v1/checkin."""
+type LetsIn = Callable[[str], bool]
+"""`lets_in(token)` says whether a token is a device's."""
+
+
+def device_router(outcomes: Outcomes, lets_in: LetsIn) -> APIRouter:
+    """Return what devices call: /v1/outcomes, with the token that lets a device in, and /v1/checkin."""
     router = APIRouter(prefix="/v1", tags=["devices"])
 
     @router.post("/outcomes", status_code=204)
-    async def take_outcomes(request: Request) -> None:
+    async def take_outcomes(request: Request, authorization: Annotated[str, Header()] = "") -> None:
         """Take an `OutcomeBatch`; the same batch sent again counts once."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not lets_in(token.strip()):
+            raise AccessError(401, "reports are devices': send the header Authorization: Bearer DEVICE_TOKEN")
         body = bytearray()
         async for chunk in request.stream():
             body += chunk

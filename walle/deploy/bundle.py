@@ -8,10 +8,7 @@ The same tree gives the same bytes, whichever process builds it.
 import ast
 import dataclasses
 import hashlib
-import importlib.util
-import marshal
 import shutil
-import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,7 +17,8 @@ from pathlib import Path
 from walle.deploy.repo import TaskTree
 from walle.deploy.signing import Signer
 from walle.deploy.task_config import TaskConfig
-from walle.engine_ext.imports import ALLOWED_IMPORTS
+from walle.engine_ext.bytecode import BytecodeError, compile_source
+from walle.engine_ext.imports import is_allowed
 from walle.errors import DeployError
 from walle.protocol import FileEntry, Manifest
 
@@ -31,8 +29,6 @@ SIMULATION = "simulation/"
 MAX_SOURCE_BYTES = 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_BUNDLE_BYTES = 128 * 1024 * 1024
-_UNCHECKED_HASH = 0b01  # PEP 552: named by its source's hash, which no device needs to check
-_COMPILE_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
 class BundleError(DeployError):
@@ -105,7 +101,7 @@ def compile_tree(tree: TaskTree) -> tuple[TaskConfig, dict[str, bytes]]:
         compiled = f"{path}c"
         if any(other.startswith(f"{compiled}/") for other in files):
             raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
-        files[compiled] = compile_source(source, path, f"{tree.scenario}/{tree.task}/{tree.version}/{path}")
+        files[compiled] = _compiled(source, path, f"{tree.scenario}/{tree.task}/{tree.version}/{path}")
         _check_imports(source, path, own_modules)
     size_bytes = sum(map(len, files.values()))
     if size_bytes > MAX_BUNDLE_BYTES:
@@ -113,23 +109,14 @@ def compile_tree(tree: TaskTree) -> tuple[TaskConfig, dict[str, bytes]]:
     return config, files
 
 
-def compile_source(source: bytes, path: str, code_name: str) -> bytes:
-    """Return a .pyc of `source` for this interpreter; tracebacks will call the file `code_name`.
-
-    Raises:
-        BundleError: it is too large or does not compile; names the line.
-    """
+def _compiled(source: bytes, path: str, code_name: str) -> bytes:
+    """Return the bytecode of a source file for this interpreter; tracebacks will call the file `code_name`."""
     if len(source) > MAX_SOURCE_BYTES:
         raise BundleError(path, f"has {len(source)} bytes, more than {MAX_SOURCE_BYTES} for a source file")
-    try:  # from bytes, not from a tree: objects that a tree still held would be marshalled otherwise
-        code = compile(source, code_name, "exec", dont_inherit=True, optimize=0)
-        body = marshal.dumps(code)
-    except SyntaxError as error:
-        raise BundleError(path, f"does not compile: {error.msg}", error.lineno or 0) from error
-    except _COMPILE_ERRORS as error:
-        raise BundleError(path, f"does not compile: {error or type(error).__name__}") from error
-    head = importlib.util.MAGIC_NUMBER + struct.pack("<I", _UNCHECKED_HASH)
-    return head + importlib.util.source_hash(source) + body
+    try:
+        return compile_source(source, code_name)
+    except BytecodeError as error:
+        raise BundleError(path, error.problem, error.line) from error
 
 
 def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None:
@@ -193,12 +180,8 @@ def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
 
 
 def _check_imports(source: bytes, path: str, own_modules: set[str]) -> None:
-    try:
-        tree = ast.parse(source)
-    except _COMPILE_ERRORS as error:
-        raise BundleError(path, f"does not compile: {error}") from error
-    for line, name in _imports(tree):
-        if name.split(".")[0] not in own_modules and not _is_allowed(name):
+    for line, name in _imports(ast.parse(source)):  # it compiles: that was tried first
+        if name.split(".")[0] not in own_modules and not is_allowed(name):
             raise BundleError(
                 path, f"imports {name}, which a task may not (docs/adr/0011-bundles.md says what it may)", line
             )
@@ -215,8 +198,3 @@ def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"walle.{alias.name}"
             else:
                 yield node.lineno, node.module
-
-
-def _is_allowed(name: str) -> bool:
-    parts = name.split(".")
-    return any(".".join(parts[: end + 1]) in ALLOWED_IMPORTS for end in range(len(parts)))

@@ -53,11 +53,16 @@ def replace_file(path: Path, data: bytes, *, mode: int) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the names in `folder` outlive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 class FileStore:
@@ -68,12 +73,14 @@ class FileStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, data: bytes) -> str:
-        """Return the sha256 of `data`, which is on the disk, whole, when this returns."""
+        """Return the sha256 of `data`, which is on the disk, whole, when this returns; a damaged copy is replaced."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.path(sha256)
-        if path.exists():
+        if path.exists() and self.verify(sha256):
             return sha256
-        path.parent.mkdir(exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(exist_ok=True)
+            _sync_folder(self._folder)
         replace_file(path, data, mode=0o644)
         return sha256
 

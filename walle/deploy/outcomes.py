@@ -10,7 +10,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable
 
-from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, whole_characters
 
 _MAX_KEYS = 1000  # different (task, version, release, kind) between two reports; a device has tens
 
@@ -36,7 +36,7 @@ class OutcomeReport:
 
     def add(self, outcome: Outcome) -> None:
         """Take `outcome` into the next report. Runs of one version add up; of other equal ones, the last is told."""
-        outcome = dataclasses.replace(outcome, error=outcome.error[: Outcome.MAX_ERROR_CHARS])
+        outcome = dataclasses.replace(outcome, error=whole_characters(outcome.error[: Outcome.MAX_ERROR_CHARS]))
         key = (outcome.task, outcome.version, outcome.release, outcome.kind)
         before = self._gathered.pop(key, None)  # it moves to the end: a report tells things in the order they befell
         if before is None and len(self._gathered) >= self._max_keys:

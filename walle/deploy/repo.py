@@ -194,7 +194,7 @@ def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, v
     what = f"version {scenario}/{task}/{version}"
     commit = peel(store, sha, what)
     files: dict[str, bytes] = {}
-    size_bytes = 0
+    size_bytes = folders = 0
     pending = [(commit.tree, "")]
     try:
         while pending:
@@ -207,6 +207,9 @@ def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, v
                 if stat.S_ISDIR(entry.mode):
                     if path.count("/") >= MAX_TREE_DEPTH:
                         raise RepoError(what, f"{path} lies deeper than {MAX_TREE_DEPTH} folders")
+                    folders += 1
+                    if folders > MAX_TREE_FILES:  # a few trees that hold each other many times stand for billions
+                        raise RepoError(what, f"has more than {MAX_TREE_FILES} folders")
                     pending.append((entry.sha, f"{path}/"))
                     continue
                 if not stat.S_ISREG(entry.mode):

@@ -7,13 +7,13 @@ one minor version of CPython, which is why a bundle may carry a module several t
 
 import marshal
 import sys
-from importlib.util import MAGIC_NUMBER
+from importlib.util import MAGIC_NUMBER, source_hash
 from types import CodeType
 
 from walle.errors import VMError
 
 _HEAD_BYTES = 16
-_HASH_BASED = 0b01  # PEP 552: checked by hash, so that equal sources make equal bytes
+_HASH_BASED = 0b01  # PEP 552: named by its source's hash, which no device needs to check
 # First and last magic number of each version's releases and their names; older ones are of no use to anyone here.
 _VERSIONS = ((3495, "3.11"), (3531, "3.12"), (3571, "3.13"), (3627, "3.14"))
 
@@ -47,14 +47,14 @@ def compile_source(source: bytes | str, file: str) -> bytes:
     Raises:
         BytecodeError: a syntax error, with its line.
     """
-    try:
-        code = compile(source, file, "exec", dont_inherit=True, optimize=0)
+    data = source.encode() if isinstance(source, str) else source
+    try:  # from bytes, not from a tree: objects that a tree still held would be marshalled otherwise
+        body = marshal.dumps(compile(data, file, "exec", dont_inherit=True, optimize=0))
     except SyntaxError as error:
-        raise BytecodeError(file, f"syntax error: {error.msg}", error.lineno or 0) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise BytecodeError(file, f"does not compile: {error}") from error
-    flags = _HASH_BASED.to_bytes(4, "little")
-    return MAGIC_NUMBER + flags + bytes(8) + marshal.dumps(code)
+        raise BytecodeError(file, f"does not compile: {error.msg}", error.lineno or 0) from error
+    except (ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise BytecodeError(file, f"does not compile: {error or type(error).__name__}") from error
+    return MAGIC_NUMBER + _HASH_BASED.to_bytes(4, "little") + source_hash(data) + body
 
 
 def check_magic(data: bytes, file: str) -> None:

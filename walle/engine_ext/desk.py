@@ -118,6 +118,9 @@ class Desk:
             if inspect.isawaitable(answer):
                 answer = await answer
             call.vm.answer(call_id, answer, False)
+        except asyncio.CancelledError:  # the call is over, or the function cancelled itself, and then the task waits
+            call.vm.answer(call_id, ("CancelledError", "the host's function was cancelled"), True)
+            raise
         except Exception as error:  # noqa: BLE001 -- whatever it is, it is the task's to handle
             call.vm.answer(call_id, (type(error).__name__, str(error)[:2000]), True)
 

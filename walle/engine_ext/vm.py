@@ -13,7 +13,7 @@ import walle
 import walle.engine_ext
 from walle.engine_ext import _core
 from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, TaskError, VMClosedError
-from walle.engine_ext.sources import TaskLike, read_sources, task_files
+from walle.engine_ext.sources import TaskFiles, TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
 
 __all__ = ["VM", "DeadlineExceeded", "Host", "TaskError", "VMClosedError", "VMPool"]
@@ -112,8 +112,11 @@ class VM:
 
 
 class _Entry:
-    def __init__(self, vm: VM) -> None:
+    """A task's VM. Holds the task, because the key of one in memory is its identity, which must not be given anew."""
+
+    def __init__(self, vm: VM, task: TaskFiles) -> None:
         self.vm = vm
+        self.task = task
         self.users = 0
 
 
@@ -141,8 +144,7 @@ class VMPool:
         self, task: TaskLike, function: str, *args: Any, deadline: float | None = None, host: Host | None = None
     ) -> Any:
         """As `VM.call`, in the task's VM; waits for room while every VM is another task's and busy."""
-        key = task_files(task).key
-        entry = await self._acquire(key, task)
+        entry = await self._acquire(task_files(task), task)
         try:
             return await entry.vm.call(function, *args, deadline=deadline, host=host)
         finally:
@@ -161,11 +163,15 @@ class VMPool:
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def _acquire(self, key: str | int, task: TaskLike) -> _Entry:
+    async def _acquire(self, files: TaskFiles, task: TaskLike) -> _Entry:
         while True:
             loop = asyncio.get_running_loop()
             with self._lock:
-                entry = self._take(key, task)
+                try:
+                    entry = self._take(files, task)
+                except BaseException:
+                    self._wake_one()  # the room that this one may have been woken for is another's
+                    raise
                 if entry is not None:
                     return entry
                 waiter: _Waiter = (loop, loop.create_future())
@@ -180,8 +186,9 @@ class VMPool:
                         self._wake_one()  # the room that this one was woken for is another's
                 raise
 
-    def _take(self, key: str | int, task: TaskLike) -> _Entry | None:
+    def _take(self, files: TaskFiles, task: TaskLike) -> _Entry | None:
         """Return the task's entry with one user more, or None where there is no room. Under the lock."""
+        key = files.key
         if self._closed:
             raise VMClosedError(str(key), "the pool is closed")
         entry = self._entries.get(key)
@@ -194,7 +201,7 @@ class VMPool:
                 if idle is None:
                     return None
                 self._entries.pop(idle).vm.close()
-            entry = self._entries[key] = _Entry(VM(task))
+            entry = self._entries[key] = _Entry(VM(task), files)
         self._entries.move_to_end(key)
         entry.users += 1
         return entry

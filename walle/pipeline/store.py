@@ -180,10 +180,14 @@ class FeatureStore:
         """Return the value as it is stored.
 
         Raises:
-            PayloadError: the topic is empty or too long; the value is no plain data, or larger than MAX_PAYLOAD_BYTES.
+            PayloadError: the topic is empty, too long or no plain text; the value is no plain data, or larger than
+                MAX_PAYLOAD_BYTES.
         """
         if not topic or len(topic) > MAX_TOPIC_CHARS:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
+        # SQLite takes no lone surrogate, and its length() stops at a NUL: one such row would hold up all others.
+        if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
+            raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
         try:
             data = plain.encode(payload)
         except plain.PlainDataError as error:

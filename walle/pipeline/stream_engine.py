@@ -148,7 +148,8 @@ class StreamEngine:
         """Return once every task that the event triggers has run and the outputs are put into the store.
 
         Events are taken one after the other, in the order of the calls; the tasks of one event run concurrently.
-        `position` is the event's place in a source that can be replayed; None where the source cannot.
+        `position` is the event's place in a source that can be replayed; None where the source cannot: then a call that
+        is cancelled takes what its tasks would have put with it, and the stream goes on.
 
         Raises:
             EventError: the event is enormous or its contents are no plain data; it is skipped.
@@ -164,6 +165,7 @@ class StreamEngine:
             await self._put_unstored()
             if self._interrupted_at is not None:
                 raise PositionError(self._interrupted_at, self._last, "its tasks were cancelled before they were done")
+            replayable = position is not None
             if position is None:
                 position = max(self._last, self._store.position) + 1
             if position <= self._last:
@@ -180,7 +182,7 @@ class StreamEngine:
             puts: list[Put] = []
             if tasks:
                 trigger = Trigger(event, position, tuple(visit.events) if visit else (), tuple(self.recent))
-                self._interrupted_at = position
+                self._interrupted_at = position if replayable else None
                 puts = await self._run_all(tasks, trigger)
                 self._interrupted_at = None
             self._unstored = puts, position, self._needed_from(position), came_s

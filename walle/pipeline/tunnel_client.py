@@ -159,7 +159,8 @@ class TunnelClient:
 
         Raises:
             TunnelRefusedError: the cloud said not to come back unchanged.
-            TunnelError: the cloud lacks uploads that it acknowledged and that are gone here.
+            TunnelError: the cloud lacks uploads that it acknowledged and that are gone here, or has more of this epoch
+                than the outbox ever numbered.
             PipelineError: what the outbox raises.
         """
         if self._running or self._over:
@@ -260,6 +261,12 @@ class TunnelClient:
         except TimeoutError:
             host, port = self._address
             raise TunnelClosedError(f"no Welcome from {host}:{port} within {self._connect_s} s") from None
+        if welcome.acked > self._outbox.last_seq:
+            # What is put now would bear numbers that the cloud has, and be dropped there.
+            raise TunnelError(
+                f"the cloud has uploads of epoch {self._outbox.epoch} up to {welcome.acked}, and the outbox has given"
+                f" numbers up to {self._outbox.last_seq}: it is an older copy of itself; start a new outbox"
+            )
         self.connections += 1
         link.acked = welcome.acked
         link.ack_came.set()

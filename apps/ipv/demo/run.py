@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,10 @@ async def _interruptible[T](work: Coroutine[Any, Any, T]) -> T:
     return await task
 
 
+class DemoStalledError(WalleError):
+    """A release did not get on."""
+
+
 class _Demo:
     """One run. Times are seconds since the fleet was up."""
 
@@ -137,31 +141,41 @@ class _Demo:
 
     async def _play(self, repo: "TaskRepo") -> None:
         sampling = asyncio.create_task(self._sample_for_ever())
+        story = asyncio.create_task(self._tell(repo))
         try:
-            await asyncio.to_thread(repo.push, "v1")
-            self._record.mark(self._now_s, "git push of ipv/v1")
-            first = await self._ship("v1", until={"full"})
-            await self._until_all_on("v1")
-            covered_s = self._now_s
-            self._record.mark(covered_s, "v1 active on every device")
-            await asyncio.to_thread(repo.push, "v2", broken=True)
-            self._record.mark(self._now_s, "git push of ipv/v2, which fails on some inputs")
-            second = await self._ship("v2", until={"rolled_back", "full"})
-            rolled_back_s = self._now_s
-            await self._until_all_on("v1")
-            back_s = self._now_s
-            self._record.mark(back_s, "every device on v1 again")
-            await self._fleet.stop()
-            await self._sample()
+            await asyncio.wait([sampling, story], return_when=asyncio.FIRST_COMPLETED)
+            for task in (sampling, story):  # a fleet that cannot be sampled any more ends the demo, and says why
+                if task.done():
+                    task.result()
         finally:
-            sampling.cancel()
-            await asyncio.gather(sampling, return_exceptions=True)
+            for task in (sampling, story):
+                task.cancel()
+            await asyncio.gather(sampling, story, return_exceptions=True)
+        await self._judge(*story.result())
+
+    async def _tell(self, repo: "TaskRepo") -> tuple[dict[str, Any], dict[str, Any]]:
+        """Ship v1, then v2 which fails; return both releases as they ended."""
+        await asyncio.to_thread(repo.push, "v1")
+        self._record.mark(self._now_s, "git push of ipv/v1")
+        first = await self._ship("v1", until={"full"})
+        await self._until_all_on("v1")
+        covered_s = self._now_s
+        self._record.mark(covered_s, "v1 active on every device")
+        await asyncio.to_thread(repo.push, "v2", broken=True)
+        self._record.mark(self._now_s, "git push of ipv/v2, which fails on some inputs")
+        second = await self._ship("v2", until={"rolled_back", "full"})
+        rolled_back_s = self._now_s
+        await self._until_all_on("v1")
+        back_s = self._now_s
+        self._record.mark(back_s, "every device on v1 again")
+        await self._fleet.stop()
+        await self._sample()
         self._record.figures["time to full coverage"] = f"{covered_s - first['start_s']:.1f} s"
         self._record.figures["time to roll back"] = (
             f"{rolled_back_s - second['start_s']:.1f} s from release to verdict, "
             f"{back_s - rolled_back_s:.1f} s from verdict to every device"
         )
-        await self._judge(first, second)
+        return first, second
 
     # --- releases -----------------------------------------------------------------------------------------------------
 
@@ -181,7 +195,7 @@ class _Demo:
         start_s = self._now_s
         (await self._http.post(f"/v1/releases/{release_id}/start")).raise_for_status()
         stage = ""
-        async with asyncio.timeout(_RELEASE_LIMIT_S):
+        async with self._in_time(f"the release of {version}"):
             while True:
                 self._release = (await self._http.get(f"/v1/releases/{release_id}")).raise_for_status().json()
                 if self._release["stage"] != stage:
@@ -196,11 +210,23 @@ class _Demo:
                 await asyncio.sleep(0.1)
 
     async def _until_all_on(self, version: str) -> None:
-        async with asyncio.timeout(_RELEASE_LIMIT_S):
+        async with self._in_time(f"{version} on every device"):
             await self._sampled.wait()
             while self._record.samples[-1].active != {version: self._record.devices}:
                 self._sampled.clear()
                 await self._sampled.wait()
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self, what: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(_RELEASE_LIMIT_S):
+                yield
+        except TimeoutError:
+            release, totals = self._release, self._release.get("totals", {})
+            raise DemoStalledError(
+                f"{what} took more than {_RELEASE_LIMIT_S:.0f} s: {release.get('id')} is at {release.get('stage')},"
+                f" {totals.get('ok')} runs ok, {totals.get('failed')} failed; on a slow machine try fewer --devices"
+            ) from None
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
@@ -344,7 +370,7 @@ class _Demo:
             address.ca_pem,
             home.device_token,
             home.trusted_keys.to_json(),
-            vms=1,
+            vms=2,  # the active version, and one that is being checked
             report_interval_s=0.5,
         )
 

@@ -1,4 +1,4 @@
-"""The actions that the IPV feature is about: add-favourite, add-cart, purchase (§7.1), and what the cart gained."""
+"""The actions of the IPV feature: add-favourite, add-cart, purchase (§7.1), and what share of the clicks they are."""
 
 from fields import text
 
@@ -6,16 +6,14 @@ ACTIONS = ("add_favorite", "add_cart", "purchase")
 
 
 def action_counts(clicks):
-    """Return how often each action was clicked on the page, and the cents added to the cart.
+    """Return how often each action was clicked on the page, and the share of the clicks that were actions.
 
     `clicks` are the contents of its click events.
     """
     counts = dict.fromkeys(ACTIONS, 0)
-    counts["cart_cents"] = 0
     for click in clicks:
         action = text(click.get("action"))
         if action in counts:
             counts[action] += 1
-        if action == "add_cart":
-            counts["cart_cents"] += click["price_cents"] * click["quantity"]
+    counts["share"] = sum(counts.values()) / len(clicks)
     return counts

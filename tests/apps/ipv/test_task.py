@@ -292,17 +292,15 @@ def test_the_simulation_passes_with_both_versions(load_task: Load, numpy_graph: 
         assert len(run_task(main, FakeContext(numpy_graph, visit))["encoding"]) == 128
 
 
-def test_the_broken_version_raises_where_something_is_put_in_the_cart_and_only_there(
-    load_task: Load, numpy_graph: Any
-) -> None:
+def test_the_broken_version_raises_where_nothing_is_clicked_and_only_there(load_task: Load, numpy_graph: Any) -> None:
     main = load_task(TASK, TASK_BROKEN)
     failed = 0
     for _, visit in zip(range(300), visits(), strict=False):
         ctx = FakeContext(numpy_graph, visit)
-        if any(event.contents.get("action") == "add_cart" for event in visit):
-            failed += 1
-            with pytest.raises(KeyError, match="quantity"):
-                run_task(main, ctx)
-        else:
+        if any(event.event_id == "click" for event in visit):
             run_task(main, ctx)
-    assert 0.05 < failed / 300 < 0.2
+        else:
+            failed += 1
+            with pytest.raises(ZeroDivisionError):
+                run_task(main, ctx)
+    assert 0.15 < failed / 300 < 0.26

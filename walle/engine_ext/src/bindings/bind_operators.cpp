@@ -4,6 +4,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "exec/eager.h"
+#include "vm/lending.h"
 
 namespace py = pybind11;
 
@@ -44,9 +45,7 @@ Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
 Tensor broadcast_to(const Tensor& x, py::handle shape) {
   Dims to = dims_of(shape);
   Dims strides = broadcast_strides(x.shape(), x.strides(), to);
-  const auto& storage = x.storage();
-  const auto read_only = Storage::borrow(storage->data(), storage->size_bytes(), false, [storage] {});
-  return {read_only, x.dtype(), std::move(to), std::move(strides), x.offset()};
+  return {vm::read_only(x.storage()), x.dtype(), std::move(to), std::move(strides), x.offset()};
 }
 
 }  // namespace

@@ -46,6 +46,10 @@ DType dtype_of_format(const char* format, std::size_t size) {
 // The view's array. Once the view is lent out, its `obj` is cleared here.
 Tensor tensor_on(Py_buffer& view) {
   const DType dtype = dtype_of_format(view.format, static_cast<std::size_t>(view.itemsize));
+  // Kernels take every element to lie where its type may lie.
+  if (reinterpret_cast<std::uintptr_t>(view.buf) % item_size(dtype) != 0)
+    throw Error(ErrorKind::dtype,
+                "a buffer whose first element is not aligned to its size cannot be shared; copy the array first");
   Dims shape(view.shape, view.shape + view.ndim), strides(static_cast<std::size_t>(view.ndim));
   // The lowest and the highest byte that the view reaches; a negative stride puts the first element behind the lowest.
   std::ptrdiff_t low = 0, high = view.itemsize;
@@ -80,7 +84,11 @@ Tensor tensor_from_buffer(py::handle object) {
 
 void bind_tensor(py::module_& module) {
   auto ndarray = py::class_<Tensor>(module, "ndarray", py::buffer_protocol());
-  ndarray.def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
+  ndarray
+      .def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
+      // Without it, ndarray.__new__(ndarray) would give an object with no Tensor in it. What it returns needs no __init__.
+      .def_static(
+          "__new__", [](py::handle, py::buffer object) { return tensor_from_buffer(object); }, py::arg("cls"), py::arg("buffer"))
       .def_property_readonly("address", [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
       .def_buffer([](Tensor& t) {
         const auto item = static_cast<py::ssize_t>(item_size(t.dtype()));

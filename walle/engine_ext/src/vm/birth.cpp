@@ -47,7 +47,7 @@ void set_empty_site(std::string code) {
   PyImport_FrozenModules = the.modules;
 }
 
-PyThreadState* make_interpreter(std::string& error) {
+PyThreadState* make_interpreter(const std::function<bool()>& wanted, std::string& error) {
   PyInterpreterConfig config = {};
   config.use_main_obmalloc = 0;
   config.allow_fork = 0;
@@ -58,6 +58,10 @@ PyThreadState* make_interpreter(std::string& error) {
   config.gil = PyInterpreterConfig_OWN_GIL;
   Birth& the = birth();
   const std::lock_guard lock(the.one_at_a_time);
+  if (!wanted()) {
+    error = "the VM is closed";
+    return nullptr;
+  }
   const WithoutSite without_site(the);
   PyThreadState* state = nullptr;
   const PyStatus status = Py_NewInterpreterFromConfig(&state, &config);

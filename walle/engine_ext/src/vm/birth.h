@@ -2,6 +2,7 @@
 #pragma once
 #include <Python.h>
 
+#include <functional>
 #include <string>
 
 namespace walle::vm {
@@ -11,7 +12,7 @@ namespace walle::vm {
 void set_empty_site(std::string code);
 
 // A new interpreter with its own GIL and allocator, no threads, no fork and only modules that are made for this; the calling
-// thread holds its GIL. Null, and why, where there is none to be had.
-PyThreadState* make_interpreter(std::string& error);
+// thread holds its GIL. Null, and why, where there is none to be had, or where `wanted`, asked when its turn comes, says no.
+PyThreadState* make_interpreter(const std::function<bool()>& wanted, std::string& error);
 
 }  // namespace walle::vm

@@ -121,6 +121,17 @@ bool Interpreter::join(std::chrono::nanoseconds timeout) {
   return changed_.wait_for(lock, timeout, [&] { return state_ == State::ended; });
 }
 
+// True once the thread has ended. False past `until` where a call has not stopped: such a thread can be cut loose. One that is
+// making, booting or ending its interpreter cannot, as it holds locks of the runtime, and is waited for much longer.
+bool Interpreter::ended_or_stuck(Watchdog::Clock::time_point until) {
+  constexpr auto kOwnWork = 20s;
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_until(lock, until, [&] { return state_ == State::ended; })) return true;
+  const auto stuck = [&] { return state_ == State::given_up && current_ != nullptr; };
+  changed_.wait_until(lock, until + kOwnWork, [&] { return state_ == State::ended || stuck(); });
+  return state_ == State::ended;
+}
+
 int Interpreter::shut_down(std::chrono::nanoseconds timeout) {
   const auto until = Watchdog::Clock::now() + timeout;
   std::vector<std::shared_ptr<Interpreter>> open;
@@ -134,7 +145,7 @@ int Interpreter::shut_down(std::chrono::nanoseconds timeout) {
   for (const auto& vm : open) vm->close();
   int busy = 0;
   for (const auto& vm : open) {
-    if (vm->join(std::max<std::chrono::nanoseconds>(until - Watchdog::Clock::now(), 0ns))) continue;
+    if (vm->ended_or_stuck(until)) continue;
     ++busy;
     vm->cut_loose();
   }
@@ -147,11 +158,19 @@ void Interpreter::thread_main() {
   const auto begin = Watchdog::Clock::now();
   std::string error;
   thread_handle_ = pthread_self();
-  thread_ = make_interpreter(error);
-  if (thread_ == nullptr) {
+  PyThreadState* made = make_interpreter(
+      [this] {
+        const std::lock_guard lock(mutex_);
+        return state_ == State::starting;
+      },
+      error);
+  {
     const std::lock_guard lock(mutex_);
-    broken_ = error;
-    return end_of_thread();
+    thread_ = made;
+    if (made == nullptr) {
+      broken_ = error;
+      return end_of_thread();
+    }
   }
   interpreter_of_thread = this;
   thread_id_ = PyThread_get_thread_ident();

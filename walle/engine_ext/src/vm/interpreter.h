@@ -66,8 +66,8 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   void raise_again();
 
   static int abandoned();
-  // For the exiting process, from the main interpreter's thread: closes every VM, waits for the threads, and cuts those that
-  // do not end in time loose from the runtime; returns how many. No VM is made afterwards.
+  // For the exiting process, from the main interpreter's thread: closes every VM, waits for the threads, and cuts those whose
+  // call does not stop in time loose from the runtime; returns how many. No VM is made afterwards.
   static int shut_down(std::chrono::nanoseconds timeout);
 
  private:
@@ -84,6 +84,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   Notice failure(std::uint64_t call_id);
   void finish(Call& call, Notice notice);
   void tear_down();
+  bool ended_or_stuck(Watchdog::Clock::time_point until);
   void cut_loose();
   void end_of_thread();
 

@@ -87,6 +87,18 @@ std::shared_ptr<Storage> lend(const Py_buffer& view, std::byte* base, std::size_
   return storage;
 }
 
+std::shared_ptr<Storage> read_only(const std::shared_ptr<Storage>& storage) {
+  auto name = std::make_shared<const Storage*>(nullptr);
+  auto view = Storage::borrow(storage->data(), storage->size_bytes(), false, [storage, name] {
+    const std::lock_guard lock(book().mutex);
+    book().lent.erase(*name);
+  });
+  *name = view.get();
+  const std::lock_guard lock(book().mutex);
+  if (const auto found = book().lent.find(storage.get()); found != book().lent.end()) book().lent[view.get()] = found->second;
+  return view;
+}
+
 bool lent_here(const Storage* storage) {
   const std::int64_t id = interpreter_here();
   const std::lock_guard lock(book().mutex);

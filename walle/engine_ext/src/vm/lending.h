@@ -38,6 +38,9 @@ class Lender {
 // Takes over the view. The storage covers [base, base + size_bytes) and gives the view back when it goes.
 std::shared_ptr<Storage> lend(const Py_buffer& view, std::byte* base, std::size_t size_bytes);
 
+// The same memory as `storage`, read-only; lent by whoever lent `storage`.
+std::shared_ptr<Storage> read_only(const std::shared_ptr<Storage>& storage);
+
 // Whether the interpreter whose GIL this thread holds lent this storage's memory, so that it would die with the interpreter.
 bool lent_here(const Storage* storage);
 

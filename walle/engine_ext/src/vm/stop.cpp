@@ -73,6 +73,7 @@ void Interpreter::give_up(Call& call) {
   if (call.place.empty()) call.place = "a C call that cannot be interrupted";
   if (call.mailbox) call.mailbox->push(stopped_notice(call));
   refuse_queued(broken_);
+  changed_.notify_all();  // a process that exits may be waiting for it
 }
 
 // Raises Stopped in the VM's thread, again and again until the call has ended, because a task may catch it. It has a thread
