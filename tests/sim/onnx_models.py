@@ -43,7 +43,7 @@ def reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
 
 def runtime(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
     """Return what ONNX Runtime computes."""
-    import onnxruntime  # type: ignore[import-untyped]
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
