@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import walle.np
 from walle import plain
 
 values = st.recursive(
@@ -31,6 +32,13 @@ def test_arrays_keep_dtype_shape_and_bits(values_in: np.ndarray[Any, np.dtype[An
     assert back.dtype == values_in.dtype
     assert back.shape == values_in.shape
     assert back.tobytes() == values_in.tobytes()
+
+
+@pytest.mark.parametrize("ndim", range(5))
+def test_decoded_elements_are_aligned_so_that_the_engine_takes_them(ndim: int) -> None:
+    value = plain.decode(plain.encode({"pad": "x" * ndim, "x": np.ones((2,) * ndim, "f8")}))["x"]
+    assert np.asarray(value).ctypes.data % 8 == 0
+    assert walle.np.asarray(value).shape == ((2,) * ndim or (1,))
 
 
 def test_other_buffers_are_arrays_too() -> None:

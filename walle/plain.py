@@ -15,11 +15,16 @@ import msgpack
 
 _ARRAY = 1
 _FORMATS = {"?", "b", "B", "h", "H", "i", "I", "q", "Q", "l", "L", "e", "f", "d"}
-_HEAD = struct.Struct("<cB")
+_HEAD = struct.Struct("<cBxx")
 
 
 class PlainDataError(TypeError):
     """A value that is not plain data, or bytes that do not hold any."""
+
+
+def _body_offset(ndim: int) -> int:
+    """Return where an array's elements begin: aligned, so that they can be used where they lie."""
+    return (_HEAD.size + 4 * ndim + 7) // 8 * 8
 
 
 def _pack_other(value: object) -> msgpack.ExtType:
@@ -33,7 +38,8 @@ def _pack_other(value: object) -> msgpack.ExtType:
     if code not in _FORMATS:
         raise PlainDataError(f"an array of format {view.format!r} cannot be sent; convert it to a number dtype")
     shape = struct.pack(f"<{view.ndim}I", *(view.shape or ()))
-    return msgpack.ExtType(_ARRAY, _HEAD.pack(code.encode(), view.ndim) + shape + view.tobytes())
+    head = (_HEAD.pack(code.encode(), view.ndim) + shape).ljust(_body_offset(view.ndim), b"\0")
+    return msgpack.ExtType(_ARRAY, head + view.tobytes())
 
 
 def _unpack_array(kind: int, data: bytes) -> memoryview:
@@ -44,7 +50,7 @@ def _unpack_array(kind: int, data: bytes) -> memoryview:
     if format_ not in _FORMATS:
         raise PlainDataError(f"unknown array format {format_!r}")
     shape = struct.unpack_from(f"<{ndim}I", data, _HEAD.size)
-    body = memoryview(data)[_HEAD.size + 4 * ndim :]
+    body = memoryview(data)[_body_offset(ndim) :]
     if len(body) != math.prod(shape) * struct.calcsize(format_):
         raise PlainDataError(f"array of shape {shape} and format {format_!r} does not fit its {len(body)} bytes")
     if ndim == 0 or 0 in shape:  # memoryview.cast takes neither; the flat view holds as much as there is
