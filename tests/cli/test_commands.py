@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "device run", "figures", "model plan", "model run", "operators", "release pause",
-    "release resume", "release rollback", "release start", "release status", "task check", "task new", "task simulate",
+    "cloud up", "demo", "device run", "figures", "model convert", "model plan", "model run", "operators",
+    "release pause", "release resume", "release rollback", "release start", "release status",
+    "task check", "task new", "task simulate",
 }  # fmt: skip
 
 
