@@ -51,7 +51,7 @@ Bytes whole_file(const Bytes& graph, const Bytes& data) {
   Writer file;
   const std::uint64_t data_offset = (64 + graph.size() + 63) / 64 * 64;
   file.bytes = {'W', 'A', 'L', 'L', 'E', '\r', '\n', 0x1a};
-  file.put(std::uint32_t{1}).put(std::uint32_t{0}).put(data_offset + data.size()).put(std::uint64_t{64});
+  file.put(kModelVersion).put(std::uint32_t{0}).put(data_offset + data.size()).put(std::uint64_t{64});
   file.put(std::uint64_t{graph.size()}).put(data_offset).put(std::uint64_t{data.size()}).put(std::uint64_t{0});
   file.bytes.insert(file.bytes.end(), graph.begin(), graph.end());
   file.bytes.resize(data_offset, 0);
