@@ -223,10 +223,6 @@ def conv_graph(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[Graph, di
     return replace(one, types=CONV_TYPES), x
 
 
-needs_conv = pytest.mark.skipif("Conv" not in KNOWN, reason="this build of the engine has no Conv")
-
-
-@needs_conv
 @pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh"])
 def test_a_convolution_applies_its_activation_and_adds_its_residual(activation: str) -> None:
     late = Node("Neg", ("r",), ("late",))  # comes after the convolution, before the addition
@@ -237,7 +233,6 @@ def test_a_convolution_applies_its_activation_and_adds_its_residual(activation: 
     same(before, after, x, rtol=1e-5)
 
 
-@needs_conv
 def test_a_convolution_without_bias_adds_its_residual() -> None:
     before, x = conv_graph([replace(CONV, inputs=("x", "w")), Node("Add", ("h", "r"), ("y",))], ["y"])
     after = passes.drop_dead(passes.fuse_residuals(before))
