@@ -10,6 +10,7 @@ either way.
 import argparse
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,15 @@ def report(model: Path, inputs: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("build/networks"), help="default: %(default)s")
     parser.add_argument("--models", default="", help="names, separated by commas; all where left out")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if not (options.folder / "manifest.json").exists():
+        sys.exit(
+            f"rasters: {options.folder} has no manifest.json; give a folder with networks: walle figures rasters FOLDER"
+        )
     manifest = json.loads((options.folder / "manifest.json").read_bytes())
     names = options.models.split(",") if options.models else list(manifest)
     rows = [report(options.folder / f"{name}.onnx", inputs_of(manifest[name]), options.rounds) for name in names]

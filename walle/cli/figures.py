@@ -1,4 +1,4 @@
-"""`walle figures`: the benchmarks, each a module under benchmarks/ with a `main(arguments) -> int`."""
+"""`walle figures`: the benchmarks, each a module under benchmarks/ that can be run by itself."""
 
 import runpy
 import sys
@@ -21,10 +21,14 @@ def _benchmarks() -> dict[str, Path]:
 
 def figures(
     name: Annotated[str, typer.Argument(help="Which figure; all of them if not given.")] = "",
+    arguments: Annotated[list[str] | None, typer.Argument(help="What that figure takes; see its module.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Only say which figures there are.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure figures on this machine, against their peers in the same run."""
+    """Measure figures on this machine, against their peers in the same run.
+
+    Of all figures, one that lacks what it measures says so, and the others go on.
+    """
     known = _benchmarks()
     if show:
         rows = [{"figure": key, "module": f"benchmarks/{path.name}"} for key, path in known.items()]
@@ -34,8 +38,13 @@ def figures(
         raise ConfigError(f"there is no figure {name!r}; there are: {', '.join(known)}")
     for key, path in known.items():
         if name in ("", key):
-            sys.argv = [str(path), *(["--json"] if as_json else [])]
-            runpy.run_path(str(path), run_name="__main__")
+            sys.argv = [str(path), *(arguments or []), *(["--json"] if as_json else [])]
+            try:
+                runpy.run_path(str(path), run_name="__main__")
+            except SystemExit as stop:
+                if name or not isinstance(stop.code, str):
+                    raise
+                print(stop.code, file=sys.stderr)
 
 
 def register(app: typer.Typer) -> None:
