@@ -21,7 +21,7 @@ def _benchmarks() -> dict[str, Path]:
 
 def figures(
     name: Annotated[str, typer.Argument(help="Which figure; all of them if not given.")] = "",
-    arguments: Annotated[list[str] | None, typer.Argument(help="What that figure takes; see its module.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="What it takes, after --; see its module.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Only say which figures there are.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
