@@ -46,4 +46,9 @@ void fill(Table& table) noexcept {
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
   table.axpy[0] = &axpy;
   table.lanes = kLanes;
+  table.pack = kLanes;
+  table.panel = &panel;
+  table.depthwise = &depthwise;
+  table.pool_max = &pool_max;
+  table.pool_sum = &pool_sum;
 }
