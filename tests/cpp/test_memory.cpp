@@ -176,7 +176,9 @@ std::int64_t random_program(std::mt19937_64& random) {
   const int inputs = static_cast<int>(check::whole(random, 1, 2));
   for (int i = 0; i < inputs; ++i) add_input(program, check::whole(random, 1, 9), i);
   add_constant(program, check::whole(random, 1, 9));
-  const auto any = [&] { return static_cast<int>(check::whole(random, 0, static_cast<std::int64_t>(program.values.size()) - 1)); };
+  const auto any = [&] {
+    return static_cast<int>(check::whole(random, 0, static_cast<std::int64_t>(program.values.size()) - 1));
+  };
   const auto late = [&] {  // mostly what was computed last
     const auto last = static_cast<std::int64_t>(program.values.size()) - 1;
     return static_cast<int>(check::whole(random, std::max<std::int64_t>(0, last - 3), last));
@@ -229,7 +231,8 @@ int main() {
   }
   {  // an input, a constant, an output, a part, and what is placed already are copied
     Program program;
-    const int x = add_input(program, 5, 0), w = add_constant(program, 4), a = add_op(program, {x}, 7), y = add_op(program, {a}, 6);
+    const int x = add_input(program, 5, 0), w = add_constant(program, 4), a = add_op(program, {x}, 7),
+              y = add_op(program, {a}, 6);
     const int part = add_slice(program, a, 1, 3, 1);
     const int all = add_concat(program, {x, w, a, a, y, part});
     program.outputs = {y, add_op(program, {all}, 3)};
