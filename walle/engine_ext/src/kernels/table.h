@@ -190,6 +190,8 @@ std::span<const Backend> backends() noexcept;
 // The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
+// Whether WALLE_FORCE_ISA names the one that "auto" means.
+bool forced_backend() noexcept;
 // The table of one backend; "auto" means kernels(). Throws Error (backend) as above.
 const Table& kernels(std::string_view backend);
 
