@@ -99,14 +99,14 @@ void add_ops(py::list& ops, const Plan& plan) {
 class BoundSession {
  public:
   BoundSession(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
-      : session_(std::move(graph), target, merging), names_(session_.graph()) {}
+      : session_(planned(std::move(graph), target, merging)), names_(session_->graph()) {}
 
   py::dict run(const py::dict& given) {
     std::vector<Tensor> inputs, outputs;
     names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
     {
       const py::gil_scoped_release released;
-      outputs = session_.run(inputs);
+      outputs = session_->run(inputs);
     }
     py::dict results;
     for (std::size_t i = 0; i < outputs.size(); ++i) results[names_.outputs()[i]] = std::move(outputs[i]);
@@ -120,7 +120,7 @@ class BoundSession {
     names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
     {
       const py::gil_scoped_release released;
-      session_.run(inputs, us);
+      session_->run(inputs, us);
     }
     py::list times;
     for (const double time : us) times.append(time);
@@ -130,7 +130,7 @@ class BoundSession {
   py::list inputs() const { return names_.inputs(); }
   // As far as they are known: from the last plan.
   py::list outputs() const {
-    const auto plan = session_.plan();
+    const auto plan = session_->plan();
     py::list list;
     for (std::size_t i = 0; i < names_.outputs().size(); ++i) {
       if (plan)
@@ -143,7 +143,7 @@ class BoundSession {
   }
 
   py::object plan() const {
-    const auto plan = session_.plan();
+    const auto plan = session_->plan();
     if (!plan) return py::none();
     py::list ops;
     add_ops(ops, *plan);
@@ -160,7 +160,13 @@ class BoundSession {
   }
 
  private:
-  Session session_;
+  // Planning may take long, and other threads go on meanwhile.
+  static std::unique_ptr<Session> planned(std::shared_ptr<const Graph> graph, const Target& target, bool merging) {
+    const py::gil_scoped_release released;
+    return std::make_unique<Session>(std::move(graph), target, merging);
+  }
+
+  std::unique_ptr<Session> session_;
   Names names_;
 };
 
@@ -270,9 +276,7 @@ void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
       .def(py::init([](py::object model, const std::string& backend, int threads, bool merging) {
              const Target target = Target::of(backend, threads);
-             auto graph = load(model);
-             const py::gil_scoped_release released;
-             return std::make_unique<BoundSession>(std::move(graph), target, merging);
+             return std::make_unique<BoundSession>(load(model), target, merging);
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true)
       .def("run", &BoundSession::run, py::arg("inputs"))
