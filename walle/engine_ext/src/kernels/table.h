@@ -102,6 +102,20 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
+using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
+                             std::int64_t columns) noexcept;
+
+// What one block of a packed layout gives to another: lane i of each pixel of the other is lane `lanes[i]` of this
+// one's; negative: it comes from elsewhere.
+struct LanePart {
+  const float* in;
+  const std::int32_t* lanes;
+};
+inline constexpr std::int64_t kMostLaneParts = 4;
+// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's `in`.
+using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
+
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
@@ -122,6 +136,8 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  TransposeFn transpose = nullptr;         // of four-byte items
+  PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
 };
 
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.

@@ -27,6 +27,7 @@ namespace {
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
 #include "kernels/generic/gemm-inl.h"
+#include "kernels/generic/movement-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/scalar/elements.h"
+#include "kernels/scalar/movement.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -276,6 +277,7 @@ void fill_scalar(Table& table) noexcept {
   WALLE_FILL_N(axpy)
 #undef WALLE_SET_HALF
 #undef WALLE_SET
+  scalar::fill_movement(table);
 }
 
 }  // namespace walle
