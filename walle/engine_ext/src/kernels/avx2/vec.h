@@ -2,6 +2,8 @@
 // <immintrin.h>; nothing here may be seen by any other file.
 
 inline constexpr std::int64_t kLanes = 8;
+// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+inline constexpr int kPairRows = 6, kSingleRows = 12;
 using Vec = __m256;
 
 inline Vec load(const float* p) noexcept { return _mm256_loadu_ps(p); }

@@ -2,6 +2,8 @@
 // <immintrin.h>; nothing here may be seen by any other file.
 
 inline constexpr std::int64_t kLanes = 16;
+// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+inline constexpr int kPairRows = 14, kSingleRows = 14;
 using Vec = __m512;
 using Mask = __mmask16;
 

@@ -48,4 +48,9 @@ void fill(Table& table) noexcept {
   table.transpose = &transpose;
   table.permute_lanes = &permute_lanes;
   table.lanes = kLanes;
+  table.pack = kLanes;
+  table.panel = &panel;
+  table.depthwise = &depthwise;
+  table.pool_max = &pool_max;
+  table.pool_sum = &pool_sum;
 }

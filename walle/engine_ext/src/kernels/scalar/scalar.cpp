@@ -3,6 +3,7 @@
 
 #include "kernels/scalar/elements.h"
 #include "kernels/scalar/movement.h"
+#include "kernels/scalar/packed.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -278,6 +279,7 @@ void fill_scalar(Table& table) noexcept {
 #undef WALLE_SET_HALF
 #undef WALLE_SET
   scalar::fill_movement(table);
+  scalar::fill_packed(table);
 }
 
 }  // namespace walle
