@@ -88,8 +88,7 @@ void gather(std::span<const Origin> lanes, std::int64_t place, std::int64_t plan
     auto part = std::find_if(parts.begin(), parts.end(), [&](const LaneBlock::Part& known) {
       return known.source == lanes[i].source && known.offset == offset;
     });
-    if (part == parts.end())
-      part = parts.insert(part, {lanes[i].source, offset, std::vector<std::int32_t>(lanes.size(), -1)});
+    if (part == parts.end()) part = parts.insert(part, {lanes[i].source, offset, std::vector<std::int32_t>(lanes.size(), -1)});
     part->lanes[i] = lanes[i].lane;
   }
   constexpr auto kMost = static_cast<std::size_t>(kMostLaneParts);

@@ -13,9 +13,9 @@ namespace walle {
 // A block of the destination, put together from blocks of the sources.
 struct LaneBlock {
   struct Part {
-    int source;                         // kItself: the destination, whose other lanes stay
-    std::int64_t offset;                // in elements, of its first pixel
-    std::vector<std::int32_t> lanes;    // as LanePart's
+    int source;                       // kItself: the destination, whose other lanes stay
+    std::int64_t offset;              // in elements, of its first pixel
+    std::vector<std::int32_t> lanes;  // as LanePart's
   };
   static constexpr int kItself = -1;
   std::int64_t offset;  // in elements

@@ -10,7 +10,7 @@ namespace walle {
 
 // One op of a plan, ready to run.
 struct PlannedOp {
-  std::string node;  // the model's node that it came from
+  std::string node;     // the model's node that it came from
   std::string_view op;  // "Raster" for one
   std::unique_ptr<Step> step;
   int regions = 0;  // of a raster

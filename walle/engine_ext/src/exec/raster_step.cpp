@@ -38,7 +38,8 @@ void run_transposed(const Region& region, const Transposed& axes, TransposeFn ke
   dst += region.dst.offset * kItem;
   std::array<std::int64_t, kMaxAxes> at{};
   for (;;) {
-    kernel(src, region.src.stride[axes.column], dst, region.dst.stride[axes.row], region.size[axes.row], region.size[axes.column]);
+    kernel(src, region.src.stride[axes.column], dst, region.dst.stride[axes.row], region.size[axes.row],
+           region.size[axes.column]);
     std::size_t i = axes.outer_count;
     for (;;) {
       if (i == 0) return;
@@ -126,7 +127,8 @@ std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::spa
     return region.axes <= 1 && region.src.stride[0] == 1 && region.dst.stride[0] == 1;
   });
   if (!plain)
-    if (auto map = find_lane_map(regions, sources, result, table.pack)) return std::make_unique<LanesStep>(std::move(*map), table);
+    if (auto map = find_lane_map(regions, sources, result, table.pack))
+      return std::make_unique<LanesStep>(std::move(*map), table);
   return std::make_unique<RegionsStep>(regions, item_size(result.dtype), table);
 }
 

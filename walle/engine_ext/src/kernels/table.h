@@ -114,7 +114,8 @@ struct LanePart {
   const std::int32_t* lanes;
 };
 inline constexpr std::int64_t kMostLaneParts = 4;
-// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's `in`.
+// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's
+// `in`.
 using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
 // What follows the sums of a packed kernel: + bias (one number a column or channel), + residual (laid out as the output), then
 // clamped. A null pointer adds nothing; NaN stays NaN.
@@ -140,7 +141,7 @@ struct PanelArgs {
   const float* w = nullptr;  // [every k of every segment][blocks * pack]
   float* out = nullptr;      // row r, block b at r * out_step + b * out_block
   std::int64_t out_step = 0, out_block = 0;
-  std::int64_t width = 0;  // columns of the last block that are written, 1 to pack
+  std::int64_t width = 0;   // columns of the last block that are written, 1 to pack
   bool accumulate = false;  // onto what lies there; bias and residual are then not added again
   Finish finish;            // bias has blocks * pack numbers, or the width's where the last block is cut; out's place in residual
 };

@@ -60,7 +60,8 @@ inline void transpose_lanes(Vec (&tile)[16]) noexcept {
   }
 #pragma GCC unroll 4
   for (int k = 0; k < 4; ++k) {
-    const Vec low_even = _mm512_shuffle_f32x4(quads[k], quads[4 + k], 0x88), low_odd = _mm512_shuffle_f32x4(quads[k], quads[4 + k], 0xdd);
+    const Vec low_even = _mm512_shuffle_f32x4(quads[k], quads[4 + k], 0x88),
+              low_odd = _mm512_shuffle_f32x4(quads[k], quads[4 + k], 0xdd);
     const Vec high_even = _mm512_shuffle_f32x4(quads[8 + k], quads[12 + k], 0x88),
               high_odd = _mm512_shuffle_f32x4(quads[8 + k], quads[12 + k], 0xdd);
     tile[k] = _mm512_shuffle_f32x4(low_even, high_even, 0x88);
