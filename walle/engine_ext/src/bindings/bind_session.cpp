@@ -82,7 +82,7 @@ py::tuple planned_op(const PlannedOp& op) {
   for (const Candidate& one : op.candidates) candidates.append(py::make_tuple(std::string(one.algorithm), one.parameter, one.us));
   const std::int64_t parameter = op.candidates.empty() ? 0 : op.candidates.front().parameter;
   return py::make_tuple(op.node, std::string(op.op), std::string(op.algorithm), parameter, op.predicted_us,
-                        op.step ? 0 : static_cast<int>(op.regions.size()), candidates);
+                        op.regions, candidates);
 }
 
 py::dict costs_of(const Plan& plan) {

@@ -11,14 +11,13 @@ namespace walle {
 
 // One op of a plan, ready to run.
 struct PlannedOp {
-  std::string node;  // the model's node that it came from
-  std::string_view op;
-  std::shared_ptr<Step> step;   // null: a raster
-  std::string_view algorithm;   // empty where there is only one
+  std::string node;     // the model's node that it came from
+  std::string_view op;  // "Raster" for one
+  std::shared_ptr<Step> step;
+  std::string_view algorithm;         // empty where there is only one
   std::vector<Candidate> candidates;  // what search weighed, the chosen one first
   double predicted_us = 0;
-  std::vector<Region> regions;  // of a raster
-  std::size_t item = 0;
+  int regions = 0;  // of a raster
   std::vector<Place> inputs;
   Place output;
 };

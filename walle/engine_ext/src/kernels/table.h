@@ -103,6 +103,20 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
+using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
+                             std::int64_t columns) noexcept;
+
+// What one block of a packed layout gives to another: lane i of each pixel of the other is lane `lanes[i]` of this
+// one's; negative: it comes from elsewhere.
+struct LanePart {
+  const float* in;
+  const std::int32_t* lanes;
+};
+inline constexpr std::int64_t kMostLaneParts = 4;
+// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's
+// `in`.
+using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
 // What follows the sums of a packed kernel: + bias (one number a column or channel), + residual (laid out as the output), then
 // clamped. A null pointer adds nothing; NaN stays NaN.
 struct Finish {
@@ -127,7 +141,7 @@ struct PanelArgs {
   const float* w = nullptr;  // [every k of every segment][blocks * pack]
   float* out = nullptr;      // row r, block b at r * out_step + b * out_block
   std::int64_t out_step = 0, out_block = 0;
-  std::int64_t width = 0;  // columns of the last block that are written, 1 to pack
+  std::int64_t width = 0;   // columns of the last block that are written, 1 to pack
   bool accumulate = false;  // onto what lies there; bias and residual are then not added again
   Finish finish;            // bias has blocks * pack numbers, or the width's where the last block is cut; out's place in residual
 };
@@ -169,6 +183,8 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  TransposeFn transpose = nullptr;         // of four-byte items
+  PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
   // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
   int pack = 4;
   PanelFn panel = nullptr;
