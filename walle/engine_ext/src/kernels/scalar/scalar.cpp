@@ -278,6 +278,7 @@ void fill_scalar(Table& table) noexcept {
 #undef WALLE_SET_HALF
 #undef WALLE_SET
   scalar::fill_packed(table);
+  scalar::fill_winograd(table);
 }
 
 }  // namespace walle
