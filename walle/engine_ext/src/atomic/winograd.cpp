@@ -15,12 +15,14 @@ namespace walle {
 
 namespace {
 
-// What a core's own cache holds, of the least that current x86-64 cores have (1 MB and 512 KB are common); two thirds of it are
-// filled with V and M, the rest is left to weights on their way.
+// A core's own cache on most current x86-64 cores; two thirds of it are for V and M, the rest is left to weights on their way.
 constexpr std::int64_t kCacheBytes = 1 << 20;
 constexpr std::int64_t kBatchBytes = kCacheBytes * 2 / 3;
-// Fewer tiles at once would read the weights more often than the tile kernel hides.
+// With fewer tiles at once weights would be read again sooner than the tile kernel hides (two of its tiles of 14 rows), even
+// where V and M then lie in the shared cache.
 constexpr std::int64_t kLeastTiles = 28;
+// Weights beyond this come from memory each time: then all tiles are done at once.
+constexpr std::int64_t kSharedCacheBytes = 24 << 20;
 
 // One axis of the image as it is cut into tiles.
 struct Axis {
@@ -30,14 +32,14 @@ struct Axis {
   std::int64_t tiles = 1;
 
   Axis() = default;
-  Axis(const Window& window, std::size_t axis, WinogradForm form, std::int64_t in_step, std::int64_t out_step)
+  Axis(const Window& window, std::size_t axis, WinogradForm form, std::int64_t in_stride, std::int64_t out_stride)
       : unit(form.unit),
         size(form.size()),
         in(window.in[axis]),
         out(window.out[axis]),
         begin(window.begin[axis]),
-        in_step(in_step),
-        out_step(out_step),
+        in_step(in_stride),
+        out_step(out_stride),
         tiles((out + unit - 1) / unit) {}
 
   std::int64_t source(std::int64_t tile) const noexcept { return tile * unit - begin; }
@@ -93,10 +95,9 @@ struct Tiling {
     rows = Axis(window, other, square ? kWinogradForms[form] : WinogradForm{1, 1}, in_step(other), out_step(other));
     positions = rows.size * columns.size;
     tiles = batch * rows.tiles * columns.tiles;
-    // Weights that fit beside a batch, or that are read more often than V and M are moved, are read once for each batch.
-    const std::int64_t most = std::max<std::int64_t>(kLeastTiles, kBatchBytes / tile_bytes());
-    at_once = weights_bytes() * ((tiles + most - 1) / most) <= 2 * tiles * tile_bytes() + kCacheBytes ? most : tiles;
-    const std::int64_t batches = std::max<std::int64_t>(1, (tiles + at_once - 1) / at_once);
+    const std::int64_t fitting = std::max<std::int64_t>(kLeastTiles, kBatchBytes / tile_bytes());
+    const std::int64_t batches =
+        weights_bytes() > kSharedCacheBytes ? 1 : std::max<std::int64_t>(1, (tiles + fitting - 1) / fitting);
     at_once = (tiles + batches - 1) / batches;
   }
 
@@ -247,6 +248,7 @@ std::vector<std::int64_t> parameters(const PackedConv& conv) {
   const ConvShape& shape = conv.shape;
   const Across which = across(shape);
   if (conv.plain_input || shape.dtype != DType::f32 || which == Across::none) return {};
+  if (std::min({shape.batch, shape.in_channels, shape.out_channels, shape.window.out_count()}) < 1) return {};
   if (shape.groups > 1 && (shape.in_channels % conv.pack() != 0 || shape.out_channels % conv.pack() != 0)) return {};
   std::vector<std::int64_t> units;
   std::int64_t tiles = 0;
@@ -254,7 +256,7 @@ std::vector<std::int64_t> parameters(const PackedConv& conv) {
     if (form.taps != shape.window.kernel[which == Across::rows ? 1 : 2]) continue;
     // A larger unit that needs as many tiles costs more.
     const std::int64_t needed = Tiling(conv, form.unit).tiles;
-    if (!units.empty() && needed == tiles) break;
+    if (!units.empty() && needed == tiles) continue;
     units.push_back(form.unit);
     tiles = needed;
   }
@@ -263,12 +265,12 @@ std::vector<std::int64_t> parameters(const PackedConv& conv) {
 
 // Elementwise operations of one input or output transform along an axis, each counted as the two of a fused multiplication.
 double input_operations(const Axis& axis) {
-  const std::int64_t pairs = axis.size / 2 - 1;
-  return axis.size == 1 ? 0 : static_cast<double>(2 * (2 * pairs + 2 * pairs * pairs));
+  const std::int64_t pairs = (axis.size - 1) / 2, zeros = (axis.size + 1) % 2;
+  return axis.size == 1 ? 0 : static_cast<double>(2 * ((1 + zeros) * pairs + 2 * pairs * pairs));
 }
 double output_operations(const Axis& axis) {
-  const std::int64_t pairs = axis.size / 2 - 1;
-  return axis.size == 1 ? 0 : static_cast<double>(2 * (2 * pairs + axis.unit * (pairs - 1) + 2));
+  const std::int64_t pairs = (axis.size - 1) / 2, zeros = (axis.size + 1) % 2;
+  return axis.size == 1 ? 0 : static_cast<double>(2 * (2 * pairs + axis.unit * (pairs - 1) + 1 + zeros));
 }
 
 Work work(const PackedConv& conv, std::int64_t unit) {
@@ -309,13 +311,14 @@ template <int kForm>
 inline void transform_weights(const Doubles* in, int in_step, Doubles* out, int out_step) noexcept {
   constexpr WinogradForm form = kWinogradForms[kForm];
   constexpr WinogradMatrices by = winograd_matrices(form);
-  out[0] = by.weights[0][0] * in[0];
-  for (int row = 1; row < form.size() - 1; row += 2) {
+  if (form.zeros() == 1) out[0] = by.weights[0][0] * in[0];
+  for (int row = form.zeros(); row < form.size() - 1; row += 2) {
     Doubles even = by.weights[row][0] * in[0], odd = by.weights[row][1] * in[in_step];
     for (int tap = 2; tap < form.taps; tap += 2) even = even + by.weights[row][tap] * in[tap * in_step];
     for (int tap = 3; tap < form.taps; tap += 2) odd = odd + by.weights[row][tap] * in[tap * in_step];
     out[row * out_step] = even + odd;
-    out[(row + 1) * out_step] = even + -1.0 * odd;
+    // The divisors of a point and its negative differ in sign where 0 is no point.
+    out[(row + 1) * out_step] = form.zeros() == 1 ? even + -1.0 * odd : odd + -1.0 * even;
   }
   out[(form.size() - 1) * out_step] = in[(form.taps - 1) * in_step];
 }

@@ -3,9 +3,6 @@
 //
 // The tiles of a call lie in one row; each is transformed down its columns into a tile on the stack, then along its rows.
 
-template <int kSize>
-inline constexpr int kPointPairs = (kSize - 2) / 2;
-
 // total + factor * in, for a factor known where it is compiled.
 [[gnu::always_inline]] inline Vec plus(Vec total, double factor, Vec in) noexcept {
   if (factor == 0.0) return total;
@@ -17,7 +14,7 @@ inline constexpr int kPointPairs = (kSize - 2) / 2;
 
 template <WinogradForm kForm>
 struct Minimal {
-  static constexpr int kSize = kForm.size(), kUnit = kForm.unit, kPairs = kPointPairs<kSize>;
+  static constexpr int kSize = kForm.size(), kUnit = kForm.unit, kPairs = kForm.pairs(), kZeros = kForm.zeros();
   static constexpr WinogradMatrices kBy = winograd_matrices(kForm);
 
   // Of every second place from `first` on; the last of the row's factors is 1.
@@ -28,29 +25,32 @@ struct Minimal {
     return total;
   }
   [[gnu::always_inline]] static void input(const Vec (&in)[kSize], Vec (&out)[kSize]) noexcept {
-    out[0] = polynomial(in, 0, 0, kPairs + 1);
-    out[kSize - 1] = polynomial(in + 1, 0, 0, kPairs + 1);
+    if constexpr (kZeros == 1) out[0] = polynomial(in, 0, 0, kPairs + 1);
+    out[kSize - 1] = polynomial(in + kZeros, kSize - 1, kZeros, kPairs + 1);
 #pragma GCC unroll 4
     for (int pair = 0; pair < kPairs; ++pair) {
-      const Vec odd = polynomial(in + 1, 2 * pair + 1, 2, kPairs), even = polynomial(in + 2, 2 * pair + 1, 2, kPairs);
-      out[2 * pair + 1] = plus(even, kWinogradPoints[pair], odd);
-      out[2 * pair + 2] = plus(even, -kWinogradPoints[pair], odd);
+      const int row = kZeros + 2 * pair;
+      const Vec lower = polynomial(in + kZeros, row, kZeros + 1, kPairs);
+      const Vec upper = polynomial(in + kZeros + 1, row, kZeros + 1, kPairs);
+      out[row] = plus(upper, kWinogradPoints[pair], lower);
+      out[row + 1] = plus(upper, -kWinogradPoints[pair], lower);
     }
   }
   [[gnu::always_inline]] static void output(const Vec (&in)[kSize], Vec (&out)[kUnit]) noexcept {
     Vec sums[kPairs], differences[kPairs];
 #pragma GCC unroll 4
     for (int pair = 0; pair < kPairs; ++pair) {
-      sums[pair] = add(in[2 * pair + 1], in[2 * pair + 2]);
-      differences[pair] = sub(in[2 * pair + 1], in[2 * pair + 2]);
+      const Vec above = in[kZeros + 2 * pair], below = in[kZeros + 2 * pair + 1];
+      sums[pair] = add(above, below);
+      differences[pair] = sub(above, below);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kUnit; ++i) {
       const Vec* terms = i % 2 == 0 ? sums : differences;
       Vec total = terms[0];  // the first point is 1
 #pragma GCC unroll 4
-      for (int pair = 1; pair < kPairs; ++pair) total = plus(total, kBy.output[i][2 * pair + 1], terms[pair]);
-      if (i == 0) total = add(total, in[0]);
+      for (int pair = 1; pair < kPairs; ++pair) total = plus(total, kBy.output[i][kZeros + 2 * pair], terms[pair]);
+      if (kZeros == 1 && i == 0) total = add(total, in[0]);
       if (i == kUnit - 1) total = add(total, in[kSize - 1]);
       out[i] = total;
     }
@@ -85,7 +85,11 @@ void winograd_input_tile(const WinogradArgs& args, const float* in, float* out) 
                            : set(0.0f);
     Minimal<kForm>::input(from, to);
 #pragma GCC unroll 8
-    for (int column = 0; column < kSize; ++column) store(out + (row * kSize + column) * args.position, to[column]);
+    for (int column = 0; column < kSize; ++column) {
+      float* at = out + (row * kSize + column) * args.position;
+      store(at, to[column]);
+      __builtin_prefetch(at + 2 * kLanes, 1);  // for the tile after the next: more streams than the hardware follows by itself
+    }
   }
 }
 
