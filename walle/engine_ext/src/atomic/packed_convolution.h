@@ -37,7 +37,7 @@ struct PackedAlgorithm {
   std::unique_ptr<Step> (*make)(const PackedConv& conv, std::int64_t parameter, float low, float high);
 };
 // In the order in which a tie is decided.
-std::span<const PackedAlgorithm> packed_algorithms() noexcept;
+std::span<const PackedAlgorithm* const> packed_algorithms() noexcept;
 
 extern const PackedAlgorithm kPackedTiles;      // direct and 1x1, by the tile kernel
 extern const PackedAlgorithm kPackedDepthwise;  // a group for each channel

@@ -66,6 +66,9 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     merge(program);
   else
     remove_unread(program);
+  fuse(program);
+  choose(program, table, *graph.packed);
+  if (merging) merge(program);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 
@@ -101,7 +104,9 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
       ++plan->rasters_left;
     } else {
       planned.op = op.op->name;
-      planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
+      planned.step = op.step;
+      if (planned.step == nullptr)
+        planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
       scratch = std::max(scratch, planned.step->scratch_bytes());
     }
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());

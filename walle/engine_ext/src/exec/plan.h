@@ -12,7 +12,7 @@ namespace walle {
 struct PlannedOp {
   std::string node;  // the model's node that it came from
   std::string_view op;
-  std::unique_ptr<Step> step;   // null: a raster
+  std::shared_ptr<Step> step;   // null: a raster
   std::vector<Region> regions;  // of a raster
   std::size_t item = 0;
   std::vector<Place> inputs;

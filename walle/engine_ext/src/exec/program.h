@@ -23,6 +23,8 @@ struct ProgramOp {
   std::vector<std::size_t> axes;  // of a reduction
   Attributes attributes;          // of an operator with a kernel of its own shape
   std::vector<Region> regions;    // of a raster
+  std::shared_ptr<Step> step;     // what the search chose for it; null: the only algorithm there is
+  double predicted_us = 0;        // what that costs by the backend's rates
 
   bool is_raster() const noexcept { return op == nullptr; }
 };
@@ -57,6 +59,12 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
 void merge(Program& program);
 // The last alone: what merging is measured against.
 void remove_unread(Program& program);
+
+// Takes bias, residual and bounds into the convolution or matrix product before them.
+void fuse(Program& program);
+// Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
+// float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters.
+void choose(Program& program, const Table& table, PackedWeights& weights);
 
 // Where the raster is a rename of a stretch of its source's memory: the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
