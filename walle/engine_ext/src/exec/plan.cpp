@@ -137,9 +137,9 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
       planned.step = op.step;
       if (planned.step == nullptr)
         planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
-      planned.algorithm = planned.step->algorithm();
-      scratch = std::max(scratch, planned.step->scratch_bytes());
     }
+    planned.algorithm = planned.step->algorithm();
+    scratch = std::max(scratch, planned.step->scratch_bytes());
     planned.candidates = op.candidates;
     planned.predicted_us = op.predicted_us;
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());
