@@ -105,6 +105,25 @@ void elementwise(const Table& fast, const Table& plain) {
   }
 }
 
+void accumulation(const Table& fast, const Table& plain) {
+  std::mt19937_64 random(6);
+  for (const std::size_t count : kLengths) {
+    for (const std::int64_t stride : {1, 2, 3}) {
+      const std::size_t read = count == 0 ? 0 : (count - 1) * static_cast<std::size_t>(stride) + 1;
+      Guarded in(read), out(count), expected(count);
+      fill(random, in.data(), read, 4.0f);
+      fill(random, out.data(), count, 4.0f);
+      std::memcpy(expected.data(), out.data(), count * sizeof(float));
+      const float factor = -1.7f;
+      std::vector<float> size(count);
+      for (std::size_t i = 0; i < count; ++i) size[i] = std::fabs(factor * in.data()[static_cast<std::int64_t>(i) * stride]);
+      fast.axpy[0](&factor, in.data(), stride, out.data(), static_cast<std::int64_t>(count));
+      plain.axpy[0](&factor, in.data(), stride, expected.data(), static_cast<std::int64_t>(count));
+      for (std::size_t i = 0; i < count; ++i) CHECK(close(out.data()[i], expected.data()[i], kUlp, kUlp * size[i]));
+    }
+  }
+}
+
 void products(const Table& fast) {
   std::mt19937_64 random(5);
   const std::int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 33, 97};
@@ -156,9 +175,16 @@ int main() {
   for (const Backend& backend : backends()) {
     if (!backend.available) continue;
     elementwise(kernels(backend.name), plain);
+    accumulation(kernels(backend.name), plain);
     products(kernels(backend.name));
     std::printf("%s checked\n", std::string(backend.name).c_str());
   }
   CHECK_ERROR(kernels("sse9"), backend);
+#if defined(__aarch64__)
+  CHECK(kernels("neon").lanes == 4);
+  CHECK_ERROR(kernels("avx2"), backend);
+#else
+  CHECK_ERROR(kernels("neon"), backend);
+#endif
   return check::failures != 0;
 }
