@@ -114,12 +114,12 @@ void accumulation(const Table& fast, const Table& plain) {
       fill(random, in.data(), read, 4.0f);
       fill(random, out.data(), count, 4.0f);
       std::memcpy(expected.data(), out.data(), count * sizeof(float));
-      const float factor = -1.7f;
+      const float factor = -0.7f;  // a product beyond the range is infinite, but not where it is fused
       std::vector<float> size(count);
       for (std::size_t i = 0; i < count; ++i) size[i] = std::fabs(factor * in.data()[static_cast<std::int64_t>(i) * stride]);
       fast.axpy[0](&factor, in.data(), stride, out.data(), static_cast<std::int64_t>(count));
       plain.axpy[0](&factor, in.data(), stride, expected.data(), static_cast<std::int64_t>(count));
-      for (std::size_t i = 0; i < count; ++i) CHECK(close(out.data()[i], expected.data()[i], kUlp, kUlp * size[i]));
+      for (std::size_t i = 0; i < count; ++i) CHECK(close(out.data()[i], expected.data()[i], kUlp, kUlp * size[i] + 3e-45f));
     }
   }
 }
