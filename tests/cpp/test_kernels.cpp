@@ -1,39 +1,17 @@
 // Kernels of every backend of this CPU against scalar: odd tails, zero sizes, strides, unaligned addresses, and buffers that end
 // where the memory does (the sanitizer, or the unmapped page, sees a byte too far).
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "check.h"
+#include "guarded.h"
 #include "kernels/table.h"
 
 using namespace walle;
+using check::Guarded;
 
 namespace {
-
-// Floats that end at an unmapped page; `shift` more in front, so that the first one is unaligned.
-class Guarded {
- public:
-  explicit Guarded(std::size_t count) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    size_ = (count * sizeof(float) + page - 1) / page * page + page;
-    base_ = static_cast<std::byte*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    ::mprotect(base_ + size_ - page, page, PROT_NONE);
-    data_ = reinterpret_cast<float*>(base_ + size_ - page) - count;
-  }
-  ~Guarded() { ::munmap(base_, size_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  float* data() const { return data_; }
-
- private:
-  std::byte* base_;
-  std::size_t size_;
-  float* data_;
-};
 
 void fill(std::mt19937_64& random, float* data, std::size_t count, float scale) {
   std::normal_distribution<float> normal(0.0f, scale);

@@ -2,6 +2,8 @@
 // namespace, after <arm_neon.h>; nothing here may be seen by any other file.
 
 inline constexpr std::int64_t kLanes = 4;
+// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+inline constexpr int kPairRows = 12, kSingleRows = 12;
 using Vec = float32x4_t;
 using Mask = uint32x4_t;  // all bits of a lane set or none
 
@@ -61,4 +63,23 @@ inline void store_first(float* p, Vec v, std::int64_t count) noexcept {
     case 3: vst1_f32(p, vget_low_f32(v)); return vst1q_lane_f32(p + 2, v, 2);
     default: return store(p, v);
   }
+}
+
+// tile[i][j] becomes tile[j][i].
+inline void transpose_lanes(Vec (&tile)[4]) noexcept {
+  const float32x4x2_t above = vtrnq_f32(tile[0], tile[1]), below = vtrnq_f32(tile[2], tile[3]);
+  tile[0] = vcombine_f32(vget_low_f32(above.val[0]), vget_low_f32(below.val[0]));
+  tile[1] = vcombine_f32(vget_low_f32(above.val[1]), vget_low_f32(below.val[1]));
+  tile[2] = vcombine_f32(vget_high_f32(above.val[0]), vget_high_f32(below.val[0]));
+  tile[3] = vcombine_f32(vget_high_f32(above.val[1]), vget_high_f32(below.val[1]));
+}
+
+// Places of lanes; negative ones choose nothing.
+using Lanes = int32x4_t;
+inline Lanes load_lanes(const std::int32_t* p) noexcept { return vld1q_s32(p); }
+inline Mask is_lane(Lanes lanes) noexcept { return vcgezq_s32(lanes); }
+inline Vec permute(Vec v, Lanes lanes) noexcept {
+  // Lane n is the bytes 4n to 4n + 3; a byte beyond the vector is 0.
+  const uint32x4_t bytes = vmlaq_n_u32(vdupq_n_u32(0x03020100u), vreinterpretq_u32_s32(lanes), 0x04040404u);
+  return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vreinterpretq_u8_u32(bytes)));
 }
