@@ -44,42 +44,43 @@ std::size_t packed_linear_bytes(std::int64_t depth, std::int64_t columns, const 
   return static_cast<std::size_t>(depth * ((columns + table.pack - 1) / table.pack) * table.pack * kFloat);
 }
 
-void run_linear(const LinearArgs& args, const Table& table) noexcept {
+void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept {
   const std::int64_t pack = table.pack, blocks = (args.columns + pack - 1) / pack, chunk = linear_chunk(args.depth, table);
-  // As many rows at a time as stay near for the next panel.
-  const std::int64_t at_once = std::max<std::int64_t>(1, kNearBytes / (std::max<std::int64_t>(1, chunk) * kFloat) / 12) * 12;
-  for (std::int64_t row = 0; row < args.rows; row += at_once) {
-    const float* w = args.w;
-    for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // of nothing: bias and residual alone
-      const Segment segment{k, std::min(chunk, args.depth - k)};
+  const std::int64_t panels = (blocks + 1) / 2;
+  // As many rows at a time as stay near for the next panel; fewer where a team would have too little to share.
+  constexpr std::int64_t kTiles = 84;  // a multiple of every tile height
+  std::int64_t at_once = std::max<std::int64_t>(1, kNearBytes / (std::max<std::int64_t>(1, chunk) * kFloat) / kTiles) * kTiles;
+  if (team.size() > 1 && panels < 4 * team.size()) at_once = std::min(at_once, kTiles);
+  for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // of nothing: bias and residual alone
+    const Segment segment{k, std::min(chunk, args.depth - k)};
+    const std::int64_t stretches = (args.rows + at_once - 1) / at_once;
+    team.each(stretches * panels, [&](std::int64_t unit, int) {
+      const std::int64_t row = unit / panels * at_once, block = unit % panels * 2;
       PanelArgs panel;
       panel.rows = std::min(at_once, args.rows - row);
       panel.a = args.a + row * args.a_row;
       panel.a_step = args.a_row;
       panel.segments = &segment;
       panel.segment_count = 1;
+      panel.blocks = std::min<std::int64_t>(2, blocks - block);
+      panel.width = std::min(pack, args.columns - (block + panel.blocks - 1) * pack);
+      panel.w = args.w + k * blocks * pack + segment.length * block * pack;
+      panel.out = args.out + row * args.out_row + block * pack;
       panel.out_step = args.out_row;
       panel.out_block = pack;
       panel.accumulate = k > 0;
+      if (args.finish.bias != nullptr) panel.finish.bias = args.finish.bias + block * pack;
+      if (args.finish.residual != nullptr) panel.finish.residual = args.finish.residual + row * args.out_row + block * pack;
       if (k + chunk >= args.depth) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
-      for (std::int64_t block = 0; block < blocks; block += 2) {
-        panel.blocks = std::min<std::int64_t>(2, blocks - block);
-        panel.width = std::min(pack, args.columns - (block + panel.blocks - 1) * pack);
-        panel.w = w;
-        panel.out = args.out + row * args.out_row + block * pack;
-        panel.finish.bias = args.finish.bias == nullptr ? nullptr : args.finish.bias + block * pack;
-        panel.finish.residual = args.finish.residual == nullptr ? nullptr : args.finish.residual + row * args.out_row + block * pack;
-        table.panel(panel);
-        w += segment.length * panel.blocks * pack;
-      }
-    }
+      table.panel(panel);
+    });
   }
 }
 
 namespace {
 
 // The weights are packed once where they are constants that the plan keeps; else, in every run.
-class LinearStep final : public Step {
+class LinearStep final : public SharedStep {
  public:
   LinearStep(const StepRequest& request, bool packed) : table_(request.table), packed_(packed) {
     const Dims& x = request.inputs[0].shape;
@@ -95,7 +96,7 @@ class LinearStep final : public Step {
     if (!packed_) scratch_bytes_ = packed_linear_bytes(args_.depth, args_.columns, table_);
   }
 
-  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     LinearArgs args = args_;
     args.a = reinterpret_cast<const float*>(inputs[0]);
     args.w = reinterpret_cast<const float*>(packed_ ? inputs[1] : scratch);
@@ -105,7 +106,7 @@ class LinearStep final : public Step {
     if (!packed_)
       pack_linear(reinterpret_cast<const float*>(inputs[1]), args.columns, 1, args.depth, args.columns, table_,
                   reinterpret_cast<float*>(scratch));
-    run_linear(args, table_);
+    run_linear(team, args, table_);
   }
   std::string_view algorithm() const noexcept override { return packed_ ? "packed" : "packing"; }
 

@@ -12,15 +12,15 @@ namespace {
 constexpr std::int64_t kFloat = sizeof(float);
 
 // One group for each channel, lane by lane.
-class DepthwiseStep final : public Step {
+class DepthwiseStep final : public SharedStep {
  public:
   DepthwiseStep(const PackedConv& conv, float low, float high) : conv_(conv), rows_(conv.shape.window, conv.pack()), low_(low), high_(high) {}
 
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_out());
     const auto* bias = reinterpret_cast<const float*>(inputs[2]);
     const auto* residual = reinterpret_cast<const float*>(inputs[3]);
-    for (std::int64_t plane = 0; plane < conv_.shape.batch * blocks; ++plane) {
+    team.each(conv_.shape.batch * blocks, [&](std::int64_t plane, int) {
       const std::int64_t block = plane % blocks, at = plane * rows_.out_plane();
       for (const LaneRows::Row& row : rows_.rows()) {
         LaneArgs args = rows_.args(row, reinterpret_cast<const float*>(inputs[0]) + plane * rows_.in_plane(),
@@ -30,7 +30,7 @@ class DepthwiseStep final : public Step {
                        high_};
         conv_.table->depthwise(args);
       }
-    }
+    });
   }
   std::string_view algorithm() const noexcept override { return kPackedDepthwise.name; }
 
@@ -76,7 +76,7 @@ std::unique_ptr<Step> depthwise_make(const PackedConv& conv, std::int64_t, float
 const PackedAlgorithm kPackedDepthwise{"depthwise", &depthwise_parameters, &depthwise_work, &depthwise_pack, &depthwise_make};
 
 std::span<const PackedAlgorithm* const> packed_algorithms() noexcept {
-  static constexpr std::array<const PackedAlgorithm*, 2> all{&kPackedDepthwise, &kPackedTiles};
+  static constexpr std::array<const PackedAlgorithm*, 3> all{&kPackedDepthwise, &kPackedTiles, &kPackedWinograd};
   return all;
 }
 

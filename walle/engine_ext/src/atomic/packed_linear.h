@@ -14,7 +14,7 @@ struct LinearArgs {
   std::int64_t out_row = 0;
   Finish finish;
 };
-void run_linear(const LinearArgs& args, const Table& table) noexcept;
+void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept;
 
 // The weights of any strides, [depth, columns], into `packed_linear_bytes` of memory.
 void pack_linear(const float* w, std::int64_t row, std::int64_t col, std::int64_t depth, std::int64_t columns, const Table& table,

@@ -71,7 +71,7 @@ std::vector<Chunk> chunks_of(const PackedConv& conv, const std::vector<Segment>&
   return chunks;
 }
 
-class TilesStep final : public Step {
+class TilesStep final : public SharedStep {
  public:
   TilesStep(const PackedConv& conv, float low, float high)
       : conv_(conv), source_(conv), segments_(segments_of(conv, source_)), chunks_(chunks_of(conv, segments_)), low_(low), high_(high) {
@@ -93,20 +93,19 @@ class TilesStep final : public Step {
     if (source_.copied) scratch_bytes_ = static_cast<std::size_t>(source_.planes * source_.plane * kFloat);
   }
 
-  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto* x = reinterpret_cast<const float*>(inputs[0]);
     auto* out = reinterpret_cast<float*>(output);
-    const std::int64_t in_image = source_.planes * conv_.shape.window.in_count() * source_.unit;
+    const std::int64_t in_plane = conv_.shape.window.in_count() * source_.unit;
     const std::int64_t out_image = conv_.blocks_of(conv_.channels_out()) * conv_.shape.window.out_count() * conv_.pack();
     for (std::int64_t n = 0; n < conv_.shape.batch; ++n) {
-      const float* from = x + n * in_image;
+      const float* from = x + n * source_.planes * in_plane;
       if (source_.copied) {
         auto* padded = reinterpret_cast<float*>(scratch);
-        for (std::int64_t plane = 0; plane < source_.planes; ++plane)
-          copy_plane(from + plane * conv_.shape.window.in_count() * source_.unit, padded + plane * source_.plane);
+        team.each(source_.planes, [&](std::int64_t plane, int) { copy_plane(from + plane * in_plane, padded + plane * source_.plane); });
         from = padded;
       }
-      for (std::int64_t g = 0; g < conv_.shape.groups; ++g) run_group(inputs, from, out, n * out_image, g);
+      run_image(team, inputs, from, out, n * out_image);
     }
   }
   std::string_view algorithm() const noexcept override { return conv_.shape.window.taps() == 1 ? "1x1" : kPackedTiles.name; }
@@ -126,48 +125,54 @@ class TilesStep final : public Step {
       lines_.push_back({whole.in + at * in_step, whole.out + at * conv_.pack(), std::min(kPiece, whole.count - at)});
   }
 
-  void run_group(std::byte* const* inputs, const float* x, float* out, std::int64_t image, std::int64_t group) const noexcept {
-    const Table& table = *conv_.table;
+  // One unit of work is a pair of blocks of channels for some lines: its weights stay near while the lines go by.
+  void run_image(Team& team, std::byte* const* inputs, const float* x, float* out, std::int64_t image) const noexcept {
+    const std::int64_t panels = (conv_.blocks_of(conv_.shape.out_channels) + 1) / 2, count = conv_.shape.groups * panels;
+    const auto lines = static_cast<std::int64_t>(lines_.size());
+    std::int64_t at_once = lines_at_once_;
+    if (team.size() > 1) {  // enough units that all members are busy to the end
+      const std::int64_t wanted = (4 * team.size() + count - 1) / count;
+      at_once = std::min(at_once, std::max<std::int64_t>(1, lines / wanted));
+    }
+    const std::int64_t stretches = (lines + at_once - 1) / at_once;
+    team.each(stretches * count, [&](std::int64_t unit, int) {
+      const std::int64_t first = unit / count * at_once;
+      run_panel(inputs, x, out, image, unit % count / panels, unit % panels, first, std::min(lines, first + at_once));
+    });
+  }
+
+  void run_panel(std::byte* const* inputs, const float* x, float* out, std::int64_t image, std::int64_t group, std::int64_t panel,
+                 std::int64_t first, std::int64_t last) const noexcept {
     const std::int64_t pack = conv_.pack(), plane = conv_.shape.window.out_count() * pack;
-    const std::int64_t blocks = conv_.blocks_of(conv_.shape.out_channels);
-    const std::int64_t depth = conv_.shape.in_channels * conv_.shape.window.taps();
-    const auto* weights = reinterpret_cast<const float*>(inputs[1]) + group * depth * blocks * pack;
+    const std::int64_t blocks = conv_.blocks_of(conv_.shape.out_channels), block = 2 * panel;
+    const auto* w = reinterpret_cast<const float*>(inputs[1]) + group * conv_.shape.in_channels * conv_.shape.window.taps() * blocks * pack;
     const auto* bias = reinterpret_cast<const float*>(inputs[2]);
     const auto* residual = reinterpret_cast<const float*>(inputs[3]);
+    const std::int64_t at = image + (group * blocks + block) * plane;
+    x += group * conv_.blocks_of(conv_.shape.in_channels) * source_.plane;
     PanelArgs args;
     args.a_step = conv_.shape.window.stride[2] * source_.unit;
+    args.blocks = std::min<std::int64_t>(2, blocks - block);
     args.out_step = pack;
     args.out_block = plane;
     args.width = pack;
-    x += group * conv_.blocks_of(conv_.shape.in_channels) * source_.plane;
-    const auto lines = static_cast<std::int64_t>(lines_.size());
-    for (std::int64_t line0 = 0; line0 < lines; line0 += lines_at_once_) {
-      const float* w = weights;
-      for (std::size_t c = 0; c < chunks_.size(); ++c) {
-        const Chunk& chunk = chunks_[c];
-        args.segments = segments_.data() + chunk.first;
-        args.segment_count = static_cast<std::int64_t>(chunk.count);
-        args.accumulate = c > 0;
-        const bool last = c + 1 == chunks_.size();
-        if (last) args.finish.low = low_, args.finish.high = high_;
-        for (std::int64_t block = 0; block < blocks; block += 2) {
-          args.blocks = std::min<std::int64_t>(2, blocks - block);
-          args.w = w;
-          w += chunk.depth * args.blocks * pack;
-          const std::int64_t at = image + (group * blocks + block) * plane;
-          args.finish.bias = bias == nullptr ? nullptr : bias + (group * blocks + block) * pack;
-          for (std::int64_t line = line0; line < std::min(lines, line0 + lines_at_once_); ++line) {
-            const Line& here = lines_[static_cast<std::size_t>(line)];
-            args.rows = here.count;
-            args.a = x + here.in;
-            args.out = out + at + here.out;
-            args.finish.residual = residual == nullptr ? nullptr : residual + at + here.out;
-            table.panel(args);
-          }
-        }
+    args.finish.bias = bias == nullptr ? nullptr : bias + (group * blocks + block) * pack;
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      const Chunk& chunk = chunks_[c];
+      args.segments = segments_.data() + chunk.first;
+      args.segment_count = static_cast<std::int64_t>(chunk.count);
+      args.accumulate = c > 0;
+      args.w = w + chunk.depth * block * pack;
+      w += chunk.depth * blocks * pack;
+      if (c + 1 == chunks_.size()) args.finish.low = low_, args.finish.high = high_;
+      for (std::int64_t line = first; line < last; ++line) {
+        const Line& here = lines_[static_cast<std::size_t>(line)];
+        args.rows = here.count;
+        args.a = x + here.in;
+        args.out = out + at + here.out;
+        args.finish.residual = residual == nullptr ? nullptr : residual + at + here.out;
+        conv_.table->panel(args);
       }
-      args.finish.low = -std::numeric_limits<float>::infinity();
-      args.finish.high = std::numeric_limits<float>::infinity();
     }
   }
 

@@ -128,7 +128,7 @@ class JoinStep final : public Step {
 };
 
 // The same over packed channels.
-class PackedPoolStep final : public Step {
+class PackedPoolStep final : public SharedStep {
  public:
   PackedPoolStep(const Window& window, std::int64_t planes, PackedPool kind, const Table& table)
       : rows_(window, table.pack), planes_(planes), kernel_(kind == PackedPool::max ? table.pool_max : table.pool_sum) {
@@ -138,14 +138,15 @@ class PackedPoolStep final : public Step {
       scales_.push_back(kind == PackedPool::mean || kind == PackedPool::mean_with_pads ? 1.0f / taps : 1.0f);
     }
   }
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    for (std::int64_t plane = 0; plane < planes_; ++plane)
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    team.each(planes_, [&](std::int64_t plane, int) {
       for (std::size_t i = 0; i < scales_.size(); ++i) {
         LaneArgs args = rows_.args(rows_.rows()[i], reinterpret_cast<const float*>(inputs[0]) + plane * rows_.in_plane(),
                                    reinterpret_cast<float*>(output) + plane * rows_.out_plane());
         args.w = &scales_[i];
         kernel_(args);
       }
+    });
   }
 
  private:

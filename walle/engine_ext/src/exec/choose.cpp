@@ -1,6 +1,7 @@
 // Layouts and algorithms over a whole program. A value is kept plain, packed (its channels in blocks of the backend's `pack`), or
 // both where both are read; rasters change between the two, and are merged with the rasters around them.
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <optional>
 
@@ -25,12 +26,35 @@ struct Planes {
   }
 };
 
+// All of them, the cheapest first.
+std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates) {
+  std::vector<Candidate> candidates;
+  for (const PackedAlgorithm* algorithm : packed_algorithms())
+    for (const std::int64_t parameter : algorithm->parameters(conv))
+      candidates.push_back({algorithm->name, parameter, rates.us(algorithm->work(conv, parameter))});
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
+  return candidates;
+}
+
+// Few channels are read where they lie: blocks of them would be mostly padding.
+bool reads_plain(const PackedConv& conv) {
+  return conv.shape.groups == 1 && conv.shape.in_channels * 2 <= conv.pack();
+}
+
+const PackedAlgorithm* named(std::string_view name) {
+  const auto all = packed_algorithms();
+  return *std::find_if(all.begin(), all.end(), [&](const PackedAlgorithm* algorithm) { return algorithm->name == name; });
+}
+
+using Clock = std::chrono::steady_clock;
+
 class Choosing {
  public:
   Choosing(Program& program, const Table& table, PackedWeights& weights)
       : program_(program), table_(table), weights_(weights), rates_(rates(table)), packed_(program.values.size(), -1), plain_(program.values.size(), true) {}
 
-  void run() {
+  // Returns the milliseconds of the search.
+  double run() {
     std::vector<ProgramOp> ops = std::move(program_.ops);
     program_.ops.clear();
     for (ProgramOp& op : ops) {
@@ -41,6 +65,7 @@ class Choosing {
       program_.ops.push_back(std::move(op));
     }
     for (const int output : program_.outputs) need_plain(output);
+    return searched_ms_;
   }
 
  private:
@@ -142,24 +167,14 @@ class Choosing {
     const Dims x_shape = value(x).shape, w_shape = value(w).shape;
     if (!value(w).is_constant() || (bias >= 0 && !value(bias).is_constant())) return false;
     if (!op.attributes.get_string("algorithm", "").empty()) return false;
-    PackedConv conv;
-    conv.table = &table_;
-    conv.shape = conv_shape(x_shape, w_shape, DType::f32, op.attributes);
-    // Few channels are read where they lie: blocks of them would be mostly padding.
-    conv.plain_input = conv.shape.groups == 1 && packed_[at(x)] < 0 && conv.shape.in_channels * 2 <= pack();
-
-    const PackedAlgorithm* best = nullptr;
-    std::int64_t parameter = 0;
-    double least = std::numeric_limits<double>::infinity();
-    for (const PackedAlgorithm* algorithm : packed_algorithms())
-      for (const std::int64_t candidate : algorithm->parameters(conv)) {
-        const double us = rates_.us(algorithm->work(conv, candidate));
-        if (us >= least) continue;
-        least = us;
-        best = algorithm;
-        parameter = candidate;
-      }
-    if (best == nullptr) return false;
+    PackedConv conv{conv_shape(x_shape, w_shape, DType::f32, op.attributes), &table_, packed_[at(x)] < 0};
+    conv.plain_input = conv.plain_input && reads_plain(conv);
+    const auto searching = Clock::now();
+    const std::vector<Candidate> candidates = candidates_of(conv, rates_);
+    searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
+    if (candidates.empty()) return false;
+    const PackedAlgorithm* best = named(candidates.front().algorithm);
+    const std::int64_t parameter = candidates.front().parameter;
 
     std::string activation = op.attributes.get_string("activation", "");
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -180,7 +195,8 @@ class Choosing {
                    residual < 0 ? -1 : need_packed(residual)};
     if (conv.plain_input) need_plain(x);
     made.step = best->make(conv, parameter, low, high);
-    made.predicted_us = least;
+    made.predicted_us = candidates.front().us;
+    made.candidates = candidates;
     made.output = packed_result(op.output);
     program_.ops.push_back(std::move(made));
     if (!activation.empty()) {
@@ -451,11 +467,38 @@ class Choosing {
   PackedWeights& weights_;
   const Rates& rates_;
   std::vector<int> packed_;   // by value: its packed form, -1 for none
+  double searched_ms_ = 0;
   std::vector<bool> plain_;  // by value: whether its plain form is there
 };
 
 }  // namespace
 
-void choose(Program& program, const Table& table, PackedWeights& weights) { Choosing(program, table, weights).run(); }
+double choose(Program& program, const Table& table, PackedWeights& weights) { return Choosing(program, table, weights).run(); }
+
+double predict_us(const Program& program, const Table& table) {
+  const Rates& rate = rates(table);
+  const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
+  const auto bytes = [&](int value) {
+    return value < 0 ? 0.0 : static_cast<double>(element_count(shape(value)) * static_cast<std::int64_t>(item_size(program.values[at(value)].dtype)));
+  };
+  double us = 0;
+  for (const ProgramOp& op : program.ops) {
+    if (!op.is_raster() && op.op->name == "Conv" && program.values[at(op.output)].dtype == DType::f32) {
+      PackedConv conv{conv_shape(shape(op.inputs[0]), shape(op.inputs[1]), DType::f32, op.attributes), &table, false};
+      const auto candidates = candidates_of(conv, rate);
+      if (!candidates.empty()) {
+        us += candidates.front().us;
+        continue;
+      }
+    }
+    Work work;
+    for (const int input : op.inputs) work.moved += bytes(input);
+    work.moved += bytes(op.output);
+    const bool product = !op.is_raster() && (op.op->name == "Linear" || op.op->name == "MatMul");
+    if (product) work.panel = 2.0 * static_cast<double>(element_count(shape(op.output)) * shape(op.inputs[0]).back());
+    us += rate.us(work);
+  }
+  return us;
+}
 
 }  // namespace walle

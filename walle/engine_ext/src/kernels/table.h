@@ -104,6 +104,20 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
+using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
+                             std::int64_t columns) noexcept;
+
+// What one block of a packed layout gives to another: lane i of each pixel of the other is lane `lanes[i]` of this
+// one's; negative: it comes from elsewhere.
+struct LanePart {
+  const float* in;
+  const std::int32_t* lanes;
+};
+inline constexpr std::int64_t kMostLaneParts = 4;
+// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's
+// `in`.
+using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
 // What follows the sums of a packed kernel: + bias (one number a column or channel), + residual (laid out as the output), then
 // clamped. A null pointer adds nothing; NaN stays NaN.
 struct Finish {
@@ -188,6 +202,8 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  TransposeFn transpose = nullptr;         // of four-byte items
+  PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
   // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
   int pack = 4;
   PanelFn panel = nullptr;
@@ -210,6 +226,8 @@ std::span<const Backend> backends() noexcept;
 // The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
+// Whether WALLE_FORCE_ISA names the one that "auto" means.
+bool forced_backend() noexcept;
 // The table of one backend; "auto" means kernels(). Throws Error (backend) as above.
 const Table& kernels(std::string_view backend);
 
