@@ -80,6 +80,7 @@ void convolve(const Table& table, std::mt19937_64& random, ConvShape shape, std:
   std::vector<float> in = packed(x, shape.batch, conv.channels_in(), in_plane, c, std::nanf("")),
                      add = packed(residual, shape.batch, channels, out_plane, c, 0.0f), out(add.size(), std::nanf("")),
                      last_bias = bias;
+  last_bias.resize(static_cast<std::size_t>((channels + c - 1) / c * c));  // whole blocks
   const float low = clamped ? -1.0f : -INFINITY, high = clamped ? 6.0f : INFINITY;
   Tensor weights = kPackedWinograd.pack(conv, unit, w.data());
   const std::unique_ptr<Step> step = kPackedWinograd.make(conv, unit, low, high);
@@ -139,7 +140,7 @@ void convolutions(const Table& table, int rounds) {
     for (const std::int64_t unit : units) {
       convolve(table, random, shape, unit, round % 2 == 0, round % 3 == 0, round % 5 == 0);
       const Work work = kPackedWinograd.work(conv, unit);
-      CHECK(work.panel > 0 && work.lanes > 0 && work.streamed >= 0 && work.moved >= 0);
+      CHECK(work.panel > 0 && work.lanes > 0 && work.streamed > 0 && work.moved > 0);
     }
   }
 }

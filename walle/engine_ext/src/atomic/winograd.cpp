@@ -217,11 +217,7 @@ class WinogradStep final : public Step {
     args.finish.low = low_;
     args.finish.high = high_;
     for (std::int64_t block = 0; block < blocks; ++block) {
-      // The last block may be cut, and with it the bias.
-      float biases[kMaxPack] = {};
-      const std::int64_t channels = std::min(c, tiling_.groups * tiling_.out_channels - block * c);
-      if (bias != nullptr) std::copy_n(bias + block * c, channels, biases);
-      args.finish.bias = biases;
+      args.finish.bias = bias == nullptr ? nullptr : bias + block * c;
       for_runs(tiling_, first, last, columns.whole_out(), [&](const Run& run, std::int64_t tile) {
         const std::int64_t to = (run.image * blocks + block) * plane + run.row * rows.unit * rows.out_step +
                                 run.column * columns.unit * columns.out_step;
@@ -235,8 +231,6 @@ class WinogradStep final : public Step {
       });
     }
   }
-
-  static constexpr std::int64_t kMaxPack = 16;
 
   Tiling tiling_;
   const Table& table_;
@@ -283,10 +277,13 @@ Work work(const PackedConv& conv, std::int64_t unit) {
   work.panel = 2 * real(tiling.positions * tiling.in_channels) * tiles * out;
   work.lanes = tiles * (in * (real(columns.size) * input_operations(rows) + real(rows.size) * input_operations(columns)) +
                         out * (real(columns.size) * output_operations(rows) + real(rows.unit) * output_operations(columns)));
-  const double weights = real(tiling.weights_bytes());
-  if (weights > real(kCacheBytes - kBatchBytes)) work.streamed = weights * real(tiling.batches());
-  // V and M are each written and read; in a cache near the core where a batch of them fits.
-  if (tiling.at_once * tiling.tile_bytes() > kCacheBytes) work.moved = 2 * tiles * real(tiling.tile_bytes());
+  // Weights that do not stay beside a batch are read again for each.
+  const std::int64_t weights = tiling.weights_bytes();
+  work.streamed = real(weights > kCacheBytes - kBatchBytes ? weights * tiling.batches() : weights);
+  // V and M are written and read, the image and the result once.
+  const ConvShape& shape = conv.shape;
+  work.moved = 2 * tiles * real(tiling.tile_bytes()) +
+               real(shape.batch) * sizeof(float) * (in * real(shape.window.in_count()) + out * real(shape.window.out_count()));
   return work;
 }
 
@@ -323,18 +320,17 @@ inline void transform_weights(const Doubles* in, int in_step, Doubles* out, int 
   out[(form.size() - 1) * out_step] = in[(form.taps - 1) * in_step];
 }
 
-// U of kTogether output channels and all input channels. `from` are the channels' weights, null for those of the padding.
+// U of kTogether output channels and `count` input channels. `from` are the weights of the first of these, null for output
+// channels of the padding.
 template <int kForm, bool kSquare>
-void pack_channels(const Tiling& tiling, const float* const* from, float* u, std::int64_t u_position, std::int64_t u_channel) {
+void pack_channels(const float* const* from, std::int64_t count, float* u, std::int64_t u_position, std::int64_t u_channel) {
   constexpr int taps = kWinogradForms[kForm].taps, size = kWinogradForms[kForm].size();
   constexpr int in_rows = kSquare ? taps : 1, rows = kSquare ? size : 1;
-  for (std::int64_t channel = 0; channel < tiling.in_channels; ++channel, u += u_channel) {
+  for (std::int64_t channel = 0; channel < count; ++channel, u += u_channel) {
     Doubles g[in_rows * taps], half[rows * taps], whole[rows * size];
-    for (int lane = 0; lane < kTogether; ++lane) {
-      const float* w = from[lane];
+    for (int lane = 0; lane < kTogether; ++lane)
       for (int i = 0; i < in_rows * taps; ++i)
-        g[i].lane[lane] = w == nullptr ? 0.0 : static_cast<double>(w[channel * in_rows * taps + i]);
-    }
+        g[i].lane[lane] = from[lane] == nullptr ? 0.0 : static_cast<double>(from[lane][channel * in_rows * taps + i]);
     if constexpr (kSquare)
       for (int tap = 0; tap < taps; ++tap) transform_weights<kForm>(g + tap, taps, half + tap, taps);
     for (int row = 0; row < rows; ++row) transform_weights<kForm>((kSquare ? half : g) + row * taps, 1, whole + row * size, 1);
@@ -344,8 +340,7 @@ void pack_channels(const Tiling& tiling, const float* const* from, float* u, std
   }
 }
 
-using PackFn = void (*)(const Tiling& tiling, const float* const* from, float* u, std::int64_t u_position,
-                        std::int64_t u_channel);
+using PackFn = void (*)(const float* const* from, std::int64_t count, float* u, std::int64_t u_position, std::int64_t u_channel);
 template <int... kForms>
 PackFn pack_of(const Tiling& tiling, std::integer_sequence<int, kForms...>) {
   static constexpr PackFn of[][2] = {{&pack_channels<kForms, false>, &pack_channels<kForms, true>}...};
@@ -353,19 +348,25 @@ PackFn pack_of(const Tiling& tiling, std::integer_sequence<int, kForms...>) {
 }
 
 Tensor pack(const PackedConv& conv, std::int64_t unit, const float* w) {
+  // As many input channels at a time as leave U's lines, of which kTogether lanes are filled at once, in a core's cache.
+  constexpr std::int64_t kChannels = 8;
   const Tiling tiling(conv, unit);
-  const std::int64_t c = tiling.c, taps = conv.shape.window.taps(), u_position = tiling.groups * tiling.u_group();
-  const PackFn pack_channels_of = pack_of(tiling, std::make_integer_sequence<int, kWinogradFormCount>());
+  const std::int64_t c = tiling.c, taps = conv.shape.window.taps(), row = tiling.in_channels * taps;
+  const std::int64_t u_position = tiling.groups * tiling.u_group();
+  const PackFn pack_lanes = pack_of(tiling, std::make_integer_sequence<int, kWinogradFormCount>());
   Tensor packed = Tensor::empty(DType::f32, {tiling.positions, u_position});
-  for (std::int64_t group = 0; group < tiling.groups; ++group)
-    for (std::int64_t lane = 0; lane < tiling.out_blocks * c; lane += kTogether) {
-      const float* from[kTogether];
-      for (int i = 0; i < kTogether; ++i)
-        from[i] =
-            lane + i < tiling.out_channels ? w + (group * tiling.out_channels + lane + i) * tiling.in_channels * taps : nullptr;
-      const std::int64_t first = lane / (2 * c) * 2 * c, width = std::min(2 * c, tiling.out_blocks * c - first);
-      pack_channels_of(tiling, from, packed.data<float>() + group * tiling.u_group() + first * tiling.in_channels + lane - first,
-                       u_position, width);
+  float* u = packed.data<float>();
+  for (std::int64_t group = 0; group < tiling.groups; ++group, w += tiling.out_channels * row)
+    for (std::int64_t first = 0; first < tiling.out_blocks * c; first += 2 * c) {
+      const std::int64_t width = std::min(2 * c, tiling.out_blocks * c - first);
+      for (std::int64_t channel = 0; channel < tiling.in_channels; channel += kChannels)
+        for (std::int64_t lane = 0; lane < width; lane += kTogether) {
+          const float* from[kTogether];
+          for (std::int64_t i = 0; i < kTogether; ++i)
+            from[i] = first + lane + i < tiling.out_channels ? w + (first + lane + i) * row + channel * taps : nullptr;
+          pack_lanes(from, std::min(kChannels, tiling.in_channels - channel),
+                     u + group * tiling.u_group() + first * tiling.in_channels + channel * width + lane, u_position, width);
+        }
     }
   return packed;
 }
