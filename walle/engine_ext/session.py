@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from walle.engine_ext import _core
-from walle.engine_ext.errors import BackendError, ModelError
+from walle.engine_ext.errors import ModelError
 from walle.engine_ext.np import ArrayLike, ndarray
 
 
@@ -85,9 +85,7 @@ def _described(op: PlannedOp) -> str:
 
 
 def _plan(native: dict[str, Any]) -> Plan:
-    ops = (
-        PlannedOp(*op[:-1], candidates=tuple(Candidate(*candidate) for candidate in op[-1])) for op in native["ops"]
-    )
+    ops = (PlannedOp(*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1])) for op in native["ops"])
     return Plan(**(native | {"ops": tuple(ops)}))
 
 

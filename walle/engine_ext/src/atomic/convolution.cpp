@@ -1,5 +1,6 @@
 // Conv as an atomic operator: X, W, bias, residual; attributes of ONNX's Conv, `activation` (an elementwise operator's name,
-// after the residual is added), `low` and `high` (bounds of float32 results, before the activation) and `algorithm` (one of conv_algorithms(); chosen by workload where left out).
+// after the residual is added), `low` and `high` (bounds of float32 results, before the activation) and `algorithm` (one of
+// conv_algorithms(); chosen by workload where left out).
 #include "atomic/convolution.h"
 
 #include <limits>

@@ -1,5 +1,5 @@
-// Linear: x [..., k] times w [k, n], plus bias [n] and residual [..., n] where they are given, then bounded to [low, high]. What a
-// matrix product by a constant becomes; float32.
+// Linear: x [..., k] times w [k, n], plus bias [n] and residual [..., n] where they are given, then bounded to [low, high]. What
+// a matrix product by a constant becomes; float32.
 #include "atomic/packed_linear.h"
 
 #include <algorithm>
@@ -128,7 +128,8 @@ TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
   Dims result = x;
   result.back() = w[1];
   if (operands.size() > 2 && !operands[2].absent && operands[2].shape != Dims{w[1]})
-    throw Error(ErrorKind::shape, "Linear with a bias of shape " + to_string(operands[2].shape) + " for " + std::to_string(w[1]) + " columns");
+    throw Error(ErrorKind::shape,
+                "Linear with a bias of shape " + to_string(operands[2].shape) + " for " + std::to_string(w[1]) + " columns");
   if (operands.size() > 3 && !operands[3].absent && operands[3].shape != result)
     throw Error(ErrorKind::shape,
                 "Linear with a residual of shape " + to_string(operands[3].shape) + " for a result of " + to_string(result));
@@ -137,8 +138,6 @@ TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
 
 std::unique_ptr<Step> make_packed_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, true); }
 
-std::unique_ptr<Step> make_linear(const StepRequest& request) {
-  return std::make_unique<LinearStep>(request, false);
-}
+std::unique_ptr<Step> make_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, false); }
 
 }  // namespace walle

@@ -14,7 +14,8 @@ constexpr std::int64_t kFloat = sizeof(float);
 // One group for each channel, lane by lane.
 class DepthwiseStep final : public SharedStep {
  public:
-  DepthwiseStep(const PackedConv& conv, float low, float high) : conv_(conv), rows_(conv.shape.window, conv.pack()), low_(low), high_(high) {}
+  DepthwiseStep(const PackedConv& conv, float low, float high)
+      : conv_(conv), rows_(conv.shape.window, conv.pack()), low_(low), high_(high) {}
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_out());
@@ -26,8 +27,8 @@ class DepthwiseStep final : public SharedStep {
         LaneArgs args = rows_.args(row, reinterpret_cast<const float*>(inputs[0]) + plane * rows_.in_plane(),
                                    reinterpret_cast<float*>(output) + at);
         args.w = reinterpret_cast<const float*>(inputs[1]) + block * conv_.shape.window.taps() * pack;
-        args.finish = {bias == nullptr ? nullptr : bias + block * pack, residual == nullptr ? nullptr : residual + at + row.out, low_,
-                       high_};
+        args.finish = {bias == nullptr ? nullptr : bias + block * pack, residual == nullptr ? nullptr : residual + at + row.out,
+                       low_, high_};
         conv_.table->depthwise(args);
       }
     });

@@ -8,7 +8,7 @@ namespace walle {
 struct LinearArgs {
   std::int64_t rows = 0, depth = 0, columns = 0;
   const float* a = nullptr;
-  std::int64_t a_row = 0;  // elements of a row are neighbours
+  std::int64_t a_row = 0;    // elements of a row are neighbours
   const float* w = nullptr;  // packed by pack_linear
   float* out = nullptr;
   std::int64_t out_row = 0;

@@ -101,7 +101,8 @@ class TilesStep final : public SharedStep {
       const float* from = x + n * source_.planes * in_plane;
       if (source_.copied) {
         auto* padded = reinterpret_cast<float*>(scratch);
-        team.each(source_.planes, [&](std::int64_t plane, int) { copy_plane(from + plane * in_plane, padded + plane * source_.plane); });
+        team.each(source_.planes,
+                  [&](std::int64_t plane, int) { copy_plane(from + plane * in_plane, padded + plane * source_.plane); });
         from = padded;
       }
       run_image(team, inputs, from, out, n * out_image);
@@ -144,7 +145,8 @@ class TilesStep final : public SharedStep {
                  std::int64_t first, std::int64_t last) const noexcept {
     const std::int64_t pack = conv_.pack(), plane = conv_.shape.window.out_count() * pack;
     const std::int64_t blocks = conv_.blocks_of(conv_.shape.out_channels), block = 2 * panel;
-    const auto* w = reinterpret_cast<const float*>(inputs[1]) + group * conv_.shape.in_channels * conv_.shape.window.taps() * blocks * pack;
+    const auto* w =
+        reinterpret_cast<const float*>(inputs[1]) + group * conv_.shape.in_channels * conv_.shape.window.taps() * blocks * pack;
     const auto* bias = reinterpret_cast<const float*>(inputs[2]);
     const auto* residual = reinterpret_cast<const float*>(inputs[3]);
     const std::int64_t at = image + (group * blocks + block) * plane;
@@ -204,7 +206,8 @@ class TilesStep final : public SharedStep {
 std::vector<std::int64_t> tiles_parameters(const PackedConv& conv) {
   const ConvShape& shape = conv.shape;
   const bool whole = shape.groups == 1 || (shape.in_channels % conv.pack() == 0 && shape.out_channels % conv.pack() == 0);
-  const bool empty = shape.batch * shape.window.out_count() * shape.in_channels * shape.out_channels * shape.window.in_count() == 0;
+  const bool empty =
+      shape.batch * shape.window.out_count() * shape.in_channels * shape.out_channels * shape.window.in_count() == 0;
   return whole && !empty && !(conv.plain_input && shape.groups > 1) ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
 }
 
@@ -217,7 +220,8 @@ Work tiles_work(const PackedConv& conv, std::int64_t) {
   const auto depth = static_cast<double>(shape.in_channels * shape.window.taps());
   work.panel = 2 * pixels * columns * depth;
   work.streamed = columns * depth * kFloat;
-  work.moved = pixels * columns * kFloat + static_cast<double>(shape.batch * source.planes * shape.window.in_count() * source.unit * kFloat);
+  work.moved = pixels * columns * kFloat +
+               static_cast<double>(shape.batch * source.planes * shape.window.in_count() * source.unit * kFloat);
   if (source.copied) work.moved += 2.0 * static_cast<double>(shape.batch * source.planes * source.plane * kFloat);
   return work;
 }

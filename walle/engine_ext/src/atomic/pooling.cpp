@@ -239,10 +239,10 @@ std::unique_ptr<Step> make_pool_mean(const StepRequest& given) {
 std::unique_ptr<Step> make_packed_pool(std::string_view op, const Dims& x, const Attributes& attributes, const Table& table) {
   const Window window = window_of("Pool", x, attributes);
   const std::int64_t blocks = (x[1] + table.pack - 1) / table.pack;
-  const PackedPool kind = op == "PoolMax"                                      ? PackedPool::max
-                          : op == "PoolSum"                                    ? PackedPool::sum
+  const PackedPool kind = op == "PoolMax"                                   ? PackedPool::max
+                          : op == "PoolSum"                                 ? PackedPool::sum
                           : attributes.get_int("count_include_pad", 0) != 0 ? PackedPool::mean_with_pads
-                                                                               : PackedPool::mean;
+                                                                            : PackedPool::mean;
   return std::make_unique<PackedPoolStep>(window, x[0] * blocks, kind, table);
 }
 

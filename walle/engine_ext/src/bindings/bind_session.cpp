@@ -82,8 +82,8 @@ py::tuple planned_op(const PlannedOp& op) {
   py::list candidates;
   for (const Candidate& one : op.candidates) candidates.append(py::make_tuple(std::string(one.algorithm), one.parameter, one.us));
   const std::int64_t parameter = op.candidates.empty() ? 0 : op.candidates.front().parameter;
-  return py::make_tuple(op.node, std::string(op.op), std::string(op.algorithm), parameter, op.predicted_us,
-                        op.regions, candidates);
+  return py::make_tuple(op.node, std::string(op.op), std::string(op.algorithm), parameter, op.predicted_us, op.regions,
+                        candidates);
 }
 
 py::dict costs_of(const Plan& plan) {
@@ -93,8 +93,7 @@ py::dict costs_of(const Plan& plan) {
 }
 
 void add_ops(py::list& ops, const Plan& plan) {
-  for (const PlannedOp& op : plan.ops)
-    ops.append(planned_op(op));
+  for (const PlannedOp& op : plan.ops) ops.append(planned_op(op));
 }
 
 class BoundSession {

@@ -58,7 +58,8 @@ void Team::share(std::int64_t count, Call call, void* work) noexcept {
 }
 
 void Team::take_turns(int member) noexcept {
-  for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < count_; i = next_.fetch_add(1, std::memory_order_relaxed))
+  for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < count_;
+       i = next_.fetch_add(1, std::memory_order_relaxed))
     call_(work_, i, member);
 }
 

@@ -25,8 +25,9 @@ class Team {
       for (std::int64_t i = 0; i < count; ++i) work(i, 0);
       return;
     }
-    share(count, [](void* given, std::int64_t i, int member) { (*static_cast<std::remove_reference_t<F>*>(given))(i, member); },
-          const_cast<void*>(static_cast<const void*>(&work)));
+    share(
+        count, [](void* given, std::int64_t i, int member) { (*static_cast<std::remove_reference_t<F>*>(given))(i, member); },
+        const_cast<void*>(static_cast<const void*>(&work)));
   }
 
  private:

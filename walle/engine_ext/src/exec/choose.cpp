@@ -37,9 +37,7 @@ std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates)
 }
 
 // Few channels are read where they lie: blocks of them would be mostly padding.
-bool reads_plain(const PackedConv& conv) {
-  return conv.shape.groups == 1 && conv.shape.in_channels * 2 <= conv.pack();
-}
+bool reads_plain(const PackedConv& conv) { return conv.shape.groups == 1 && conv.shape.in_channels * 2 <= conv.pack(); }
 
 const PackedAlgorithm* named(std::string_view name) {
   const auto all = packed_algorithms();
@@ -51,7 +49,12 @@ using Clock = std::chrono::steady_clock;
 class Choosing {
  public:
   Choosing(Program& program, const Table& table, PackedWeights& weights)
-      : program_(program), table_(table), weights_(weights), rates_(rates(table)), packed_(program.values.size(), -1), plain_(program.values.size(), true) {}
+      : program_(program),
+        table_(table),
+        weights_(weights),
+        rates_(rates(table)),
+        packed_(program.values.size(), -1),
+        plain_(program.values.size(), true) {}
 
   // Returns the milliseconds of the search.
   double run() {
@@ -186,12 +189,14 @@ class Choosing {
       activation.clear();
     }
     const Tensor& weights = value(w).constant;
-    const Tensor packed = weights_.get(weights, key(*best, parameter, conv), [&] { return best->pack(conv, parameter, weights.data<float>()); });
+    const Tensor packed =
+        weights_.get(weights, key(*best, parameter, conv), [&] { return best->pack(conv, parameter, weights.data<float>()); });
 
     ProgramOp made;
     made.name = op.name;
     made.op = op.op;
-    made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed), padded_bias(bias, best == &kPackedDepthwise ? 1 : conv.shape.groups),
+    made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed),
+                   padded_bias(bias, best == &kPackedDepthwise ? 1 : conv.shape.groups),
                    residual < 0 ? -1 : need_packed(residual)};
     if (conv.plain_input) need_plain(x);
     made.step = best->make(conv, parameter, low, high);
@@ -221,14 +226,16 @@ class Choosing {
     const Tensor& w = value(op.inputs[1]).constant;
     const std::int64_t depth = w.shape()[0], columns = w.shape()[1];
     const Tensor packed = weights_.get(w, std::string(table_.name) + " linear", [&] {
-      Tensor made = Tensor::empty(DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(depth, columns, table_) / sizeof(float))});
+      Tensor made =
+          Tensor::empty(DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(depth, columns, table_) / sizeof(float))});
       pack_linear(w.data<float>(), columns, 1, depth, columns, table_, made.data<float>());
       return made;
     });
     std::vector<Layout> inputs;
     for (const int input : op.inputs)
-      inputs.push_back(input < 0 ? Layout{DType::f32, {}, {}, nullptr, true}
-                                 : Layout{DType::f32, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
+      inputs.push_back(input < 0
+                           ? Layout{DType::f32, {}, {}, nullptr, true}
+                           : Layout{DType::f32, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
     op.step = make_packed_linear({inputs, {DType::f32, value(op.output).shape}, op.attributes, table_});
     op.inputs[1] = add_constant(packed);
   }
@@ -389,7 +396,9 @@ class Choosing {
       const Channel first = (*channels)[static_cast<std::size_t>(c)];
       const Dims& source = value(op.inputs[at(first.source)]).shape;
       std::int64_t run = 1;
-      while (c + run < to.channels && (*channels)[static_cast<std::size_t>(c + run)] == Channel{first.source, first.channel + run}) ++run;
+      while (c + run < to.channels &&
+             (*channels)[static_cast<std::size_t>(c + run)] == Channel{first.source, first.channel + run})
+        ++run;
       const std::int64_t source_channels = source[1];
       // Whole blocks where both sides stand at one; a last one that is cut takes its padding along.
       std::int64_t blocks = 0;
@@ -397,18 +406,21 @@ class Choosing {
         blocks = run / pack();
         if (c + run == to.channels && first.channel + run == source_channels && run % pack() != 0) ++blocks;
       }
-      const std::int64_t image_to = blocks_of(to.channels) * to.plane * pack(), image_from = blocks_of(source_channels) * to.plane * pack();
+      const std::int64_t image_to = blocks_of(to.channels) * to.plane * pack(),
+                         image_from = blocks_of(source_channels) * to.plane * pack();
       const std::int64_t src = first.channel / pack() * to.plane * pack() + first.channel % pack();
       const std::int64_t dst = c / pack() * to.plane * pack() + c % pack();
       if (blocks > 0) {
         regions.push_back(Region::make(first.source, Dims{to.batch, blocks * to.plane * pack()}, Dims{image_from, 1}, src,
-                                       Dims{image_to, 1}, dst, packed_extent(op.inputs[at(first.source)]), element_count(packed_shape(shape))));
+                                       Dims{image_to, 1}, dst, packed_extent(op.inputs[at(first.source)]),
+                                       element_count(packed_shape(shape))));
         c += std::min(run, blocks * pack());
         continue;
       }
       const std::int64_t lanes = std::min({run, pack() - c % pack(), pack() - first.channel % pack()});
       regions.push_back(Region::make(first.source, Dims{to.batch, to.plane, lanes}, Dims{image_from, pack(), 1}, src,
-                                     Dims{image_to, pack(), 1}, dst, packed_extent(op.inputs[at(first.source)]), element_count(packed_shape(shape))));
+                                     Dims{image_to, pack(), 1}, dst, packed_extent(op.inputs[at(first.source)]),
+                                     element_count(packed_shape(shape))));
       c += lanes;
     }
     return regions;
@@ -444,7 +456,8 @@ class Choosing {
           dst.push_back(step * pack());
         }
       }
-      if (covered != planes || region.dst.offset >= to.plane || (!fill && (region.src.offset < 0 || region.src.offset >= from_plane)))
+      if (covered != planes || region.dst.offset >= to.plane ||
+          (!fill && (region.src.offset < 0 || region.src.offset >= from_plane)))
         return std::nullopt;
       size.insert(size.begin(), packed_planes);
       src.insert(src.begin(), from_plane * pack());
@@ -453,8 +466,9 @@ class Choosing {
       src.push_back(fill ? 0 : 1);
       dst.push_back(1);
       if (size.size() > kMaxAxes) return std::nullopt;
-      regions.push_back(Region::make(region.source, size, src, fill ? 0 : region.src.offset * pack(), dst, region.dst.offset * pack(),
-                                     fill ? 1 : packed_extent(op.inputs[at(region.source)]), element_count(packed_shape(shape))));
+      regions.push_back(Region::make(region.source, size, src, fill ? 0 : region.src.offset * pack(), dst,
+                                     region.dst.offset * pack(), fill ? 1 : packed_extent(op.inputs[at(region.source)]),
+                                     element_count(packed_shape(shape))));
     }
     return regions;
   }
@@ -463,7 +477,7 @@ class Choosing {
   const Table& table_;
   PackedWeights& weights_;
   const Rates& rates_;
-  std::vector<int> packed_;   // by value: its packed form, -1 for none
+  std::vector<int> packed_;  // by value: its packed form, -1 for none
   double searched_ms_ = 0;
   std::vector<bool> plain_;  // by value: whether its plain form is there
 };
@@ -476,7 +490,9 @@ double predict_us(const Program& program, const Table& table) {
   const Rates& rate = rates(table);
   const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
   const auto bytes = [&](int value) {
-    return value < 0 ? 0.0 : static_cast<double>(element_count(shape(value)) * static_cast<std::int64_t>(item_size(program.values[at(value)].dtype)));
+    return value < 0 ? 0.0
+                     : static_cast<double>(element_count(shape(value)) *
+                                           static_cast<std::int64_t>(item_size(program.values[at(value)].dtype)));
   };
   double us = 0;
   for (const ProgramOp& op : program.ops) {

@@ -1,5 +1,5 @@
-// Fusion over a whole program: what follows the sums of a convolution or a matrix product (bias, residual, bounds) becomes part of
-// it, where nothing else reads the result between.
+// Fusion over a whole program: what follows the sums of a convolution or a matrix product (bias, residual, bounds) becomes part
+// of it, where nothing else reads the result between.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,8 +17,7 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Fusion {
  public:
-  explicit Fusion(Program& program)
-      : program_(program), readers_(program.values.size(), 0), giver_(program.values.size(), -1) {
+  explicit Fusion(Program& program) : program_(program), readers_(program.values.size(), 0), giver_(program.values.size(), -1) {
     for (const ProgramOp& op : program.ops)
       for (const int input : op.inputs)
         if (input >= 0) ++readers_[at(input)];
@@ -82,7 +81,8 @@ class Fusion {
   }
 
   static bool take_bounds(ProgramOp& giver, double low, double high) {
-    const double old_low = giver.attributes.get_float("low", -kInfinity), old_high = giver.attributes.get_float("high", kInfinity);
+    const double old_low = giver.attributes.get_float("low", -kInfinity),
+                 old_high = giver.attributes.get_float("high", kInfinity);
     low = std::max(low, old_low);
     high = std::min(high, old_high);
     if (std::isnan(low) || std::isnan(high) || low > high) return false;

@@ -4,8 +4,8 @@
 #include <list>
 
 #include "exec/memory.h"
-#include "exec/target.h"
 #include "exec/step.h"
+#include "exec/target.h"
 
 namespace walle {
 
@@ -37,7 +37,8 @@ struct Plan {
   int rasters_made = 0, rasters_left = 0;
   double plan_ms = 0;    // all in all, weights packed
   double search_ms = 0;  // of it, weighing backends and algorithms
-  std::vector<std::pair<std::string_view, double>> costs;  // of every backend that could have been chosen, in microseconds (eq. 1)
+  std::vector<std::pair<std::string_view, double>>
+      costs;  // of every backend that could have been chosen, in microseconds (eq. 1)
 };
 
 // `given` as for lower(). `merging` false leaves rasters as they come, to measure what merging saves. Throws Error that names the

@@ -71,8 +71,8 @@ void remove_unread(Program& program);
 // Takes bias, residual and bounds into the convolution or matrix product before them.
 void fuse(Program& program);
 // Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
-// float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters. Returns
-// the milliseconds that went into weighing, without those of packing weights.
+// float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters.
+// Returns the milliseconds that went into weighing, without those of packing weights.
 double choose(Program& program, const Table& table, PackedWeights& weights);
 
 // The least sum over the program's operators that a backend can reach by its rates (eq. 1), in microseconds.

@@ -15,8 +15,8 @@ namespace {
 using FileId = std::array<std::int64_t, 6>;
 
 FileId file_id(const struct stat& status) {
-  return {static_cast<std::int64_t>(status.st_dev),         static_cast<std::int64_t>(status.st_ino),
-          static_cast<std::int64_t>(status.st_size),        static_cast<std::int64_t>(status.st_mtim.tv_sec),
+  return {static_cast<std::int64_t>(status.st_dev),          static_cast<std::int64_t>(status.st_ino),
+          static_cast<std::int64_t>(status.st_size),         static_cast<std::int64_t>(status.st_mtim.tv_sec),
           static_cast<std::int64_t>(status.st_mtim.tv_nsec), static_cast<std::int64_t>(status.st_ctim.tv_nsec)};
 }
 
@@ -25,7 +25,7 @@ FileId file_id(const struct stat& status) {
 std::shared_ptr<const Graph> open_graph(const std::string& path) {
   static std::mutex mutex;
   static std::map<FileId, std::weak_ptr<const Graph>> open;
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return load_graph(path);  // says why
   const FileId id = file_id(status);
   {

@@ -1,5 +1,5 @@
-// Packed weights: what algorithms made of a model's constants, kept while any plan uses them, so that sessions on one graph, and the
-// plans of one session, share them.
+// Packed weights: what algorithms made of a model's constants, kept while any plan uses them, so that sessions on one graph, and
+// the plans of one session, share them.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,7 +13,8 @@ namespace walle {
 
 class PackedWeights {
  public:
-  // What `make` gives for this constant under this key (algorithm, parameter, backend, window), made at the first asking. Thread-safe.
+  // What `make` gives for this constant under this key (algorithm, parameter, backend, window), made at the first asking.
+  // Thread-safe.
   Tensor get(const Tensor& constant, const std::string& key, const std::function<Tensor()>& make);
 
  private:

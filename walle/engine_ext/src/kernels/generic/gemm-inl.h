@@ -4,8 +4,8 @@
 // copy where their elements are no neighbours. Few rows with B as it lies in memory: rows of B are read once, nothing is packed.
 
 inline constexpr std::int64_t kColumns = 2 * kLanes;
-inline constexpr std::int64_t kDepth = 512;          // a panel of kDepth x kColumns of B, and the rows of A over it, stay in L2
-inline constexpr std::int64_t kRowBlock = 84;        // a multiple of every tile height
+inline constexpr std::int64_t kDepth = 512;    // a panel of kDepth x kColumns of B, and the rows of A over it, stay in L2
+inline constexpr std::int64_t kRowBlock = 84;  // a multiple of every tile height
 inline constexpr std::int64_t kColumnBlock = 8 * kColumns;
 inline constexpr std::int64_t kFewRows = 4;
 
@@ -18,8 +18,8 @@ inline std::size_t gemm_scratch_bytes(std::int64_t m, std::int64_t n, std::int64
 }
 
 // packed[k][column]: up to kColumns columns of B, filled up with zeros to `width`, a multiple of kLanes.
-inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int64_t depth, std::int64_t columns, std::int64_t width,
-                   float* packed) noexcept {
+inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int64_t depth, std::int64_t columns,
+                   std::int64_t width, float* packed) noexcept {
   if (col == 1) {
     for (std::int64_t k = 0; k < depth; ++k, b += row, packed += width)
       for (std::int64_t j = 0; j < width; j += kLanes)

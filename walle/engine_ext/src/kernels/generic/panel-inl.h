@@ -13,9 +13,7 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
   const bool cut = args.width != kLanes;
   Vec sums[kTileRows][kBlocks];
   const auto at = [&](const float* first, int row, int block) { return first + row * args.out_step + block * args.out_block; };
-  const auto fetch = [&](const float* p, int block) {
-    return cut && block == kBlocks - 1 ? load_first(p, args.width) : load(p);
-  };
+  const auto fetch = [&](const float* p, int block) { return cut && block == kBlocks - 1 ? load_first(p, args.width) : load(p); };
   if (args.accumulate) {
 #pragma GCC unroll 16
     for (int row = 0; row < kTileRows; ++row)
