@@ -41,40 +41,39 @@ struct Source {
   }
 };
 
-std::vector<Segment> segments_of(const PackedConv& conv, const Source& source) {
-  const Window& win = conv.shape.window;
+// What is summed up for each output. The order of the weights, chunks included, hangs on the kernel alone and not on the image,
+// so that plans of several shapes share them.
+struct Sums {
   std::vector<Segment> segments;
-  const std::int64_t channels = conv.shape.in_channels, step = source.unit;
-  for (std::int64_t first = 0, plane = 0; first < channels; first += step, ++plane)
-    for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
-      for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
-        for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
-          const std::int64_t pixel =
-              (kz * win.dilation[0] * source.dims[1] + ky * win.dilation[1]) * source.dims[2] + kx * win.dilation[2];
-          const Segment next{plane * source.plane + pixel * source.unit, std::min(step, channels - first)};
-          if (!segments.empty() && segments.back().offset + segments.back().length == next.offset)
-            segments.back().length += next.length;
-          else
-            segments.push_back(next);
-        }
-  return segments;
-}
-
-std::vector<Chunk> chunks_of(const PackedConv& conv, const std::vector<Segment>& segments) {
-  const std::int64_t most = kNearBytes / (2 * conv.pack() * kFloat);
   std::vector<Chunk> chunks;
-  for (std::size_t i = 0; i < segments.size(); ++i) {
-    if (chunks.empty() || chunks.back().depth + segments[i].length > most) chunks.push_back({i, 0, 0});
-    ++chunks.back().count;
-    chunks.back().depth += segments[i].length;
+
+  Sums(const PackedConv& conv, const Source& source) {
+    const Window& win = conv.shape.window;
+    const std::int64_t most = kNearBytes / (2 * conv.pack() * kFloat), channels = conv.shape.in_channels;
+    for (std::int64_t first = 0, plane = 0; first < channels; first += source.unit, ++plane)
+      for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
+        for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
+          for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
+            const std::int64_t pixel =
+                (kz * win.dilation[0] * source.dims[1] + ky * win.dilation[1]) * source.dims[2] + kx * win.dilation[2];
+            const Segment next{plane * source.plane + pixel * source.unit, std::min(source.unit, channels - first)};
+            if (chunks.empty() || chunks.back().depth + next.length > most) chunks.push_back({segments.size(), 0, 0});
+            Chunk& chunk = chunks.back();
+            chunk.depth += next.length;
+            if (chunk.count > 0 && segments.back().offset + segments.back().length == next.offset) {
+              segments.back().length += next.length;  // neighbours in memory
+            } else {
+              segments.push_back(next);
+              ++chunk.count;
+            }
+          }
   }
-  return chunks;
-}
+};
 
 class TilesStep final : public SharedStep {
  public:
   TilesStep(const PackedConv& conv, float low, float high)
-      : conv_(conv), source_(conv), segments_(segments_of(conv, source_)), chunks_(chunks_of(conv, segments_)), low_(low), high_(high) {
+      : conv_(conv), source_(conv), sums_(conv, source_), low_(low), high_(high) {
     const Window& win = conv.shape.window;
     const bool flat = !source_.copied && win.out == win.in && win.taps() == 1 && win.stride == Window::Axes{1, 1, 1};
     const std::int64_t lines = flat ? 1 : win.out[0] * win.out[1];
@@ -87,7 +86,7 @@ class TilesStep final : public SharedStep {
     if (flat) split(lines_.front());
     // As many lines at a time as keep the part of the input that they read near, for the next panel of weights.
     std::int64_t depth = 0;
-    for (const Chunk& chunk : chunks_) depth = std::max(depth, chunk.depth);
+    for (const Chunk& chunk : sums_.chunks) depth = std::max(depth, chunk.depth);
     const std::int64_t bytes = std::max<std::int64_t>(1, lines_.front().count * depth * kFloat / win.taps());
     lines_at_once_ = std::max<std::int64_t>(1, kNearBytes / bytes);
     if (source_.copied) scratch_bytes_ = static_cast<std::size_t>(source_.planes * source_.plane * kFloat);
@@ -157,14 +156,14 @@ class TilesStep final : public SharedStep {
     args.out_block = plane;
     args.width = pack;
     args.finish.bias = bias == nullptr ? nullptr : bias + (group * blocks + block) * pack;
-    for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      const Chunk& chunk = chunks_[c];
-      args.segments = segments_.data() + chunk.first;
+    for (std::size_t c = 0; c < sums_.chunks.size(); ++c) {
+      const Chunk& chunk = sums_.chunks[c];
+      args.segments = sums_.segments.data() + chunk.first;
       args.segment_count = static_cast<std::int64_t>(chunk.count);
       args.accumulate = c > 0;
       args.w = w + chunk.depth * block * pack;
       w += chunk.depth * blocks * pack;
-      if (c + 1 == chunks_.size()) args.finish.low = low_, args.finish.high = high_;
+      if (c + 1 == sums_.chunks.size()) args.finish.low = low_, args.finish.high = high_;
       for (std::int64_t line = first; line < last; ++line) {
         const Line& here = lines_[static_cast<std::size_t>(line)];
         args.rows = here.count;
@@ -196,8 +195,7 @@ class TilesStep final : public SharedStep {
 
   PackedConv conv_;
   Source source_;
-  std::vector<Segment> segments_;
-  std::vector<Chunk> chunks_;
+  Sums sums_;
   std::vector<Line> lines_;
   std::int64_t width_ = 0, lines_at_once_ = 1;
   float low_, high_;
@@ -229,7 +227,7 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
   const ConvShape& shape = conv.shape;
   const Window& win = shape.window;
   const Source source(conv);
-  const std::vector<Segment> segments = segments_of(conv, source);
+  const Sums sums(conv, source);
   const std::int64_t pack = conv.pack(), blocks = conv.blocks_of(shape.out_channels), taps = win.taps();
   const std::int64_t depth = shape.in_channels * taps;
   // Where each k of the segments lies in a row of the weights.
@@ -242,16 +240,15 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
   auto* to = reinterpret_cast<float*>(packed.raw());
   for (std::int64_t g = 0; g < shape.groups; ++g, w += shape.out_channels * depth) {
     const std::int64_t* place = places.data();
-    for (const Chunk& chunk : chunks_of(conv, segments)) {
+    for (const Chunk& chunk : sums.chunks) {
       for (std::int64_t block = 0; block < blocks; block += 2) {
         const std::int64_t columns = std::min<std::int64_t>(2, blocks - block) * pack;
         const std::int64_t real = std::min(columns, shape.out_channels - block * pack);
         const float* rows = w + block * pack * depth;
-        for (std::int64_t j = 0; j < real; ++j)
-          for (std::int64_t k = 0; k < chunk.depth; ++k) to[k * columns + j] = rows[j * depth + place[k]];
-        for (std::int64_t k = 0; real < columns && k < chunk.depth; ++k)
-          std::fill(to + k * columns + real, to + (k + 1) * columns, 0.0f);
-        to += chunk.depth * columns;
+        for (std::int64_t k = 0; k < chunk.depth; ++k, to += columns) {
+          for (std::int64_t j = 0; j < real; ++j) to[j] = rows[j * depth + place[k]];
+          std::fill(to + real, to + columns, 0.0f);
+        }
       }
       place += chunk.depth;
     }

@@ -7,6 +7,7 @@
 #include "exec/module.h"
 #include "exec/session.h"
 #include "graph/load.h"
+#include "graph/open.h"
 
 namespace py = pybind11;
 
@@ -267,7 +268,7 @@ std::shared_ptr<const Graph> load(py::handle model) {
   }
   const auto path = py::cast<std::string>(py::module_::import("os").attr("fsdecode")(model));
   const py::gil_scoped_release released;
-  return load_graph(path);
+  return open_graph(path);
 }
 
 }  // namespace

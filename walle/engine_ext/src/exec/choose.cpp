@@ -210,13 +210,10 @@ class Choosing {
     return true;
   }
 
+  // What the order of packed weights hangs on, beside their shape.
   std::string key(const PackedAlgorithm& algorithm, std::int64_t parameter, const PackedConv& conv) const {
-    std::string text = std::string(table_.name) + ' ' + std::string(algorithm.name) + ' ' + std::to_string(parameter) +
-                       (conv.plain_input ? " plain " : " ") + std::to_string(conv.shape.groups);
-    // Segments that are neighbours in memory are joined, which moves the cuts between chunks.
-    for (const auto* axes : {&conv.shape.window.in, &conv.shape.window.dilation, &conv.shape.window.stride, &conv.shape.window.out})
-      for (const std::int64_t size : *axes) text += ' ' + std::to_string(size);
-    return text;
+    return std::string(table_.name) + ' ' + std::string(algorithm.name) + ' ' + std::to_string(parameter) +
+           (conv.plain_input ? " plain " : " ") + std::to_string(conv.shape.groups);
   }
 
   void choose_linear(ProgramOp& op) {

@@ -26,6 +26,7 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
                                      std::span<const int> outputs) {
   auto piece = std::make_shared<Graph>();
   piece->name = graph.name;
+  piece->packed = graph.packed;
   std::map<int, int> number;
   const auto add = [&](int value, ValueKind kind) {
     const auto [place, fresh] = number.try_emplace(value, static_cast<int>(piece->values.size()));
