@@ -1,6 +1,7 @@
 // Winograd's convolution on every backend of this CPU against a direct convolution in float64: both dimensions and one, odd
 // sizes, pads of either side, channels that fill no block, groups, batches, bias, residual and clamp.
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "atomic/packed_convolution.h"
@@ -88,7 +89,11 @@ void convolve(const Table& table, std::mt19937_64& random, ConvShape shape, std:
   std::byte* inputs[] = {reinterpret_cast<std::byte*>(in.data()), weights.raw(),
                          with_bias ? reinterpret_cast<std::byte*>(last_bias.data()) : nullptr,
                          with_residual ? reinterpret_cast<std::byte*>(add.data()) : nullptr};
+  static Team two(2);
+  step->run_by(two, inputs, reinterpret_cast<std::byte*>(out.data()), scratch.raw());
+  const std::vector<float> shared = out;
   step->run(inputs, reinterpret_cast<std::byte*>(out.data()), scratch.raw());
+  check::report(std::memcmp(out.data(), shared.data(), out.size() * sizeof(float)) == 0, __FILE__, __LINE__, "a team differs");
 
   double greatest = 0, error = 0;
   for (const double magnitude : sums.magnitude) greatest = std::max(greatest, magnitude);

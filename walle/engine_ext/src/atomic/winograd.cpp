@@ -134,7 +134,7 @@ void for_runs(const Tiling& tiling, std::int64_t first, std::int64_t last, std::
   }
 }
 
-class WinogradStep final : public Step {
+class WinogradStep final : public SharedStep {
  public:
   WinogradStep(const PackedConv& conv, std::int64_t unit, float low, float high)
       : tiling_(conv, unit), table_(*conv.table), low_(low), high_(high) {
@@ -143,16 +143,21 @@ class WinogradStep final : public Step {
       segments_.push_back({block * tiling_.at_once * tiling_.c, std::min(tiling_.c, tiling_.in_channels - block * tiling_.c)});
   }
 
-  // A batch of tiles is one unit of work, with a V and an M of its own; in it, so is each position between the transforms.
-  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+  // Batch by batch; in each, a block of channels is a unit of work of the transforms, a position one of the products.
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     float* v = reinterpret_cast<float*>(scratch);
     float* m = reinterpret_cast<float*>(scratch + tiling_.v_bytes());
     for (std::int64_t first = 0; first < tiling_.tiles; first += tiling_.at_once) {
       const std::int64_t last = std::min(first + tiling_.at_once, tiling_.tiles);
-      to_positions(reinterpret_cast<const float*>(inputs[0]), first, last, v);
-      multiply(v, reinterpret_cast<const float*>(inputs[1]), 0, tiling_.positions, last - first, m);
-      from_positions(m, first, last, reinterpret_cast<const float*>(inputs[2]), reinterpret_cast<const float*>(inputs[3]),
-                     reinterpret_cast<float*>(output));
+      team.each(tiling_.groups * tiling_.in_blocks,
+                [&](std::int64_t block, int) { to_positions(reinterpret_cast<const float*>(inputs[0]), first, last, block, v); });
+      team.each(tiling_.positions, [&](std::int64_t position, int) {
+        multiply(v, reinterpret_cast<const float*>(inputs[1]), position, last - first, m);
+      });
+      team.each(tiling_.groups * tiling_.out_blocks, [&](std::int64_t block, int) {
+        from_positions(m, first, last, block, reinterpret_cast<const float*>(inputs[2]),
+                       reinterpret_cast<const float*>(inputs[3]), reinterpret_cast<float*>(output));
+      });
     }
   }
   std::string_view algorithm() const noexcept override { return kPackedWinograd.name; }
@@ -160,7 +165,7 @@ class WinogradStep final : public Step {
  private:
   const Winograd& transforms() const noexcept { return table_.winograd[tiling_.form][tiling_.square]; }
 
-  void to_positions(const float* x, std::int64_t first, std::int64_t last, float* v) const noexcept {
+  void to_positions(const float* x, std::int64_t first, std::int64_t last, std::int64_t block, float* v) const noexcept {
     const Axis &rows = tiling_.rows, &columns = tiling_.columns;
     const std::int64_t blocks = tiling_.groups * tiling_.in_blocks, plane = rows.in * columns.in * tiling_.c;
     WinogradArgs args;
@@ -168,22 +173,20 @@ class WinogradStep final : public Step {
     args.row = rows.in_step;
     args.column = columns.in_step;
     args.position = tiling_.v_position();
-    for (std::int64_t block = 0; block < blocks; ++block)
-      for_runs(tiling_, first, last, columns.whole_in(), [&](const Run& run, std::int64_t tile) {
-        args.count = run.count;
-        args.in = x + (run.image * blocks + block) * plane + rows.source(run.row) * rows.in_step +
-                  columns.source(run.column) * columns.in_step;
-        args.out = v + (block * tiling_.at_once + tile - first) * tiling_.c;
-        args.row_first = rows.first(run.row);
-        args.row_last = rows.last(run.row);
-        args.column_first = columns.first(run.column);
-        args.column_last = columns.last(run.column);
-        transforms().input(args);
-      });
+    for_runs(tiling_, first, last, columns.whole_in(), [&](const Run& run, std::int64_t tile) {
+      args.count = run.count;
+      args.in = x + (run.image * blocks + block) * plane + rows.source(run.row) * rows.in_step +
+                columns.source(run.column) * columns.in_step;
+      args.out = v + (block * tiling_.at_once + tile - first) * tiling_.c;
+      args.row_first = rows.first(run.row);
+      args.row_last = rows.last(run.row);
+      args.column_first = columns.first(run.column);
+      args.column_last = columns.last(run.column);
+      transforms().input(args);
+    });
   }
 
-  // Of positions [from, to).
-  void multiply(const float* v, const float* u, std::int64_t from, std::int64_t to, std::int64_t count, float* m) const noexcept {
+  void multiply(const float* v, const float* u, std::int64_t position, std::int64_t count, float* m) const noexcept {
     const std::int64_t block_step = tiling_.at_once * tiling_.c;
     PanelArgs args;
     args.rows = count;
@@ -191,22 +194,21 @@ class WinogradStep final : public Step {
     args.out_block = block_step;
     args.segments = segments_.data();
     args.segment_count = tiling_.in_blocks;
-    for (std::int64_t position = from; position < to; ++position)
-      for (std::int64_t group = 0; group < tiling_.groups; ++group) {
-        args.a = v + position * tiling_.v_position() + group * tiling_.in_blocks * block_step;
-        const float* weights = u + (position * tiling_.groups + group) * tiling_.u_group();
-        float* out = m + position * tiling_.m_position() + group * tiling_.out_blocks * block_step;
-        for (std::int64_t block = 0; block < tiling_.out_blocks; block += 2) {
-          args.blocks = std::min<std::int64_t>(2, tiling_.out_blocks - block);
-          args.w = weights + block * tiling_.in_channels * tiling_.c;
-          args.out = out + block * block_step;
-          table_.panel(args);
-        }
+    for (std::int64_t group = 0; group < tiling_.groups; ++group) {
+      args.a = v + position * tiling_.v_position() + group * tiling_.in_blocks * block_step;
+      const float* weights = u + (position * tiling_.groups + group) * tiling_.u_group();
+      float* out = m + position * tiling_.m_position() + group * tiling_.out_blocks * block_step;
+      for (std::int64_t block = 0; block < tiling_.out_blocks; block += 2) {
+        args.blocks = std::min<std::int64_t>(2, tiling_.out_blocks - block);
+        args.w = weights + block * tiling_.in_channels * tiling_.c;
+        args.out = out + block * block_step;
+        table_.panel(args);
       }
+    }
   }
 
-  void from_positions(const float* m, std::int64_t first, std::int64_t last, const float* bias, const float* residual,
-                      float* out) const noexcept {
+  void from_positions(const float* m, std::int64_t first, std::int64_t last, std::int64_t block, const float* bias,
+                      const float* residual, float* out) const noexcept {
     const Axis &rows = tiling_.rows, &columns = tiling_.columns;
     const std::int64_t c = tiling_.c, blocks = tiling_.groups * tiling_.out_blocks, plane = rows.out * columns.out * c;
     WinogradArgs args;
@@ -216,20 +218,18 @@ class WinogradStep final : public Step {
     args.position = tiling_.m_position();
     args.finish.low = low_;
     args.finish.high = high_;
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      args.finish.bias = bias == nullptr ? nullptr : bias + block * c;
-      for_runs(tiling_, first, last, columns.whole_out(), [&](const Run& run, std::int64_t tile) {
-        const std::int64_t to = (run.image * blocks + block) * plane + run.row * rows.unit * rows.out_step +
-                                run.column * columns.unit * columns.out_step;
-        args.count = run.count;
-        args.in = m + (block * tiling_.at_once + tile - first) * c;
-        args.out = out + to;
-        args.row_last = rows.written(run.row);
-        args.column_last = columns.written(run.column);
-        args.finish.residual = residual == nullptr ? nullptr : residual + to;
-        transforms().output(args);
-      });
-    }
+    args.finish.bias = bias == nullptr ? nullptr : bias + block * c;
+    for_runs(tiling_, first, last, columns.whole_out(), [&](const Run& run, std::int64_t tile) {
+      const std::int64_t to = (run.image * blocks + block) * plane + run.row * rows.unit * rows.out_step +
+                              run.column * columns.unit * columns.out_step;
+      args.count = run.count;
+      args.in = m + (block * tiling_.at_once + tile - first) * c;
+      args.out = out + to;
+      args.row_last = rows.written(run.row);
+      args.column_last = columns.written(run.column);
+      args.finish.residual = residual == nullptr ? nullptr : residual + to;
+      transforms().output(args);
+    });
   }
 
   Tiling tiling_;
