@@ -85,7 +85,7 @@ def _described(op: PlannedOp) -> str:
 
 
 def _plan(native: dict[str, Any]) -> Plan:
-    ops = (PlannedOp(*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1])) for op in native["ops"])
+    ops = (PlannedOp._make((*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1]))) for op in native["ops"])
     return Plan(**(native | {"ops": tuple(ops)}))
 
 
