@@ -10,7 +10,7 @@ namespace walle {
 #define WALLE_DECOMPOSE(name) \
   std::vector<Emitter::Ref> name(Emitter&, std::span<const Emitter::Ref>, const Attributes&, int)
 WALLE_DECOMPOSE(decompose_clip); WALLE_DECOMPOSE(decompose_gemm); WALLE_DECOMPOSE(decompose_gru);
-WALLE_DECOMPOSE(decompose_einsum); WALLE_DECOMPOSE(decompose_eye_like); WALLE_DECOMPOSE(decompose_matmul_integer);
+WALLE_DECOMPOSE(decompose_einsum); WALLE_DECOMPOSE(decompose_matmul_integer);
 WALLE_DECOMPOSE(decompose_one_hot); WALLE_DECOMPOSE(decompose_qlinear_matmul);
 WALLE_DECOMPOSE(decompose_layer_norm); WALLE_DECOMPOSE(decompose_log_softmax); WALLE_DECOMPOSE(decompose_shape); WALLE_DECOMPOSE(decompose_size);
 WALLE_DECOMPOSE(decompose_softmax);
@@ -24,7 +24,6 @@ WALLE_DECOMPOSE(decompose_global_lp_pool);
 WALLE_DECOMPOSE(decompose_global_max_pool);
 WALLE_DECOMPOSE(decompose_lp_pool);
 WALLE_DECOMPOSE(decompose_max_pool);
-WALLE_DECOMPOSE(decompose_max_unpool);
 WALLE_DECOMPOSE(decompose_qlinear_conv);
 WALLE_DECOMPOSE(decompose_resize);
 WALLE_DECOMPOSE(decompose_attention);
@@ -61,7 +60,6 @@ WALLE_DECOMPOSE(decompose_sum);
 WALLE_DECOMPOSE(decompose_swish);
 WALLE_DECOMPOSE(decompose_thresholded_relu);
 WALLE_DECOMPOSE(decompose_top_k);
-WALLE_DECOMPOSE(decompose_array_feature_extractor);
 WALLE_DECOMPOSE(decompose_binarizer);
 WALLE_DECOMPOSE(decompose_dft);
 WALLE_DECOMPOSE(decompose_dequantize_linear);
@@ -94,7 +92,6 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view log_softmax[] = {"Exp", "Log", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view softmax[] = {"Div", "Exp", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view einsum[] = {"AsStrided", "Expand", "MatMul", "ReduceSum", "Reshape", "Transpose"};
-  static constexpr std::string_view eye_like[] = {"Cast"};
   static constexpr std::string_view matmul_integer[] = {"Cast", "MatMul", "Sub", "Unsqueeze"};
   static constexpr std::string_view one_hot[] = {"Add", "Cast", "Equal", "Less", "Slice", "Squeeze", "Unsqueeze", "Where"};
   static constexpr std::string_view affine_grid[] = {"MatMul", "Reshape", "Transpose"};
@@ -107,7 +104,6 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view global_max_pool[] = {"ReduceMax"};
   static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Power", "Sqrt", "Square"};
   static constexpr std::string_view max_pool[] = {"PoolArgMax", "PoolMax"};
-  static constexpr std::string_view max_unpool[] = {"IndexedScatter", "Pad"};
   static constexpr std::string_view qlinear_conv[] = {"Add",     "Cast", "Conv",    "Div",   "Maximum",
                                                       "Minimum", "Mul",  "Reshape", "Round", "Sub"};
   static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
@@ -143,7 +139,6 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
   static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
-  static constexpr std::string_view array_feature_extractor_parts[] = {"Gather", "Reshape"};
   static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
   static constexpr std::string_view dft_parts[] = {"Add", "Cast",    "Concat", "MatMul",   "Mul",
                                                    "Pad", "Reshape", "Slice",  "Transpose"};
@@ -165,7 +160,6 @@ std::span<const Composite> composites() noexcept {
       {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
       {"Adam", 6, 1 << 16, &decompose_adam, adam},
       {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
-      {"ArrayFeatureExtractor", 2, 2, &decompose_array_feature_extractor, array_feature_extractor_parts},
       {"Attention", 3, 7, &decompose_attention, attention},
       {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
       {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
@@ -182,7 +176,6 @@ std::span<const Composite> composites() noexcept {
       {"DynamicQuantizeLinear", 1, 1, &decompose_dynamic_quantize_linear, dynamic_quantize_linear_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
       {"Elu", 1, 1, &decompose_elu, elu_parts},
-      {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
       {"GRU", 3, 6, &decompose_gru, recurrent},
       {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
@@ -206,7 +199,6 @@ std::span<const Composite> composites() noexcept {
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
       {"Max", 1, 1 << 16, &decompose_max, max_parts},
       {"MaxPool", 1, 1, &decompose_max_pool, max_pool},
-      {"MaxUnpool", 2, 3, &decompose_max_unpool, max_unpool},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
       {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
       {"MelWeightMatrix", 5, 5, &decompose_mel_weight_matrix, mel_weight_matrix_parts},
