@@ -171,11 +171,11 @@ std::vector<Movement> make_batch_to_space(std::span<const Operand> operands, con
 // Any view: attributes shape, strides and offset in elements. What walle.np's diagonals and Einsum's repeated labels are.
 std::vector<Movement> make_as_strided(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims shape = required_numbers({}, 0, attributes, "shape"), strides = required_numbers({}, 0, attributes, "strides");
+  const std::int64_t offset = attributes.get_int("offset", 0);
   if (shape.size() != strides.size()) throw Error(ErrorKind::shape, "AsStrided needs one stride for each dimension");
   Movement result{operands[0].dtype, shape, {}, {}};
   if (element_count(shape) > 0)
-    result.regions.push_back(
-        region_of(0, shape, strides, attributes.get_int("offset", 0), contiguous_strides(shape), 0, operands[0].shape, shape));
+    result.regions.push_back(region_of(0, shape, strides, offset, contiguous_strides(shape), 0, operands[0].shape, shape));
   return {std::move(result)};
 }
 

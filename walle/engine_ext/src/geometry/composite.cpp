@@ -63,11 +63,13 @@ WALLE_DECOMPOSE(decompose_top_k);
 WALLE_DECOMPOSE(decompose_binarizer);
 WALLE_DECOMPOSE(decompose_dft);
 WALLE_DECOMPOSE(decompose_dequantize_linear);
+WALLE_DECOMPOSE(decompose_dropout);
 WALLE_DECOMPOSE(decompose_dynamic_quantize_linear);
 WALLE_DECOMPOSE(decompose_label_encoder);
 WALLE_DECOMPOSE(decompose_mel_weight_matrix);
 WALLE_DECOMPOSE(decompose_quantize_linear);
 WALLE_DECOMPOSE(decompose_stft);
+WALLE_DECOMPOSE(decompose_tfidf_vectorizer);
 WALLE_DECOMPOSE(decompose_tree_ensemble);
 #undef WALLE_DECOMPOSE
 // clang-format on
@@ -143,6 +145,9 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view dft_parts[] = {"Add", "Cast",    "Concat", "MatMul",   "Mul",
                                                    "Pad", "Reshape", "Slice",  "Transpose"};
   static constexpr std::string_view dequantize_linear_parts[] = {"Cast", "Expand", "Mul", "Reshape", "Slice", "Sub"};
+  static constexpr std::string_view dropout_parts[] = {"Cast", "Expand", "Identity", "Mul"};
+  static constexpr std::string_view tfidf_vectorizer_parts[] = {
+      "Add", "And", "Cast", "Concat", "Equal", "Expand", "Minimum", "Mul", "ReduceSum", "Reshape", "ScatterElements", "Slice"};
   static constexpr std::string_view dynamic_quantize_linear_parts[] = {
       "Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
   static constexpr std::string_view label_encoder_parts[] = {"And",   "ArgMax", "Cast",      "Equal",   "Gather",
@@ -173,6 +178,7 @@ std::span<const Composite> composites() noexcept {
       {"DFT", 1, 3, &decompose_dft, dft_parts},
       {"DeformConv", 3, 5, &decompose_deform_conv, deform_conv},
       {"DequantizeLinear", 2, 3, &decompose_dequantize_linear, dequantize_linear_parts},
+      {"Dropout", 1, 3, &decompose_dropout, dropout_parts},
       {"DynamicQuantizeLinear", 1, 1, &decompose_dynamic_quantize_linear, dynamic_quantize_linear_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
       {"Elu", 1, 1, &decompose_elu, elu_parts},
@@ -229,6 +235,7 @@ std::span<const Composite> composites() noexcept {
       {"Softsign", 1, 1, &decompose_softsign, softsign_parts},
       {"Sum", 1, 1 << 16, &decompose_sum, sum_parts},
       {"Swish", 1, 1, &decompose_swish, swish_parts},
+      {"TfIdfVectorizer", 1, 1, &decompose_tfidf_vectorizer, tfidf_vectorizer_parts},
       {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
       {"TreeEnsemble", 1, 1, &decompose_tree_ensemble, tree_ensemble_parts},
