@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy
 import onnx
@@ -165,12 +165,17 @@ def expand(draw: st.DrawFn) -> Case:
     return Case([x, whole(*shape)], {}, [numpy.broadcast_to(x, shape)], frozenset({1}))
 
 
+def eye(x: Array, k: int, dtype: str) -> Array:
+    rows, columns = x.shape
+    return numpy.eye(rows, columns, k).astype(dtype)
+
+
 def eye_like(draw: st.DrawFn) -> Case:
     x = tensor(draw, ranks=(2, 2))
     k = draw(st.integers(-6, 6))
     if draw(st.booleans()):
-        return Case([x], {"k": k}, [numpy.eye(*x.shape, k=k, dtype=x.dtype)])
-    return Case([x], {"k": k, "dtype": 11}, [numpy.eye(*x.shape, k=k, dtype="float64")])
+        return Case([x], {"k": k}, [eye(x, k, str(x.dtype))])
+    return Case([x], {"k": k, "dtype": 11}, [eye(x, k, "float64")])
 
 
 def feature_vectorizer(draw: st.DrawFn) -> Case:
@@ -274,7 +279,7 @@ def max_unpool(draw: st.DrawFn) -> Case:
 
 def meshgrid(draw: st.DrawFn) -> Case:
     lines = [filled([draw(st.integers(0, 4))], draw(st.sampled_from(DTYPES))) for _ in range(draw(st.integers(1, 4)))]
-    indexing = draw(st.sampled_from(["xy", "ij"]))
+    indexing: Literal["xy", "ij"] = "xy" if draw(st.booleans()) else "ij"
     return Case(lines, {"indexing": indexing}, list(numpy.meshgrid(*lines, indexing=indexing)))
 
 
@@ -307,7 +312,7 @@ def reshape(draw: st.DrawFn) -> Case:
     x = tensor(draw, least=1)
     shape = list(draw(st.permutations(x.shape)))
     wanted = list(shape)
-    if wanted and draw(st.booleans()):
+    if len(wanted) > 0 and draw(st.booleans()):
         wanted[draw(st.integers(0, len(wanted) - 1))] = -1
     return Case([x, whole(*wanted)], {}, [x.reshape(shape)], frozenset({1}))
 
@@ -373,7 +378,7 @@ def sliding_window(draw: st.DrawFn) -> Case:
     axes = draw(st.lists(st.integers(0, x.ndim - 1), min_size=1, max_size=x.ndim, unique=True))
     window = [draw(st.integers(1, x.shape[axis])) for axis in axes]
     steps = [draw(st.integers(1, 3)) for _ in axes]
-    views = numpy.lib.stride_tricks.sliding_window_view(x, window, axes)
+    views = numpy.lib.stride_tricks.sliding_window_view(x, tuple(window), tuple(axes))
     key: list[Any] = [slice(None)] * views.ndim
     for axis, step in zip(axes, steps, strict=True):
         key[axis] = slice(None, None, step)

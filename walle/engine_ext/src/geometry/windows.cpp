@@ -39,17 +39,19 @@ std::vector<Movement> make_sliding_window(std::span<const Operand> operands, con
 }
 
 // (n, c, spatial...) → (n, c * taps, places): every window of a convolution (kernel_shape, strides, dilations, pads, auto_pad,
-// ceil_mode as there) as a column; zeros where it reaches over the border. One region, with padding a few for each tap.
+// ceil_mode as there) as a column; zeros where it reaches over the border. One region for each tap, with padding a few more.
 std::vector<Movement> make_im2col(std::span<const Operand> operands, const Attributes& attributes, int) {
   constexpr std::int64_t kMaxTaps = 1 << 12;
   const Dims& from = operands[0].shape;
   if (from.size() < 3) throw Error(ErrorKind::shape, "Im2Col of " + to_string(from) + "; three dimensions or more are needed");
   const Dims kernel = required_numbers({}, 0, attributes, "kernel_shape");
+  element_count(kernel);
   const Window window = Window::make("Im2Col", std::span(from).subspan(2), kernel, attributes);
   const std::int64_t n = from[0], c = from[1], taps = window.taps(), places = window.out_count();
-  Movement result{operands[0].dtype, {n, c * taps, places}, {}, zero_fill(operands[0].dtype)};
-  if (taps > kMaxTaps) throw Error(ErrorKind::unsupported, "Im2Col of " + std::to_string(taps) + " taps");
-  element_count({n, c, taps, places});
+  std::int64_t rows;
+  if (taps > kMaxTaps || __builtin_mul_overflow(c, taps, &rows))
+    throw Error(ErrorKind::unsupported, "Im2Col of " + std::to_string(c) + " channels and " + std::to_string(taps) + " taps");
+  Movement result{operands[0].dtype, {n, rows, places}, {}, zero_fill(operands[0].dtype)};
   if (element_count(result.shape) == 0) return {std::move(result)};
   const auto& out = window.out;
   const std::int64_t depth = window.in[1] * window.in[2], width = window.in[2];
