@@ -1,5 +1,5 @@
-// CRC-32, polynomial 0xEDB88320: by carry-less multiplication where the CPU has it (a model's weights are read through once at every
-// load), else eight bytes a step ("slicing by 8").
+// CRC-32, polynomial 0xEDB88320: by carry-less multiplication where the CPU has it (a model's weights are read through once at
+// every load), else eight bytes a step ("slicing by 8").
 #include <array>
 #include <cstring>
 
