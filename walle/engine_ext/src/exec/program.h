@@ -17,7 +17,7 @@ struct ProgramValue {
 
 struct ProgramOp {
   std::string name;           // of the node that it came from
-  const OpDef* op = nullptr;  // atomic; null: a raster
+  const OpDef* op = nullptr;  // atomic, or a composite with a kernel of its own; null: a raster
   std::vector<int> inputs;    // value numbers; a region's source counts in these
   int output = -1;
   std::vector<std::size_t> axes;  // of a reduction
