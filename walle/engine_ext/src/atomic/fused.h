@@ -1,5 +1,5 @@
-// Fused composites: kernels that compute a composite operator in one step. The decomposition stays what the operator means; a plan
-// takes the step instead where it applies, and tests hold the two together.
+// Fused composites: kernels that compute a composite operator in one step. The decomposition stays what the operator means; a
+// plan takes the step instead where it applies, and tests hold the two together.
 #pragma once
 #include <span>
 #include <string_view>

@@ -29,14 +29,15 @@ class PReluStep final : public Step {
   explicit PReluStep(const StepRequest& request) : kernel_(request.table.prelu) {
     const Dims strides = contiguous_strides(request.result.shape);
     const Layout& slope = request.inputs[1];
-    nest_ = Nest<3>::make(request.result.shape, {strides, broadcast_strides(slope.shape, slope.strides, request.result.shape), strides},
+    nest_ = Nest<3>::make(request.result.shape,
+                          {strides, broadcast_strides(slope.shape, slope.strides, request.result.shape), strides},
                           {sizeof(float), sizeof(float), sizeof(float)});
     step_ = nest_.row_stride(1, sizeof(float));
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     nest_.walk({inputs[0], inputs[1], output}, 1, [&](const auto& at) {
-      kernel_(reinterpret_cast<const float*>(at[0]), reinterpret_cast<const float*>(at[1]), step_, reinterpret_cast<float*>(at[2]),
-              nest_.row());
+      kernel_(reinterpret_cast<const float*>(at[0]), reinterpret_cast<const float*>(at[1]), step_,
+              reinterpret_cast<float*>(at[2]), nest_.row());
     });
   }
   std::string_view algorithm() const noexcept override { return "fused"; }
@@ -68,9 +69,7 @@ std::unique_ptr<Step> make_hard_sigmoid(const StepRequest& request) {
                                    request.attributes.get_float("beta", 0.5));
 }
 
-std::unique_ptr<Step> make_hard_swish(const StepRequest& request) {
-  return std::make_unique<MapStep>(request, MapOp::HardSwish);
-}
+std::unique_ptr<Step> make_hard_swish(const StepRequest& request) { return std::make_unique<MapStep>(request, MapOp::HardSwish); }
 
 std::unique_ptr<Step> make_leaky_relu(const StepRequest& request) {
   return std::make_unique<MapStep>(request, MapOp::LeakyRelu, request.attributes.get_float("alpha", 0.01));

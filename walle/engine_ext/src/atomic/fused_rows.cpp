@@ -12,7 +12,8 @@ class RowsStep final : public Step {
   // Along `axes` axes from `axis` on.
   RowsStep(RowsFn kernel, const Dims& shape, std::size_t axis, std::size_t axes, double epsilon = 0) : kernel_(kernel) {
     const auto product = [&](std::size_t from, std::size_t to) {
-      return element_count(Dims(shape.begin() + static_cast<std::ptrdiff_t>(from), shape.begin() + static_cast<std::ptrdiff_t>(to)));
+      return element_count(
+          Dims(shape.begin() + static_cast<std::ptrdiff_t>(from), shape.begin() + static_cast<std::ptrdiff_t>(to)));
     };
     args_.rows = product(0, axis);
     args_.count = product(axis, axis + axes);

@@ -114,11 +114,10 @@ class Lowering final : public Emitter {
     const TensorType type = infer_atomic(op, operands, attributes);
     element_count(type.shape);
     if (constants && small(type.dtype, type.shape)) return fold(op, inputs, attributes, 1);
-    const std::vector<Ref> result = emit_step(op, inputs, type, attributes);
-    if (op.reduces()) {
-      program_.ops.back().axes = reduced_axes(op, operands, attributes);
-      program_.ops.back().inputs.resize(1);
-    }
+    if (!op.reduces()) return emit_step(op, inputs, type, attributes);
+    std::vector<std::size_t> axes = reduced_axes(op, operands, attributes);  // the operands end where a value is added
+    const std::vector<Ref> result = emit_step(op, {inputs[0]}, type, attributes);
+    program_.ops.back().axes = std::move(axes);
     return result;
   }
 

@@ -150,7 +150,8 @@ class ReduceStep final : public Step {
   }
   void run_rows(std::byte* input, std::byte* output) const noexcept {
     const std::int64_t row = nests_.kept.row(), stride = nests_.kept.row_stride(0, item_);
-    const bool at_once = sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
+    const bool at_once =
+        sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
     nests_.kept.walk({input, output}, 1, [&](const auto& to) {
       if (at_once)
         return sum_rows_(reinterpret_cast<const float*>(to[0]), nests_.reduced.row_stride(0, item_), nests_.reduced.row(),

@@ -103,8 +103,8 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
-// Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha of
-// LeakyRelu and Swish.
+// Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
+// of LeakyRelu and Swish.
 enum class MapOp : std::uint8_t { GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Swish, kCount };
 // out[i] = f(in[i]); out may be `in`.
 using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;

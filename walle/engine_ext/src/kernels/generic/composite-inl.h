@@ -1,8 +1,10 @@
-// Kernels of whole composites of float32 over the including instruction set's vec.h: each computes what its decomposition means, in
-// one pass over memory or few. `a` and `b` are a map's numbers (see MapOp).
+// Kernels of whole composites of float32 over the including instruction set's vec.h: each computes what its decomposition means,
+// in one pass over memory or few. `a` and `b` are a map's numbers (see MapOp).
 
 struct GeluErfMap {
-  static Vec of(Vec x, Vec, Vec) noexcept { return mul(mul(x, set(0.5f)), add(erf(mul(x, set(0.70710678118654752f))), set(1.0f))); }
+  static Vec of(Vec x, Vec, Vec) noexcept {
+    return mul(mul(x, set(0.5f)), add(erf(mul(x, set(0.70710678118654752f))), set(1.0f)));
+  }
 };
 struct GeluTanhMap {
   static Vec of(Vec x, Vec, Vec) noexcept {

@@ -39,7 +39,8 @@ struct TanhOp {
     return choose(less(size, set(0.625f)), small, bit_or(large, sign_bit(x)));
   }
 };
-// Against float64: <= 3 ulp. Below 1 an odd polynomial; above, 1 - e^-g with g the polynomial of -ln erfc on [1, 4], where it ends.
+// Against float64: <= 3 ulp. Below 1 an odd polynomial; above, 1 - e^-g with g the polynomial of -ln erfc on [1, 4], where it
+// ends.
 inline Vec erf(Vec x) noexcept {
   const Vec size = abs(x), square = mul(x, x);
   Vec p = set(7.853857823647559e-05f);
