@@ -223,6 +223,7 @@ struct Table {
 void fill_scalar(Table& table) noexcept;
 void fill_avx2(Table& table) noexcept;
 void fill_avx512(Table& table) noexcept;
+void fill_neon(Table& table) noexcept;
 
 struct Backend {
   std::string_view name;
