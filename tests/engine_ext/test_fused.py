@@ -186,3 +186,48 @@ def test_sums_over_rows(rows: int, columns: int, planes: int, seed: int) -> None
         for backend in VECTORS:
             found, _ = run(op, [x], backend, axes=[1], keepdims=0)
             assert (np.abs(found - exact) <= bound).all()
+
+
+def attention_scores(
+    shape: tuple[int, ...], mask: tuple[int, ...] | None, scale: str | None, *, swapped: bool = False, axis: int = -1
+) -> tuple[GraphBuilder, dict[str, Any]]:
+    graph, arrays = GraphBuilder("g"), {"x": numbers(shape, 1)}
+    value = graph.input("x", shape)
+    number = graph.constant("c", np.array(3.0, np.float32))
+    if scale is not None:
+        value = graph.op(scale.removesuffix("ed"), [number, value] if scale.endswith("ed") else [value, number])
+    if mask is not None:
+        arrays["mask"] = numbers(mask, 2)
+        other = graph.input("mask", mask)
+        value = graph.op("Add", [other, value] if swapped else [value, other])
+    graph.output("y", graph.op("Softmax", [value], axis=axis))
+    return graph, arrays
+
+
+@pytest.mark.parametrize("scale", [None, "Mul", "Muled", "Div"])
+@pytest.mark.parametrize("mask", [None, (), (1,), (5,), (4, 5), (4, 1), (2, 1, 1, 5), (2, 3, 4, 5)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_scores_are_scaled_and_masked_on_the_way(mask: Any, scale: str | None, swapped: bool) -> None:
+    graph, arrays = attention_scores((2, 3, 4, 5), mask, scale, swapped=swapped)
+    apart = Session(graph.to_bytes(), backend="scalar").run(arrays)["y"]
+    for backend in VECTORS:
+        session = Session(graph.to_bytes(), backend=backend)
+        found, plan = session.run(arrays)["y"], session.plan()
+        assert plan is not None
+        assert [op.op for op in plan.ops] == ["Softmax"]
+        np.testing.assert_allclose(np.asarray(found), np.asarray(apart), rtol=1e-5, atol=1e-7)
+
+
+def test_scores_that_others_read_or_that_grow_are_not_taken() -> None:
+    for shape, mask, axis in (((2, 4, 5), None, 1), ((1, 1, 5), (3, 4, 5), -1)):
+        graph, arrays = attention_scores(shape, mask, "Div", axis=axis)
+        apart = Session(graph.to_bytes(), backend="scalar").run(arrays)["y"]
+        np.testing.assert_allclose(np.asarray(Session(graph.to_bytes()).run(arrays)["y"]), np.asarray(apart), rtol=1e-5)
+    graph = GraphBuilder("g")
+    x = graph.op("Mul", [graph.input("x", (4, 5)), graph.constant("c", np.array(3.0, np.float32))])
+    graph.output("y", graph.op("Softmax", [x], axis=-1))
+    graph.output("scaled", x)
+    session = Session(graph.to_bytes())
+    found = session.run({"x": numbers((4, 5), 1)})
+    np.testing.assert_allclose(np.asarray(found["scaled"]), numbers((4, 5), 1) * np.float32(3))
+    np.testing.assert_allclose(np.asarray(found["y"]).sum(axis=1), 1, rtol=1e-5)

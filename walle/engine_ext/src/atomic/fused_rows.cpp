@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "atomic/fused.h"
+#include "core/nest.h"
 
 namespace walle {
 
@@ -38,6 +39,48 @@ class RowsStep final : public Step {
   RowsArgs args_;
 };
 
+// Softmax over the last axis of scores, scaled by one number and masked, a row at a time: operands 1 and 2, each null where
+// absent.
+class ScoresStep final : public Step {
+ public:
+  explicit ScoresStep(const StepRequest& request) : softmax_(request.table.softmax) {
+    const auto binary = [&](BinaryOp op) { return request.table.binary[static_cast<std::size_t>(op)][0]; };
+    scale_ = binary(request.attributes.get_int("divides", 0) != 0 ? BinaryOp::Div : BinaryOp::Mul);
+    add_ = binary(BinaryOp::Add);
+    const Dims& shape = request.result.shape;
+    count_ = shape.back();
+    Dims rows(shape.begin(), shape.end() - 1), strides = contiguous_strides(shape), mask(shape.size(), 0);
+    const Layout& given = request.inputs[2];
+    if (!given.absent) mask = broadcast_strides(given.shape, given.strides, shape);
+    mask_step_ = mask.back();
+    strides.pop_back();
+    mask.pop_back();
+    rows_ = Nest<3>::make(rows, {strides, mask, strides}, {sizeof(float), sizeof(float), sizeof(float)});
+  }
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    if (count_ == 0) return;
+    rows_.walk({inputs[0], inputs[2], output}, 0, [&](const auto& at) {
+      const std::byte* from = at[0];
+      if (inputs[1] != nullptr) {
+        scale_(from, 1, inputs[1], 0, at[2], count_);
+        from = at[2];
+      }
+      if (inputs[2] != nullptr) {
+        add_(from, 1, at[1], mask_step_, at[2], count_);
+        from = at[2];
+      }
+      softmax_({reinterpret_cast<const float*>(from), reinterpret_cast<float*>(at[2]), 1, count_, 1, nullptr, nullptr, 0});
+    });
+  }
+  std::string_view algorithm() const noexcept override { return "fused"; }
+
+ private:
+  RowsFn softmax_;
+  BinaryFn scale_, add_;
+  Nest<3> rows_;
+  std::int64_t count_, mask_step_;
+};
+
 std::size_t axis_of(const Attributes& attributes, const Dims& shape) {
   return normal_axis(attributes.get_int("axis", -1), shape.size());
 }
@@ -64,7 +107,13 @@ bool softmax_applies(std::span<const Operand> operands, const Attributes& attrib
   return true;
 }
 
-std::unique_ptr<Step> make_softmax(const StepRequest& request) { return make_softmax(request, request.table.softmax); }
+std::unique_ptr<Step> make_softmax(const StepRequest& request) {
+  if (request.inputs.size() == 3) {
+    request.attributes.get_int("axis", -1);  // the last
+    return std::make_unique<ScoresStep>(request);
+  }
+  return make_softmax(request, request.table.softmax);
+}
 std::unique_ptr<Step> make_log_softmax(const StepRequest& request) { return make_softmax(request, request.table.log_softmax); }
 
 // Scale and shift are whole rows: those that broadcast are left to the decomposition.

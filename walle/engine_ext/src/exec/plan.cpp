@@ -62,6 +62,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     merge(program);
   else
     remove_unread(program);
+  fuse_softmax(program);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 

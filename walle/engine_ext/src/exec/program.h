@@ -58,6 +58,9 @@ void merge(Program& program);
 // The last alone: what merging is measured against.
 void remove_unread(Program& program);
 
+// Takes the scale and the mask of attention scores into the softmax after them.
+void fuse_softmax(Program& program);
+
 // Where the raster is a rename of a stretch of its source's memory: the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
 

@@ -110,7 +110,7 @@ enum class MapOp : std::uint8_t { GeluErf, GeluTanh, HardSigmoid, HardSwish, Lea
 using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
 // out[i] = in[i] < 0 ? in[i] * slope[i * slope_step] : in[i], a step of 0 or 1.
 using PReluFn = void (*)(const float* in, const float* slope, std::int64_t slope_step, float* out, std::int64_t count) noexcept;
-// Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1.
+// Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1; out may be in.
 struct RowsArgs {
   const float* in = nullptr;
   float* out = nullptr;
