@@ -17,6 +17,9 @@ struct Fused {
 // In alphabetical order.
 std::span<const Fused> fused_composites() noexcept;
 
+// A backend has kernels for all of them, or for none.
+inline bool has_fused_kernels(const Table& table) noexcept { return table.softmax != nullptr; }
+
 bool map_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
 bool gelu_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
 std::unique_ptr<Step> make_gelu(const StepRequest& request);
