@@ -529,7 +529,7 @@ class Choosing {
   const Table& table_;
   PackedWeights& weights_;
   const Rates& rates_;
-  std::vector<int> packed_;  // by value: its packed form, -1 for none
+  std::vector<int> packed_;            // by value: its packed form, -1 for none
   std::map<int, ProgramOp> deferred_;  // by output
   double searched_ms_ = 0;
   std::vector<bool> plain_;  // by value: whether its plain form is there
