@@ -8,6 +8,9 @@ namespace walle {
 
 namespace {
 
+// Of one bin. A box far larger than its image would sample nothing but zeros, for hours.
+constexpr std::int64_t kMaxSamples = std::int64_t{1} << 20;
+
 struct Bins {
   std::int64_t channels, height, width, batch, rows, columns, rois;
   double scale;
@@ -43,6 +46,7 @@ class RoiAlignStep final : public Step {
       const T bin_height = height / static_cast<T>(bins_.rows), bin_width = width / static_cast<T>(bins_.columns);
       const std::int64_t samples_y = ratio_ > 0 ? ratio_ : static_cast<std::int64_t>(std::ceil(bin_height));
       const std::int64_t samples_x = ratio_ > 0 ? ratio_ : static_cast<std::int64_t>(std::ceil(bin_width));
+      if (samples_y * samples_x > kMaxSamples) return fail("a box has too many samples");
       for (std::int64_t c = 0; c < bins_.channels; ++c) {
         const T* plane = x + (image * bins_.channels + c) * bins_.height * bins_.width;
         for (std::int64_t row = 0; row < bins_.rows; ++row)
@@ -182,6 +186,8 @@ TensorType infer_roi_align(std::span<const Operand> operands, const Attributes& 
   if (mode != "avg" && mode != "max") throw Error(ErrorKind::unsupported, "RoiAlign mode '" + mode + "'; known are avg and max");
   if (coordinates != "half_pixel" && coordinates != "output_half_pixel")
     throw Error(ErrorKind::unsupported, "RoiAlign coordinate_transformation_mode '" + coordinates + "'");
+  if (const std::int64_t ratio = attributes.get_int("sampling_ratio", 0); ratio < 0 || ratio > 1024)
+    throw Error(ErrorKind::model, "RoiAlign with a sampling_ratio of " + std::to_string(ratio) + "; it must be from 0 to 1024");
   const Bins bins = align_bins(operands[0].shape, operands[1].shape, attributes);
   if ((operands[2].dtype != DType::i64 && operands[2].dtype != DType::i32) || operands[2].shape != Dims{bins.rois})
     throw Error(ErrorKind::shape, "RoiAlign needs one batch index for each box");

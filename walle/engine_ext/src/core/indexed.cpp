@@ -1,5 +1,7 @@
 #include "core/indexed.h"
 
+#include <algorithm>
+
 namespace walle {
 
 namespace {
@@ -50,6 +52,20 @@ IndexedMovement IndexedMovement::from(const Attributes& attributes) {
   movement.index_offset = offsets[2];
   movement.index_step = offsets[3];
   return movement;
+}
+
+bool IndexedMovement::fills_plain() const {
+  if (element_count(size) == 0) return true;
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // stride and size
+  for (std::size_t i = 0; i < size.size(); ++i)
+    if (size[i] != 1) axes.emplace_back(plain_stride[i], size[i]);
+  std::sort(axes.begin(), axes.end());
+  std::int64_t next = 1;
+  for (const auto& [stride, count] : axes) {
+    if (stride != next) return false;
+    next *= count;
+  }
+  return plain_offset == 0;
 }
 
 IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent,

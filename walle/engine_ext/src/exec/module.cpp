@@ -49,7 +49,8 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
 
 }  // namespace
 
-Block::Block(std::shared_ptr<const Graph> graph, const Table& table) : graph_(std::move(graph)), table_(table) {
+Block::Block(std::shared_ptr<const Graph> graph, const Table& table, std::int64_t& rounds_left)
+    : graph_(std::move(graph)), table_(table), rounds_left_(rounds_left) {
   // All plain nodes that are ready go into one piece; then one interpreted node runs, which makes others ready.
   const auto giver = givers(*graph_);
   std::vector<bool> done(graph_->nodes.size(), false);
@@ -86,7 +87,7 @@ Block::Piece Block::interpret(std::size_t node) const {
   Piece piece;
   piece.interpreted = true;
   piece.nodes = {node};
-  for (const auto& [key, graph] : graph_->nodes[node].graphs) piece.bodies.push_back(std::make_unique<Block>(graph, table_));
+  for (const auto& [key, graph] : graph_->nodes[node].graphs) piece.bodies.push_back(std::make_unique<Block>(graph, table_, rounds_left_));
   return piece;
 }
 
@@ -200,7 +201,7 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
       tensors = tensors && inputs.back().index() <= 1;
     }
     if (const FlowFn flow = flow_function(node.op->name)) {
-      results = flow({node, std::move(inputs), piece.bodies, env, table_});
+      results = flow({node, std::move(inputs), piece.bodies, env, table_, rounds_left_});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
@@ -267,7 +268,8 @@ void Block::prepare() {
   }
 }
 
-Module::Module(std::shared_ptr<const Graph> graph, const Table& table) : table_(table), block_(std::move(graph), table) {
+Module::Module(std::shared_ptr<const Graph> graph, const Table& table, std::int64_t max_rounds)
+    : table_(table), max_rounds_(max_rounds), block_(std::move(graph), table, rounds_left_) {
   block_.prepare();
 }
 
@@ -284,6 +286,7 @@ std::vector<Var> Module::run(std::span<const Var> inputs) {
     check_input(value, std::get<Tensor>(inputs[i]));
   }
   const std::lock_guard lock(mutex_);
+  rounds_left_ = max_rounds_;
   return block_.run(inputs, {});
 }
 

@@ -16,7 +16,8 @@ namespace walle {
 // A graph, or the body of a control-flow node, made ready to run. Not thread-safe; the module is.
 class Block {
  public:
-  Block(std::shared_ptr<const Graph> graph, const Table& table);
+  // `rounds_left`, which outlives it, is what is left of the rounds that loops may have in this run.
+  Block(std::shared_ptr<const Graph> graph, const Table& table, std::int64_t& rounds_left);
 
   const Graph& graph() const noexcept { return *graph_; }
 
@@ -58,14 +59,18 @@ class Block {
 
   std::shared_ptr<const Graph> graph_;
   const Table& table_;
+  std::int64_t& rounds_left_;
   std::vector<Piece> pieces_;
 };
 
 // Thread-safe: runs of one module follow each other. Modules on one graph share its constants and run side by side.
 class Module {
  public:
+  // A run may go through this many rounds of its loops, all of them together: hours of them, but not for ever.
+  static constexpr std::int64_t kMaxRounds = std::int64_t{1} << 32;
+
   // Throws Error.
-  Module(std::shared_ptr<const Graph> graph, const Table& table);
+  Module(std::shared_ptr<const Graph> graph, const Table& table, std::int64_t max_rounds = kMaxRounds);
 
   const Graph& graph() const noexcept { return block_.graph(); }
   const Table& table() const noexcept { return table_; }
@@ -81,6 +86,7 @@ class Module {
 
  private:
   const Table& table_;
+  std::int64_t max_rounds_, rounds_left_ = 0;
   mutable std::mutex mutex_;
   Block block_;
 };

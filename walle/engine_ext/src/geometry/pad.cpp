@@ -66,7 +66,7 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     const std::size_t axis = normal_axis(axes[i], rank);
     const std::int64_t before = pads[i], after = pads[i + axes.size()];
     constexpr std::int64_t kLimit = std::int64_t{1} << 40;
-    if (std::abs(before) > kLimit || std::abs(after) > kLimit || from[axis] > kLimit)
+    if (before < -kLimit || before > kLimit || after < -kLimit || after > kLimit || from[axis] > kLimit)
       throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " is too large");
     first[axis] = before;
     last[axis] = after;
