@@ -89,7 +89,7 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   for (std::size_t i = 0; i < movement.size.size(); ++i) {
     const bool walked = movement.index_stride[i] != 0;
     (walked ? movement_.size : size).push_back(movement.size[i]);
-    (walked ? movement_.indexed_stride : indexed).push_back(movement.indexed_stride[i]);
+    (walked ? movement_.indexed_stride : indexed).push_back(empty ? 0 : movement.indexed_stride[i]);
     (walked ? movement_.plain_stride : plain).push_back(movement.plain_stride[i]);
     if (walked) movement_.index_stride.push_back(movement.index_stride[i]);
   }

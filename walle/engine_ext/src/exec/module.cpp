@@ -183,7 +183,7 @@ bool Block::run_plain(std::size_t index, std::vector<Var>& env) {
   }
   std::vector<Tensor> inputs;
   inputs.reserve(piece.inputs.size());
-  for (const int input : piece.inputs) inputs.push_back(std::get<Tensor>(env[at(input)]));
+  for (const int input : piece.inputs) inputs.push_back(contiguous(std::get<Tensor>(env[at(input)])));
   const auto plan = plan_for(index, inputs);
   if (plan == nullptr) return false;
   auto outputs = run_plan(*plan, inputs);
@@ -223,6 +223,9 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
 }
 
 std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> around) {
+  if (inputs.size() != graph_->inputs.size())
+    throw Error(ErrorKind::model, "graph '" + graph_->name + "' takes " + std::to_string(graph_->inputs.size()) +
+                                      " inputs and is given " + std::to_string(inputs.size()));
   std::vector<Var> env(graph_->values.size());
   for (std::size_t i = 0; i < env.size(); ++i) {
     const Value& value = graph_->values[i];

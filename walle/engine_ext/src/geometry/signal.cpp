@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/whole.h"
 #include "geometry/composite.h"
 
 namespace walle {
@@ -140,7 +141,7 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   if (rank < 2 || shape.back() < 1 || shape.back() > 2)
     throw Error(ErrorKind::shape, "DFT of shape " + to_string(shape) + "; the last dimension must be 1 (real) or 2 (complex)");
   const double asked = given(inputs, 2) ? number_of(emitter, inputs[2], "the axis") : -2;
-  const std::size_t axis = normal_axis(static_cast<std::int64_t>(asked), rank);
+  const std::size_t axis = normal_axis(whole_of(asked), rank);
   if (axis == rank - 1) throw Error(ErrorKind::shape, "DFT along the last axis, which holds the real and imaginary part");
   const bool inverse = attributes.get_int("inverse", 0) != 0, onesided = attributes.get_int("onesided", 0) != 0;
   const bool to_real = inverse && onesided;
@@ -214,7 +215,8 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
   const double low = mel(number_of(emitter, inputs[3], "the lower edge")),
                high = mel(number_of(emitter, inputs[4], "the upper edge"));
   const std::int64_t rows = length / 2 + 1;
-  Dims at;  // the spectrogram bin of each mel frequency
+  Tensor result = Tensor::empty(DType::f64, {rows, bins});  // before anything else: it may be too large
+  Dims at;                                                  // the spectrogram bin of each mel frequency
   for (std::int64_t i = 0; i < bins + 2; ++i) {
     const double hertz =
         700 * (std::pow(10, (static_cast<double>(i) * (high - low) / static_cast<double>(bins + 2) + low) / 2595) - 1);
@@ -224,8 +226,6 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
                                         std::to_string(rate) + " samples a second");
     at.push_back(static_cast<std::int64_t>(bin));
   }
-  element_count({rows, bins, 8});
-  Tensor result = Tensor::empty(DType::f64, {rows, bins});
   double* weights = result.data<double>();
   std::fill(weights, weights + rows * bins, 0.0);
   for (std::int64_t i = 0; i < bins; ++i) {

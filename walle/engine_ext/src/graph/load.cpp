@@ -82,7 +82,7 @@ class Reader {
   std::size_t left() const noexcept { return left_; }
 
   // What the file has of them so far.
-  std::size_t nodes = 0, values = 0;
+  std::size_t node_count = 0, value_count = 0;
 
  private:
   const std::byte* take(std::size_t size) {
@@ -254,7 +254,7 @@ std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<St
   auto graph = std::make_shared<Graph>();
   graph->name = reader.text();
   const std::uint32_t values = reader.count(5);
-  if ((reader.values += values) > kMaxValues) broken("it has more than " + std::to_string(kMaxValues) + " values");
+  if ((reader.value_count += values) > kMaxValues) broken("it has more than " + std::to_string(kMaxValues) + " values");
   std::unordered_set<std::string> names;
   for (std::uint32_t i = 0; i < values; ++i) {
     graph->values.push_back(read_value(reader, storage, sections, around));
@@ -263,7 +263,7 @@ std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<St
     if (kind == ValueKind::input || kind == ValueKind::object) graph->inputs.push_back(static_cast<int>(i));
   }
   const std::uint32_t nodes = reader.count(20);
-  if ((reader.nodes += nodes) > kMaxNodes) broken("it has more than " + std::to_string(kMaxNodes) + " nodes");
+  if ((reader.node_count += nodes) > kMaxNodes) broken("it has more than " + std::to_string(kMaxNodes) + " nodes");
   for (std::uint32_t i = 0; i < nodes; ++i) graph->nodes.push_back(read_node(reader, storage, sections, values, depth));
   const std::uint32_t outputs = reader.count(8);
   std::unordered_set<std::string> output_names;
