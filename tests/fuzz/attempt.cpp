@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/small_float.h"
 #include "exec/module.h"
 #include "exec/session.h"
 #include "graph/load.h"
@@ -33,13 +34,19 @@ Tensor input_of(const Value& value, int round) {
   Tensor tensor = Tensor::empty(dtype, shape);
   const std::size_t item = item_size(dtype), count = static_cast<std::size_t>(tensor.size());
   for (std::size_t i = 0; i < count; ++i) {
-    const auto number = round == 0 ? 0 : static_cast<std::int64_t>(i * 7 % 11) - 3;
+    const auto number = round == 0 ? 0 : static_cast<std::int64_t>(i * 7 % 5) - 2;
     std::byte* at = tensor.raw() + i * item;
     if (dtype == DType::f32) {
       const float real = static_cast<float>(number) * 0.75f;
       std::memcpy(at, &real, item);
     } else if (dtype == DType::f64) {
       const double real = static_cast<double>(number) * 0.75;
+      std::memcpy(at, &real, item);
+    } else if (dtype == DType::f16) {
+      const Half real(static_cast<float>(number) * 0.75f);
+      std::memcpy(at, &real, item);
+    } else if (dtype == DType::bf16) {
+      const BFloat real(static_cast<float>(number) * 0.75f);
       std::memcpy(at, &real, item);
     } else {
       const std::int64_t whole = dtype == DType::b8 || is_packed(dtype) ? number & 1 : number;
@@ -56,16 +63,16 @@ void run(Session& session, int round) {
   session.run(inputs);
 }
 
-void run(Module& module, int round) {
+std::vector<Var> run(Module& module, int round) {
   std::vector<Var> inputs;
   for (const int input : module.graph().inputs) {
     const Value& value = module.graph().values[static_cast<std::size_t>(input)];
     if (value.kind == ValueKind::object)
-      inputs.emplace_back(std::make_shared<const Sequence>(Sequence{{input_of(value, round)}, value.dtype}));
+      inputs.emplace_back(std::make_shared<const Sequence>(Sequence{{input_of(value, round), input_of(value, 0)}, value.dtype}));
     else
       inputs.emplace_back(input_of(value, round));
   }
-  module.run(inputs);
+  return module.run(inputs);
 }
 
 template <class Make>
@@ -96,6 +103,11 @@ Outcome attempt(std::span<const std::uint8_t> file) {
   const Outcome session = plan_and_run([&] { return std::make_unique<Session>(graph, table); });
   const Outcome module = plan_and_run([&] { return std::make_unique<Module>(graph, table, kRounds); });
   return std::max(session, module);
+}
+
+std::vector<Var> results(std::span<const std::uint8_t> file, std::string_view backend) {
+  Module module(load_graph(storage_of(file)), kernels(backend), kRounds);
+  return run(module, 1);
 }
 
 }  // namespace fuzz

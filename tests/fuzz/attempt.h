@@ -2,6 +2,9 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string_view>
+
+#include "exec/var.h"
 
 namespace fuzz {
 
@@ -10,5 +13,8 @@ enum class Outcome { refused, planned, ran };
 // `refused`: by an Error, or because memory or rounds of loops did not suffice, both of which are scarce here. `planned`: sound, but
 // too large to run, or its values were refused. Anything but these ends the program; sanitizers watch.
 Outcome attempt(std::span<const std::uint8_t> file);
+
+// What a model gives for made-up inputs, run as a module on one backend. Throws walle::Error.
+std::vector<walle::Var> results(std::span<const std::uint8_t> file, std::string_view backend);
 
 }  // namespace fuzz

@@ -1,6 +1,7 @@
 #include "geometry/composite.h"
 
 #include <array>
+#include <limits>
 
 #include "core/small_float.h"
 
@@ -244,6 +245,16 @@ std::span<const Composite> composites() noexcept {
   return table;
 }
 
+namespace {
+// The nearest number of a whole type, towards 0; of NaN 0.
+template <class T>
+T saturated(double value) noexcept {
+  if (value != value) return 0;
+  if (value <= static_cast<double>(std::numeric_limits<T>::lowest())) return std::numeric_limits<T>::lowest();
+  return value >= static_cast<double>(std::numeric_limits<T>::max()) ? std::numeric_limits<T>::max() : static_cast<T>(value);
+}
+}  // namespace
+
 Emitter::Ref Emitter::number(double value, DType dtype) {
   Tensor scalar = Tensor::empty(dtype, {});
   switch (dtype) {
@@ -251,14 +262,14 @@ Emitter::Ref Emitter::number(double value, DType dtype) {
     case DType::f64: *scalar.data<double>() = value; break;
     case DType::f16: *scalar.data<Half>() = Half(round_to_odd(value)); break;
     case DType::bf16: *scalar.data<BFloat>() = BFloat(round_to_odd(value)); break;
-    case DType::i8: *scalar.data<std::int8_t>() = static_cast<std::int8_t>(value); break;
-    case DType::i16: *scalar.data<std::int16_t>() = static_cast<std::int16_t>(value); break;
-    case DType::i32: *scalar.data<std::int32_t>() = static_cast<std::int32_t>(value); break;
-    case DType::i64: *scalar.data<std::int64_t>() = static_cast<std::int64_t>(value); break;
-    case DType::u8: *scalar.data<std::uint8_t>() = static_cast<std::uint8_t>(value); break;
-    case DType::u16: *scalar.data<std::uint16_t>() = static_cast<std::uint16_t>(value); break;
-    case DType::u32: *scalar.data<std::uint32_t>() = static_cast<std::uint32_t>(value); break;
-    case DType::u64: *scalar.data<std::uint64_t>() = static_cast<std::uint64_t>(value); break;
+    case DType::i8: *scalar.data<std::int8_t>() = saturated<std::int8_t>(value); break;
+    case DType::i16: *scalar.data<std::int16_t>() = saturated<std::int16_t>(value); break;
+    case DType::i32: *scalar.data<std::int32_t>() = saturated<std::int32_t>(value); break;
+    case DType::i64: *scalar.data<std::int64_t>() = saturated<std::int64_t>(value); break;
+    case DType::u8: *scalar.data<std::uint8_t>() = saturated<std::uint8_t>(value); break;
+    case DType::u16: *scalar.data<std::uint16_t>() = saturated<std::uint16_t>(value); break;
+    case DType::u32: *scalar.data<std::uint32_t>() = saturated<std::uint32_t>(value); break;
+    case DType::u64: *scalar.data<std::uint64_t>() = saturated<std::uint64_t>(value); break;
     case DType::b8: *scalar.data<bool>() = value != 0; break;
     default: throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
   }
