@@ -83,10 +83,9 @@ void windows(DType t, std::int64_t n) {
   run(of("Conv in groups", t, n), one_node("Conv", {image, input("w", t, {3, 1, 2, 2})}, {number("group", 3)}));
   run(of("ConvTranspose", t, n),
       one_node("ConvTranspose", {input("x", t, {1, 2, n, 3}), input("w", t, {2, 3, 3, 2})}, {numbers("strides", {2, 1})}));
-  run(of("DeformConv", t, n), one_node("DeformConv",
-                                       {input("x", t, {1, 2, n, 4}), input("w", t, {3, 2, 2, 2}),
-                                        input("offset", t, {1, 8, n - 1, 3})},
-                                       {}));
+  run(of("DeformConv", t, n),
+      one_node("DeformConv", {input("x", t, {1, 2, n, 4}), input("w", t, {3, 2, 2, 2}), input("offset", t, {1, 8, n - 1, 3})},
+               {}));
 }
 
 void recurrences(DType t, std::int64_t n) {
@@ -112,11 +111,11 @@ void images(DType t, std::int64_t n) {
     run(of("Resize", t, n) + mode,
         one_node("Resize", {image, none, value("none too", kConstant, 0, {0}), sizes}, {text("mode", mode)}, 1, data.data));
   ModelForm boxes;
-  const ValueForm rois = input("rois", t, {2, 4}),
-                  which = constant<std::int64_t>(boxes, "which", code(DType::i64), {2}, {0, 0});
+  const ValueForm rois = input("rois", t, {2, 4}), which = constant<std::int64_t>(boxes, "which", code(DType::i64), {2}, {0, 0});
   for (const char* mode : {"avg", "max"})
-    run(of("RoiAlign", t, n), one_node("RoiAlign", {image, rois, which},
-                                       {text("mode", mode), number("output_height", 3), number("output_width", 2)}, 1, boxes.data));
+    run(of("RoiAlign", t, n),
+        one_node("RoiAlign", {image, rois, which}, {text("mode", mode), number("output_height", 3), number("output_width", 2)}, 1,
+                 boxes.data));
 }
 
 void orders(DType t, std::int64_t n) {
@@ -134,15 +133,13 @@ void orders(DType t, std::int64_t n) {
 
 void movements(DType t, std::int64_t n) {
   ModelForm data;
-  const ValueForm x = input("x", t, {4, n}),
-                  rows = constant<std::int64_t>(data, "rows", code(DType::i64), {3, 1}, {3, -4, 1});
+  const ValueForm x = input("x", t, {4, n}), rows = constant<std::int64_t>(data, "rows", code(DType::i64), {3, 1}, {3, -4, 1});
   run(of("Gather", t, n), one_node("Gather", {x, rows}, {number("axis", 0)}, 1, data.data));
   run(of("GatherND", t, n), one_node("GatherND", {x, rows}, {}, 1, data.data));
   run(of("ScatterND", t, n), one_node("ScatterND", {x, rows, input("updates", t, {3, n})}, {}, 1, data.data));
   if (n > 0)
-    run(of("ScatterElements", t, n),
-        one_node("ScatterElements", {x, rows, input("updates", t, {3, 1})}, {number("axis", 0), text("reduction", "max")}, 1,
-                 data.data));
+    run(of("ScatterElements", t, n), one_node("ScatterElements", {x, rows, input("updates", t, {3, 1})},
+                                              {number("axis", 0), text("reduction", "max")}, 1, data.data));
   // Indices that only a run knows are indexed rasters.
   run(of("Gather at run time", t, n), one_node("Gather", {x, input("rows", DType::i32, {2, 2})}, {number("axis", 0)}));
 }
@@ -162,11 +159,10 @@ void quantised(std::int64_t n) {
       form.name = name;
       return form;
     };
-    run(of("QLinearMatMul", t, n),
-        one_node("QLinearMatMul",
-                 {input("a", t, {3, n}), scale, point, input("b", t, {n, 5}), again(scale, "scale b"), again(point, "point b"),
-                  again(scale, "scale y"), again(point, "point y")},
-                 {}, 1, data.data));
+    run(of("QLinearMatMul", t, n), one_node("QLinearMatMul",
+                                            {input("a", t, {3, n}), scale, point, input("b", t, {n, 5}), again(scale, "scale b"),
+                                             again(point, "point b"), again(scale, "scale y"), again(point, "point y")},
+                                            {}, 1, data.data));
   }
   run(of("DynamicQuantizeLinear", DType::f32, n), one_node("DynamicQuantizeLinear", {input("x", DType::f32, {3, n + 1})}, {}, 3));
 }
@@ -176,7 +172,8 @@ void casts(std::int64_t n) {
     for (int to = 0; to < walle::kDTypeCount; ++to) {
       const auto target = static_cast<DType>(to);
       run(of("Cast", static_cast<DType>(from), n) + " to " + std::string(dtype_name(target)),
-          one_node("Cast", {input("x", static_cast<DType>(from), {n, 3})}, {text("to", std::string(dtype_name(target)).c_str())}));
+          one_node("Cast", {input("x", static_cast<DType>(from), {n, 3})},
+                   {text("to", std::string(dtype_name(target)).c_str())}));
     }
 }
 
@@ -203,9 +200,8 @@ void flows(std::int64_t n) {
   step.values = {value("state", kInput, f32, {2}), value("row", kInput, f32, {2}), value("sum", kResult), value("out", kResult)};
   step.nodes = {{"Add", "add", {0, 1}, {2}, {}}, {"Identity", "show", {2}, {3}, {}}};
   step.outputs = {{"sum", 2}, {"out", 3}};
-  run("Scan of " + std::to_string(n),
-      one_node("Scan", {input("state", DType::f32, {2}), input("rows", DType::f32, {n, 2})},
-               {body("body", step), number("num_scan_inputs", 1)}, 2));
+  run("Scan of " + std::to_string(n), one_node("Scan", {input("state", DType::f32, {2}), input("rows", DType::f32, {n, 2})},
+                                               {body("body", step), number("num_scan_inputs", 1)}, 2));
 
   ModelForm sequence;
   sequence.graph.values = {input("x", DType::f32, {n, 2}), value("parts", kResult), value("longer", kResult),

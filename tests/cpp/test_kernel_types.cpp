@@ -1,40 +1,21 @@
-// Every kernel of every element type on every backend of this CPU: any bits as operands, odd tails, zero sizes, strides, addresses
-// aligned to no vector, buffers that end where the memory does; results as scalar's. (test_kernels.cpp has float32's closer bounds.)
-#include <sys/mman.h>
-#include <unistd.h>
-
+// Every kernel of every element type on every backend of this CPU: any bits as operands, odd tails, zero sizes, strides,
+// addresses aligned to no vector, buffers that end where the memory does; results as scalar's. (test_kernels.cpp has float32's
+// closer bounds.)
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "check.h"
 #include "core/small_float.h"
+#include "guarded.h"
 #include "kernels/table.h"
 
 using namespace walle;
 
+using Guarded = check::GuardedBytes;
+
 namespace {
-
-// Bytes that end at an unmapped page.
-class Guarded {
- public:
-  explicit Guarded(std::size_t bytes) : bytes_(bytes) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    size_ = (bytes + page - 1) / page * page + page;
-    base_ = static_cast<std::byte*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    ::mprotect(base_ + size_ - page, page, PROT_NONE);
-    data_ = base_ + size_ - page - bytes;
-  }
-  ~Guarded() { ::munmap(base_, size_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  std::byte* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::size_t bytes_, size_;
-  std::byte *base_, *data_;
-};
 
 constexpr std::int64_t kLengths[] = {0, 1, 3, 7, 8, 17, 33, 65, 100};
 
@@ -179,7 +160,8 @@ void products(const Table& fast, const Table& plain, std::size_t type, std::mt19
   const Gemm &gemm = fast.gemm[type], &meaning = plain.gemm[type];
   check::report((gemm.run == nullptr) == (meaning.run == nullptr), __FILE__, __LINE__, what + " is not on both");
   if (gemm.run != nullptr)
-    for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{0, 3, 2}, {3, 0, 2}, {2, 3, 0}, {1, 1, 1}, {5, 17, 9}, {13, 33, 7}}) {
+    for (const auto& [m, n, k] :
+         {std::array<std::int64_t, 3>{0, 3, 2}, {3, 0, 2}, {2, 3, 0}, {1, 1, 1}, {5, 17, 9}, {13, 33, 7}}) {
       const Guarded a(bytes(dtype, m * k)), b(bytes(dtype, k * n)), got(bytes(dtype, m * n)), wanted(bytes(dtype, m * n));
       fill(random, dtype, a.data(), m * k);
       fill(random, dtype, b.data(), k * n);

@@ -62,19 +62,16 @@ void hostile() {
   ModelForm deep;
   deep.graph = nested(17);
   CHECK(refused(deep));
-  const auto pads = [](std::int64_t by) {
-    return one_node("Pad", {value("x", kInput, kF32, {2})}, {numbers("pads", {by, by})});
-  };
+  const auto pads = [](std::int64_t by) { return one_node("Pad", {value("x", kInput, kF32, {2})}, {numbers("pads", {by, by})}); };
   CHECK(runs(pads(3)));
   CHECK(refused(pads(INT64_MIN)));
   CHECK(refused(pads(std::int64_t{1} << 39)));  // more than memory has
   CHECK(refused(one_node("Abs", {value("x", kInput, kF32, {0, std::int64_t{1} << 47})}, {})));
-  CHECK(refused(one_node("Unsqueeze", {value("x", kInput, kF32, {1})},
-                         {numbers("axes", [] {
-                            std::vector<std::int64_t> axes(1000);
-                            for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<std::int64_t>(i);
-                            return axes;
-                          }())})));
+  CHECK(refused(one_node("Unsqueeze", {value("x", kInput, kF32, {1})}, {numbers("axes", [] {
+                           std::vector<std::int64_t> axes(1000);
+                           for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<std::int64_t>(i);
+                           return axes;
+                         }())})));
   ModelForm subgraph = one_node("Abs", {value("x", kInput, kF32, {1})}, {body("body", nested(0))});
   CHECK(refused(subgraph));  // Abs would not heed it
   ModelForm many = one_node("Abs", {value("x", kInput, kF32, {1})}, {});

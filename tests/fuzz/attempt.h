@@ -10,8 +10,8 @@ namespace fuzz {
 
 enum class Outcome { refused, planned, ran };
 
-// `refused`: by an Error, or because memory or rounds of loops did not suffice, both of which are scarce here. `planned`: sound, but
-// too large to run, or its values were refused. Anything but these ends the program; sanitizers watch.
+// `refused`: by an Error, or because memory or rounds of loops did not suffice, both of which are scarce here. `planned`: sound,
+// but too large to run, or its values were refused. Anything but these ends the program; sanitizers watch.
 Outcome attempt(std::span<const std::uint8_t> file);
 
 // What a model gives for made-up inputs, run as a module on one backend. Throws walle::Error.

@@ -45,7 +45,8 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
 }
 
 extern "C" std::size_t LLVMFuzzerCustomCrossOver(const std::uint8_t* first, std::size_t first_size, const std::uint8_t* second,
-                                                 std::size_t second_size, std::uint8_t* out, std::size_t max_size, unsigned seed) {
+                                                 std::size_t second_size, std::uint8_t* out, std::size_t max_size,
+                                                 unsigned seed) {
   fuzz::Random random(seed);
   auto model = fuzz::parse({first, first_size});
   const auto other = fuzz::parse({second, second_size});

@@ -1,5 +1,5 @@
-// A `.walle` file taken apart into what a mutator can change: names, numbers, lists, subgraphs. Independent of the engine's reader,
-// whose faults it must not share; the layout is graph/load.h's.
+// A `.walle` file taken apart into what a mutator can change: names, numbers, lists, subgraphs. Independent of the engine's
+// reader, whose faults it must not share; the layout is graph/load.h's.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -20,9 +20,9 @@ T& any(Random& random, std::vector<T>& list) {
 }
 
 std::int64_t number(Random& random) {
-  constexpr std::int64_t kTelling[] = {0,    1,        -1,       2,         -2,        3,         4,
-                                       7,    8,        16,       17,        63,        64,        65,
-                                       255,  256,      1 << 16,  1 << 20,   1LL << 31, 1LL << 32, -(1LL << 31),
+  constexpr std::int64_t kTelling[] = {0,    1,         -1,        2,         -2,        3,         4,
+                                       7,    8,         16,        17,        63,        64,        65,
+                                       255,  256,       1 << 16,   1 << 20,   1LL << 31, 1LL << 32, -(1LL << 31),
                                        1000, INT64_MAX, INT64_MIN, 1LL << 40, 1LL << 47, 1LL << 62, INT64_MIN + 1};
   if (chance(random, 3)) return kTelling[below(random, std::size(kTelling))];
   return static_cast<std::int64_t>(below(random, 12)) - 4;
@@ -81,13 +81,15 @@ std::string operator_name(Random& random) {
 
 // Names and words that operators ask for; the seeds bring the others.
 AttributeForm attribute_like(Random& random) {
-  constexpr const char* kNames[] = {"axis",     "axes",    "shape",       "k",          "keepdims",   "pads",       "strides",
-                                    "dilations", "group",  "kernel_shape", "perm",      "split",      "starts",     "ends",
-                                    "steps",    "to",      "mode",        "blocksize",  "batch_dims", "ceil_mode",  "size",
-                                    "plain_stride", "indexed_stride", "index_stride", "offsets", "weight", "extent", "offset",
-                                    "allowzero", "repeats", "auto_pad",   "num_outputs", "reduction", "hidden_size", "exclusive"};
-  constexpr const char* kWords[] = {"SAME_UPPER", "float32", "int8", "bool", "float16", "cubic", "linear", "add", "max", "LSTM", "GRU",
-                                    "wrap", "reflect", "edge", "ij,jk->ik", "bidirectional", "reverse"};
+  constexpr const char* kNames[] = {
+      "axis",      "axes",         "shape",      "k",         "keepdims",  "pads",         "strides",        "dilations",
+      "group",     "kernel_shape", "perm",       "split",     "starts",    "ends",         "steps",          "to",
+      "mode",      "blocksize",    "batch_dims", "ceil_mode", "size",      "plain_stride", "indexed_stride", "index_stride",
+      "offsets",   "weight",       "extent",     "offset",    "allowzero", "repeats",      "auto_pad",       "num_outputs",
+      "reduction", "hidden_size",  "exclusive"};
+  constexpr const char* kWords[] = {"SAME_UPPER", "float32", "int8",      "bool",          "float16", "cubic",
+                                    "linear",     "add",     "max",       "LSTM",          "GRU",     "wrap",
+                                    "reflect",    "edge",    "ij,jk->ik", "bidirectional", "reverse"};
   AttributeForm attribute;
   attribute.name = kNames[below(random, std::size(kNames))];
   constexpr std::uint8_t kTypes[] = {0, 0, 1, 2, 3, 3, 3, 4, 6};
@@ -146,9 +148,7 @@ void change_value(Random& random, ModelForm& model, ValueForm& value) {
       value.dtype = static_cast<std::uint8_t>(chance(random, 20) ? random() : below(random, 23));
       if (value.kind == 1) fit(random, model, value);
       break;
-    case 2:
-      value.rank = chance(random, 8) ? 255 : 0;
-      break;
+    case 2: value.rank = chance(random, 8) ? 255 : 0; break;
     case 3:
       if (value.kind == 1 && value.offset < model.data.size() && value.size > 0) {  // one element of its data
         const std::uint64_t item = kItem[std::min<std::size_t>(value.dtype, std::size(kItem) - 1)];
@@ -175,7 +175,8 @@ void add_node(Random& random, GraphForm& graph, NodeForm node) {
     const walle::OpDef& op = all[below(random, all.size())];
     node.op = op.name;
     const auto most = static_cast<std::size_t>(std::min(op.max_inputs, op.min_inputs + 3));
-    const auto count = static_cast<std::size_t>(op.min_inputs) + below(random, most - static_cast<std::size_t>(op.min_inputs) + 1);
+    const auto count =
+        static_cast<std::size_t>(op.min_inputs) + below(random, most - static_cast<std::size_t>(op.min_inputs) + 1);
     node.inputs.resize(count);
     for (std::size_t i = below(random, 4); i > 0; --i) node.attributes.push_back(attribute_like(random));
   }
@@ -203,7 +204,8 @@ void change_node(Random& random, NodeForm& node, const GraphForm& graph) {
     case 2: change_list(random, node.inputs, [&] { return any_value(random, graph); }); break;
     case 3: node.attributes.push_back(attribute_like(random)); break;
     case 4:
-      if (!node.attributes.empty()) node.attributes.erase(node.attributes.begin() + static_cast<std::ptrdiff_t>(below(random, node.attributes.size())));
+      if (!node.attributes.empty())
+        node.attributes.erase(node.attributes.begin() + static_cast<std::ptrdiff_t>(below(random, node.attributes.size())));
       break;
     default:
       if (!node.attributes.empty()) change_attribute(random, any(random, node.attributes));

@@ -52,11 +52,11 @@ def node_tests() -> Iterator[bytes]:
 def internal() -> Iterator[GraphBuilder]:
     """Yield models of operators that only decompositions name, and of every dtype."""
 
-    def model(name: str, op: str, inputs: list[tuple[list[int], str]], outputs: int = 1, **attributes: Any) -> GraphBuilder:
+    def model(
+        name: str, op: str, inputs: list[tuple[list[int], str]], outputs: int = 1, **attributes: Any
+    ) -> GraphBuilder:
         g = GraphBuilder(name)
-        values: list[Value | None] = [
-            g.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(inputs)
-        ]
+        values: list[Value | None] = [g.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(inputs)]
         result = g.op(op, values, outputs=outputs, **attributes)
         for i, value in enumerate([result] if outputs == 1 else result):
             g.output(f"y{i}", value)
@@ -81,9 +81,7 @@ def internal() -> Iterator[GraphBuilder]:
     )  # fmt: skip
     yield model("gru", "RecurrentSteps", [([3, 2, 6], "float64"), ([6, 2], "float64"), ([2, 2], "float64")], cell="GRU")
     yield model("resample", "Resample", [([2, 4], "float32"), ([3, 2], "int64"), ([3, 2], "float32")], axis=1)
-    yield model(
-        "deform", "DeformColumns", [([1, 2, 4, 4], "float32"), ([1, 8, 3, 3], "float32")], kernel_shape=[2, 2]
-    )
+    yield model("deform", "DeformColumns", [([1, 2, 4, 4], "float32"), ([1, 8, 3, 3], "float32")], kernel_shape=[2, 2])
     yield model("strided", "AsStrided", [([3, 3], "float16")], shape=[3], strides=[4], offset=0)
     yield model("stack", "Stack", [([2], "uint8"), ([2], "uint8")], axis=0)
     g = GraphBuilder("dtypes")

@@ -104,8 +104,8 @@ class JoinStep final : public Step {
     std::array<Dims, Window::kAxes> along;
     for (std::size_t axis = 0; axis < Window::kAxes; ++axis)
       for (std::int64_t o = 0; o < window_.out[axis]; ++o) {
-        const auto [first, last] =
-            pads ? window_.taps_in(axis, o, -window_.begin[axis], window_.in[axis] + window_.end[axis]) : window_.taps_of(axis, o);
+        const auto [first, last] = pads ? window_.taps_in(axis, o, -window_.begin[axis], window_.in[axis] + window_.end[axis])
+                                        : window_.taps_of(axis, o);
         along[axis].push_back(last - first);
       }
     if constexpr (std::is_floating_point_v<T>) {

@@ -113,12 +113,10 @@ class MaxRoiPoolStep final : public Step {
     T* out = reinterpret_cast<T*>(output);
     for (std::int64_t r = 0; r < bins_.rois; ++r, roi += 5) {
       for (int i = 0; i < 5; ++i)
-        if (!(std::fabs(roi[i]) < T(1e9))) return fail("a box lies nowhere");
+        if (!(std::fabs(static_cast<double>(roi[i]) * (i == 0 ? 1 : bins_.scale)) < 1e9)) return fail("a box lies nowhere");
       const auto image = static_cast<std::int64_t>(roi[0]);
       if (image < 0 || image >= bins_.batch) return fail("a batch index is out of range");
-      const auto scaled = [&](T value) {
-        return whole_of(std::round(static_cast<double>(value) * bins_.scale));
-      };
+      const auto scaled = [&](T value) { return whole_of(std::round(static_cast<double>(value) * bins_.scale)); };
       const std::int64_t left = scaled(roi[1]), top = scaled(roi[2]);
       const std::int64_t width = std::max<std::int64_t>(scaled(roi[3]) - left + 1, 1),
                          height = std::max<std::int64_t>(scaled(roi[4]) - top + 1, 1);

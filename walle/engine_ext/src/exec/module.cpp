@@ -87,7 +87,8 @@ Block::Piece Block::interpret(std::size_t node) const {
   Piece piece;
   piece.interpreted = true;
   piece.nodes = {node};
-  for (const auto& [key, graph] : graph_->nodes[node].graphs) piece.bodies.push_back(std::make_unique<Block>(graph, table_, rounds_left_));
+  for (const auto& [key, graph] : graph_->nodes[node].graphs)
+    piece.bodies.push_back(std::make_unique<Block>(graph, table_, rounds_left_));
   return piece;
 }
 

@@ -246,13 +246,17 @@ std::span<const Composite> composites() noexcept {
 }
 
 namespace {
-// The nearest number of a whole type, towards 0; of NaN 0.
+
+// As Cast does it: towards zero, the nearest bound where the type ends, NaN 0.
 template <class T>
-T saturated(double value) noexcept {
-  if (value != value) return 0;
-  if (value <= static_cast<double>(std::numeric_limits<T>::lowest())) return std::numeric_limits<T>::lowest();
-  return value >= static_cast<double>(std::numeric_limits<T>::max()) ? std::numeric_limits<T>::max() : static_cast<T>(value);
+void put(Tensor& scalar, double value) {
+  constexpr T kLeast = std::numeric_limits<T>::min(), kGreatest = std::numeric_limits<T>::max();
+  *scalar.data<T>() = value != value                            ? T{0}
+                      : value <= static_cast<double>(kLeast)    ? kLeast
+                      : value >= static_cast<double>(kGreatest) ? kGreatest
+                                                                : static_cast<T>(value);
 }
+
 }  // namespace
 
 Emitter::Ref Emitter::number(double value, DType dtype) {
@@ -262,14 +266,14 @@ Emitter::Ref Emitter::number(double value, DType dtype) {
     case DType::f64: *scalar.data<double>() = value; break;
     case DType::f16: *scalar.data<Half>() = Half(round_to_odd(value)); break;
     case DType::bf16: *scalar.data<BFloat>() = BFloat(round_to_odd(value)); break;
-    case DType::i8: *scalar.data<std::int8_t>() = saturated<std::int8_t>(value); break;
-    case DType::i16: *scalar.data<std::int16_t>() = saturated<std::int16_t>(value); break;
-    case DType::i32: *scalar.data<std::int32_t>() = saturated<std::int32_t>(value); break;
-    case DType::i64: *scalar.data<std::int64_t>() = saturated<std::int64_t>(value); break;
-    case DType::u8: *scalar.data<std::uint8_t>() = saturated<std::uint8_t>(value); break;
-    case DType::u16: *scalar.data<std::uint16_t>() = saturated<std::uint16_t>(value); break;
-    case DType::u32: *scalar.data<std::uint32_t>() = saturated<std::uint32_t>(value); break;
-    case DType::u64: *scalar.data<std::uint64_t>() = saturated<std::uint64_t>(value); break;
+    case DType::i8: put<std::int8_t>(scalar, value); break;
+    case DType::i16: put<std::int16_t>(scalar, value); break;
+    case DType::i32: put<std::int32_t>(scalar, value); break;
+    case DType::i64: put<std::int64_t>(scalar, value); break;
+    case DType::u8: put<std::uint8_t>(scalar, value); break;
+    case DType::u16: put<std::uint16_t>(scalar, value); break;
+    case DType::u32: put<std::uint32_t>(scalar, value); break;
+    case DType::u64: put<std::uint64_t>(scalar, value); break;
     case DType::b8: *scalar.data<bool>() = value != 0; break;
     default: throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
   }

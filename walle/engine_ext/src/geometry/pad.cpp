@@ -32,7 +32,8 @@ std::vector<Movement> pad_by_elements(const Operand& operand, const std::string&
       continue;
     }
     if (static_cast<std::size_t>(size) > storage_limit() / sizeof(std::int64_t))
-      throw Error(ErrorKind::shape, "Pad of " + to_string(from) + " to " + std::to_string(size) + " needs more memory than there is");
+      throw Error(ErrorKind::shape,
+                  "Pad of " + to_string(from) + " to " + std::to_string(size) + " needs more memory than there is");
     Dims indices(static_cast<std::size_t>(size));
     for (std::int64_t i = 0; i < size; ++i) indices[static_cast<std::size_t>(i)] = source_of(mode, i - before[axis], from[axis]);
     auto found = runs_of(indices, kMaxRuns);

@@ -22,7 +22,8 @@ struct Window {
   // The outputs along an axis whose tap `k` lies inside the input: [first, last).
   std::pair<std::int64_t, std::int64_t> valid(std::size_t axis, std::int64_t k) const noexcept;
   // The taps of output `o` along an axis that lie in [low, high) of the input: [first, last).
-  std::pair<std::int64_t, std::int64_t> taps_in(std::size_t axis, std::int64_t o, std::int64_t low, std::int64_t high) const noexcept;
+  std::pair<std::int64_t, std::int64_t> taps_in(std::size_t axis, std::int64_t o, std::int64_t low,
+                                                std::int64_t high) const noexcept;
   // Those that lie inside the input.
   std::pair<std::int64_t, std::int64_t> taps_of(std::size_t axis, std::int64_t o) const noexcept {
     return taps_in(axis, o, 0, in[axis]);
