@@ -2,8 +2,9 @@
 
     python tests/fuzz/seeds.py FOLDER [max_bytes]
 
-Most are the node tests of the ONNX package, with half of their inputs made constants, so that folding is met too; the others
-are what no ONNX model says: operators that only decompositions use, every dtype, subgraphs in subgraphs.
+Most are the node tests of the ONNX package, also with all inputs but the first as constants, so that folding is met
+too; the others are what no ONNX model says: operators that only decompositions use, every dtype, subgraphs in
+subgraphs.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
 from walle.engine_ext.model import BITS_ONLY, DTYPES, GraphBuilder, Value
@@ -23,7 +24,7 @@ from walle.errors import EngineError
 
 def node_tests() -> Iterator[bytes]:
     """Yield the node tests that convert, as they are and with all inputs but the first as initializers."""
-    for case in collect_testcases(None):
+    for case in collect_testcases(""):
         if case.model is None:
             continue
         models = [case.model]
@@ -52,14 +53,10 @@ def node_tests() -> Iterator[bytes]:
 def internal() -> Iterator[GraphBuilder]:
     """Yield models of operators that only decompositions name, and of every dtype."""
 
-    def model(
-        name: str, op: str, inputs: list[tuple[list[int], str]], outputs: int = 1, **attributes: Any
-    ) -> GraphBuilder:
+    def model(name: str, op: str, inputs: list[tuple[list[int], str]], **attributes: Any) -> GraphBuilder:
         g = GraphBuilder(name)
         values: list[Value | None] = [g.input(f"x{i}", shape, dtype) for i, (shape, dtype) in enumerate(inputs)]
-        result = g.op(op, values, outputs=outputs, **attributes)
-        for i, value in enumerate([result] if outputs == 1 else result):
-            g.output(f"y{i}", value)
+        g.output("y", g.op(op, values, **attributes))
         return g
 
     yield model(
@@ -76,7 +73,8 @@ def internal() -> Iterator[GraphBuilder]:
     for op in ("TopValues", "TopIndices"):
         yield model(op, op, [([3, 5], "int32")], k=2, axis=1)
     yield model(
-        "lstm", "RecurrentSteps", [([3, 2, 8], "float32"), ([8, 2], "float32"), ([2, 2], "float32"), ([2, 2], "float32")],
+        "lstm", "RecurrentSteps",
+        [([3, 2, 8], "float32"), ([8, 2], "float32"), ([2, 2], "float32"), ([2, 2], "float32")],
         cell="LSTM",
     )  # fmt: skip
     yield model("gru", "RecurrentSteps", [([3, 2, 6], "float64"), ([6, 2], "float64"), ([2, 2], "float64")], cell="GRU")
@@ -107,7 +105,7 @@ def nested() -> GraphBuilder:
         branch = body.subgraph(key)
         branch.output("y", branch.op(op, [branch.outer(carried)]))
         branches[key] = branch
-    chosen = body.op("If", [condition], **branches)
+    chosen = body.op("If", [condition], then_branch=branches["then_branch"], else_branch=branches["else_branch"])
     joined = body.op("Add", [chosen, body.outer(x)])
     body.output("again", body.op("Identity", [condition]))
     body.output("next", joined)
@@ -126,7 +124,7 @@ def main(folder: Path, max_bytes: int) -> None:
         if len(data) <= max_bytes:
             (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
             written += 1
-    print(f"{written} seeds of at most {max_bytes} bytes in {folder}")
+    sys.stdout.write(f"{written} seeds of at most {max_bytes} bytes in {folder}\n")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,11 @@ const Table& choose() {
 
 }  // namespace
 
+bool forced_backend() noexcept {
+  static const bool forced = std::getenv("WALLE_FORCE_ISA") != nullptr;
+  return forced;
+}
+
 std::span<const Backend> backends() noexcept { return tables().backends; }
 
 const Table& kernels() {

@@ -17,10 +17,11 @@ namespace {
 #include "kernels/neon/vec.h"
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
-#include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"
+#include "kernels/generic/gemm-inl.h"
+#include "kernels/generic/winograd-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 
