@@ -6,6 +6,7 @@
 
 #include "core/small_float.h"
 #include "exec/module.h"
+#include "exec/rates.h"
 #include "exec/session.h"
 #include "graph/load.h"
 
@@ -92,6 +93,13 @@ Outcome plan_and_run(Make&& make) {
 }  // namespace
 
 Outcome attempt(std::span<const std::uint8_t> file) {
+  // Before memory is scarce: search measures each backend once.
+  static const bool measured = [] {
+    for (const Backend& backend : backends())
+      if (backend.available) rates(kernels(backend.name));
+    return true;
+  }();
+  (void)measured;
   limit_storage(kStorageBytes);
   std::shared_ptr<const Graph> graph;
   try {
