@@ -274,10 +274,7 @@ void Block::prepare() {
 }
 
 Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
-    : target_(target),
-      team_(target.threads),
-      max_rounds_(max_rounds),
-      block_(std::move(graph), target_, team_, rounds_left_) {
+    : target_(target), team_(target.threads), max_rounds_(max_rounds), block_(std::move(graph), target_, team_, rounds_left_) {
   block_.prepare();
 }
 
