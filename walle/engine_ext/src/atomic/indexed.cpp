@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "atomic/atomic.h"
-#include "core/raster.h"
 
 namespace walle {
 
@@ -14,13 +13,6 @@ namespace {
 constexpr const char* kOutOfRange = "an index is out of range";
 
 std::int64_t count_of(const Layout& layout) { return element_count(layout.shape); }
-
-void move_region(const Region& region, const std::byte* src, std::byte* dst, std::size_t item) noexcept {
-  if (region.axes == 0)
-    std::memcpy(dst, src, item);
-  else
-    raster(region, src, dst, item);
-}
 
 class GatherStep final : public Step {
  public:
@@ -31,12 +23,8 @@ class GatherStep final : public Step {
         wide_(request.inputs[1].dtype == DType::i64) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    const auto item = static_cast<std::int64_t>(item_);
-    const auto move = [&](const Region& region, std::int64_t indexed, std::int64_t plain) {
-      move_region(region, inputs[0] + indexed * item, output + plain * item, item_);
-    };
-    const bool sound = wide_ ? raster_.walk(reinterpret_cast<const std::int64_t*>(inputs[1]), move)
-                             : raster_.walk(reinterpret_cast<const std::int32_t*>(inputs[1]), move);
+    const bool sound = wide_ ? raster_.gather(reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[0], output, item_)
+                             : raster_.gather(reinterpret_cast<const std::int32_t*>(inputs[1]), inputs[0], output, item_);
     if (!sound) fail(kOutOfRange);
   }
 
@@ -72,14 +60,17 @@ class ScatterStep final : public Step {
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     if (bytes_ > 0) std::memcpy(output, inputs[0], bytes_);
+    if (join_ == nullptr) {
+      const bool written = wide_ ? raster_.scatter(reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[2], output, item_)
+                                 : raster_.scatter(reinterpret_cast<const std::int32_t*>(inputs[1]), inputs[2], output, item_);
+      if (!written) fail(kOutOfRange);
+      return;
+    }
     const auto item = static_cast<std::int64_t>(item_);
     const auto move = [&](const Region& region, std::int64_t indexed, std::int64_t plain) {
       const std::byte* from = inputs[2] + plain * item;
       std::byte* to = output + indexed * item;
-      if (join_ == nullptr)
-        move_region(region, from, to, item_);
-      else
-        join_region(region, from, to);
+      join_region(region, from, to);
     };
     const bool sound = wide_ ? raster_.walk(reinterpret_cast<const std::int64_t*>(inputs[1]), move)
                              : raster_.walk(reinterpret_cast<const std::int32_t*>(inputs[1]), move);

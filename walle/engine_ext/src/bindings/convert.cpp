@@ -331,15 +331,42 @@ Tensor where(py::handle condition, py::handle a, py::handle b) {
   return run(operator_named("Where"), inputs);
 }
 
-Tensor unary(const std::string& name, const Tensor& x) {
+namespace {
+
+// Bit by bit and logical operators are one on bools.
+std::string_view logical(std::string_view name) {
+  constexpr std::string_view both[][2] = {
+      {"BitwiseAnd", "And"}, {"BitwiseOr", "Or"}, {"BitwiseXor", "Xor"}, {"BitwiseNot", "Not"}};
+  for (const auto& [bits, logic] : both)
+    if (name == bits) return logic;
+  return name;
+}
+
+}  // namespace
+
+Tensor delivered(Tensor result, py::handle out) {
+  if (out.is_none()) return result;
+  const Tensor& to = py::cast<const Tensor&>(out);
+  if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
+    throw Error(ErrorKind::dtype, "`out` is " + std::string(dtype_name(to.dtype())) + ", which cannot hold " +
+                                      std::string(dtype_name(result.dtype())));
+  if (to.shape() != result.shape())
+    throw Error(ErrorKind::shape, "`out` has shape " + to_string(to.shape()) + ", the result " + to_string(result.shape()));
+  assign(cast(result, to.dtype()), to);
+  return to;
+}
+
+Tensor unary(const std::string& given, const Tensor& x) {
+  const std::string name(x.dtype() == DType::b8 ? logical(given) : given);
   const OpDef& op = operator_named(name);
   const Tensor inputs[] = {cast(x, computed_in(op, x.dtype()))};
   return run(op, inputs);
 }
 
-Tensor binary(const std::string& name, py::handle a, py::handle b) {
-  const OpDef& op = operator_named(name);
+Tensor binary(const std::string& given, py::handle a, py::handle b) {
   Mixed operands = mixed(a, b);
+  const std::string name(operands.dtype == DType::b8 ? logical(given) : given);
+  const OpDef& op = operator_named(name);
   DType dtype = operands.dtype;
   // Div is true division here; the registry's own divides integers as ONNX does.
   dtype = name == "Div" ? floating(dtype) : computed_in(op, dtype);

@@ -37,8 +37,10 @@ Tensor binary(const std::string& op, pybind11::handle a, pybind11::handle b);
 Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b);
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 
-// x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds one array of indices or a
-// mask.
+// `result`, or `out` with the result in it where that is not None. Throws Error (shape, dtype) where it does not fit.
+Tensor delivered(Tensor result, pybind11::handle out);
+
+// x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds arrays of indices or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
