@@ -176,7 +176,8 @@ def test_methods() -> None:
     own = np.asarray(there.copy())
     for name, args in {
         "argsort": (0,), "clip": (0.2, 0.7), "cumsum": (1,), "diagonal": (), "ptp": (1,), "repeat": (2, 0),
-        "round": (1,), "std": (0,), "swapaxes": (0, 1), "take": ([0, 3], 1), "trace": (), "var": (), "squeeze": (), "cumprod": (),
+        "round": (1,), "std": (0,), "swapaxes": (0, 1), "take": ([0, 3], 1), "trace": (), "var": (), "squeeze": (),
+        "cumprod": (),
     }.items():  # fmt: skip
         expected = getattr(numpy, name)(there, *args)
         numpy.testing.assert_allclose(numpy.asarray(getattr(own, name)(*args)), expected, rtol=1e-12)

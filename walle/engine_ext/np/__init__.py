@@ -16,9 +16,6 @@ import importlib
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from walle.engine_ext.np import fft as fft
-    from walle.engine_ext.np import linalg as linalg
-    from walle.engine_ext.np import random as random
     from walle.engine_ext.np.constants import *  # noqa: F403
     from walle.engine_ext.np.creation import *  # noqa: F403
     from walle.engine_ext.np.elementwise import *  # noqa: F403
@@ -29,14 +26,17 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.signals import *  # noqa: F403
     from walle.engine_ext.np.sorting import *  # noqa: F403
     from walle.engine_ext.np.statistics import *  # noqa: F403
+    from walle.engine_ext.np import fft as fft
+    from walle.engine_ext.np import linalg as linalg
+    from walle.engine_ext.np import random as random
 
 # Which module has which names.
 
 _MODULES = {
     "constants": (
-        "bfloat16 bool bool_ can_cast double e euler_gamma finfo float16 float32 float64 half iinfo inf int8 "
-        "int16 int32 int64 int_ intp isscalar iterable nan newaxis pi promote_types result_type single uint8 "
-        "uint16 uint32 uint64"
+        "bfloat16 bool bool_ can_cast double e euler_gamma finfo float16 float32 float64 half iinfo inf int16 "
+        "int32 int64 int8 int_ intp isscalar iterable nan newaxis pi promote_types result_type single uint16 "
+        "uint32 uint64 uint8"
     ),
     "creation": (
         "arange array asanyarray asarray ascontiguousarray astype bartlett blackman copy diag diagflat empty "
@@ -50,7 +50,7 @@ _MODULES = {
         "bitwise_not bitwise_or bitwise_right_shift bitwise_xor cbrt ceil clip copysign cos cosh deg2rad degrees "
         "divide divmod equal exp exp2 expm1 fabs fix float_power floor floor_divide fmax fmin fmod frexp gcd "
         "greater greater_equal heaviside hypot i0 invert isclose isfinite isinf isnan isneginf isposinf lcm ldexp "
-        "left_shift less less_equal log log1p log2 log10 logaddexp logaddexp2 logical_and logical_not logical_or "
+        "left_shift less less_equal log log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or "
         "logical_xor maximum minimum mod modf multiply nan_to_num negative nextafter not_equal positive pow power "
         "rad2deg radians reciprocal remainder right_shift rint round round_ sign signbit sin sinc sinh spacing "
         "sqrt square subtract tan tanh true_divide trunc"

@@ -363,11 +363,26 @@ Tensor unary(const std::string& given, const Tensor& x) {
   return run(op, inputs);
 }
 
+namespace {
+
+// x ** 2 and the like, which have operators of their own.
+const char* power_by(py::handle exponent, DType dtype) {
+  if (!PyLong_CheckExact(exponent.ptr()) && !PyFloat_CheckExact(exponent.ptr())) return nullptr;
+  const double power = PyFloat_AsDouble(exponent.ptr());
+  if (power == 2) return "Square";
+  if (!is_floating(dtype)) return nullptr;
+  return power == 0.5 ? "Sqrt" : power == -1 ? "Reciprocal" : nullptr;
+}
+
+}  // namespace
+
 Tensor binary(const std::string& given, py::handle a, py::handle b) {
   Mixed operands = mixed(a, b);
   const std::string name(operands.dtype == DType::b8 ? logical(given) : given);
   const OpDef& op = operator_named(name);
   DType dtype = operands.dtype;
+  if (name == "Power" && operands.a.storage() && !operands.b.storage())
+    if (const char* own = power_by(b, dtype)) return unary(own, cast(operands.a, computed_in(op, dtype)));
   // Div is true division here; the registry's own divides integers as ONNX does.
   dtype = name == "Div" ? floating(dtype) : computed_in(op, dtype);
   const Tensor inputs[] = {operands.a.storage() ? cast(operands.a, dtype) : scalar(a, dtype),
@@ -408,6 +423,35 @@ Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
   return {x.storage(), x.dtype(), std::move(shape), std::move(strides), offset};
 }
 
+namespace {
+
+// The strides that show x's elements in another shape of as many, row by row; nothing where no strides do. Runs of axes of both
+// shapes with equal products go together, and x's must step as one.
+std::optional<Dims> strides_as(const Tensor& x, const Dims& shape) {
+  if (x.contiguous()) return contiguous_strides(shape);
+  Dims from, step;
+  for (std::size_t i = 0; i < x.shape().size(); ++i)
+    if (x.shape()[i] != 1) {
+      from.push_back(x.shape()[i]);
+      step.push_back(x.strides()[i]);
+    }
+  Dims result(shape.size(), 0);
+  std::size_t i = 0, j = 0;
+  while (i < from.size() && j < shape.size()) {
+    const std::size_t first = i;
+    std::int64_t left = from[i++], right = shape[j++];
+    const std::size_t begin = j - 1;
+    while (left != right) (left < right) ? left *= from[i++] : right *= shape[j++];
+    for (std::size_t k = first; k + 1 < i; ++k)
+      if (step[k] != step[k + 1] * from[k + 1]) return std::nullopt;
+    std::int64_t stride = step[i - 1];
+    for (std::size_t k = j; k-- > begin; stride *= shape[k]) result[k] = stride;
+  }
+  return result;
+}
+
+}  // namespace
+
 Tensor reshaped(const Tensor& x, Dims shape) {
   std::size_t open = shape.size();
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -423,6 +467,7 @@ Tensor reshaped(const Tensor& x, Dims shape) {
   }
   if (element_count(shape) != x.size())
     throw Error(ErrorKind::shape, "cannot reshape an array of shape " + to_string(x.shape()) + " to " + to_string(shape));
+  if (auto strides = strides_as(x, shape)) return view(x, std::move(shape), *std::move(strides), x.offset());
   const Tensor dense = contiguous(x);
   Dims strides = contiguous_strides(shape);
   return view(dense, std::move(shape), std::move(strides), dense.offset());

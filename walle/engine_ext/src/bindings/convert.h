@@ -45,6 +45,6 @@ Tensor get_item(const Tensor& x, pybind11::handle key);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);
-Tensor reshaped(const Tensor& x, Dims shape);  // a view where x is contiguous; one dimension may be -1
+Tensor reshaped(const Tensor& x, Dims shape);  // a view where strides can show it; one dimension may be -1
 
 }  // namespace walle

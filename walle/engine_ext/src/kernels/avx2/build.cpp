@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/table.h"
@@ -28,6 +29,8 @@ namespace {
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"
+#include "kernels/generic/loops-inl.h"
+#include "kernels/generic/transcendental-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 
@@ -41,6 +44,10 @@ namespace {
 #endif
 
 namespace walle {
-void fill_avx2(Table& table) noexcept { avx2::fill(table); }
+void fill_avx2(Table& table) noexcept {
+  avx2::fill_loops(table);
+  avx2::fill_transcendental(table);
+  avx2::fill(table);
+}
 }  // namespace walle
 #endif

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/table.h"
@@ -31,6 +32,8 @@ namespace {
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"
+#include "kernels/generic/loops-inl.h"
+#include "kernels/generic/transcendental-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 
@@ -44,6 +47,10 @@ namespace {
 #endif
 
 namespace walle {
-void fill_avx512(Table& table) noexcept { avx512::fill(table); }
+void fill_avx512(Table& table) noexcept {
+  avx512::fill_loops(table);
+  avx512::fill_transcendental(table);
+  avx512::fill(table);
+}
 }  // namespace walle
 #endif
