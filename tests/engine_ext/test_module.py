@@ -306,7 +306,8 @@ def test_modules_and_sessions_on_one_file_share_its_weights(tmp_path: Path) -> N
     for runner in runners:
         found = numpy.asarray(runner.run({"x": numpy.ones((1, 512), "float32")})["y"])
         numpy.testing.assert_allclose(found, 1, rtol=1e-4)
-    assert _core.live_storage_bytes() - before < 8 * 512 * 512 * 4  # three runners, and less than the weights once
+    # Three runners, and the weights once: as the kernels read them. The file's own stay mapped.
+    assert _core.live_storage_bytes() - before < 1.1 * 8 * 512 * 512 * 4
 
 
 def test_a_module_runs_what_a_session_runs() -> None:

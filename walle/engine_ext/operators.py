@@ -61,7 +61,7 @@ def operators() -> list[OperatorInfo]:
 
 
 def workload(backends: int | None = None) -> Workload:
-    """Return this engine's own counts, on the backends that it was built with or on as many as asked for."""
+    """Return this engine's own counts, on the backends that it knows or on as many as asked for."""
     counts = Counter(one.category for one in operators())
     return Workload(
         counts["atomic"],

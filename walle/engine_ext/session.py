@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.errors import BackendError, ModelError
+from walle.engine_ext.errors import ModelError
 from walle.engine_ext.np.likes import ArrayLike
 
 
@@ -25,18 +25,39 @@ class BackendInfo(NamedTuple):
     available: bool
 
 
-class PlannedOp(NamedTuple):
-    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted."""
+class Candidate(NamedTuple):
+    """What search weighed for an operator: an algorithm, its parameter (a Winograd unit, say), its predicted time."""
 
-    node: str
+    algorithm: str
+    parameter: int
+    predicted_us: float
+
+
+class PlannedOp(NamedTuple):
+    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted.
+
+    The algorithm is empty where there is only one; `candidates` are all that search weighed, the chosen one first.
+    """
+
+    name: str
     op: str
+    algorithm: str
+    parameters: int
+    predicted_us: float
     regions: int
+    candidates: tuple[Candidate, ...]
 
 
 class Plan(NamedTuple):
-    """What a session does for one set of input shapes; `str(plan)` is a table."""
+    """What a session does for one set of input shapes; `str(plan)` is a table.
+
+    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper); `search_ms` is
+    what weighing them and the algorithms took, `plan_ms` all of planning, the packing of weights included.
+    """
 
     backend: str
+    search_ms: float
+    costs: dict[str, float]
     ops: tuple[PlannedOp, ...]
     rasters_made: int
     rasters_left: int
@@ -44,15 +65,29 @@ class Plan(NamedTuple):
     plan_ms: float
 
     def __str__(self) -> str:
-        width = max((len(op.node) for op in self.ops), default=4)
-        lines = [
-            f"{op.node:{width}}  {op.op}" + (f", {op.regions} regions" if op.regions > 1 else "") for op in self.ops
-        ]
+        width = max((len(op.name) for op in self.ops), default=4)
+        lines = [f"{op.name:{width}}  {_described(op)}" for op in self.ops]
+        costs = ", ".join(f"{name} {us:.0f} µs" for name, us in self.costs.items())
         lines.append(
-            f"backend {self.backend}, {len(self.ops)} steps, rasters {self.rasters_made} before merging and "
-            f"{self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms"
+            f"backend {self.backend} (predicted: {costs}), {len(self.ops)} steps, rasters {self.rasters_made} before "
+            f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
+            f"{self.search_ms:.2f} ms of it search"
         )
         return "\n".join(lines)
+
+
+def _described(op: PlannedOp) -> str:
+    text = f"{op.op}, {op.regions} regions" if op.regions > 1 else op.op
+    if op.algorithm:
+        text += f": {op.algorithm}"
+    if op.candidates:
+        text += "; ".join(f" {c.algorithm}({c.parameter}) {c.predicted_us:.0f} µs" for c in op.candidates)
+    return text
+
+
+def _plan(native: dict[str, Any]) -> Plan:
+    ops = (PlannedOp._make((*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1]))) for op in native["ops"])
+    return Plan(**(native | {"ops": tuple(ops)}))
 
 
 def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
@@ -84,11 +119,7 @@ class Session:
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
-        if threads != 1:
-            raise BackendError(
-                f"threads={threads}: a session computes on the calling thread; run several sessions instead"
-            )
-        self._native = _core.Session(_readable(model), backend)
+        self._native = _core.Session(_readable(model), backend, threads)
 
     @property
     def inputs(self) -> list[TensorInfo]:
@@ -111,12 +142,16 @@ class Session:
         """
         return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
 
+    def profile(self, inputs: Mapping[str, ArrayLike]) -> list[float]:
+        """Run once and return the microseconds of each op of the plan, in its order; raises as `run`."""
+        return self._native.profile(inputs if isinstance(inputs, dict) else dict(inputs))
+
     def plan(self) -> Plan | None:
         """Return the plan of the last run, or of loading where all input shapes are known; None before either."""
         native: dict[str, Any] | None = self._native.plan()
         if native is None:
             return None
-        return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
+        return _plan(native)
 
 
 class Module:
@@ -135,11 +170,7 @@ class Module:
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
-        if threads != 1:
-            raise BackendError(
-                f"threads={threads}: a module computes on the calling thread; run several modules instead"
-            )
-        self._native = _core.Module(_readable(model), backend)
+        self._native = _core.Module(_readable(model), backend, threads)
 
     @property
     def inputs(self) -> list[TensorInfo]:
@@ -165,7 +196,7 @@ class Module:
     def plan(self) -> Plan:
         """Return the last plans of all pieces as one, with the nodes that stand between them."""
         native: dict[str, Any] = self._native.plan()
-        return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
+        return _plan(native)
 
 
 def backends() -> list[BackendInfo]:

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <numbers>
+#include <utility>
 
 #include "atomic/conversion.h"
 
@@ -22,9 +23,11 @@ struct Parts {
 
 // exp(2 pi i * turn / n), exact at the quarters.
 void unit(std::int64_t turn, std::int64_t n, double& re, double& im) noexcept {
-  const std::int64_t quarter = 4 * turn / n;
-  const double angle = 2 * std::numbers::pi * (static_cast<double>(4 * turn - quarter * n) / static_cast<double>(4 * n));
-  const double c = std::cos(angle), s = std::sin(angle);
+  const std::int64_t quarter = 4 * turn / n, rest = 4 * turn - quarter * n;
+  const bool mirrored = 2 * rest > n;  // the angle taken is at most pi / 4
+  const double angle = std::numbers::pi / 2 * (static_cast<double>(mirrored ? n - rest : rest) / static_cast<double>(n));
+  double c = std::cos(angle), s = std::sin(angle);
+  if (mirrored) std::swap(c, s);
   constexpr int turns[4][4] = {{1, 0, 0, 1}, {0, -1, 1, 0}, {-1, 0, 0, -1}, {0, 1, -1, 0}};
   re = turns[quarter][0] * c + turns[quarter][1] * s;
   im = turns[quarter][2] * c + turns[quarter][3] * s;

@@ -1,6 +1,7 @@
 #include "geometry/composite.h"
 
 #include <array>
+#include <limits>
 
 #include "core/small_float.h"
 
@@ -244,6 +245,20 @@ std::span<const Composite> composites() noexcept {
   return table;
 }
 
+namespace {
+
+// As Cast does it: towards zero, the nearest bound where the type ends, NaN 0.
+template <class T>
+void put(Tensor& scalar, double value) {
+  constexpr T kLeast = std::numeric_limits<T>::min(), kGreatest = std::numeric_limits<T>::max();
+  *scalar.data<T>() = value != value                            ? T{0}
+                      : value <= static_cast<double>(kLeast)    ? kLeast
+                      : value >= static_cast<double>(kGreatest) ? kGreatest
+                                                                : static_cast<T>(value);
+}
+
+}  // namespace
+
 Emitter::Ref Emitter::number(double value, DType dtype) {
   Tensor scalar = Tensor::empty(dtype, {});
   switch (dtype) {
@@ -251,14 +266,14 @@ Emitter::Ref Emitter::number(double value, DType dtype) {
     case DType::f64: *scalar.data<double>() = value; break;
     case DType::f16: *scalar.data<Half>() = Half(round_to_odd(value)); break;
     case DType::bf16: *scalar.data<BFloat>() = BFloat(round_to_odd(value)); break;
-    case DType::i8: *scalar.data<std::int8_t>() = static_cast<std::int8_t>(value); break;
-    case DType::i16: *scalar.data<std::int16_t>() = static_cast<std::int16_t>(value); break;
-    case DType::i32: *scalar.data<std::int32_t>() = static_cast<std::int32_t>(value); break;
-    case DType::i64: *scalar.data<std::int64_t>() = static_cast<std::int64_t>(value); break;
-    case DType::u8: *scalar.data<std::uint8_t>() = static_cast<std::uint8_t>(value); break;
-    case DType::u16: *scalar.data<std::uint16_t>() = static_cast<std::uint16_t>(value); break;
-    case DType::u32: *scalar.data<std::uint32_t>() = static_cast<std::uint32_t>(value); break;
-    case DType::u64: *scalar.data<std::uint64_t>() = static_cast<std::uint64_t>(value); break;
+    case DType::i8: put<std::int8_t>(scalar, value); break;
+    case DType::i16: put<std::int16_t>(scalar, value); break;
+    case DType::i32: put<std::int32_t>(scalar, value); break;
+    case DType::i64: put<std::int64_t>(scalar, value); break;
+    case DType::u8: put<std::uint8_t>(scalar, value); break;
+    case DType::u16: put<std::uint16_t>(scalar, value); break;
+    case DType::u32: put<std::uint32_t>(scalar, value); break;
+    case DType::u64: put<std::uint64_t>(scalar, value); break;
     case DType::b8: *scalar.data<bool>() = value != 0; break;
     default: throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
   }

@@ -74,8 +74,8 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   const std::size_t rank = shape.size();
   if (rank < 2 || shape.back() < 1 || shape.back() > 2)
     throw Error(ErrorKind::shape, "DFT of shape " + to_string(shape) + "; the last dimension must be 1 (real) or 2 (complex)");
-  const double asked = given(inputs, 2) ? number_of(emitter, inputs[2], "the axis") : -2;
-  const std::size_t axis = normal_axis(static_cast<std::int64_t>(asked), rank);
+  const std::int64_t asked = given(inputs, 2) ? whole_number_of(emitter, inputs[2], "the axis", -1'000'000'000) : -2;
+  const std::size_t axis = normal_axis(asked, rank);
   if (axis == rank - 1) throw Error(ErrorKind::shape, "DFT along the last axis, which holds the real and imaginary part");
   const bool inverse = attributes.get_int("inverse", 0) != 0, onesided = attributes.get_int("onesided", 0) != 0;
   const bool to_real = inverse && onesided;

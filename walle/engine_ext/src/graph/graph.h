@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "graph/packed_weights.h"
 
 namespace walle {
 
@@ -46,6 +47,7 @@ struct Graph {
   std::vector<Node> nodes;  // in topological order
   std::vector<int> inputs;  // value numbers, in the model's order
   std::vector<Output> outputs;
+  std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();  // what plans made of the constants
 };
 
 // The values that a node reads: its inputs, and what its subgraphs take from the graph around them.

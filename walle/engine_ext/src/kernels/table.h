@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "kernels/winograd.h"
 
 namespace walle {
 
@@ -163,6 +164,24 @@ struct LaneArgs {
 };
 using LaneFn = void (*)(const LaneArgs& args) noexcept;
 
+// Winograd's transforms of `count` tiles of one block of channels between an image and planes of positions: a square form's
+// position (i, j) is i * size + j, another form has one row and is transformed along its columns alone. The input transform reads
+// the rows and columns of the tile from `first` to before `last` and takes the others for 0; the output transform writes those
+// before `last`.
+struct WinogradArgs {
+  std::int64_t count = 0;
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::int64_t tile = 0, row = 0, column = 0;  // steps in the image
+  std::int64_t position = 0;                   // from one plane to the next; tiles lie `pack` apart in each
+  std::int64_t row_first = 0, row_last = 0, column_first = 0, column_last = 0;
+  Finish finish;  // of the output; bias has `pack` numbers
+};
+using WinogradFn = void (*)(const WinogradArgs& args) noexcept;
+struct Winograd {
+  WinogradFn input = nullptr, output = nullptr;
+};
+
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
@@ -189,6 +208,7 @@ struct Table {
   int pack = 4;
   PanelFn panel = nullptr;
   LaneFn depthwise = nullptr;
+  Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
 };
 
@@ -196,6 +216,7 @@ struct Table {
 void fill_scalar(Table& table) noexcept;
 void fill_avx2(Table& table) noexcept;
 void fill_avx512(Table& table) noexcept;
+void fill_neon(Table& table) noexcept;
 
 struct Backend {
   std::string_view name;
@@ -206,6 +227,8 @@ std::span<const Backend> backends() noexcept;
 // The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
+// Whether WALLE_FORCE_ISA names the one that "auto" means.
+bool forced_backend() noexcept;
 // The table of one backend; "auto" means kernels(). Throws Error (backend) as above.
 const Table& kernels(std::string_view backend);
 

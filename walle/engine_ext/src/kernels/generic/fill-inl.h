@@ -53,4 +53,5 @@ void fill(Table& table) noexcept {
   table.depthwise = &depthwise;
   table.pool_max = &pool_max;
   table.pool_sum = &pool_sum;
+  fill_winograd<0>(table);
 }
