@@ -85,7 +85,11 @@ def main() -> None:
     options = parser.parse_args()
     parts = [name for name in PARTS if options.part in ("", name) and (CASES / f"{name}_cases.py").exists()]
     results = [measure(part, options.only, options.rounds) for part in parts]
-    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "python": sys.version.split()[0]}
+    machine = {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+    }
     if options.json:
         print(json.dumps({"machine": machine, "parts": results}, indent=1))
         return

@@ -1,7 +1,9 @@
+# ruff: noqa: ARG005, ICN001, PLR0402 -- a table of calls with one signature, of two modules named np
 """The cases of walle.np against NumPy: what programs of images and features call, on float32 and uint8."""
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy
@@ -118,6 +120,10 @@ SQUARE: list[tuple[str, Callable[..., Any]]] = [
 ]
 
 
+def _minus(x: Any, row: Any) -> Any:
+    return x.x - row
+
+
 class Data:
     """The arrays of one size, as one of the two libraries sees them."""
 
@@ -149,6 +155,7 @@ def cases() -> Iterator[Case]:
         for name, call in COMMON + (SQUARE if len(shape) == 2 else []):
             if name == "x - row" and len(shape) == 3:
                 own, peer = np.asarray(x[0, 0].copy()), x[0, 0].copy()
-                yield Case(name, size, lambda d=here, r=own: d.x - r, lambda d=there, r=peer: d.x - r)
+                here_row, there_row = partial(_minus, x=here, row=own), partial(_minus, x=there, row=peer)
+                yield Case(name, size, here_row, there_row)
                 continue
-            yield Case(name, size, lambda c=call, d=here: c(np, d), lambda c=call, d=there: c(numpy, d))
+            yield Case(name, size, partial(call, np, here), partial(call, numpy, there))

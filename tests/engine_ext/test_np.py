@@ -283,7 +283,15 @@ def test_importing_is_quick_and_loads_no_numpy() -> None:
     assert not loaded & {"numpy", "dataclasses", "inspect", "asyncio", "ctypes", "zlib", "tempfile"}
 
 
-LEGACY = {"bfloat16", "in1d", "msort", "round_", "row_stack", "sliding_window_view", "trapz"}  # in MNN, or elsewhere in NumPy
+LEGACY = {
+    "bfloat16",
+    "in1d",
+    "msort",
+    "round_",
+    "row_stack",
+    "sliding_window_view",
+    "trapz",
+}  # in MNN, or elsewhere in NumPy
 
 
 def test_every_public_name_is_there() -> None:
@@ -335,7 +343,7 @@ def test_limits_and_kinds() -> None:
     )  # fmt: skip
     for name in ("e", "pi", "inf", "euler_gamma"):
         assert getattr(np, name) == getattr(numpy, name)
-    assert np.nan != np.nan  # noqa: PLR0124 -- NaN
+    assert np.nan != np.nan
     assert np.zeros(3)[np.newaxis].shape == (1, 3)
     names = ("bfloat16", "int8", "int16", "uint16", "uint32", "uint64")
     assert [np.zeros(1, getattr(np, name)).dtype for name in names] == list(names)
@@ -357,7 +365,7 @@ def test_what_has_no_twin_in_the_table() -> None:
     assert np.unique_values([3, 1, 3]).tolist() == [1, 3]
     assert np.empty_like(there).tolist() == numpy.zeros((3, 7)).tolist()
     same(np.sliding_window_view(there, (2, 3)), numpy.lib.stride_tricks.sliding_window_view(there, (2, 3)))
-    assert [index for index in np.ndindex(2, 2)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert list(np.ndindex(2, 2)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert dict(np.ndenumerate([[1, 2]])) == {(0, 0): 1, (0, 1): 2}
     for own, expected in zip(np.mask_indices(3, np.triu, 1), numpy.mask_indices(3, numpy.triu, 1), strict=True):
         same(own, expected)

@@ -16,6 +16,9 @@ import importlib
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
+    from walle.engine_ext.np import fft as fft
+    from walle.engine_ext.np import linalg as linalg
+    from walle.engine_ext.np import random as random
     from walle.engine_ext.np.constants import *  # noqa: F403
     from walle.engine_ext.np.creation import *  # noqa: F403
     from walle.engine_ext.np.elementwise import *  # noqa: F403
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.signals import *  # noqa: F403
     from walle.engine_ext.np.sorting import *  # noqa: F403
     from walle.engine_ext.np.statistics import *  # noqa: F403
-    from walle.engine_ext.np import fft as fft
-    from walle.engine_ext.np import linalg as linalg
-    from walle.engine_ext.np import random as random
 
 # Which module has which names.
 

@@ -400,12 +400,7 @@ def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def clip(x: ArrayLike, low: ArrayLike | None = None, high: ArrayLike | None = None) -> ndarray:
     """Return max(low, min(x, high)); either bound may be None."""
-    result = asarray(x)
-    if low is not None:
-        result = maximum(result, low)
-    if high is not None:
-        result = minimum(result, high)
-    return result.copy() if low is None and high is None else result
+    return asarray(x).copy() if low is None and high is None else _core.clip(x, low, high)
 
 
 def nan_to_num(x: ArrayLike, copy: bool = True, nan: float = 0.0, posinf: float | None = None,

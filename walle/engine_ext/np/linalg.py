@@ -211,8 +211,7 @@ def norm(x: ArrayLike, ord: float | str | None = None, axis: Axis = None, keepdi
     given = floating(x)
     if axis is None:
         if ord is None or (ord == 2 and given.ndim == 1) or (ord == "fro" and given.ndim == 2):
-            flat = given.reshape(-1)
-            result = _core.unary("Sqrt", (flat * flat).sum())
+            result = _core.unary("Sqrt", _square_sum(given.reshape(-1)))
             return result.reshape((1,) * given.ndim) if keepdims else result
         axes = tuple(range(given.ndim))
     else:
@@ -222,6 +221,17 @@ def norm(x: ArrayLike, ord: float | str | None = None, axis: Axis = None, keepdi
     if len(axes) == 2:
         return _matrix_norm(given, "fro" if ord is None else ord, axes, keepdims)
     raise ShapeError(f"norm of order {ord} over {len(axes)} axes")
+
+
+def _square_sum(x: ndarray) -> ndarray:
+    """Return the sum of a vector's squares, by products of pieces short enough to be exact to a few units."""
+    piece = 1024
+    whole = x.size // piece * piece
+    if not whole:
+        return (x * x).sum()
+    rows = x[:whole].reshape((-1, piece))
+    rest = x[whole:]
+    return matmul(rows[:, None, :], rows[:, :, None]).sum() + (rest * rest).sum()
 
 
 def _vector_norm(x: ndarray, order: float | str, axis: int | tuple[int, ...] | None, keepdims: bool) -> ndarray:

@@ -170,14 +170,22 @@ def bincount(x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0)
     if places.size and int(places.min()) < 0:
         raise ShapeError("bincount of negative numbers")
     length = max(minlength, int(places.max()) + 1 if places.size else 0)
-    if weights is None:
-        added = _core.broadcast_to(asarray(1), places.shape)
-    else:
+    if weights is not None:
         added = asarray(weights, "float64").reshape(places.shape)
-    empty = _core.full((length,), 0, added.dtype)
+        empty = _core.full((length,), 0, "float64")
+        return operator("ScatterElements", [empty, places, added], axis=0, reduction="add") if places.size else empty
+    return _occurrences(places, length)
+
+
+def _occurrences(places: ndarray, length: int) -> ndarray:
+    """Return how often each number below `length` is among int64 places: an indexed raster that adds the same 1."""
+    empty = _core.full((length,), 0, "int64")
     if places.size == 0:
         return empty
-    return operator("ScatterElements", [empty, places, added], axis=0, reduction="add")
+    return operator(
+        "IndexedScatter", [empty, places, _core.full((1,), 1, "int64")], size=[places.size], indexed_stride=[0],
+        plain_stride=[0], index_stride=[1], offsets=[0, 0, 0, 0], weight=[1], extent=[length], reduction="add",
+    )  # fmt: skip
 
 
 def histogram_bin_edges(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = None) -> ndarray:  # noqa: A002 -- NumPy's name
@@ -209,27 +217,43 @@ def histogram(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = 
     """Return how many elements lie in each bin (the last one with both edges), and the edges."""
     edges = histogram_bin_edges(x, bins, range)
     flat = asarray(x).reshape(-1)
-    counts = _counted([flat], [edges], weights)
+    counts = _counted([flat], [edges], [isinstance(bins, int)], weights)
     if density:
         widths = (edges[1:] - edges[:-1]).astype("float64")
         return counts.astype("float64") / widths / float(counts.sum()), edges
     return counts, edges
 
 
-def _counted(columns: list[ndarray], edges: list[ndarray], weights: ArrayLike | None) -> ndarray:
+def _bin(column: ndarray, line: ndarray) -> ndarray:
+    """Return the number of each element's bin; the last one has both its edges."""
+    return _core.binary("Minimum", searchsorted(line, column, "right") - 1, line.size - 2)
+
+
+def _even_bin(column: ndarray, line: ndarray) -> ndarray:
+    """Return the same between edges of even distance: by arithmetic, then compared with the edges beside."""
+    count = line.size - 1
+    low, high = float(line[0]), float(line[-1])
+    guess = _core.unary("Floor", (floating(column) - low) * (count / (high - low)))
+    bin_ = _core.clip(guess, 0.0, count - 1.0).astype("int64")
+    down = (column < line[bin_]).astype("int64")
+    up = ((column >= line[bin_ + 1]) & (bin_ < count - 1)).astype("int64")
+    return _core.clip(bin_ - down + up, 0, count - 1)
+
+
+def _counted(columns: list[ndarray], edges: list[ndarray], uniform: list[bool], weights: ArrayLike | None) -> ndarray:
     place = _core.full((), 0, "int64")
     inside = _core.full((), True, "bool")
-    for column, line in zip(columns, edges, strict=True):
+    for column, line, one in zip(columns, edges, uniform, strict=True):
         count = line.size - 1
-        bin_ = searchsorted(line, column, "right") - 1
-        bin_ = _core.where(column == line[-1], count - 1, bin_)
-        inside = inside & (bin_ >= 0) & (bin_ < count)
+        bin_ = _even_bin(column, line) if one else _bin(column, line)
+        inside = inside & (column >= line[0]) & (column <= line[-1])
         place = place * count + bin_
     shape = tuple(line.size - 1 for line in edges)
     total = product(shape)
     place = _core.where(inside, place, total)  # a bin more for what lies outside
     heavy = None if weights is None else asarray(weights).reshape(-1)
-    counts = bincount(place, heavy, total + 1)[:total].reshape(shape)
+    sums = _occurrences(place, total + 1) if heavy is None else bincount(place, heavy, total + 1)
+    counts = sums[:total].reshape(shape)
     if heavy is not None and heavy.dtype not in FLOATS:
         return counts.astype("int64")
     return counts
@@ -247,7 +271,7 @@ def histogramdd(x: ArrayLike | Sequence[ArrayLike], bins: Any = 10, range: Any =
         raise ShapeError(f"bins or ranges for {len(each)} of {rank} dimensions")
     columns = [points[:, at] for at, _ in enumerate(each)]
     edges = [histogram_bin_edges(*one) for one in zip(columns, each, ranges, strict=True)]
-    counts = _counted(columns, edges, weights).astype("float64")
+    counts = _counted(columns, edges, [isinstance(one, int) for one in each], weights).astype("float64")
     if density:
         counts = counts / counts.sum()
         for at, line in enumerate(edges):

@@ -3,6 +3,7 @@
 #include "core/indexed.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "atomic/atomic.h"
 
@@ -34,6 +35,19 @@ class GatherStep final : public Step {
   bool wide_;
 };
 
+// Sums of single elements, as a histogram makes them, without a call for each.
+template <class T>
+bool add_elements(const IndexedRaster& raster, const std::int64_t* indices, const std::byte* from, std::byte* to) noexcept {
+  const T* updates = reinterpret_cast<const T*>(from);
+  T* sums = reinterpret_cast<T*>(to);
+  return raster.walk(indices, [&](const Region&, std::int64_t indexed, std::int64_t plain) {
+    if constexpr (std::is_integral_v<T>)
+      sums[indexed] = static_cast<T>(static_cast<std::uint64_t>(sums[indexed]) + static_cast<std::uint64_t>(updates[plain]));
+    else
+      sums[indexed] += updates[plain];
+  });
+}
+
 // Copies the data, then writes (or joins) the updates one after the other.
 class ScatterStep final : public Step {
  public:
@@ -54,6 +68,13 @@ class ScatterStep final : public Step {
       throw Error(ErrorKind::unsupported, "reduction '" + reduction + "'; known are none, add, mul, max, min");
     const int type = compute_index(request.result.dtype);
     if (type >= 0) join_ = request.table.binary[static_cast<std::size_t>(op)][static_cast<std::size_t>(type)];
+    if (op == BinaryOp::Add && raster_.by_elements()) {
+      const DType dtype = request.result.dtype;
+      sums_ = dtype == DType::f32   ? &add_elements<float>
+              : dtype == DType::f64 ? &add_elements<double>
+              : dtype == DType::i64 ? &add_elements<std::int64_t>
+                                    : nullptr;
+    }
     if (join_ == nullptr)
       throw Error(ErrorKind::dtype, "reduction '" + reduction + "' takes no " + std::string(dtype_name(request.result.dtype)));
   }
@@ -64,6 +85,10 @@ class ScatterStep final : public Step {
       const bool written = wide_ ? raster_.scatter(reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[2], output, item_)
                                  : raster_.scatter(reinterpret_cast<const std::int32_t*>(inputs[1]), inputs[2], output, item_);
       if (!written) fail(kOutOfRange);
+      return;
+    }
+    if (sums_ != nullptr && wide_) {
+      if (!sums_(raster_, reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[2], output)) fail(kOutOfRange);
       return;
     }
     const auto item = static_cast<std::int64_t>(item_);
@@ -104,6 +129,7 @@ class ScatterStep final : public Step {
   IndexedRaster raster_;
   std::size_t item_, bytes_;
   BinaryFn join_ = nullptr;
+  bool (*sums_)(const IndexedRaster&, const std::int64_t*, const std::byte*, std::byte*) noexcept = nullptr;
   bool wide_;
 };
 

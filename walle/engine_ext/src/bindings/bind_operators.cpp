@@ -74,6 +74,9 @@ void bind_operators(py::module_& module) {
         return reduce(op, as_tensor(x), axis, keepdims);
       },
       py::arg("op"), py::arg("x"), py::arg("axis"), py::arg("keepdims"));
+  module.def(
+      "clip", [](py::handle x, py::handle low, py::handle high) { return clip(as_tensor(x), low, high); }, py::arg("x"),
+      py::arg("low"), py::arg("high"));
   module.def("unary_function", &unary_function, py::arg("name"), py::arg("op"));
   module.def("binary_function", &binary_function, py::arg("name"), py::arg("op"));
   module.def(

@@ -323,6 +323,33 @@ Mixed mixed(py::handle a, py::handle b) {
 
 }  // namespace
 
+Tensor clip(const Tensor& x, py::handle low, py::handle high) {
+  const auto bounded = [](const Tensor& given, const char* name, py::handle bound) {
+    return bound.is_none() ? given : binary(name, py::cast(given), bound);
+  };
+  const auto number = [](py::handle bound) {
+    return bound.is_none() || PyFloat_CheckExact(bound.ptr()) || PyLong_CheckExact(bound.ptr());
+  };
+  if (!is_floating(x.dtype()) || is_half(x.dtype()) || !x.contiguous() || !number(low) || !number(high) || low.is_none() ||
+      high.is_none())
+    return bounded(bounded(x, "Maximum", low), "Minimum", high);
+  const Tensor bottom = scalar(low, x.dtype()), top = scalar(high, x.dtype());
+  Tensor result = Tensor::empty(x.dtype(), x.shape());
+  const auto type = static_cast<std::size_t>(compute_index(x.dtype()));
+  const BinaryFn raise = kernels().binary[static_cast<std::size_t>(BinaryOp::Maximum)][type],
+                 lower = kernels().binary[static_cast<std::size_t>(BinaryOp::Minimum)][type];
+  constexpr std::int64_t kBlock = 4096;  // both kernels over a piece before the next one, which leaves it in cache
+  const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
+  const py::gil_scoped_release released;
+  for (std::int64_t at = 0; at < x.size(); at += kBlock) {
+    std::byte* to = result.raw() + at * item;
+    const std::int64_t count = std::min(kBlock, x.size() - at);
+    raise(x.raw() + at * item, 1, bottom.raw(), 0, to, count);
+    lower(to, 1, top.raw(), 0, to, count);
+  }
+  return result;
+}
+
 Tensor where(py::handle condition, py::handle a, py::handle b) {
   const Mixed operands = mixed(a, b);
   const Tensor inputs[] = {as_tensor(condition, DType::b8),
@@ -390,7 +417,49 @@ Tensor binary(const std::string& given, py::handle a, py::handle b) {
   return run(op, inputs);
 }
 
+namespace {
+
+// How many of the flags are set: bytes are added to bytes while those can hold the sums.
+std::int64_t count_true(const std::byte* flags, std::int64_t count) {
+  constexpr std::int64_t kBlock = 4096, kMost = 255;
+  constexpr auto kAdd = static_cast<std::size_t>(BinaryOp::Add), kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
+  constexpr std::size_t kI32 = 2, kU8 = 4;
+  const Table& table = kernels();
+  alignas(64) std::byte sums[kBlock];
+  alignas(64) std::int32_t wide[kBlock];
+  std::int64_t total = 0;
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMost, (count - done) / size);
+    std::memcpy(sums, flags + done, static_cast<std::size_t>(size));
+    for (std::int64_t i = 1; i < blocks; ++i) table.binary[kAdd][kU8](sums, 1, flags + done + i * size, 1, sums, size);
+    done += size * blocks;
+    table.cast[kU8][kI32](sums, 1, wide, size);
+    std::int32_t part = 0;
+    table.reduce[kSum][kI32](wide, 1, size, &part);
+    total += part;
+  }
+  return total;
+}
+
+// Sums, greatest and least of all flags, without converting them first; any and all stop early.
+std::optional<Tensor> reduced_flags(const std::string& name, const Tensor& x, bool keepdims) {
+  if (x.dtype() != DType::b8 || !x.contiguous()) return std::nullopt;
+  const bool sum = name == "ReduceSum", most = name == "ReduceMax", least = name == "ReduceMin";
+  if (!sum && !most && !least) return std::nullopt;
+  Tensor result = Tensor::empty(sum ? DType::i64 : DType::b8, Dims(keepdims ? x.shape().size() : 0, 1));
+  const auto size = static_cast<std::size_t>(x.size());
+  if (sum)
+    *result.data<std::int64_t>() = count_true(x.raw(), x.size());
+  else
+    *result.data<bool>() = (size > 0 && std::memchr(x.raw(), most ? 1 : 0, size) != nullptr) == most;
+  return result;
+}
+
+}  // namespace
+
 Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool keepdims) {
+  if (axis.is_none())
+    if (auto result = reduced_flags(name, x, keepdims)) return *std::move(result);
   const OpDef& op = operator_named(name);
   Tensor input = x;
   if (name == "ReduceSum" || name == "ReduceProd") {

@@ -34,6 +34,8 @@ Dims dims_of(pybind11::handle numbers);  // an int or a sequence of ints
 // Operators of walle.np with its dtype rules; `op` is a name of the registry.
 Tensor unary(const std::string& op, const Tensor& x);
 Tensor binary(const std::string& op, pybind11::handle a, pybind11::handle b);
+// min(max(x, low), high); a bound may be None.
+Tensor clip(const Tensor& x, pybind11::handle low, pybind11::handle high);
 Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b);
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 

@@ -29,6 +29,8 @@ class IndexedRaster {
   IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent,
                 std::int64_t index_extent, bool gather);
 
+  // Whether each index moves one element.
+  bool by_elements() const noexcept { return region_.axes == 0; }
   // Moves elements of `item` bytes from `src` to `dst`, which do not overlap; false where an index is out of its extent.
   template <class Index>
   bool gather(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept;
@@ -53,7 +55,13 @@ class IndexedRaster {
     const std::int64_t* weight = movement_.weight.data();
     const std::int64_t* extent = movement_.extent.data();
     for (;;) {
-      for (std::int64_t i = 0; i < steps; ++i) {
+      for (std::int64_t i = 0; i < steps && terms == 1; ++i) {
+        std::int64_t index = indices[from + i * from_step];
+        index += index < 0 ? extent[0] : 0;
+        if (static_cast<std::uint64_t>(index) >= static_cast<std::uint64_t>(extent[0])) return false;
+        move(region_, indexed + i * indexed_step + index * weight[0], plain + i * plain_step);
+      }
+      for (std::int64_t i = 0; i < steps && terms != 1; ++i) {
         std::int64_t address = indexed + i * indexed_step;
         for (std::size_t k = 0; k < terms; ++k) {
           std::int64_t index = indices[from + i * from_step + static_cast<std::int64_t>(k) * movement_.index_step];

@@ -25,8 +25,9 @@ std::byte* take(std::size_t bytes) noexcept {
   void* data = std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
   if (data != nullptr) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
   return static_cast<std::byte*>(data);
-#endif
+#else
   return nullptr;
+#endif
 }
 
 // Smaller memory by malloc and a shift: a block that aligned_alloc gives back seldom fits the next request of its size, so that
@@ -52,7 +53,9 @@ std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_o
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment;
   if (padded < size_bytes) throw std::bad_alloc();
-  const auto [base, data] = block(padded);
+  const Block taken = block(padded);
+  void* base = taken.base;
+  std::byte* data = taken.data;
   if (data == nullptr) throw std::bad_alloc();
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
   std::memset(data + tail, 0, padded - tail);

@@ -49,6 +49,7 @@ void fill_avx2(Table& table) noexcept {
   avx2::fill_loops(table);
   avx2::fill_transcendental(table);
   avx2::fill(table);
+  avx2::fill_float_loops(table);
 }
 }  // namespace walle
 #endif

@@ -52,6 +52,7 @@ void fill_avx512(Table& table) noexcept {
   avx512::fill_loops(table);
   avx512::fill_transcendental(table);
   avx512::fill(table);
+  avx512::fill_float_loops(table);
 }
 }  // namespace walle
 #endif

@@ -145,7 +145,7 @@ void loop_unary(const void* in, std::int64_t stride, void* out, std::int64_t cou
   }
 }
 
-// Conversions that need no care, and of floats to integers by their nearest bound (NaN is 0).
+// Conversions that need no care.
 template <class From, class To>
 struct CastLoop {
   static To of(From x) noexcept { return static_cast<To>(x); }
@@ -153,13 +153,6 @@ struct CastLoop {
 template <class From>
 struct TruthLoop {
   static std::uint8_t of(From x) noexcept { return x != From{0}; }
-};
-template <class From>
-struct ByteLoop {
-  static std::uint8_t of(From x) noexcept {
-    const From low = x > From{0} ? x : From{0};  // NaN too
-    return static_cast<std::uint8_t>(static_cast<std::int32_t>(low < From{255} ? low : From{255}));
-  }
 };
 
 template <class T>
@@ -191,7 +184,7 @@ void loop_select(const void* where, std::int64_t where_stride, const void* a, st
 
 // As many partial results as fill a few vectors.
 template <class T>
-inline constexpr std::int64_t kPartials = 256 / sizeof(T) < 32 ? 256 / sizeof(T) : 32;
+inline constexpr std::int64_t kPartials = 256 / static_cast<std::int64_t>(sizeof(T));
 
 template <class T, class Op>
 void loop_reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
@@ -212,12 +205,54 @@ void loop_reduce(const void* in, std::int64_t stride, std::int64_t count, void* 
   *static_cast<T*>(out) = result;
 }
 
+// Of float32, four vectors at once; the scalar loop joins what is left of them.
+template <class Op, ReduceOp op>
+void reduce_extreme(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
+  if (stride != 1 || count < 8 * kLanes) return (*plain_reduce<op>)(in, stride, count, out);
+  const auto* from = static_cast<const float*>(in);
+  Vec best[4];
+  for (std::int64_t j = 0; j < 4; ++j) best[j] = load(from + j * kLanes);
+  std::int64_t i = 4 * kLanes;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes)
+    for (std::int64_t j = 0; j < 4; ++j) best[j] = Op::of(best[j], load(from + i + j * kLanes));
+  float rest[8 * kLanes];
+  for (std::int64_t j = 0; j < 4; ++j) store(rest + j * kLanes, best[j]);
+  std::int64_t left = 4 * kLanes;
+  for (; i < count; ++i) rest[left++] = from[i];
+  (*plain_reduce<op>)(rest, 1, left, out);
+}
+
+// Of float32 to bytes: bounded by vectors (NaN is 0), converted plainly.
+inline void cast_bytes(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const auto* from = static_cast<const float*>(in);
+  auto* to = static_cast<std::uint8_t*>(out);
+  constexpr std::int64_t kBlock = 512;
+  float bounded[kBlock];
+  for (std::int64_t start = 0; start < count; start += kBlock) {
+    const std::int64_t size = start + kBlock < count ? kBlock : count - start;
+    const float* x = from + start;
+    if (stride != 1) {
+      for (std::int64_t i = 0; i < size; ++i) bounded[i] = from[(start + i) * stride];
+      x = bounded;
+    }
+    for (std::int64_t i = 0; i < size; i += kLanes) {
+      const std::int64_t width = i + kLanes < size ? kLanes : size - i;
+      store_first(bounded + i, min_or_second(max_or_second(load_first(x + i, width), set(0.0f)), set(255.0f)), width);
+    }
+    for (std::int64_t i = 0; i < size; ++i) to[start + i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(bounded[i]));
+  }
+}
+
 // The place of the first element that no other is better than; the first NaN wins. The best one is found first, then its place.
 template <class T, bool greatest>
 void loop_arg(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   const auto* from = static_cast<const T*>(in);
   T best;
-  loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
+  if constexpr (std::is_same_v<T, float>)
+    greatest ? reduce_extreme<MaximumOp, ReduceOp::ReduceMax>(in, stride, count, &best)
+             : reduce_extreme<MinimumOp, ReduceOp::ReduceMin>(in, stride, count, &best);
+  else
+    loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
   constexpr std::int64_t kBlock = 256;
   std::int64_t start = 0;
   const auto found = [best](T x) noexcept { return static_cast<unsigned>(x == best) | static_cast<unsigned>(x != x); };
@@ -249,9 +284,7 @@ void fill_loop_casts(UnaryFn (&row)[kComputeCount]) noexcept {
   row[0] = &loop_unary<From, float, CastLoop<From, float>>;
   row[1] = &loop_unary<From, double, CastLoop<From, double>>;
   row[5] = &loop_unary<From, std::uint8_t, TruthLoop<From>>;
-  if constexpr (kIsFloat<From>) {
-    row[4] = &loop_unary<From, std::uint8_t, ByteLoop<From>>;
-  } else {
+  if constexpr (!kIsFloat<From>) {
     row[2] = &loop_unary<From, std::int32_t, CastLoop<From, std::int32_t>>;
     row[3] = &loop_unary<From, std::int64_t, CastLoop<From, std::int64_t>>;
     row[4] = &loop_unary<From, std::uint8_t, CastLoop<From, std::uint8_t>>;
@@ -355,4 +388,11 @@ void fill_loops(Table& table) noexcept {
   table.select[1] = &loop_select<std::uint16_t>;
   table.select[2] = &loop_select<std::uint32_t>;
   table.select[3] = &loop_select<std::uint64_t>;
+}
+
+// After fill(), over whose kernels these go.
+void fill_float_loops(Table& table) noexcept {
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][0] = &reduce_extreme<MaximumOp, ReduceOp::ReduceMax>;
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][0] = &reduce_extreme<MinimumOp, ReduceOp::ReduceMin>;
+  table.cast[0][4] = &cast_bytes;
 }

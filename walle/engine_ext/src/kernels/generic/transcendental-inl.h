@@ -244,9 +244,8 @@ struct PowerFast {
   static double of(double x, double y) noexcept {
     const double product = y * natural_log(__builtin_fabs(x));
     const double low = product < -400.0 ? -400.0 : product, bounded = low > 400.0 ? 400.0 : low;
-    const double size = wide_exp(bounded), half = 0.5 * y;
-    const bool odd = half != __builtin_trunc(half);
-    return (x < 0) & odd ? -size : size;
+    const std::uint64_t odd = double_as_bits(y + kWhole), negative = double_as_bits(x) >> 63;  // where x is, y is whole
+    return bits_as_double(double_as_bits(wide_exp(bounded)) ^ (odd & negative) << 63);
   }
 };
 struct HypotFast {
