@@ -184,7 +184,7 @@ def _generator() -> Generator:
     return _shared[0]
 
 
-def seed(seed: int | None = None) -> None:  # noqa: RUF100 -- NumPy's name
+def seed(seed: int | None = None) -> None:
     """Start the shared generator anew."""
     _shared[:] = [Generator(seed)]
 
