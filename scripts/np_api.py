@@ -82,7 +82,7 @@ MISSING = {
 
 def public(module: Any) -> set[str]:
     """Return the public names of NumPy or of walle.np, those of their parts with a dot."""
-    names = {name for name in module.__all__ if name not in PARTS}
+    names = {name for name in module.__all__ if name not in (*PARTS, "lib")} | {"lib.stride_tricks"}
     for part in PARTS:
         names |= {f"{part}.{name}" for name in getattr(module, part).__all__}
     return names

@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     from walle.engine_ext.np import *  # noqa: F403 -- the same names under the public address
     from walle.engine_ext.np import fft as fft  # noqa: PLC0414 -- names of this module too
+    from walle.engine_ext.np import lib as lib  # noqa: PLC0414
     from walle.engine_ext.np import linalg as linalg  # noqa: PLC0414
     from walle.engine_ext.np import random as random  # noqa: PLC0414
 else:

@@ -17,6 +17,7 @@ import importlib
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     from walle.engine_ext.np import fft as fft
+    from walle.engine_ext.np import lib as lib
     from walle.engine_ext.np import linalg as linalg
     from walle.engine_ext.np import random as random
     from walle.engine_ext.np.constants import *  # noqa: F403
@@ -64,8 +65,7 @@ _MODULES = {
         "append array_split atleast_1d atleast_2d atleast_3d block broadcast_arrays broadcast_shapes broadcast_to "
         "column_stack concat concatenate copyto delete dsplit dstack expand_dims flip fliplr flipud hsplit hstack "
         "insert matrix_transpose moveaxis ndim pad permute_dims ravel repeat reshape resize roll rollaxis rot90 "
-        "row_stack shape size sliding_window_view split squeeze stack swapaxes tile transpose trim_zeros unstack "
-        "vsplit vstack"
+        "row_stack shape size split squeeze stack swapaxes tile transpose trim_zeros unstack vsplit vstack"
     ),
     "products": "cross dot einsum inner kron matmul matvec outer tensordot vdot vecdot vecmat",
     "reductions": (
@@ -87,7 +87,7 @@ _MODULES = {
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_PARTS = ("fft", "linalg", "random")
+_PARTS = ("fft", "lib", "linalg", "random")
 
 if not TYPE_CHECKING:  # a type checker has the names from the imports above
     __all__ = sorted((*_HOMES, *_PARTS))  # noqa: PLE0605 -- a list, made from the table

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.likes import ArrayLike, Axis, Shape
 
 __all__ = [
-    "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "block", "broadcast_arrays", "broadcast_shapes",
-    "broadcast_to", "column_stack", "concat", "concatenate", "copyto", "delete", "dsplit", "dstack", "expand_dims",
-    "flip", "fliplr", "flipud", "hsplit", "hstack", "insert", "matrix_transpose", "moveaxis", "ndim", "pad",
-    "permute_dims", "ravel", "repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "row_stack", "shape", "size",
-    "sliding_window_view", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "trim_zeros", "unstack",
-    "vsplit", "vstack",
+    "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "block", "broadcast_arrays",
+    "broadcast_shapes", "broadcast_to", "column_stack", "concat", "concatenate", "copyto", "delete", "dsplit",
+    "dstack", "expand_dims", "flip", "fliplr", "flipud", "hsplit", "hstack", "insert", "matrix_transpose", "moveaxis",
+    "ndim", "pad", "permute_dims", "ravel", "repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "row_stack",
+    "shape", "size", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "trim_zeros", "unstack", "vsplit",
+    "vstack",
 ]  # fmt: skip
 
 
@@ -341,8 +341,7 @@ def repeat(x: ArrayLike, repeats: int | ArrayLike, axis: int | None = None) -> n
         return wide.reshape((*given.shape[:at], given.shape[at] * count, *given.shape[at + 1 :]))
     if times.size != given.shape[at] or (times < 0).any():
         raise ShapeError(f"repeat of {given.shape[at]} elements by {times.size} counts; one each, none negative")
-    places = [i for i, count in enumerate(times.tolist()) for _ in range(count)]
-    return given[along(at, asarray(places, "int64"))]
+    return operator("Repeat", [given], axis=at, repeats=times.tolist())
 
 
 def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axis = None) -> ndarray:
@@ -360,22 +359,15 @@ def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axis = None) -> ndarray
     by: dict[int, int] = {}
     for at, step in zip(axes, shifts, strict=True):
         by[at] = by.get(at, 0) + step
-    result = given
-    for at, step in by.items():
-        length = given.shape[at]
-        cut = -step % length if length else 0
-        if cut:
-            result = concatenate([result[along(at, slice(cut, None))], result[along(at, slice(None, cut))]], at)
-    return result.copy() if result is given else result
+    return operator("Roll", [given], shifts=list(by.values()), axes=list(by))
 
 
 def resize(x: ArrayLike, shape: Shape) -> ndarray:
     """Return the elements in another shape, from the first again where they do not suffice."""
-    flat = asarray(x).reshape(-1)
-    wanted = product(sizes(shape))
-    if flat.size == 0 or wanted == 0:
-        return _core.full(shape, 0, flat.dtype)
-    return tile(flat, -(-wanted // flat.size))[:wanted].reshape(shape)
+    given = asarray(x)
+    if given.size == 0:
+        return _core.full(shape, 0, given.dtype)
+    return operator("Cycle", [given], shape=sizes(shape))
 
 
 def append(x: ArrayLike, values: ArrayLike, axis: int | None = None) -> ndarray:
