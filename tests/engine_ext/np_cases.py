@@ -67,14 +67,14 @@ class Draw:
         return made[::-1] if self.strides % 4 == 3 and size else made
 
     def numbers(self, dtype: str, shape: tuple[int, ...], low: float, high: float) -> numpy.ndarray:
+        """Return an array, never one of NumPy's scalars: those of float64 are Python's floats to everybody else."""
         if dtype == "bool":
-            return self.rng.random(shape) < 0.5
+            return numpy.asarray(self.rng.random(shape) < 0.5)
         if dtype in FLOATS:
-            return (low + (high - low) * self.rng.random(shape)).astype(dtype)
-        least = 0 if dtype == "uint8" else int(numpy.ceil(low))
-        return self.rng.integers(
-            min(least, int(high) - 1) if dtype != "uint8" else max(least, int(low)), max(int(high), 1) + 1, shape
-        ).astype(dtype)
+            return numpy.asarray(low + (high - low) * self.rng.random(shape)).astype(dtype)
+        least, most = int(numpy.ceil(low)), max(int(high), 1)
+        least = max(least, 0) if dtype == "uint8" else min(least, int(high) - 1)
+        return numpy.asarray(self.rng.integers(least, most + 1, shape)).astype(dtype)
 
     def f(self, shape: tuple[int, ...] | None = None, low: float = -4, high: float = 4) -> numpy.ndarray:
         return self.a(FLOATS, shape, low, high)
