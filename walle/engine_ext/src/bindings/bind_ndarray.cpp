@@ -1,4 +1,4 @@
-// walle.np.ndarray: NumPy's names on Tensor. What needs more than one operator is in walle/engine_ext/np.py.
+// walle.np.ndarray: NumPy's names on Tensor. What needs more than one operator is in walle/engine_ext/np/.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"

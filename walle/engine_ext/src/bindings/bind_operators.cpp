@@ -1,4 +1,4 @@
-// Operators as functions: what walle/engine_ext/np.py gives NumPy's names to, and the registry.
+// Operators as functions: what walle/engine_ext/np/ gives NumPy's names to, and the registry.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
