@@ -9,12 +9,15 @@ namespace walle {
   TensorType infer_##name(std::span<const Operand>, const Attributes&); \
   std::unique_ptr<Step> make_##name(const StepRequest&);
 WALLE_ATOMIC(cast)
+WALLE_ATOMIC(cholesky)
 WALLE_ATOMIC(col2im)
 WALLE_ATOMIC(conv)
 WALLE_ATOMIC(cum_prod)
 WALLE_ATOMIC(cum_sum)
 WALLE_ATOMIC(deform_columns)
 WALLE_ATOMIC(det)
+WALLE_ATOMIC(eigh)
+WALLE_ATOMIC(fourier_transform)
 WALLE_ATOMIC(grid_sample)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
@@ -24,9 +27,14 @@ WALLE_ATOMIC(pool_arg_max)
 WALLE_ATOMIC(pool_max)
 WALLE_ATOMIC(pool_mean)
 WALLE_ATOMIC(pool_sum)
+WALLE_ATOMIC(qr)
+WALLE_ATOMIC(random_bits)
 WALLE_ATOMIC(recurrent_steps)
 WALLE_ATOMIC(resample)
 WALLE_ATOMIC(roi_align)
+WALLE_ATOMIC(search_sorted)
+WALLE_ATOMIC(solve)
+WALLE_ATOMIC(svd)
 WALLE_ATOMIC(top_indices)
 WALLE_ATOMIC(top_values)
 #undef WALLE_ATOMIC
@@ -35,12 +43,15 @@ WALLE_ATOMIC(top_values)
 std::span<const Atomic> atomics() noexcept {
   static constexpr std::array table{std::to_array<Atomic>({
       {"Cast", 1, 1, &infer_cast, &make_cast},
+      {"Cholesky", 1, 1, &infer_cholesky, &make_cholesky},
       {"Col2Im", 3, 3, &infer_col2im, &make_col2im},
       {"Conv", 2, 4, &infer_conv, &make_conv},
       {"CumProd", 2, 2, &infer_cum_prod, &make_cum_prod},
       {"CumSum", 2, 2, &infer_cum_sum, &make_cum_sum},
       {"DeformColumns", 2, 3, &infer_deform_columns, &make_deform_columns},
       {"Det", 1, 1, &infer_det, &make_det},
+      {"Eigh", 1, 1, &infer_eigh, &make_eigh},
+      {"FourierTransform", 1, 1, &infer_fourier_transform, &make_fourier_transform},
       {"GridSample", 2, 2, &infer_grid_sample, &make_grid_sample},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
@@ -50,9 +61,14 @@ std::span<const Atomic> atomics() noexcept {
       {"PoolMax", 1, 1, &infer_pool_max, &make_pool_max},
       {"PoolMean", 1, 1, &infer_pool_mean, &make_pool_mean},
       {"PoolSum", 1, 1, &infer_pool_sum, &make_pool_sum},
+      {"Qr", 1, 1, &infer_qr, &make_qr},
+      {"RandomBits", 1, 1, &infer_random_bits, &make_random_bits},
       {"RecurrentSteps", 3, 7, &infer_recurrent_steps, &make_recurrent_steps},
       {"Resample", 3, 3, &infer_resample, &make_resample},
       {"RoiAlign", 3, 3, &infer_roi_align, &make_roi_align},
+      {"SearchSorted", 2, 2, &infer_search_sorted, &make_search_sorted},
+      {"Solve", 2, 2, &infer_solve, &make_solve},
+      {"Svd", 1, 1, &infer_svd, &make_svd},
       {"TopIndices", 1, 1, &infer_top_indices, &make_top_indices},
       {"TopValues", 1, 1, &infer_top_values, &make_top_values},
   })};
