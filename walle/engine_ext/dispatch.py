@@ -6,11 +6,12 @@ Runs inside a VM, started by the boot code of `walle.engine_ext.vm`; light on im
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
 
+from walle.engine_ext import wiping
 from walle.engine_ext._core import Stopped
 from walle.engine_ext.imports import ForbiddenImport, TaskModules
+from walle.engine_ext.wiping import load_shared
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
@@ -41,20 +42,12 @@ class Task:
         self._modules.clear()
 
 
-_tasks: list[Task] = []  # the VM's one task, once it has started
+_tasks: list[Task] = []  # the VM's one task, while it has one
 
 
 def task() -> Task:
     """Return this VM's task."""
     return _tasks[0]
-
-
-def wipe() -> None:
-    """Let go of all that is the task's, as the VM's last call: finalizers are the task's code, and may be stopped."""
-    _functions.clear()
-    for one in _tasks:
-        one.clear()
-    gc.collect()
 
 
 _functions: dict[str, Callable[..., Any]] = {}  # what calls have named so far
@@ -73,7 +66,7 @@ def find(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.rpartition(":")
     if module_name and not module_name.startswith("walle."):
         raise AttributeError(f"{name!r} is neither a function of main nor of a walle module")
-    module = importlib.import_module(module_name) if module_name else task().main()
+    module = load_shared(module_name) if module_name else task().main()
     function = getattr(module, function_name, None)
     if not callable(function):
         raise AttributeError(f"{module.__name__} has no function {function_name!r}")  # noqa: TRY004 -- as for any name
@@ -131,9 +124,21 @@ def _unraisable(found: sys.UnraisableHookArgs) -> None:
 
 
 def start(config: Mapping[str, Any]) -> None:
-    """Set this VM's task."""
-    sys.unraisablehook = _unraisable
+    """Take a task in, the VM's only one until it is wiped."""
     _tasks.append(Task(config))
 
 
+def wipe() -> None:
+    """Let go of all that is the task's; its finalizers run here, and may be stopped. What remains is C++'s to put back."""
+    _functions.clear()
+    for one in _tasks:
+        one.clear()
+    _tasks.clear()
+    wiping.reset()
+    gc.collect()
+
+
+freeze = gc.freeze
+thaw = gc.unfreeze
+sys.unraisablehook = _unraisable
 _OWN_FILES = frozenset({__file__, TaskModules.load.__code__.co_filename})

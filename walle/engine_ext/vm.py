@@ -21,17 +21,16 @@ __all__ = ["VM", "DeadlineExceeded", "Host", "TaskError", "VMClosedError", "VMPo
 GRACE_S = 0.25  # from the wish to stop a call to giving its VM up
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
-# Runs in the new interpreter with `config` in its globals. The package's folder is on the path only while the package
+# Runs in each new interpreter with `paths` in its globals. The package's folder is on the path only while the package
 # is found for the first time, so that what is installed beside walle stays out of reach.
 _BOOT = """
 import sys
-sys.path[:] = config["stdlib"] + config["walle"]
+sys.path[:] = paths["stdlib"] + paths["walle"]
 sys.dont_write_bytecode = True
 import walle.engine_ext
-walle.engine_ext.__path__[:] = config["engine_ext"]
-from walle.engine_ext.dispatch import Stopped, describe, dispatch, start
-sys.path[:] = config["stdlib"]
-start(config)
+walle.engine_ext.__path__[:] = paths["engine_ext"]
+from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, start, thaw, wipe
+sys.path[:] = paths["stdlib"]
 """
 
 
@@ -61,12 +60,9 @@ class VM:
             "folder": str(files.folder or ""),
             "files": {path: bytes(data) for path, data in files.files.items() if not path.endswith((".py", ".pyc"))},
             "modules": sources,
-            "stdlib": _stdlib_paths(),
-            "walle": [str(Path(path).parent) for path in walle.__path__],
-            "engine_ext": _ENGINE_PATHS,
         }
         try:
-            self._core = _core.VM(files.name, _BOOT_CODE, config, {file for _, file, _ in sources.values()}, grace_s)
+            self._core = _core.VM(files.name, config, {file for _, file, _ in sources.values()}, grace_s)
         except RuntimeError as error:
             raise VMError(f"task {files.name}: {error}") from error
 
@@ -228,8 +224,12 @@ def _set_done(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_BOOT_CODE = marshal.dumps(compile(_BOOT, "<walle boot>", "exec"))
-_ENGINE_PATHS = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
+_PATHS = {
+    "stdlib": _stdlib_paths(),
+    "walle": [str(Path(path).parent) for path in walle.__path__],
+    "engine_ext": list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)])),
+}
 
 _core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
+_core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _PATHS)
 atexit.register(_core.vm_shut_down, _EXIT_S)

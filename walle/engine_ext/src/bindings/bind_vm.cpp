@@ -6,6 +6,7 @@
 
 #include "bindings/bind.h"
 #include "vm/birth.h"
+#include "vm/home.h"
 #include "vm/interpreter.h"
 #include "vm/lending.h"
 #include "vm/mailbox.h"
@@ -104,11 +105,10 @@ const char* outcome_name(vm::Outcome outcome) {
 // What Python holds: dropping it closes the VM.
 class VMHandle {
  public:
-  VMHandle(const std::string& name, const py::bytes& boot, py::handle config, std::unordered_set<std::string> task_files,
-           double grace) {
+  VMHandle(const std::string& name, py::handle config, std::unordered_set<std::string> task_files, double grace) {
     if (PyInterpreterState_Get() != PyInterpreterState_Main())
       throw std::runtime_error("a VM can only be made by the main interpreter");
-    vm::Settings settings{name, boot, read_value(config, "config"), std::move(task_files),
+    vm::Settings settings{name, read_value(config, "config"), std::move(task_files),
                           std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace))};
     vm_ = vm::Interpreter::start(std::move(settings), kPort);
   }
@@ -122,6 +122,12 @@ class VMHandle {
  private:
   std::shared_ptr<vm::Interpreter> vm_;
 };
+
+vm::Home& home_here() {
+  vm::Interpreter* here = vm::Interpreter::here();
+  if (here == nullptr) throw std::runtime_error("only a VM can be asked for this");
+  return here->home();
+}
 
 py::list drain(vm::Mailbox& mailbox) {
   vm::Lender::current()->drain();
@@ -179,8 +185,7 @@ void bind_vm(py::module_& module) {
       .def("drain", &drain, "Notices so far: (call id, outcome, value, text).");
 
   py::class_<VMHandle>(module, "VM")
-      .def(py::init<const std::string&, const py::bytes&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"),
-           py::arg("boot"), py::arg("config"), py::arg("task_files"), py::arg("grace"))
+      .def(py::init<const std::string&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"), py::arg("config"), py::arg("task_files"), py::arg("grace"))
       .def("submit",
            [](const VMHandle& self, std::shared_ptr<vm::Mailbox> mailbox, std::uint64_t call_id, const std::string& function,
               const py::tuple& arguments, std::optional<double> deadline) {
@@ -203,6 +208,26 @@ void bind_vm(py::module_& module) {
 
   module.attr("Stopped") = py::reinterpret_steal<py::object>(make_stopped());
   module.def("vm_set_empty_site", [](const py::bytes& code) { vm::set_empty_site(code); });
+  module.def("vm_set_boot", [](const py::bytes& code, py::handle paths) {
+    vm::Home::set_boot({std::string(code), read_value(paths, "paths")}, kPort);
+  });
+  module.def("vm_counts", [] {
+    const vm::HomeCounts counts = vm::Home::counts();
+    py::dict all;
+    all["made"] = counts.made;
+    all["lived_in"] = counts.lived_in;
+    all["recycled"] = counts.recycled;
+    all["destroyed"] = counts.destroyed;
+    all["spare"] = counts.spare;
+    all["last_reason"] = counts.last_reason;
+    return all;
+  });
+  module.def("vm_before_import", [] { home_here().pristine.before_import(); }, "Before a module that is to stay is loaded; in a VM.");
+  module.def("vm_after_import", [] { home_here().pristine.after_import(); }, "After it was loaded, or was not.");
+  module.def("vm_pristine", [] {
+    vm::Pristine& pristine = home_here().pristine;
+    return py::make_tuple(pristine.size(), pristine.bytes());
+  }, "(objects, bytes) that the present VM's home keeps to be wiped; in a VM.");
   module.def("vm_abandoned", &vm::Interpreter::abandoned, "Abandoned VM threads that are still busy.");
   module.def("vm_shut_down", [](double timeout) {
     const py::gil_scoped_release release;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "vm/call.h"
+#include "vm/home.h"
 #include "vm/interpreter.h"
 #include "vm/thread.h"
 
@@ -79,7 +80,7 @@ void Interpreter::give_up(Call& call) {
 // Raises Stopped in the VM's thread, again and again until the call has ended, because a task may catch it. It has a thread
 // of its own because it waits for the VM's GIL, which a C call may hold for long.
 void Interpreter::press(const std::shared_ptr<Call>& call) {
-  PyThreadState* state = PyThreadState_New(PyThreadState_GetInterpreter(thread_));
+  PyThreadState* state = PyThreadState_New(PyThreadState_GetInterpreter(home_->thread));
   auto pause_time = 1ms;
   std::unique_lock lock(mutex_);
   const auto insist_at = Watchdog::Clock::now() + settings_.grace / 2;
@@ -92,7 +93,7 @@ void Interpreter::press(const std::shared_ptr<Call>& call) {
       // The GIL is held throughout, so the VM's thread stands still; the mutex is not, since the place runs Python's allocator.
       lock.unlock();
       std::string found = place();
-      PyThreadState_SetAsyncExc(thread_id_, stopped_);
+      PyThreadState_SetAsyncExc(home_->thread_id, home_->stopped);
       lock.lock();
       if (call->place.empty()) call->place = std::move(found);
     }
@@ -112,13 +113,13 @@ void Interpreter::press(const std::shared_ptr<Call>& call) {
 }
 
 void Interpreter::raise_again() {
-  if (insist_) PyThreadState_SetAsyncExc(thread_id_, stopped_);
+  if (insist_) PyThreadState_SetAsyncExc(home_->thread_id, home_->stopped);
 }
 
 // "file:line" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
 std::string Interpreter::place() {
   std::string innermost;
-  PyFrameObject* frame = PyThreadState_GetFrame(thread_);
+  PyFrameObject* frame = PyThreadState_GetFrame(home_->thread);
   while (frame != nullptr) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     const std::string file = attribute_text(reinterpret_cast<PyObject*>(code), "co_filename");
@@ -138,7 +139,7 @@ std::string Interpreter::place() {
 // ever steps on what is deleted.
 void Interpreter::cut_loose() {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::ended || thread_ == nullptr) return;
+  if (state_ == State::ended || home_ == nullptr) return;
   state_ = State::cut_loose;
   struct sigaction action = {};
   action.sa_handler = [](int) {
@@ -148,10 +149,11 @@ void Interpreter::cut_loose() {
   sigaction(SIGURG, &action, nullptr);
   const int expected = parked_threads.load() + 1 + stopper_;
   // Both are alive: each takes the mutex once more before it ends.
-  pthread_kill(thread_handle_, SIGURG);
+  pthread_kill(home_->thread_handle, SIGURG);
   if (stopper_) pthread_kill(stopper_handle_, SIGURG);
   for (int waited_ms = 0; parked_threads.load() < expected && waited_ms < 500; ++waited_ms) std::this_thread::sleep_for(1ms);
-  PyInterpreterState_Delete(PyThreadState_GetInterpreter(thread_));
+  PyInterpreterState_Delete(PyThreadState_GetInterpreter(home_->thread));
+  Home::mark_cut_loose(*home_);
 }
 
 }  // namespace walle::vm
