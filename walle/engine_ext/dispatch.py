@@ -129,12 +129,12 @@ def start(config: Mapping[str, Any]) -> None:
 
 
 def wipe() -> None:
-    """Let go of all that is the task's; its finalizers run here, and may be stopped. What remains is C++'s to put back."""
+    """Let go of all that is the task's; its finalizers run here, and may be stopped. C++ puts the rest back."""
+    wiping.reset()  # first of all, as it takes the task's hooks off what follows
     _functions.clear()
     for one in _tasks:
         one.clear()
     _tasks.clear()
-    wiping.reset()
     gc.collect()
 
 

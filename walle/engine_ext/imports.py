@@ -22,7 +22,7 @@ from walle.errors import VMError
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
 # A name allows what lies below it: `collections` allows `collections.abc`.
@@ -160,13 +160,14 @@ class TaskModules:
     def _load_below(self, name: str) -> None:
         """Load a module that `from package import name` names, if it is one."""
         package, _, leaf = name.rpartition(".")
-        if package in sys.modules and hasattr(sys.modules[package], "__path__") and is_allowed(name):
-            if not hasattr(sys.modules[package], leaf):
-                try:
-                    load_shared(name)
-                except ModuleNotFoundError as error:
-                    if error.name != name:
-                        raise
+        whole = sys.modules.get(package)
+        if not hasattr(whole, "__path__") or hasattr(whole, leaf) or not is_allowed(name):
+            return
+        try:
+            load_shared(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
 
     def _facade(self, name: str) -> ModuleType:
         """Return what this task sees of a loaded library module, made at its first import of it and kept up to date."""

@@ -185,7 +185,8 @@ void bind_vm(py::module_& module) {
       .def("drain", &drain, "Notices so far: (call id, outcome, value, text).");
 
   py::class_<VMHandle>(module, "VM")
-      .def(py::init<const std::string&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"), py::arg("config"), py::arg("task_files"), py::arg("grace"))
+      .def(py::init<const std::string&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"),
+           py::arg("config"), py::arg("task_files"), py::arg("grace"))
       .def("submit",
            [](const VMHandle& self, std::shared_ptr<vm::Mailbox> mailbox, std::uint64_t call_id, const std::string& function,
               const py::tuple& arguments, std::optional<double> deadline) {
@@ -222,12 +223,16 @@ void bind_vm(py::module_& module) {
     all["last_reason"] = counts.last_reason;
     return all;
   });
-  module.def("vm_before_import", [] { home_here().pristine.before_import(); }, "Before a module that is to stay is loaded; in a VM.");
+  module.def(
+      "vm_before_import", [] { home_here().pristine.before_import(); }, "Before a module that is to stay is loaded; in a VM.");
   module.def("vm_after_import", [] { home_here().pristine.after_import(); }, "After it was loaded, or was not.");
-  module.def("vm_pristine", [] {
-    vm::Pristine& pristine = home_here().pristine;
-    return py::make_tuple(pristine.size(), pristine.bytes());
-  }, "(objects, bytes) that the present VM's home keeps to be wiped; in a VM.");
+  module.def(
+      "vm_pristine",
+      [] {
+        vm::Pristine& pristine = home_here().pristine;
+        return py::make_tuple(pristine.size(), pristine.bytes());
+      },
+      "(objects, bytes) that the present VM's home keeps to be wiped; in a VM.");
   module.def("vm_abandoned", &vm::Interpreter::abandoned, "Abandoned VM threads that are still busy.");
   module.def("vm_shut_down", [](double timeout) {
     const py::gil_scoped_release release;

@@ -3,8 +3,9 @@
 #include <marshal.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -19,7 +20,8 @@ namespace walle::vm {
 
 namespace {
 
-constexpr int kRounds = 4;  // of wiping: finalizers may change things again
+constexpr const char* kNoThread = "no thread can be had for a VM";
+constexpr int kRounds = 4;                                  // of wiping: finalizers may change things again
 constexpr std::size_t kStackBytes = std::size_t{16} << 20;  // reserved, not used: deep recursion in C ends by CPython's own limit
 
 // Process-wide, never destroyed: homes of abandoned VMs may reach it while the process exits.
@@ -28,8 +30,10 @@ struct Stable {
   std::condition_variable changed;
   Boot boot;
   const ArrayPort* port = nullptr;
-  std::vector<Home*> all;    // until they end
-  std::vector<Home*> spare;  // the one that was used last is taken first: its memory is warm
+  std::vector<Home*> all;                            // until they end
+  std::vector<Home*> spare;                          // the one that was used last is taken first: its memory is warm
+  std::deque<std::shared_ptr<Interpreter>> waiting;  // each for one of the homes that are being left
+  std::size_t leaving = 0;
   bool closed = false;
   HomeCounts counts;
 };
@@ -69,8 +73,43 @@ void Home::settle(const std::shared_ptr<Interpreter>& vm) {
     all.spare.back()->next_ = vm;
     all.spare.pop_back();
     all.changed.notify_all();
-    return;
+  } else if (all.waiting.size() < all.leaving) {
+    all.waiting.push_back(vm);  // wiping takes less than making does
+  } else {
+    make(vm);
   }
+}
+
+void Home::expect(Home& home) {
+  const std::lock_guard lock(stable().mutex);
+  if (!std::exchange(home.is_leaving_, true)) ++stable().leaving;
+}
+
+void Home::despair(Home& home) {
+  std::vector<std::shared_ptr<Interpreter>> refused;
+  {
+    const std::lock_guard lock(stable().mutex);
+    if (std::exchange(home.is_leaving_, false)) --stable().leaving;
+    make_for_excess(refused);
+  }
+  for (const auto& vm : refused) vm->refuse(kNoThread);
+}
+
+// With the stable's mutex held, as `make`: homes for those that waited for one that is not to come.
+void Home::make_for_excess(std::vector<std::shared_ptr<Interpreter>>& refused) {
+  Stable& all = stable();
+  while (all.waiting.size() > all.leaving) {
+    auto vm = std::move(all.waiting.back());
+    all.waiting.pop_back();
+    try {
+      make(vm);
+    } catch (const std::runtime_error&) {
+      refused.push_back(std::move(vm));
+    }
+  }
+}
+
+void Home::make(const std::shared_ptr<Interpreter>& vm) {
   auto* home = new Home();
   auto* start = new std::pair<Home*, std::shared_ptr<Interpreter>>(home, vm);
   pthread_attr_t attributes;
@@ -78,7 +117,8 @@ void Home::settle(const std::shared_ptr<Interpreter>& vm) {
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, kStackBytes);
   const auto body = [](void* given) -> void* {
-    std::unique_ptr<std::pair<Home*, std::shared_ptr<Interpreter>>> mine(static_cast<std::pair<Home*, std::shared_ptr<Interpreter>>*>(given));
+    std::unique_ptr<std::pair<Home*, std::shared_ptr<Interpreter>>> mine(
+        static_cast<std::pair<Home*, std::shared_ptr<Interpreter>>*>(given));
     guard_thread([&] { mine->first->run(std::move(mine->second)); });
     return nullptr;
   };
@@ -87,9 +127,9 @@ void Home::settle(const std::shared_ptr<Interpreter>& vm) {
   if (failed != 0) {
     delete start;
     delete home;
-    throw std::runtime_error("no thread can be had for a VM");
+    throw std::runtime_error(kNoThread);
   }
-  all.all.push_back(home);
+  stable().all.push_back(home);
 }
 
 HomeCounts Home::counts() {
@@ -101,17 +141,23 @@ HomeCounts Home::counts() {
 }
 
 void Home::close_all() {
-  Stable& all = stable();
-  const std::lock_guard lock(all.mutex);
-  all.closed = true;
-  all.changed.notify_all();
+  std::deque<std::shared_ptr<Interpreter>> refused;
+  {
+    Stable& all = stable();
+    const std::lock_guard lock(all.mutex);
+    all.closed = true;
+    refused.swap(all.waiting);
+    all.changed.notify_all();
+  }
+  for (const auto& vm : refused) vm->refuse("the process is exiting");
 }
 
 void Home::wait_all(std::chrono::nanoseconds timeout) {
   Stable& all = stable();
   std::unique_lock lock(all.mutex);
-  all.changed.wait_for(
-      lock, timeout, [&] { return std::all_of(all.all.begin(), all.all.end(), [](const Home* home) { return home->cut_loose_; }); });
+  all.changed.wait_for(lock, timeout, [&] {
+    return std::all_of(all.all.begin(), all.all.end(), [](const Home* home) { return home->cut_loose_; });
+  });
 }
 
 void Home::mark_cut_loose(Home& home) {
@@ -119,11 +165,28 @@ void Home::mark_cut_loose(Home& home) {
   home.cut_loose_ = true;
 }
 
+// The home is not wiped, and ends.
+void Home::condemn(const std::string& reason) {
+  {
+    const std::lock_guard lock(stable().mutex);
+    ++stable().counts.destroyed;
+    stable().counts.last_reason = reason;
+  }
+  despair(*this);
+}
+
+// The home is wiped: the next VM's, or a spare one.
 void Home::offer() {
   Stable& all = stable();
   const std::lock_guard lock(all.mutex);
   ++all.counts.recycled;
-  all.spare.push_back(this);
+  if (std::exchange(is_leaving_, false)) --all.leaving;
+  if (all.waiting.empty()) {
+    all.spare.push_back(this);
+  } else {
+    next_ = std::move(all.waiting.front());
+    all.waiting.pop_front();
+  }
 }
 
 std::shared_ptr<Interpreter> Home::next_vm() {
@@ -155,17 +218,13 @@ void Home::run(std::shared_ptr<Interpreter> vm) {
     std::string reason;
     while (vm && reason.empty()) {
       reason = vm->live(*this);
-      if (reason.empty()) offer();
+      if (reason.empty())
+        offer();
+      else
+        condemn(reason);
       vm->leave();
       vm.reset();
       if (reason.empty()) vm = next_vm();
-    }
-    if (!reason.empty()) {
-      const std::lock_guard lock(stable().mutex);
-      if (!stable().closed) {
-        ++stable().counts.destroyed;
-        stable().counts.last_reason = reason;
-      }
     }
   }
   vm.reset();
@@ -189,8 +248,9 @@ bool Home::boot(std::string& error) {
   PyObject* done = ready ? PyEval_EvalCode(code, globals, globals) : nullptr;
   bool good = done != nullptr;
   if (good) {
-    const std::pair<const char*, PyObject**> found[] = {
-        {"start", &start}, {"dispatch", &dispatch}, {"describe", &describe}, {"Stopped", &stopped}, {"wipe", &wipe_}, {"freeze", &freeze_}, {"thaw", &thaw_}};
+    const std::pair<const char*, PyObject**> found[] = {{"start", &start},     {"dispatch", &dispatch}, {"describe", &describe},
+                                                        {"Stopped", &stopped}, {"wipe", &wipe_},        {"freeze", &freeze_},
+                                                        {"thaw", &thaw_}};
     for (const auto& [name, place] : found) {
       *place = Py_XNewRef(PyDict_GetItemString(globals, name));
       good = good && *place != nullptr;
@@ -234,7 +294,8 @@ void Home::leave_context() {
   Py_CLEAR(context_);
 }
 
-bool Home::wipe_once() {
+std::string Home::wipe_once() {
+  leave_context();
   bool settled = false;
   for (int round = 0; round < kRounds && !settled; ++round) {
     PyObject* done = PyObject_CallNoArgs(wipe_);
@@ -247,14 +308,12 @@ bool Home::wipe_once() {
     if (differed < 0 || PyErr_Occurred() != nullptr) break;
     settled = round > 0 && differed == 0;
   }
-  const bool good = PyErr_Occurred() == nullptr;
-  PyErr_Clear();
-  return good;
+  return PyErr_Occurred() == nullptr ? "" : "wiping failed with " + take_error_text();
 }
 
 // A process that exits has no use for the end of a wiped interpreter; its record goes, so that Py_FinalizeEx does not meet it.
-// Neither is one ended that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the wrong interpreter, which
-// aborts the process. Its memory is lost then, as most of an interpreter's is that ends.
+// Neither is one ended that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the wrong
+// interpreter, which aborts the process. Its memory is lost then, as most of an interpreter's is that ends.
 void Home::end() {
   bool is_leaving;
   {

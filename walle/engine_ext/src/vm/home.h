@@ -1,5 +1,6 @@
-// Where VMs live: one PyInterpreterState with its own GIL and the one thread that makes, uses and ends it (§4.3, Fig. 6). VMs follow one
-// another in a home: it is wiped when one leaves, and ended only where that fails. Homes that are free wait for the next VM.
+// Where VMs live: one PyInterpreterState with its own GIL and the one thread that makes, uses and ends it (§4.3, Fig. 6). VMs
+// follow one another in a home: it is wiped when one leaves, and ended only where that fails. Homes that are free wait for the
+// next VM.
 #pragma once
 #include <Python.h>
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "vm/channel.h"
 #include "vm/pristine.h"
@@ -16,8 +18,8 @@ namespace walle::vm {
 
 class Interpreter;
 
-// What every home begins with: marshalled code that finds `paths` in its globals and leaves `start(config)`, `dispatch(name, args)`,
-// `describe(error)`, `wipe()` and the exception class `Stopped` there.
+// What every home begins with: marshalled code that finds `paths` in its globals and leaves `start(config)`, `dispatch(name,
+// args)`, `describe(error)`, `wipe()` and the exception class `Stopped` there.
 struct Boot {
   std::string code;
   Value paths;
@@ -36,8 +38,12 @@ class Home {
  public:
   // The first one given stays.
   static void set_boot(Boot boot, const ArrayPort& port);
-  // Gives the VM a home: a spare one, else a new one. Throws std::runtime_error where no thread can be had.
+  // Gives the VM a home: a spare one, else one that is being left, else a new one. Throws std::runtime_error where no thread can
+  // be had.
   static void settle(const std::shared_ptr<Interpreter>& vm);
+  // From any thread: the home will soon be another's; or will not, as its VM was given up.
+  static void expect(Home& home);
+  static void despair(Home& home);
   static HomeCounts counts();
   // For the exiting process: lets the spare ones end, and takes no VM any more.
   static void close_all();
@@ -55,21 +61,24 @@ class Home {
   PyObject* stopped = nullptr;
   Pristine pristine;
 
-  // On the home's thread, under its GIL. One attempt at letting go of all that the last VM left and putting back what it changed; runs its
-  // finalizers. False where it has to be tried again.
-  bool wipe_once();
+  // On the home's thread, under its GIL. One attempt at letting go of all that the last VM left and putting back what it changed;
+  // runs its finalizers. Why it has to be tried again, or "".
+  std::string wipe_once();
   // On the home's thread, under its GIL, once wiping is through. Why the home cannot be another's, or "".
   std::string settle_down();
-  // On the home's thread, under its GIL: a context for the next VM's variables, and its end.
+  // On the home's thread, under its GIL: a context for the next VM's variables.
   void enter_context();
-  void leave_context();
 
  private:
   Home() = default;
   void run(std::shared_ptr<Interpreter> vm);
   bool boot(std::string& error);
+  void leave_context();
   void end();
+  static void make(const std::shared_ptr<Interpreter>& vm);
+  static void make_for_excess(std::vector<std::shared_ptr<Interpreter>>& refused);
   void offer();
+  void condemn(const std::string& reason);
   std::shared_ptr<Interpreter> next_vm();
 
   PyObject* wipe_ = nullptr;
@@ -78,6 +87,7 @@ class Home {
   std::size_t frozen_ = 0;      // objects when it was last called
   PyObject* context_ = nullptr;
   std::shared_ptr<Interpreter> next_;  // guarded by the stable's mutex
+  bool is_leaving_ = false;            // likewise: counted among those that are being left
   bool cut_loose_ = false;             // likewise
 };
 

@@ -31,7 +31,7 @@ Registry& registry() {
   return one;
 }
 
-constexpr int kWipings = 3;        // attempts; a finalizer that does not end takes one
+constexpr int kWipings = 3;     // attempts; a finalizer that does not end takes one
 constexpr auto kOwnWork = 20s;  // for making, booting and ending an interpreter, which cannot be broken off
 
 thread_local Interpreter* interpreter_of_thread = nullptr;
@@ -100,7 +100,10 @@ void Interpreter::close() {
   if (state_ != State::starting && state_ != State::open) return;
   state_ = State::closing;
   refuse_queued(kClosed);
-  if (current_) request_stop(current_, Outcome::closed);
+  if (current_)
+    request_stop(current_, Outcome::closed);
+  else if (home_ != nullptr)
+    Home::expect(*home_);
   changed_.notify_all();
 }
 
@@ -164,7 +167,7 @@ std::string Interpreter::live(Home& home) {
   interpreter_of_thread = this;
   PyEval_RestoreThread(home.thread);
   home.enter_context();
-  const bool ready = move_in();
+  const bool ready = is_wanted() && move_in();
   create_ms_ = std::chrono::duration<double, std::milli>(Watchdog::Clock::now() - made_at_).count();
   PyThreadState* saved = PyEval_SaveThread();
   {
@@ -181,6 +184,7 @@ std::string Interpreter::live(Home& home) {
     run_call(*call);
     saved = PyEval_SaveThread();
   }
+  Home::expect(home);
   PyEval_RestoreThread(saved);
   std::string reason = move_out();
   PyEval_SaveThread();
@@ -211,21 +215,19 @@ bool Interpreter::move_in() {
 
 // Wiping runs in calls that the watchdog can stop, because the finalizers of the task's objects are the task's code.
 std::string Interpreter::move_out() {
-  bool wiped = false;
-  for (int attempt = 0; attempt < kWipings && !wiped; ++attempt) {
+  std::string failed = kClosed;
+  for (int attempt = 0; attempt < kWipings && !failed.empty(); ++attempt) {
     const auto call = std::make_shared<Call>();
     call->deadline = settings_.grace;
     {
       const std::lock_guard lock(mutex_);
       make_current(call);
     }
-    wiped = home_->wipe_once();
+    failed = home_->wipe_once();
     finish(*call, {});
   }
   Lender::current()->drain();
-  home_->leave_context();
-  if (!wiped) return "what the task left could not be wiped in time";
-  return home_->settle_down();
+  return failed.empty() ? home_->settle_down() : failed;
 }
 
 std::shared_ptr<Interpreter::Call> Interpreter::next_call() {

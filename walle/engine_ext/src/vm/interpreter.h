@@ -1,5 +1,6 @@
-// A VM as its task and its callers know it: a PyInterpreterState with its own GIL on a thread of its own (§4.3, Fig. 6), for as long as the VM
-// lives in that home. Calls queue up and run in order; each can be stopped from outside; the answers go to mailboxes.
+// A VM as its task and its callers know it: a PyInterpreterState with its own GIL on a thread of its own (§4.3, Fig. 6), for as
+// long as the VM lives in that home. Calls queue up and run in order; each can be stopped from outside; the answers go to
+// mailboxes.
 #pragma once
 #include <Python.h>
 #include <pthread.h>

@@ -61,18 +61,31 @@ void clear_cache(PyObject* object) {
   Py_XDECREF(done);
 }
 
+bool is_abstract(PyObject* dict_of_type) { return PyDict_GetItemString(dict_of_type, "_abc_impl") != nullptr; }
+
+// What an abstract class remembers of isinstance() is kept as empty: a memory of another time may be wrong now.
+void clear_abstract_caches(PyObject* type) {
+  PyObject* abc = PyImport_ImportModule("_abc");
+  PyObject* done = abc != nullptr ? PyObject_CallMethod(abc, "_reset_caches", "O", type) : nullptr;
+  Py_XDECREF(done);
+  Py_XDECREF(abc);
+  PyErr_Clear();
+}
+
 // The parts of a function that Python code can change, in the order in which they are kept.
 std::vector<PyObject**> parts_of(PyObject* object) {
   auto* function = reinterpret_cast<PyFunctionObject*>(object);
-  return {&function->func_code, &function->func_defaults,    &function->func_kwdefaults, &function->func_name,      &function->func_qualname,
-          &function->func_doc,  &function->func_annotations, &function->func_dict,       &function->func_typeparams};
+  return {&function->func_code,        &function->func_defaults, &function->func_kwdefaults,
+          &function->func_name,        &function->func_qualname, &function->func_doc,
+          &function->func_annotations, &function->func_dict,     &function->func_typeparams};
 }
 
 }  // namespace
 
 Pristine::Kind Pristine::kind_of(PyObject* object) {
   // What a module keeps in C is none of the collector's business; its dict has an entry of its own.
-  if (PyTuple_CheckExact(object) || PyFrozenSet_CheckExact(object) || PyCode_Check(object) || PyModule_Check(object)) return Kind::fixed;
+  if (PyTuple_CheckExact(object) || PyFrozenSet_CheckExact(object) || PyCode_Check(object) || PyModule_Check(object))
+    return Kind::fixed;
   if (PyDict_Check(object)) return Kind::dict;
   if (PyList_Check(object)) return Kind::list;
   if (PySet_Check(object)) return Kind::set;
@@ -139,6 +152,7 @@ void Pristine::prepare(PyObject* object) {
     auto* type = reinterpret_cast<PyTypeObject*>(object);
     if (PyObject* dict = PyType_GetDict(type)) {
       add(dict);
+      if (is_abstract(dict)) clear_abstract_caches(object);
       type_of_dict_[dict] = type;
       Py_DECREF(dict);
     }
@@ -213,7 +227,8 @@ void Pristine::keep(Entry& entry) {
   entry.count = static_cast<std::uint32_t>(now_.size());
   entry.contents = now_.empty() ? nullptr : new PyObject*[now_.size()];
   for (std::uint32_t i = 0; i < entry.count; ++i) entry.contents[i] = Py_XNewRef(now_[i]);
-  if (entry.kind == Kind::opaque || entry.kind == Kind::cache || entry.kind == Kind::instance) entry.digest = digest_of(entry.object);
+  if (entry.kind == Kind::opaque || entry.kind == Kind::cache || entry.kind == Kind::instance)
+    entry.digest = digest_of(entry.object);
   for (std::uint32_t i = 0; i < old_count; ++i) Py_XDECREF(old[i]);
   delete[] old;
 }
@@ -243,8 +258,8 @@ bool Pristine::same(const Entry& entry) {
   }
 }
 
-// Whether a changed object would make an import come out differently: a type, a function, or a name of a module that had a meaning before.
-// What modules keep while they run (caches, tables, names that are set at first use) does not count.
+// Whether a changed object would make an import come out differently: a type, a function, or a name of a module that had a
+// meaning before. What modules keep while they run (caches, tables, names that are set at first use) does not count.
 bool Pristine::is_tampered(const Entry& entry) {
   if (entry.kind == Kind::function) {
     const auto parts = parts_of(entry.object);
@@ -370,7 +385,8 @@ void Pristine::put_back_function(const Entry& entry, PyObject* trash) {
   for (std::size_t part = 3; part < parts.size(); ++part) replace(*parts[part], kept(part), trash);
 }
 
-// An abstract class makes the sets of its registry and caches when it first needs them; they hold weak references. They stay, empty.
+// An abstract class makes the sets of its registry and caches when it first needs them; they hold weak references. They stay,
+// empty.
 void Pristine::adopt_registry(const Entry& entry, PyObject* trash) {
   std::vector<PyObject*> sets;
   Py_TYPE(entry.object)->tp_traverse(entry.object, collect, &sets);
@@ -384,12 +400,18 @@ void Pristine::adopt_registry(const Entry& entry, PyObject* trash) {
   }
 }
 
-std::string Pristine::name_of(const Entry& entry) {
-  std::string text = Py_TYPE(entry.object)->tp_name;
+std::string Pristine::name_of(const Entry& entry) const {
+  PyObject* object = entry.object;
+  std::string text = std::string("a ") + Py_TYPE(object)->tp_name;
   PyObject* name = nullptr;
-  if (PyFunction_Check(entry.object) || PyType_Check(entry.object)) name = PyObject_GetAttrString(entry.object, "__qualname__");
-  if (PyModule_Check(entry.object)) name = PyObject_GetAttrString(entry.object, "__name__");
-  if (const char* utf8 = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr) text += std::string(" ") + utf8;
+  if (const auto type = type_of_dict_.find(object); type != type_of_dict_.end()) {
+    name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type->second), "__qualname__");
+  } else if (entry.kind == Kind::dict) {
+    if (PyDict_GetItemString(object, "__spec__") != nullptr) name = Py_XNewRef(PyDict_GetItemString(object, "__name__"));
+  } else if (PyFunction_Check(object) || PyType_Check(object)) {
+    name = PyObject_GetAttrString(object, "__qualname__");
+  }
+  if (const char* utf8 = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr) text = utf8;
   Py_XDECREF(name);
   PyErr_Clear();
   return text;
@@ -397,7 +419,7 @@ std::string Pristine::name_of(const Entry& entry) {
 
 std::string Pristine::difference() {
   for (const Entry& entry : entries_)
-    if (!same(entry)) return "a " + name_of(entry) + " is not as it was";
+    if (!same(entry)) return name_of(entry) + " is not as it was";
   std::size_t strangers = 0;
   std::string first;
   for (PyObject* object : collected_objects()) {
@@ -414,7 +436,7 @@ void Pristine::before_import() {
     const Entry& entry = entries_[number];
     if (same(entry)) continue;
     differed_[number] = true;
-    if (spoilt_.empty() && is_tampered(entry)) spoilt_ = "a module was loaded while a " + name_of(entry) + " was changed";
+    if (spoilt_.empty() && is_tampered(entry)) spoilt_ = "a module was loaded while " + name_of(entry) + " was changed";
   }
   tenants_.clear();
   for (PyObject* object : collected_objects())
@@ -424,6 +446,8 @@ void Pristine::before_import() {
 
 void Pristine::after_import() {
   const std::size_t known = entries_.size();
+  for (const auto& [dict, type] : type_of_dict_)
+    if (is_abstract(dict)) clear_abstract_caches(reinterpret_cast<PyObject*>(type));
   for (std::size_t number = 0; number < differed_.size(); ++number) {
     Entry& entry = entries_[number];
     if (differed_[number] || same(entry)) continue;
@@ -440,7 +464,7 @@ void Pristine::after_import() {
   for (std::size_t number = known; number < entries_.size(); ++number) {
     keep(entries_[number]);
     if (spoilt_.empty() && std::binary_search(tenants_.begin(), tenants_.end(), entries_[number].object))
-      spoilt_ = "a module that was loaded holds a " + name_of(entries_[number]) + " of the task's";
+      spoilt_ = "a module that was loaded holds the task's " + name_of(entries_[number]);
   }
   for (PyObject* object : std::exchange(tenants_, {})) Py_DECREF(object);
 }

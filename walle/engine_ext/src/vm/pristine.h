@@ -12,9 +12,10 @@ namespace walle::vm {
 
 // All under the GIL of the one interpreter that it belongs to.
 //
-// What Python code can change is kept by kind: the items of dicts, lists and sets, the attributes of types, the parts of functions, cells and
-// slots. Of any other object a digest of what it refers to is kept: where that changes, there is no way back. What an object holds in C alone
-// (a random generator's state, a decimal context's flags) is not seen here; walle.engine_ext.wiping resets it.
+// What Python code can change is kept by kind: the items of dicts, lists and sets, the attributes of types, the parts of
+// functions, cells and slots. Of any other object a digest of what it refers to is kept: where that changes, there is no way
+// back. What an object holds in C alone (a random generator's state, a decimal context's flags) is not seen here;
+// walle.engine_ext.wiping resets it.
 class Pristine {
  public:
   Pristine() = default;
@@ -24,15 +25,15 @@ class Pristine {
   // Takes the interpreter as it is now, everything that its collector knows and what that leads to.
   void take();
 
-  // Puts back what differs. What was there instead goes to `trash`, a list, as dropping it may run a task's code. Returns how many objects
-  // differed, or -1 with a Python error set.
+  // Puts back what differs. What was there instead goes to `trash`, a list, as dropping it may run a task's code. Returns how
+  // many objects differed, or -1 with a Python error set.
   int restore(PyObject* trash);
 
   // "" where everything is as it was taken and nothing else is there; otherwise what is not.
   std::string difference();
 
-  // Around the import of a module that is to stay for later tasks: what it changes and brings is taken too. Where the present task has changed
-  // what the module was made from, or the module holds something of the task's, `spoilt` says so from then on.
+  // Around the import of a module that is to stay for later tasks: what it changes and brings is taken too. Where the present
+  // task has changed what the module was made from, or the module holds something of the task's, `spoilt` says so from then on.
   void before_import();
   void after_import();
   const std::string& spoilt() const { return spoilt_; }
@@ -69,14 +70,14 @@ class Pristine {
   void put_back_dict(Entry& entry, PyObject* trash);
   void put_back_function(const Entry& entry, PyObject* trash);
   void adopt_registry(const Entry& entry, PyObject* trash);
-  static std::string name_of(const Entry& entry);
+  std::string name_of(const Entry& entry) const;
 
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> table_;  // open addressing; 0 is empty, else an entry's number + 1
   std::unordered_map<PyObject*, PyTypeObject*> type_of_dict_;
   std::unordered_map<PyTypeObject*, std::vector<Py_ssize_t>> slots_;
-  std::vector<PyObject*> now_;  // scratch
-  std::vector<bool> differed_;  // before an import
+  std::vector<PyObject*> now_;      // scratch
+  std::vector<bool> differed_;      // before an import
   std::vector<PyObject*> tenants_;  // sorted; before an import: what the task has made
   std::string spoilt_;
 };

@@ -69,6 +69,7 @@ void Interpreter::give_up(Call& call) {
   if (state_ == State::given_up) return;
   state_ = State::given_up;
   abandoned_threads.fetch_add(1);
+  Home::despair(*home_);
   broken_ = "the VM was abandoned: a call did not stop";
   call.answered = true;
   if (call.place.empty()) call.place = "a C call that cannot be interrupted";
