@@ -78,7 +78,7 @@ Tensor input_tensor(const Value& input, py::handle value) {
 
 void add_ops(py::list& ops, const Plan& plan) {
   for (const PlannedOp& op : plan.ops)
-    ops.append(py::make_tuple(op.node, std::string(op.op), op.step ? 0 : static_cast<int>(op.regions.size())));
+    ops.append(py::make_tuple(op.node, std::string(op.op), op.regions));
 }
 
 class BoundSession {

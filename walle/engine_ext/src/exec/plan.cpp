@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "core/raster.h"
+#include "exec/raster_step.h"
 
 namespace walle {
 
@@ -23,12 +23,8 @@ std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
       addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
-    if (op.step != nullptr) {
-      op.step->run(addresses, output, scratch);
-      if (const char* what = op.step->take_fault()) return Fault{&op, what};
-    } else {
-      for (const Region& region : op.regions) raster(region, addresses[static_cast<std::size_t>(region.source)], output, op.item);
-    }
+    op.step->run(addresses, output, scratch);
+    if (const char* what = op.step->take_fault()) return Fault{&op, what};
   }
   return std::nullopt;
 }
@@ -96,8 +92,8 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     }
     if (op.is_raster()) {
       planned.op = "Raster";
-      planned.regions = op.regions;
-      planned.item = item_size(result.dtype);
+      planned.regions = static_cast<int>(op.regions.size());
+      planned.step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
       ++plan->rasters_left;
     } else {
       planned.op = op.op->name;

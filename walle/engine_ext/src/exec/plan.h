@@ -10,11 +10,10 @@ namespace walle {
 
 // One op of a plan, ready to run.
 struct PlannedOp {
-  std::string node;  // the model's node that it came from
-  std::string_view op;
-  std::unique_ptr<Step> step;   // null: a raster
-  std::vector<Region> regions;  // of a raster
-  std::size_t item = 0;
+  std::string node;     // the model's node that it came from
+  std::string_view op;  // "Raster" for one
+  std::unique_ptr<Step> step;
+  int regions = 0;  // of a raster
   std::vector<Place> inputs;
   Place output;
 };

@@ -2,6 +2,7 @@
 // Strides are in elements; lengths may be 0; outputs alias no input unless a kernel says otherwise.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -102,6 +103,66 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
+using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
+                             std::int64_t columns) noexcept;
+
+// What one block of a packed layout gives to another: lane i of each pixel of the other is lane `lanes[i]` of this
+// one's; negative: it comes from elsewhere.
+struct LanePart {
+  const float* in;
+  const std::int32_t* lanes;
+};
+inline constexpr std::int64_t kMostLaneParts = 4;
+// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's
+// `in`.
+using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
+// What follows the sums of a packed kernel: + bias (one number a column or channel), + residual (laid out as the output), then
+// clamped. A null pointer adds nothing; NaN stays NaN.
+struct Finish {
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
+};
+
+// A stretch of the summed-over axis: `length` neighbouring elements of A's row from `offset` on.
+struct Segment {
+  std::int64_t offset, length;
+};
+// out[r, j] (+)= sum over the segments and k of a[r * a_step + offset + k] * w[.., j] for `blocks` (1 or 2) blocks of `pack`
+// columns j: the one tile kernel under matrix multiplication, convolution (a row is a pixel, a segment a tap) and Winograd.
+struct PanelArgs {
+  std::int64_t rows = 0;
+  const float* a = nullptr;
+  std::int64_t a_step = 0;
+  const Segment* segments = nullptr;
+  std::int64_t segment_count = 0;
+  std::int64_t blocks = 1;
+  const float* w = nullptr;  // [every k of every segment][blocks * pack]
+  float* out = nullptr;      // row r, block b at r * out_step + b * out_block
+  std::int64_t out_step = 0, out_block = 0;
+  std::int64_t width = 0;   // columns of the last block that are written, 1 to pack
+  bool accumulate = false;  // onto what lies there; bias and residual are then not added again
+  Finish finish;            // bias has blocks * pack numbers, or the width's where the last block is cut; out's place in residual
+};
+using PanelFn = void (*)(const PanelArgs& args) noexcept;
+
+// out[i, lane] = sum over taps of in[i * in_step + offset + lane] * w[place + lane] for `count` pixels of one block of channels.
+struct Tap {
+  std::int64_t offset, place;
+};
+struct LaneArgs {
+  std::int64_t count = 0;
+  const float* in = nullptr;
+  std::int64_t in_step = 0;
+  const Tap* taps = nullptr;
+  std::int64_t tap_count = 0;
+  const float* w = nullptr;
+  float* out = nullptr;  // pixels `pack` apart
+  Finish finish;         // bias has `pack` numbers
+};
+using LaneFn = void (*)(const LaneArgs& args) noexcept;
+
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
@@ -122,6 +183,13 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  TransposeFn transpose = nullptr;         // of four-byte items
+  PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
+  // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
+  int pack = 4;
+  PanelFn panel = nullptr;
+  LaneFn depthwise = nullptr;
+  LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
 };
 
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/table.h"
 
@@ -27,6 +28,9 @@ namespace {
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
 #include "kernels/generic/gemm-inl.h"
+#include "kernels/generic/movement-inl.h"
+#include "kernels/generic/lanes-inl.h"
+#include "kernels/generic/panel-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 

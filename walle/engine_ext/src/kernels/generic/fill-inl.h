@@ -45,5 +45,12 @@ void fill(Table& table) noexcept {
   min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
   table.axpy[0] = &axpy;
+  table.transpose = &transpose;
+  table.permute_lanes = &permute_lanes;
   table.lanes = kLanes;
+  table.pack = kLanes;
+  table.panel = &panel;
+  table.depthwise = &depthwise;
+  table.pool_max = &pool_max;
+  table.pool_sum = &pool_sum;
 }
