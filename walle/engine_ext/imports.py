@@ -16,6 +16,7 @@ import builtins
 import sys
 from types import ModuleType
 
+from walle.engine_ext import _core
 from walle.engine_ext.bytecode import load_code
 from walle.engine_ext.wiping import load_shared
 from walle.errors import VMError
@@ -37,6 +38,9 @@ ALLOWED_IMPORTS = frozenset(
 
 # What a task gets of a module that could otherwise reach files.
 _PARTS = {"io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET")}
+
+# What a task gets in place of a module's own function.
+_REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's could not be stopped
 
 # What the library's C code imports in a task's name, when a function of an allowed module first needs it.
 _BEHIND = frozenset({"_strptime"})
@@ -199,6 +203,7 @@ def _facade_of(name: str, whole: ModuleType) -> ModuleType:
             facade.__dict__[item] = value
         elif item in listed or f"{name}.{item}" in sys.modules:  # a part of the package, not what it uses
             facade.__dict__[item] = _facade_of(f"{name}.{item}", value)
+    facade.__dict__.update(_REPLACED.get(name, {}))
     if listed:
         facade.__dict__["__all__"] = listed
     if hasattr(whole, "__getattr__"):

@@ -54,7 +54,7 @@ def reset() -> None:
     sys.set_int_max_str_digits(_int_digits)
     gc.enable()
     gc.set_debug(0)
-    gc.set_threshold(*_threshold)
+    gc.set_threshold(*_THRESHOLDS)
     atexit = sys.modules.get("atexit")
     if atexit is not None:
         atexit._clear()
@@ -100,4 +100,6 @@ _MAKERS = {"random": _random, "_struct": _struct, "decimal": _decimal}
 
 _recursion_limit = sys.getrecursionlimit()
 _int_digits = sys.get_int_max_str_digits()
-_threshold = gc.get_threshold()
+# The second one is always exceeded, so that a collection that `_core` asks for in a C function takes place (see
+# src/vm/stop.cpp). Each then takes the first two generations, which costs nothing where the second one stays empty.
+_THRESHOLDS = (2000, -1, 100)

@@ -29,17 +29,22 @@ class TaskContextError(PipelineError):
 
 
 class Log:
-    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result."""
+    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result.
+
+    What a task prints is in it too. A run that logs more than the task's log_kb is stopped.
+    """
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
         self.dropped = 0
 
     def __call__(self, text: object, level: str = "info") -> None:
+        line = str(text)
+        dispatch.output.spend(len(line))
         if len(self.lines) >= MAX_LOG_LINES:
             self.dropped += 1
             return
-        self.lines.append((level, str(text)[:MAX_LOG_CHARS]))
+        self.lines.append((level, line[:MAX_LOG_CHARS]))
 
     def debug(self, text: object) -> None:
         self(text, "debug")
@@ -92,6 +97,7 @@ class Context:
         self.log = Log()
         self.store = Store()
         self.phase = ""
+        dispatch.output.line = self.log
 
     def resource(self, name: str) -> memoryview:
         """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded as they are touched.

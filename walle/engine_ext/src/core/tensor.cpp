@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include "core/tenant.h"
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -11,19 +13,33 @@ namespace {
 std::atomic<std::size_t> live_bytes{0};
 }
 
+std::shared_ptr<Tenant>& tenant_here() noexcept {
+  thread_local std::shared_ptr<Tenant> tenant;
+  return tenant;
+}
+
 std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
 
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment;
   if (padded < size_bytes) throw std::bad_alloc();
+  const std::shared_ptr<Tenant>& tenant = tenant_here();
+  const auto counted = static_cast<std::int64_t>(padded);
+  if (tenant && !tenant->may_take(counted)) throw std::bad_alloc();
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
   if (data == nullptr) throw std::bad_alloc();
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
   std::memset(data + tail, 0, padded - tail);
   live_bytes.fetch_add(padded, std::memory_order_relaxed);
-  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [data, padded] {
+  const auto free_it = [data, padded] {
     std::free(data);
     live_bytes.fetch_sub(padded, std::memory_order_relaxed);
+  };
+  if (!tenant) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));
+  tenant->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
+  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [free_it, counted, tenant = tenant] {
+    free_it();
+    tenant->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
   }));
 }
 

@@ -1,5 +1,7 @@
 #include "exec/plan.h"
 
+#include "core/tenant.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -19,7 +21,9 @@ struct Fault {
 // in `addresses`.
 std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses) noexcept {
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
+  const Tenant* tenant = tenant_here().get();
   for (const PlannedOp& op : plan.ops) {
+    if (tenant != nullptr && tenant->stopping.load(std::memory_order_relaxed)) return Fault{&op, nullptr};
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
       addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
@@ -130,8 +134,9 @@ std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs) {
     plan.bases[base++] = outputs.back().raw();
   }
   std::vector<std::byte*> addresses(plan.max_inputs);
-  if (const auto fault = run_ops(plan, plan.bases, addresses.data()))
-    throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
+  const auto fault = run_ops(plan, plan.bases, addresses.data());
+  if (fault && fault->what == nullptr) throw WorkStopped();
+  if (fault) throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
   return outputs;
 }
 

@@ -1,6 +1,8 @@
 #include "vm/interpreter.h"
 
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -44,6 +46,8 @@ std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPo
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
     if (all.exiting) throw std::runtime_error("the process is exiting; no VM can be made");
+    if (lost() >= kMaxLost)
+      throw std::runtime_error(std::to_string(lost()) + " VM threads were lost in C calls that never end; restart the process");
     if (abandoned() >= kMaxAbandoned)
       throw std::runtime_error(std::to_string(abandoned()) +
                                " abandoned VM threads are still busy; no VM is made until one ends");
@@ -165,8 +169,13 @@ std::string Interpreter::live(Home& home) {
     home_ = &home;
   }
   interpreter_of_thread = this;
+  heap_ = std::make_shared<Heap>(*this);
+  Heap::here() = heap_.get();
+  tenant_here() = heap_;
+  system_thread_ = static_cast<pid_t>(syscall(SYS_gettid));
   PyEval_RestoreThread(home.thread);
   home.enter_context();
+  heap_->set_limit(settings_.memory_bytes);
   const bool ready = is_wanted() && move_in();
   create_ms_ = std::chrono::duration<double, std::milli>(Watchdog::Clock::now() - made_at_).count();
   PyThreadState* saved = PyEval_SaveThread();
@@ -189,6 +198,8 @@ std::string Interpreter::live(Home& home) {
   std::string reason = move_out();
   PyEval_SaveThread();
   interpreter_of_thread = nullptr;
+  Heap::here() = nullptr;
+  tenant_here() = nullptr;
   return reason;
 }
 
@@ -215,6 +226,7 @@ bool Interpreter::move_in() {
 
 // Wiping runs in calls that the watchdog can stop, because the finalizers of the task's objects are the task's code.
 std::string Interpreter::move_out() {
+  heap_->set_limit(0);
   std::string failed = kClosed;
   for (int attempt = 0; attempt < kWipings && !failed.empty(); ++attempt) {
     const auto call = std::make_shared<Call>();
@@ -243,6 +255,8 @@ std::shared_ptr<Interpreter::Call> Interpreter::next_call() {
 // With mutex_ held: from here on the call can be stopped.
 void Interpreter::make_current(const std::shared_ptr<Call>& call) {
   current_ = call;
+  exceeded_ = false;
+  heap_->stopping = false;
   if (!call->deadline) return;
   call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + *call->deadline, [self = shared_from_this(), call] {
     const std::lock_guard guard(self->mutex_);
@@ -268,7 +282,11 @@ Notice Interpreter::perform(Call& call) {
   Py_XDECREF(arguments);
   if (result == nullptr) return failure(call.id);
   try {
-    notice.value = from_python(result, port_, "result");
+    notice.value = from_python(result, port_, "result", output_limits());
+  } catch (const TooLarge& error) {
+    notice.outcome = Outcome::limit;
+    notice.value = text_value("output_kb");
+    notice.text = error.what();
   } catch (const NotPlain& error) {
     notice.outcome = Outcome::not_plain;
     notice.text = error.what();
@@ -284,6 +302,14 @@ Notice Interpreter::perform(Call& call) {
 Notice Interpreter::failure(std::uint64_t call_id) {
   Notice notice{call_id, Outcome::failed, {}, ""};
   PyObject* error = PyErr_GetRaisedException();
+  const char* limit = exceeded_ ? "memory_mb" : PyErr_GivenExceptionMatches(error, PyExc_RecursionError) ? "recursion" : nullptr;
+  if (limit != nullptr) {  // told of from here, as the description is Python code, which may be stopped
+    notice.outcome = Outcome::limit;
+    notice.value = text_value(limit);
+    notice.text = place_of(error);
+    Py_DECREF(error);
+    return notice;
+  }
   PyObject* description = PyObject_CallFunctionObjArgs(home_->describe, error, nullptr);
   if (description != nullptr) {
     try {
@@ -300,6 +326,12 @@ Notice Interpreter::failure(std::uint64_t call_id) {
   return notice;
 }
 
+Limits Interpreter::output_limits() const {
+  Limits limits;
+  limits.all_bytes = settings_.output_bytes;
+  return limits;
+}
+
 // Ends the call for the stopper and the watchdog, waits until no stopper has a thread state here, and answers.
 void Interpreter::finish(Call& call, Notice notice) {
   PyThreadState* saved = PyEval_SaveThread();
@@ -310,11 +342,16 @@ void Interpreter::finish(Call& call, Notice notice) {
     insist_ = false;
     if (call.alarm) Watchdog::instance().clear(*call.alarm);
     was_stopped = call.stopping.has_value();
+    if (exceeded_ && notice.outcome != Outcome::limit &&
+        !was_stopped)  // it went on without the memory; that it met the limit counts
+      notice = {call.id, Outcome::limit, text_value("memory_mb"), ""};
     if (was_stopped) {
       changed_.notify_all();
       changed_.wait(lock, [&] { return !stopper_; });
+      if (notice.outcome == Outcome::limit && !notice.text.empty()) call.place = notice.text;
       notice = stopped_notice(call);
     }
+    heap_->stopping = false;
     current_.reset();
   }
   PyEval_RestoreThread(saved);
@@ -334,7 +371,7 @@ PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) 
   try {
     Tuple pair;
     pair.items.push_back(from_python(name, port_, "name"));
-    pair.items.push_back(from_python(arguments, port_, "arguments"));
+    pair.items.push_back(from_python(arguments, port_, "arguments", output_limits()));
     question.data = std::move(pair);
   } catch (const NotPlain& error) {
     PyErr_SetString(PyExc_TypeError, error.what());
@@ -351,7 +388,7 @@ PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) 
   }
   PyEval_RestoreThread(saved);
   if (!answer) {
-    PyErr_SetString(home_->stopped, "the call was stopped while it waited for its host");
+    stop_here("the call was stopped while it waited for its host");
     return nullptr;
   }
   is_error = answer->second;

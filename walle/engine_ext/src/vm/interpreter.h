@@ -4,6 +4,7 @@
 #pragma once
 #include <Python.h>
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,6 +18,7 @@
 #include <unordered_set>
 
 #include "vm/channel.h"
+#include "vm/heap.h"
 #include "vm/mailbox.h"
 #include "vm/watchdog.h"
 
@@ -30,12 +32,15 @@ struct Settings {
   Value config;
   std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
   std::chrono::milliseconds grace{250};        // from the wish to stop to giving the VM up
+  std::int64_t memory_bytes = 0;               // 0: no limit
+  std::int64_t output_bytes = 0;               // of a result, and of a question to the caller; 0: no limit
 };
 
 class Interpreter : public std::enable_shared_from_this<Interpreter> {
  public:
   // Threads that are given up and still busy; no VM is made while there are this many.
   static constexpr int kMaxAbandoned = 16;
+  static constexpr int kMaxLost = 64;
 
   // Throws std::runtime_error while the process exits, or too many abandoned threads are still busy.
   static std::shared_ptr<Interpreter> start(Settings settings, const ArrayPort& port);
@@ -67,7 +72,22 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   // already, so that whatever catches this one meets that one at its next jump or call.
   void raise_again();
 
+  // On the VM's thread, under its GIL: stops the running call for a limit that it broke. Raises Stopped.
+  void break_limit(const std::string& limit);
+  // On the VM's thread, from within an allocator: as that, later and elsewhere.
+  void exceed_memory();
+  // On the VM's thread, under its GIL: waits without it, and no longer than the call may run; false with Stopped raised then.
+  bool sleep(std::chrono::nanoseconds time);
+  // On the VM's thread, as CPython collects garbage, which it does within some C functions that run for long: where the VM was
+  // given up, the thread stays here for good, so that it takes no processor.
+  void rest_if_given_up();
+
+  // On the VM's thread: what it has taken of memory.
+  std::int64_t used_bytes() const { return heap_->used_bytes(); }
+
   static int abandoned();
+  // Threads that rest for good, each with its interpreter.
+  static int lost();
   // For the exiting process, from the main interpreter's thread: closes every VM, waits for the threads, and cuts those whose
   // call does not stop in time loose from the runtime; returns how many. No VM is made afterwards.
   static int shut_down(std::chrono::nanoseconds timeout);
@@ -94,20 +114,24 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   void run_call(Call& call);
   Notice perform(Call& call);
   Notice failure(std::uint64_t call_id);
+  Limits output_limits() const;
   void finish(Call& call, Notice notice);
   bool ended_or_stuck(Watchdog::Clock::time_point until);
   void cut_loose();
 
   // With mutex_ held.
   void make_current(const std::shared_ptr<Call>& call);
-  void request_stop(const std::shared_ptr<Call>& call, Outcome reason);
+  void request_stop(const std::shared_ptr<Call>& call, Outcome reason, const std::string& limit = "");
+  void nudge(const std::shared_ptr<Call>& call);
   void refuse_queued(const std::string& why);
   void give_up(Call& call);
   static Notice stopped_notice(const Call& call);
   static void forget_abandoned();
 
   void press(const std::shared_ptr<Call>& call);  // the stopper thread
+  void stop_here(const char* why);
   std::string place();
+  std::string place_of(PyObject* error) const;
 
   const Settings settings_;
   const ArrayPort port_;
@@ -119,6 +143,12 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   Home* home_ = nullptr;  // while it lives there
   std::deque<std::shared_ptr<Call>> queue_;
   std::shared_ptr<Call> current_;
+  std::shared_ptr<Heap> heap_;          // while it lives in a home
+  std::atomic<bool> exceeded_ = false;  // the running call has met the memory limit
+  bool resting_ = false;
+  int nudges_ = 0;
+  int answered_nudge_ = 0;
+  pid_t system_thread_ = 0;           // what the system calls the VM's thread
   std::atomic<bool> insist_ = false;  // the running call is to meet Stopped wherever it goes
   pthread_t stopper_handle_ = {};
   bool stopper_ = false;  // a stopper thread has a thread state in this interpreter
