@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import DEEP_SLEEP, write_task
 
-MAIN = """
+MAIN = DEEP_SLEEP.replace("(seconds)", "(seconds=100)", 1) + """
 import re
-import time
 
 def ready():
     return 1
@@ -26,9 +25,6 @@ def swallow():
             loop()
         except BaseException:
             pass
-
-def sleep():
-    time.sleep(100)
 
 def regex():
     re.match(r"(a+)+$", "a" * 60 + "b")

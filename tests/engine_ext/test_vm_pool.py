@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle.engine_ext.bytecode import BytecodeError
 from walle.errors import ConfigError
 from walle.vm import DeadlineExceeded, VMClosedError, VMPool
 
-MAIN = """
-import time
+MAIN = DEEP_SLEEP + """
 from walle_name import name
 
 count = 0
@@ -20,9 +19,6 @@ def bump():
     global count
     count += 1
     return name, count
-
-def sleep(seconds):
-    time.sleep(seconds)
 
 def loop():
     while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from walle.engine_ext import _core, wiping
+from walle.engine_ext import _core, fence, wiping
 from walle.engine_ext._core import Stopped
 from walle.engine_ext.imports import ForbiddenImport, TaskModules
 from walle.engine_ext.wiping import load_shared
@@ -189,6 +189,7 @@ def wipe() -> None:
 
 def settle() -> None:
     """Make this interpreter a home for tasks, once."""
+    fence.put_up()
     sys.unraisablehook = _core.vm_unraisable
     sys.stdout = sys.stderr = output
     sys.stdin = None

@@ -160,6 +160,16 @@ void sleep_here(double seconds) {
   if (!vm_here().sleep(nanoseconds(seconds))) throw py::error_already_set();
 }
 
+// A function that makes modules, which refuses some names. The original is held where no walk over Python objects finds it.
+py::cpp_function guard(const py::object& original, const std::unordered_set<std::string>& names, bool are_kept) {
+  if (PyObject_IS_GC(original.ptr()) && PyObject_GC_IsTracked(original.ptr())) PyObject_GC_UnTrack(original.ptr());
+  return py::cpp_function([original, names, are_kept](const py::object& spec, const py::args& rest) {
+    const auto name = spec.attr("name").cast<std::string>();
+    if (names.contains(name) != are_kept) throw py::import_error(name + " cannot be loaded in a VM");
+    return original(spec, *rest);
+  });
+}
+
 // sys.unraisablehook of VMs. In C, because a Stopped that arrived in a hook in Python would be told of in turn.
 void tell_unraisable(const py::object& found) {
   if (found.attr("exc_type").is(py::module_::import("walle.engine_ext._core").attr("Stopped"))) return;
@@ -289,6 +299,7 @@ void bind_vm(py::module_& module) {
     if (vm::Interpreter* here = vm::Interpreter::here()) here->rest_if_given_up();
   }, "In gc.callbacks of a VM.");
   module.def("vm_unraisable", &tell_unraisable);
+  module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs by name.");
   module.def("vm_watch_memory", &vm::Heap::watch, "Count what VMs' Python objects take, from now on.");
   module.def("vm_lost", &vm::Interpreter::lost, "VM threads that rest for good in C calls that never end.");
   module.def(

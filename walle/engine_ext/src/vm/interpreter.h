@@ -148,6 +148,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   bool resting_ = false;
   int nudges_ = 0;
   int answered_nudge_ = 0;
+  int answers_ = 0;
   pid_t system_thread_ = 0;           // what the system calls the VM's thread
   std::atomic<bool> insist_ = false;  // the running call is to meet Stopped wherever it goes
   pthread_t stopper_handle_ = {};

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr int kLowestPriority = 19;
-constexpr int kNudges = 3;
+constexpr int kNudges = 3;  // that are answered before a thread rests
 constexpr auto kNudgeEvery = 200ms;
 
 std::atomic<int> abandoned_threads{0};
@@ -145,7 +145,7 @@ void Interpreter::rest_if_given_up() {
   std::unique_lock lock(mutex_);
   if (state_ != State::given_up || current_ == nullptr || answered_nudge_ == nudges_) return;
   answered_nudge_ = nudges_;
-  if (nudges_ < kNudges) return;  // in Python code, Stopped has its turn now
+  if (++answers_ < kNudges) return;  // in Python code, Stopped has its turn now
   resting_ = true;
   lost_threads.fetch_add(1);
   abandoned_threads.fetch_sub(1);
