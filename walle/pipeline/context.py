@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from walle.engine_ext import dispatch, host
+from walle.engine_ext.wiping import load_shared
 from walle.errors import PipelineError
 from walle.pipeline.stream import Events
 
@@ -110,20 +111,21 @@ class Context:
         return _resources[name]
 
     def session(self, name: str) -> Any:
-        """Return the `walle.Session` of the model `resources/NAME`; `.walle` may be left out. Loaded once.
+        """Return the `walle.Session` of the model `resources/NAME`, or the `walle.Module` of one with control flow.
+
+        `.walle` may be left out. Loaded once.
 
         Raises:
             TaskContextError: the task has no such file.
             EngineError: the engine cannot load it.
         """
         if name not in _sessions:
-            from walle.engine_ext.session import Session
-
+            load_model = load_shared("walle.engine_ext.session").load
             path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
             if path is None:
                 raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
             folder = dispatch.task().folder
-            _sessions[name] = Session(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
+            _sessions[name] = load_model(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
         return _sessions[name]
 
     def escalate(self, payload: Any) -> Any:

@@ -18,6 +18,7 @@ WALLE_ATOMIC(det)
 WALLE_ATOMIC(grid_sample)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
+WALLE_ATOMIC(linear)
 WALLE_ATOMIC(max_roi_pool)
 WALLE_ATOMIC(pool_arg_max)
 WALLE_ATOMIC(pool_max)
@@ -43,6 +44,7 @@ std::span<const Atomic> atomics() noexcept {
       {"GridSample", 2, 2, &infer_grid_sample, &make_grid_sample},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
+      {"Linear", 2, 4, &infer_linear, &make_linear},
       {"MaxRoiPool", 2, 2, &infer_max_roi_pool, &make_max_roi_pool},
       {"PoolArgMax", 1, 1, &infer_pool_arg_max, &make_pool_arg_max},
       {"PoolMax", 1, 1, &infer_pool_max, &make_pool_max},

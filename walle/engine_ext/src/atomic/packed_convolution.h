@@ -18,10 +18,10 @@ struct PackedConv {
 
 // What is counted of an algorithm's work: Q of eq. 3, by the rate at which this backend does each (see exec/rates.h).
 struct Work {
-  double panel = 0;    // floating-point operations of the tile kernel, the padding of tiles included
-  double lanes = 0;    // of lane by lane kernels: depthwise sums, Winograd transforms
-  double streamed = 0; // bytes of weights that no cache near the core holds, read once for each pass over them
-  double moved = 0;    // bytes that are read and written between memory and memory
+  double panel = 0;     // floating-point operations of the tile kernel, the padding of tiles included
+  double lanes = 0;     // of lane by lane kernels: depthwise sums, Winograd transforms
+  double streamed = 0;  // bytes of weights that no cache near the core holds, read once for each pass over them
+  double moved = 0;     // bytes that are read and written between memory and memory
 };
 
 // One way to compute packed convolutions. `parameter` is its own: a Winograd unit, say.
@@ -37,7 +37,7 @@ struct PackedAlgorithm {
   std::unique_ptr<Step> (*make)(const PackedConv& conv, std::int64_t parameter, float low, float high);
 };
 // In the order in which a tie is decided.
-std::span<const PackedAlgorithm> packed_algorithms() noexcept;
+std::span<const PackedAlgorithm* const> packed_algorithms() noexcept;
 
 extern const PackedAlgorithm kPackedTiles;      // direct and 1x1, by the tile kernel
 extern const PackedAlgorithm kPackedDepthwise;  // a group for each channel

@@ -4,7 +4,8 @@
 #include <limits>
 
 #include "atomic/conversion.h"
-#include "geometry/window.h"
+#include "atomic/lane_rows.h"
+#include "atomic/packed_pooling.h"
 
 namespace walle {
 
@@ -126,6 +127,35 @@ class JoinStep final : public Step {
   alignas(8) std::byte identity_[8]{};
 };
 
+// The same over packed channels.
+class PackedPoolStep final : public SharedStep {
+ public:
+  PackedPoolStep(const Window& window, std::int64_t planes, PackedPool kind, const Table& table)
+      : rows_(window, table.pack), planes_(planes), kernel_(kind == PackedPool::max ? table.pool_max : table.pool_sum) {
+    scales_.reserve(rows_.rows().size());
+    for (const LaneRows::Row& row : rows_.rows()) {
+      const auto taps = static_cast<float>(kind == PackedPool::mean ? static_cast<std::int64_t>(row.tap_count) : row.counted);
+      scales_.push_back(kind == PackedPool::mean || kind == PackedPool::mean_with_pads ? 1.0f / taps : 1.0f);
+    }
+  }
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    team.each(planes_, [&](std::int64_t plane, int) {
+      for (std::size_t i = 0; i < scales_.size(); ++i) {
+        LaneArgs args = rows_.args(rows_.rows()[i], reinterpret_cast<const float*>(inputs[0]) + plane * rows_.in_plane(),
+                                   reinterpret_cast<float*>(output) + plane * rows_.out_plane());
+        args.w = &scales_[i];
+        kernel_(args);
+      }
+    });
+  }
+
+ private:
+  LaneRows rows_;
+  std::int64_t planes_;
+  LaneFn kernel_;
+  std::vector<float> scales_;
+};
+
 // The place of the first greatest element of each window in the whole input, counted row-major, or column-major within its plane
 // where storage_order is 1. -1 where a window has no element.
 template <class T>
@@ -204,6 +234,16 @@ std::unique_ptr<Step> make_pool_mean(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
     return std::make_unique<JoinStep>(request, "AveragePool", BinaryOp::Add, true);
   });
+}
+
+std::unique_ptr<Step> make_packed_pool(std::string_view op, const Dims& x, const Attributes& attributes, const Table& table) {
+  const Window window = window_of("Pool", x, attributes);
+  const std::int64_t blocks = (x[1] + table.pack - 1) / table.pack;
+  const PackedPool kind = op == "PoolMax"                                   ? PackedPool::max
+                          : op == "PoolSum"                                 ? PackedPool::sum
+                          : attributes.get_int("count_include_pad", 0) != 0 ? PackedPool::mean_with_pads
+                                                                            : PackedPool::mean;
+  return std::make_unique<PackedPoolStep>(window, x[0] * blocks, kind, table);
 }
 
 TensorType infer_pool_arg_max(std::span<const Operand> operands, const Attributes& attributes) {

@@ -108,7 +108,7 @@ class MaxRoiPoolStep final : public Step {
     T* out = reinterpret_cast<T*>(output);
     for (std::int64_t r = 0; r < bins_.rois; ++r, roi += 5) {
       for (int i = 0; i < 5; ++i)
-        if (!(std::fabs(roi[i]) < T(1e9))) return fail("a box lies nowhere");
+        if (!(std::fabs(static_cast<double>(roi[i]) * (i == 0 ? 1 : bins_.scale)) < 1e9)) return fail("a box lies nowhere");
       const auto image = static_cast<std::int64_t>(roi[0]);
       if (image < 0 || image >= bins_.batch) return fail("a batch index is out of range");
       const auto scaled = [&](T value) {

@@ -27,6 +27,7 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
                                      std::span<const int> outputs) {
   auto piece = std::make_shared<Graph>();
   piece->name = graph.name;
+  piece->packed = graph.packed;
   std::map<int, int> number;
   const auto add = [&](int value, ValueKind kind) {
     const auto [place, fresh] = number.try_emplace(value, static_cast<int>(piece->values.size()));
@@ -50,7 +51,8 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
 
 }  // namespace
 
-Block::Block(std::shared_ptr<const Graph> graph, const Table& table) : graph_(std::move(graph)), table_(table) {
+Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team)
+    : graph_(std::move(graph)), target_(target), team_(team) {
   // All plain nodes that are ready go into one piece; then one interpreted node runs, which makes others ready.
   const auto giver = givers(*graph_);
   std::vector<bool> done(graph_->nodes.size(), false);
@@ -87,7 +89,8 @@ Block::Piece Block::interpret(std::size_t node) const {
   Piece piece;
   piece.interpreted = true;
   piece.nodes = {node};
-  for (const auto& [key, graph] : graph_->nodes[node].graphs) piece.bodies.push_back(std::make_unique<Block>(graph, table_));
+  for (const auto& [key, graph] : graph_->nodes[node].graphs)
+    piece.bodies.push_back(std::make_unique<Block>(graph, target_, team_));
   return piece;
 }
 
@@ -166,7 +169,7 @@ std::shared_ptr<Plan> Block::plan_for(std::size_t index, std::span<const Tensor>
   std::vector<TensorType> types;
   for (const Tensor& input : inputs) types.push_back({input.dtype(), input.shape()});
   try {
-    piece.plans.add(make_plan(*piece.graph, std::move(types), {}, table_));
+    piece.plans.add(make_plan(*piece.graph, std::move(types), {}, target_));
   } catch (const InputsNeeded& error) {
     split(index, piece.nodes[error.node()]);
     return nullptr;
@@ -186,7 +189,7 @@ bool Block::run_plain(std::size_t index, std::vector<Var>& env) {
   for (const int input : piece.inputs) inputs.push_back(std::get<Tensor>(env[at(input)]));
   const auto plan = plan_for(index, inputs);
   if (plan == nullptr) return false;
-  auto outputs = run_plan(*plan, inputs);
+  auto outputs = run_plan(*plan, inputs, team_);
   for (std::size_t i = 0; i < outputs.size(); ++i) env[at(piece.outputs[i])] = std::move(outputs[i]);
   return true;
 }
@@ -201,14 +204,14 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
       tensors = tensors && inputs.back().index() <= 1;
     }
     if (const FlowFn flow = flow_function(node.op->name)) {
-      results = flow({node, std::move(inputs), piece.bodies, env, table_});
+      results = flow({node, std::move(inputs), piece.bodies, env, *target_.table});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
       std::vector<Tensor> values;
       for (const Var& input : inputs)
         values.push_back(std::holds_alternative<Tensor>(input) ? std::get<Tensor>(input) : Tensor());
-      for (Tensor& result : evaluate(*node.op, values, node.attributes, static_cast<int>(node.outputs.size()), table_))
+      for (Tensor& result : evaluate(*node.op, values, node.attributes, static_cast<int>(node.outputs.size()), *target_.table))
         results.push_back(result.storage() ? Var(std::move(result)) : Var());
     } else {
       throw Error(ErrorKind::model, "it takes tensors, and one input is a sequence or an optional");
@@ -269,7 +272,8 @@ void Block::prepare() {
   }
 }
 
-Module::Module(std::shared_ptr<const Graph> graph, const Table& table) : table_(table), block_(std::move(graph), table) {
+Module::Module(std::shared_ptr<const Graph> graph, const Target& target)
+    : target_(target), team_(target.threads), block_(std::move(graph), target_, team_) {
   block_.prepare();
 }
 

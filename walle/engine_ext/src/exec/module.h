@@ -16,7 +16,7 @@ namespace walle {
 // A graph, or the body of a control-flow node, made ready to run. Not thread-safe; the module is.
 class Block {
  public:
-  Block(std::shared_ptr<const Graph> graph, const Table& table);
+  Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team);
 
   const Graph& graph() const noexcept { return *graph_; }
 
@@ -57,7 +57,8 @@ class Block {
   void run_interpreted(const Piece& piece, std::vector<Var>& env);
 
   std::shared_ptr<const Graph> graph_;
-  const Table& table_;
+  const Target& target_;
+  Team& team_;
   std::vector<Piece> pieces_;
 };
 
@@ -65,10 +66,10 @@ class Block {
 class Module {
  public:
   // Throws Error.
-  Module(std::shared_ptr<const Graph> graph, const Table& table);
+  Module(std::shared_ptr<const Graph> graph, const Target& target);
 
   const Graph& graph() const noexcept { return block_.graph(); }
-  const Table& table() const noexcept { return table_; }
+  const Table& table() const noexcept { return *target_.table; }  // of what is not planned
 
   // The outputs, in the graph's order. Throws Error for inputs that do not fit the model, and where a node refuses its values.
   std::vector<Var> run(std::span<const Var> inputs);
@@ -80,7 +81,8 @@ class Module {
   }
 
  private:
-  const Table& table_;
+  const Target target_;
+  Team team_;
   mutable std::mutex mutex_;
   Block block_;
 };

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "kernels/winograd.h"
 
 namespace walle {
 
@@ -103,6 +104,28 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
+// of LeakyRelu and Swish.
+enum class MapOp : std::uint8_t { GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Swish, kCount };
+// out[i] = f(in[i]); out may be `in`.
+using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
+// out[i] = in[i] < 0 ? in[i] * slope[i * slope_step] : in[i], a step of 0 or 1.
+using PReluFn = void (*)(const float* in, const float* slope, std::int64_t slope_step, float* out, std::int64_t count) noexcept;
+// Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1; out may be in.
+struct RowsArgs {
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::int64_t rows = 0, count = 0, columns = 1;
+  // Of normalisations, which have one column: `count` numbers each; `shift` may be null.
+  const float* scale = nullptr;
+  const float* shift = nullptr;
+  float epsilon = 0;
+};
+using RowsFn = void (*)(const RowsArgs& args) noexcept;
+// out[c] = sum over rows of in[row * step + c], in float32, for at most kMostSummedRows rows.
+inline constexpr std::int64_t kMostSummedRows = 4096;
+using SumRowsFn = void (*)(const float* in, std::int64_t step, std::int64_t rows, float* out, std::int64_t columns) noexcept;
+
 // dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
 using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
                              std::int64_t columns) noexcept;
@@ -163,6 +186,24 @@ struct LaneArgs {
 };
 using LaneFn = void (*)(const LaneArgs& args) noexcept;
 
+// Winograd's transforms of `count` tiles of one block of channels between an image and planes of positions: a square form's
+// position (i, j) is i * size + j, another form has one row and is transformed along its columns alone. The input transform reads
+// the rows and columns of the tile from `first` to before `last` and takes the others for 0; the output transform writes those
+// before `last`.
+struct WinogradArgs {
+  std::int64_t count = 0;
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::int64_t tile = 0, row = 0, column = 0;  // steps in the image
+  std::int64_t position = 0;                   // from one plane to the next; tiles lie `pack` apart in each
+  std::int64_t row_first = 0, row_last = 0, column_first = 0, column_last = 0;
+  Finish finish;  // of the output; bias has `pack` numbers
+};
+using WinogradFn = void (*)(const WinogradArgs& args) noexcept;
+struct Winograd {
+  WinogradFn input = nullptr, output = nullptr;
+};
+
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
@@ -183,12 +224,18 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  // Of composites of float32; null where only the decomposition computes them.
+  MapFn map[kCountOf<MapOp>] = {};
+  PReluFn prelu = nullptr;
+  RowsFn softmax = nullptr, log_softmax = nullptr, layer_norm = nullptr, rms_norm = nullptr;
+  SumRowsFn sum_rows = nullptr;
   TransposeFn transpose = nullptr;         // of four-byte items
   PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
   // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
   int pack = 4;
   PanelFn panel = nullptr;
   LaneFn depthwise = nullptr;
+  Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
 };
 
@@ -196,6 +243,7 @@ struct Table {
 void fill_scalar(Table& table) noexcept;
 void fill_avx2(Table& table) noexcept;
 void fill_avx512(Table& table) noexcept;
+void fill_neon(Table& table) noexcept;
 
 struct Backend {
   std::string_view name;
@@ -206,6 +254,8 @@ std::span<const Backend> backends() noexcept;
 // The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
+// Whether WALLE_FORCE_ISA names the one that "auto" means.
+bool forced_backend() noexcept;
 // The table of one backend; "auto" means kernels(). Throws Error (backend) as above.
 const Table& kernels(std::string_view backend);
 

@@ -3,15 +3,17 @@
 //
 // Against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
 
+// Weights that no cache holds are asked for this many floats ahead (16 KB), which is more than the hardware does by itself. Past
+// the end of the weights it is a hint without effect.
+inline constexpr std::int64_t kAhead = 4096, kLine = 16;
+
 template <int kTileRows, int kBlocks, bool kPackedSteps>
 void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
   const std::int64_t a_step = kPackedSteps ? kLanes : args.a_step;
   const bool cut = args.width != kLanes;
   Vec sums[kTileRows][kBlocks];
   const auto at = [&](const float* first, int row, int block) { return first + row * args.out_step + block * args.out_block; };
-  const auto fetch = [&](const float* p, int block) {
-    return cut && block == kBlocks - 1 ? load_first(p, args.width) : load(p);
-  };
+  const auto fetch = [&](const float* p, int block) { return cut && block == kBlocks - 1 ? load_first(p, args.width) : load(p); };
   if (args.accumulate) {
 #pragma GCC unroll 16
     for (int row = 0; row < kTileRows; ++row)
@@ -40,6 +42,8 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
       Vec columns[kBlocks];
 #pragma GCC unroll 2
       for (int block = 0; block < kBlocks; ++block) columns[block] = load(w + block * kLanes);
+#pragma GCC unroll 2
+      for (std::int64_t line = 0; line < kBlocks * kLanes; line += kLine) __builtin_prefetch(w + kAhead + line);
 #pragma GCC unroll 16
       for (int row = 0; row < kTileRows; ++row) {
         const Vec factor = set(from[row * a_step]);

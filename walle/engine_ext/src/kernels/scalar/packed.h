@@ -5,5 +5,6 @@
 namespace walle::scalar {
 
 void fill_packed(Table& table) noexcept;
+void fill_winograd(Table& table) noexcept;
 
 }  // namespace walle::scalar

@@ -280,6 +280,7 @@ void fill_scalar(Table& table) noexcept {
 #undef WALLE_SET
   scalar::fill_movement(table);
   scalar::fill_packed(table);
+  scalar::fill_winograd(table);
 }
 
 }  // namespace walle
