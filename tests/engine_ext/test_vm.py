@@ -16,7 +16,9 @@ from walle.engine_ext.vm import VM
 from walle.errors import ConfigError, VMError
 from walle.vm import DeadlineExceeded, TaskError, VMClosedError
 
-MAIN = DEEP_SLEEP + """
+MAIN = (
+    DEEP_SLEEP
+    + """
 import time
 
 count = 0
@@ -111,6 +113,7 @@ def deep(levels):
         value = [value]
     return value
 """
+)
 
 
 @contextlib.asynccontextmanager

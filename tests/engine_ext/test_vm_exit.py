@@ -9,7 +9,9 @@ import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, write_task
 
-MAIN = DEEP_SLEEP.replace("(seconds)", "(seconds=100)", 1) + """
+MAIN = (
+    DEEP_SLEEP.replace("(seconds)", "(seconds=100)", 1)
+    + """
 import re
 
 def ready():
@@ -35,6 +37,7 @@ class Lingering:
 
 kept = [Lingering()]
 """
+)
 
 PROGRAM = """
 import asyncio, sys, threading

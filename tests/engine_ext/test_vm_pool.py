@@ -10,7 +10,9 @@ from walle.engine_ext.bytecode import BytecodeError
 from walle.errors import ConfigError
 from walle.vm import DeadlineExceeded, VMClosedError, VMPool
 
-MAIN = DEEP_SLEEP + """
+MAIN = (
+    DEEP_SLEEP
+    + """
 from walle_name import name
 
 count = 0
@@ -24,6 +26,7 @@ def loop():
     while True:
         pass
 """
+)
 
 
 def tasks(folder: Path, count: int) -> list[Path]:

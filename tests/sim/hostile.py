@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import random
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -79,11 +80,21 @@ def deed():
 """,
     "counts for ever": "import itertools\ndef deed(): return list(itertools.count())\n",
     "generates for ever": "def numbers():\n    while True: yield 1\ndef deed(): return sum(numbers())\n",
-    "catches all": "def deed():\n    while True:\n        try:\n            while True: pass\n        except BaseException: pass\n",
+    "catches all": """
+def deed():
+    while True:
+        try:
+            while True: pass
+        except BaseException: pass
+""",
     "recurses in repr": "class R:\n    def __repr__(self): return repr([self])\ndef deed(): return repr(R())\n",
-    "recurses in getattr": "class R:\n    def __getattr__(self, name): return getattr(self, name)\ndef deed(): return R().x\n",
+    "recurses in getattr": """
+class R:
+    def __getattr__(self, name): return getattr(self, name)
+def deed(): return R().x
+""",
     "nests deeply": "def deed():\n    value = []\n    for _ in range(10**6): value = [value]\n    return value\n",
-    "changes builtins": "def deed():\n    real['len'] = real['isinstance'] = None\n    real['__import__'] = None\n    return 1\n",
+    "changes builtins": "def deed(): real['len'] = real['isinstance'] = real['__import__'] = None\n",
     "changes classes": """
 def deed():
     import collections, enum
@@ -109,7 +120,12 @@ def deed():
     frame.f_globals.clear()
     return 1
 """,
-    "traces": "def deed():\n    sys.settrace(lambda *a: 1 / 0)\n    sys.setprofile(lambda *a: 1 / 0)\n    return deed.__name__\n",
+    "traces": """
+def deed():
+    sys.settrace(lambda *a: 1 / 0)
+    sys.setprofile(lambda *a: 1 / 0)
+    return deed.__name__
+""",
     "starts threads": "def deed(): load('_thread').start_new_thread(print, (1,))\n",
     "prints for ever": "def deed():\n    while True: print('x' * 200)\n",
     "sleeps": "import time\ndef deed(): time.sleep(100)\n",
@@ -233,7 +249,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(asyncio.run(storm(Path(folder), options.seconds, options.seed)), indent=1))
+        sys.stdout.write(json.dumps(asyncio.run(storm(Path(folder), options.seconds, options.seed)), indent=1) + "\n")
 
 
 if __name__ == "__main__":
