@@ -3,7 +3,6 @@
 import textwrap
 from pathlib import Path
 
-
 # A sleep that no deadline ends, which a task has no ordinary way to.
 DEEP_SLEEP = """
 import json

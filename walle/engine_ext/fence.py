@@ -1,4 +1,4 @@
-"""What an interpreter loses before tasks move in: the functions with which a task could end or change the whole process.
+"""What an interpreter loses before tasks move in: the functions with which a task could end or change the process.
 
 Every interpreter has its own `posix` module, so that names can be taken out of it here and nowhere else; the C modules
 that act on the process (signals, fault handlers, foreign functions, sockets) cannot be made in a VM at all. A task has
@@ -21,7 +21,7 @@ _POSIX_KEPT = frozenset(
      "strerror", "urandom", "get_terminal_size", "_have_functions"}
 )  # fmt: skip
 
-# Of the modules that are part of the interpreter, those that none may be made of in a VM; posix is there already, fenced.
+# Of the modules that are part of the interpreter, those that may not be made in a VM; posix is there already, fenced.
 _BUILTIN_REFUSED = frozenset({"_posixsubprocess", "_signal", "_tracemalloc", "faulthandler", "posix"})
 
 # Of the modules that are files, those that may be made in a VM: what the allowed library modules need.
