@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt $(shell find walle/engine_ext/src -type f 2>/dev/null)
 TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-asan test-neon fuzz lint format figures clean
+.PHONY: help setup demo test test-cpp test-asan test-neon fuzz soak-vm lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ lint: $(STAMP)  ## ruff, mypy, import-linter, clang-format
 format: $(STAMP)  ## rewrite sources as lint wants them
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format -i
+
+soak-vm: $(STAMP)  ## ten minutes of hostile tasks, and 10,000 loads and unloads of one
+	@$(BIN)/python -m tests.sim.hostile --seconds 600
+	@$(BIN)/python -m tests.sim.vm_cycles --times 10000
 
 figures: $(STAMP)  ## measure every figure that exists so far, on this machine, into out/
 	@$(BIN)/walle figures

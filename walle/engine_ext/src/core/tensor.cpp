@@ -11,6 +11,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/tenant.h"
+
 namespace walle {
 
 namespace {
@@ -51,6 +53,11 @@ Block block(std::size_t bytes) noexcept {
 
 }  // namespace
 
+std::shared_ptr<Tenant>& tenant_here() noexcept {
+  thread_local std::shared_ptr<Tenant> tenant;
+  return tenant;
+}
+
 std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
 
 std::size_t storage_limit() noexcept { return most_bytes.load(std::memory_order_relaxed); }
@@ -60,6 +67,9 @@ void limit_storage(std::size_t bytes) noexcept { most_bytes.store(bytes, std::me
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment, limit = storage_limit();
   if (padded < size_bytes || padded > limit || live_storage_bytes() > limit - padded) throw std::bad_alloc();
+  const std::shared_ptr<Tenant>& tenant = tenant_here();
+  const auto counted = static_cast<std::int64_t>(padded);
+  if (tenant && !tenant->may_take(counted)) throw std::bad_alloc();
   const Block taken = block(padded);
   void* base = taken.base;
   std::byte* data = taken.data;
@@ -67,9 +77,15 @@ std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
   std::memset(data + tail, 0, padded - tail);
   live_bytes.fetch_add(padded, std::memory_order_relaxed);
-  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [base, padded] {
+  const auto free_it = [base, padded] {
     std::free(base);
     live_bytes.fetch_sub(padded, std::memory_order_relaxed);
+  };
+  if (!tenant) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));
+  tenant->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
+  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [free_it, counted, tenant = tenant] {
+    free_it();
+    tenant->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
   }));
 }
 

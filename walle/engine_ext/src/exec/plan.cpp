@@ -1,5 +1,7 @@
 #include "exec/plan.h"
 
+#include "core/tenant.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -21,8 +23,10 @@ std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases
                              double* us) noexcept {
   using Clock = std::chrono::steady_clock;
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
+  const Tenant* tenant = tenant_here().get();
   Clock::time_point begin = us != nullptr ? Clock::now() : Clock::time_point();
   for (const PlannedOp& op : plan.ops) {
+    if (tenant != nullptr && tenant->stopping.load(std::memory_order_relaxed)) return Fault{&op, nullptr};
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
       addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
@@ -178,8 +182,9 @@ std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs, Team& t
     plan.bases[base++] = outputs.back().raw();
   }
   std::vector<std::byte*> addresses(plan.max_inputs);
-  if (const auto fault = run_ops(plan, plan.bases, addresses.data(), team, us))
-    throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
+  const auto fault = run_ops(plan, plan.bases, addresses.data(), team, us);
+  if (fault && fault->what == nullptr) throw WorkStopped();
+  if (fault) throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
   return outputs;
 }
 
