@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/image.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -32,6 +33,7 @@ bool has_avx512() noexcept {
 struct Tables {
   std::array<Backend, 3> backends;  // ascending preference
   std::array<Table, 3> filled;
+  std::array<ImageTable, 3> images;
 
   Tables() noexcept : backends{{{"scalar", true}, {"avx2", has_avx2()}, {"avx512", has_avx512()}}} {
     fill_scalar(filled[0]);
@@ -41,6 +43,12 @@ struct Tables {
     if (backends[1].available) fill_avx2(filled[1]);
     if (backends[2].available) fill_avx512(filled[2]);
 #endif
+    fill_scalar_image(images[0]);
+#if defined(__x86_64__)
+    if (backends[1].available) fill_avx2_image(images[1]);
+    if (backends[2].available) fill_avx512_image(images[2]);
+#endif
+    for (std::size_t i = 0; i < filled.size(); ++i) filled[i].image = &images[i];
   }
   const Table& at(std::size_t index) const noexcept { return filled[index]; }
 };

@@ -105,6 +105,8 @@ struct Gemm {
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
+struct ImageTable;  // kernels/image.h
+
 // A null entry means: no kernel for that element type.
 struct Table {
   std::string_view name;
@@ -122,6 +124,7 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  const ImageTable* image = nullptr;
 };
 
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.
