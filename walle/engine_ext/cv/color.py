@@ -83,7 +83,9 @@ def _find(code: int) -> _Conversion:
 
 def _conversion(name: str) -> _Conversion:
     source, _, target = name.partition("2")
-    if source == "BGR5" or source[:3] == "BGR" and name[3:6] in {"555", "565"}:  # BGR5552RGB: the first 2 is not the one
+    if (
+        source == "BGR5" or source[:3] == "BGR" and name[3:6] in {"555", "565"}
+    ):  # BGR5552RGB: the first 2 is not the one
         source, target = name[:6], name[7:]
     if source == "YUV" and ("_" in target or "420" in name) or name.startswith("YUV420"):
         return _from_yuv(name)

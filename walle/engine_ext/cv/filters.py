@@ -63,10 +63,17 @@ def sepFilter2D(  # noqa: N802
     """Return the correlation with `kernelX` along x and `kernelY` along y."""
     given = image(src)
     attributes = {"anchor_x": anchor[0], "anchor_y": anchor[1], "delta": float(delta)}
-    return give(_separable(given, _weights(kernelX), _weights(kernelY), depth_name(ddepth, given.dtype), borderType, attributes), dst)
+    return give(
+        _separable(
+            given, _weights(kernelX), _weights(kernelY), depth_name(ddepth, given.dtype), borderType, attributes
+        ),
+        dst,
+    )
 
 
-def _separable(given: ndarray, x: list[float], y: list[float], target: str, border: int, extra: dict[str, Any]) -> ndarray:
+def _separable(
+    given: ndarray, x: list[float], y: list[float], target: str, border: int, extra: dict[str, Any]
+) -> ndarray:
     attributes = {"kernel_x": x, "kernel_y": y, "border": border_name(border), **extra}
     return _filtered("SeparableFilter", given, attributes, target)
 
@@ -135,7 +142,14 @@ def blur(
 
 
 def _box(
-    given: ndarray, ddepth: int, ksize: tuple[int, int], anchor: tuple[int, int], normalize: bool, border: int, *, squared: bool  # noqa: FBT001
+    given: ndarray,
+    ddepth: int,
+    ksize: tuple[int, int],
+    anchor: tuple[int, int],
+    normalize: bool,
+    border: int,
+    *,
+    squared: bool,  # noqa: FBT001
 ) -> ndarray:
     width, height = pair(ksize)
     target = depth_name(ddepth, given.dtype)
@@ -244,7 +258,11 @@ def Laplacian(  # noqa: N802
     given = image(src)
     target = depth_name(ddepth, given.dtype)
     if ksize in {1, 3}:
-        weights = [0.0, 1.0, 0.0, 1.0, -4.0, 1.0, 0.0, 1.0, 0.0] if ksize == 1 else [2.0, 0.0, 2.0, 0.0, -8.0, 0.0, 2.0, 0.0, 2.0]
+        weights = (
+            [0.0, 1.0, 0.0, 1.0, -4.0, 1.0, 0.0, 1.0, 0.0]
+            if ksize == 1
+            else [2.0, 0.0, 2.0, 0.0, -8.0, 0.0, 2.0, 0.0, 2.0]
+        )
         attributes = {
             "kernel": [weight * scale for weight in weights],
             "kernel_width": 3,
@@ -253,7 +271,9 @@ def Laplacian(  # noqa: N802
         }
         return give(_filtered("ImageFilter", given, attributes, target), dst)
     twice, flat = derivative_weights(2, ksize), derivative_weights(0, ksize)
-    total = _separable(given, twice, flat, "float32", borderType, {}) + _separable(given, flat, twice, "float32", borderType, {})
+    total = _separable(given, twice, flat, "float32", borderType, {}) + _separable(
+        given, flat, twice, "float32", borderType, {}
+    )
     total = total * float(scale) + float(delta)
     like = _core.full((1,), 0, target)
     return give(total if target == "float32" else restored(total, like), dst)
@@ -279,7 +299,12 @@ def pyrDown(  # noqa: N802
     return give(_separable(given, weights, weights, given.dtype, borderType, {"stride": 2}), dst)
 
 
-def pyrUp(src: ImageLike, dst: ImageLike | None = None, dstsize: tuple[int, int] | None = None, borderType: int = constants.BORDER_DEFAULT) -> ndarray:  # noqa: ARG001, N802, N803, E501
+def pyrUp(
+    src: ImageLike,
+    dst: ImageLike | None = None,
+    dstsize: tuple[int, int] | None = None,
+    borderType: int = constants.BORDER_DEFAULT,
+) -> ndarray:  # noqa: ARG001, N802, N803, E501
     """Return the image twice as wide and high, smoothly filled in."""
     given = image(src)
     height, width = given.shape[:2]

@@ -58,15 +58,20 @@ def getGaussianKernel(ksize: int, sigma: float, ktype: int = constants.CV_64F) -
 
 
 def getDerivKernels(  # noqa: N802
-    dx: int, dy: int, ksize: int, kx: None = None, ky: None = None, normalize: bool = False, ktype: int = constants.CV_32F  # noqa: FBT001, FBT002, ARG001
+    dx: int,
+    dy: int,
+    ksize: int,
+    kx: None = None,
+    ky: None = None,
+    normalize: bool = False,
+    ktype: int = constants.CV_32F,  # noqa: FBT001, FBT002, ARG001
 ) -> tuple[ndarray, ndarray]:
     """Return the weights along x and along y as columns; `ksize` -1 is Scharr's."""
     columns = []
     for order in (dx, dy):
         weights = scharr_weights(order) if ksize <= 0 else derivative_weights(order, ksize)
         if normalize:
-            scale = 1 / 32 if ksize <= 0 and order == 0 else 1.0
-            scale = (1 / 16 if order == 0 else 1 / 2) if ksize <= 0 else 1 / 2 ** (len(weights) - order - 1)
+            scale = (1 / 32 if order == 0 else 1.0) if ksize <= 0 else 1 / 2 ** (len(weights) - order - 1)
             weights = [weight * scale for weight in weights]
         columns.append(_core.asarray(weights, _floating(ktype)).reshape(-1, 1))
     return columns[0], columns[1]
@@ -79,7 +84,13 @@ def scharr_weights(order: int) -> list[float]:
 
 
 def getGaborKernel(  # noqa: N802
-    ksize: tuple[int, int], sigma: float, theta: float, lambd: float, gamma: float, psi: float = math.pi / 2, ktype: int = constants.CV_64F
+    ksize: tuple[int, int],
+    sigma: float,
+    theta: float,
+    lambd: float,
+    gamma: float,
+    psi: float = math.pi / 2,
+    ktype: int = constants.CV_64F,
 ) -> ndarray:
     """Return a wave of length `lambd` under a Gaussian, turned by `theta`; `ksize` is (width, height)."""
     width, height = pair(ksize)
@@ -116,7 +127,9 @@ def getStructuringElement(shape: int, ksize: tuple[int, int], anchor: tuple[int,
                 dx = round(reach_x * math.sqrt((reach_y * reach_y - dy * dy) / (reach_y * reach_y))) if reach_y else 0
                 first, last = max(reach_x - dx, 0), min(reach_x + dx + 1, width)
         elif shape not in {constants.MORPH_RECT, constants.MORPH_CROSS, constants.MORPH_ELLIPSE}:
-            raise UnsupportedError(f"no structuring element of number {shape}; use MORPH_RECT, MORPH_CROSS or MORPH_ELLIPSE")
+            raise UnsupportedError(
+                f"no structuring element of number {shape}; use MORPH_RECT, MORPH_CROSS or MORPH_ELLIPSE"
+            )
         rows.append([int(first <= x < last) for x in range(width)])
     return _core.asarray(rows, "uint8")
 

@@ -43,7 +43,14 @@ def _invert_three(m: list[float]) -> list[float]:
 
 
 def _warp(
-    op: str, src: ImageLike, matrix: list[float], dsize: tuple[int, int], dst: ImageLike | None, flags: int, border: int, value: Any
+    op: str,
+    src: ImageLike,
+    matrix: list[float],
+    dsize: tuple[int, int],
+    dst: ImageLike | None,
+    flags: int,
+    border: int,
+    value: Any,
 ) -> ndarray:
     given = image(src)
     width, height = (given.shape[1], given.shape[0]) if dsize is None or tuple(dsize) == (0, 0) else pair(dsize)
@@ -157,7 +164,9 @@ def getRectSubPix(image_: ImageLike, patchSize: tuple[int, int], center: tuple[f
     """Return the patch of `patchSize` (width, height) around a centre that may lie between pixels."""
     width, height = pair(patchSize)
     left, top = center[0] - (width - 1) / 2, center[1] - (height - 1) / 2
-    return _warp("WarpAffine", image_, [1.0, 0.0, left, 0.0, 1.0, top], (width, height), None, 1, constants.BORDER_REPLICATE, 0)
+    return _warp(
+        "WarpAffine", image_, [1.0, 0.0, left, 0.0, 1.0, top], (width, height), None, 1, constants.BORDER_REPLICATE, 0
+    )
 
 
 def getRotationMatrix2D(center: tuple[float, float], angle: float, scale: float) -> ndarray:  # noqa: N802

@@ -10,10 +10,12 @@ namespace walle {
   std::unique_ptr<Step> make_##name(const StepRequest&);
 WALLE_ATOMIC(bilateral_filter)
 WALLE_ATOMIC(box_filter)
+WALLE_ATOMIC(canny_edges)
 WALLE_ATOMIC(cast)
 WALLE_ATOMIC(col2im)
 WALLE_ATOMIC(color_convert)
 WALLE_ATOMIC(color_to_yuv)
+WALLE_ATOMIC(connected_components)
 WALLE_ATOMIC(conv)
 WALLE_ATOMIC(cum_prod)
 WALLE_ATOMIC(cum_sum)
@@ -21,7 +23,13 @@ WALLE_ATOMIC(deform_columns)
 WALLE_ATOMIC(det)
 WALLE_ATOMIC(grid_sample)
 WALLE_ATOMIC(image_filter)
+WALLE_ATOMIC(image_histogram)
+WALLE_ATOMIC(image_integral)
+WALLE_ATOMIC(image_lookup)
+WALLE_ATOMIC(image_pointwise)
 WALLE_ATOMIC(image_resize)
+WALLE_ATOMIC(image_sums)
+WALLE_ATOMIC(in_range)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
 WALLE_ATOMIC(max_roi_pool)
@@ -48,10 +56,12 @@ std::span<const Atomic> atomics() noexcept {
   static constexpr std::array table{std::to_array<Atomic>({
       {"BilateralFilter", 1, 1, &infer_bilateral_filter, &make_bilateral_filter},
       {"BoxFilter", 1, 1, &infer_box_filter, &make_box_filter},
+      {"CannyEdges", 2, 2, &infer_canny_edges, &make_canny_edges},
       {"Cast", 1, 1, &infer_cast, &make_cast},
       {"Col2Im", 3, 3, &infer_col2im, &make_col2im},
       {"ColorConvert", 1, 1, &infer_color_convert, &make_color_convert},
       {"ColorToYuv", 1, 1, &infer_color_to_yuv, &make_color_to_yuv},
+      {"ConnectedComponents", 1, 1, &infer_connected_components, &make_connected_components},
       {"Conv", 2, 4, &infer_conv, &make_conv},
       {"CumProd", 2, 2, &infer_cum_prod, &make_cum_prod},
       {"CumSum", 2, 2, &infer_cum_sum, &make_cum_sum},
@@ -59,7 +69,13 @@ std::span<const Atomic> atomics() noexcept {
       {"Det", 1, 1, &infer_det, &make_det},
       {"GridSample", 2, 2, &infer_grid_sample, &make_grid_sample},
       {"ImageFilter", 1, 1, &infer_image_filter, &make_image_filter},
+      {"ImageHistogram", 1, 2, &infer_image_histogram, &make_image_histogram},
+      {"ImageIntegral", 1, 1, &infer_image_integral, &make_image_integral},
+      {"ImageLookup", 2, 2, &infer_image_lookup, &make_image_lookup},
+      {"ImagePointwise", 1, 2, &infer_image_pointwise, &make_image_pointwise},
       {"ImageResize", 1, 1, &infer_image_resize, &make_image_resize},
+      {"ImageSums", 1, 2, &infer_image_sums, &make_image_sums},
+      {"InRange", 1, 1, &infer_in_range, &make_in_range},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
       {"MaxRoiPool", 2, 2, &infer_max_roi_pool, &make_max_roi_pool},

@@ -19,7 +19,13 @@ class BoxStep final : public Step {
     squared_ = attributes.get_int("squared", 0) != 0;
     pixel_ = pixel_index("BoxFilter", request.inputs[0].dtype);
     floats_ = pixel_ == 2;
-    finish_ = request.result.dtype == DType::f32 ? images_->float_sums[floats_ ? 1 : 0] : images_->scale_sums[pixel_];
+    const bool to_floats = request.result.dtype == DType::f32;
+    const bool words = pixel_ == 0 && !squared_ && width_ * height_ * 255 <= 65535;
+    box_row_ = words ? images_->box_row_words : images_->box_row[pixel_];
+    slide_ = words ? images_->slide_words : images_->slide[floats_ ? 1 : 0];
+    finish_ = words       ? images_->scale_words[to_floats ? 1 : 0]
+              : to_floats ? images_->float_sums[floats_ ? 1 : 0]
+                          : images_->scale_sums[pixel_];
     anchor_y_ = anchor_of("BoxFilter", attributes, "anchor_y", height_);
     frame_.border = border_of("BoxFilter", attributes);
     frame_.width = from_.width;
@@ -27,44 +33,36 @@ class BoxStep final : public Step {
     frame_.right = width_ - 1 - frame_.left;
     frame_.pixel = static_cast<std::size_t>(from_.channels) * item_size(request.inputs[0].dtype);
     out_item_ = item_size(request.result.dtype);
-    const std::size_t sum = floats_ ? 8 : 4;
+    const std::size_t sum = floats_ ? 8 : words ? 2 : 4;
     row_bytes_ = lines(static_cast<std::size_t>(from_.row()) * sum);
     spare_bytes_ = lines(static_cast<std::size_t>((from_.width + width_) * from_.channels) * sum);
     // A framed row, room to work, sums of columns, and the sums of the rows in the window.
-    scratch_bytes_ = lines(frame_.bytes()) + spare_bytes_ + static_cast<std::size_t>(height_ + 1) * row_bytes_;
+    scratch_bytes_ = lines(frame_.bytes()) + spare_bytes_ + static_cast<std::size_t>(height_ + 2) * row_bytes_;
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     std::byte *framed = scratch, *spare = framed + lines(frame_.bytes()), *sums = spare + spare_bytes_, *ring = sums + row_bytes_;
     const std::size_t row_in = static_cast<std::size_t>(from_.width) * frame_.pixel;
-    const auto slide = images_->slide[floats_ ? 1 : 0];
     std::memset(sums, 0, row_bytes_);
     constexpr std::byte black[4096]{};
-    for (std::int64_t at = -anchor_y_; at < from_.height - anchor_y_ + height_ - 1; ++at) {
-      std::byte* slot = ring + static_cast<std::size_t>((at + anchor_y_) % height_) * row_bytes_;
-      const bool full = at + anchor_y_ >= height_;
-      if (full) slide_out(slide, slot, sums, spare);
-      const std::int64_t row = border_source(frame_.border, at, from_.height);
+    for (std::int64_t at = 0; at < from_.height + height_ - 1; ++at) {
+      std::byte* enters = ring + static_cast<std::size_t>(at % (height_ + 1)) * row_bytes_;
+      const std::byte* leaves = at >= height_ ? ring + static_cast<std::size_t>((at + 1) % (height_ + 1)) * row_bytes_ : nullptr;
+      const std::int64_t row = border_source(frame_.border, at - anchor_y_, from_.height);
       if (row < 0) {
-        std::memset(slot, 0, row_bytes_);
+        std::memset(enters, 0, row_bytes_);
       } else {
         frame_.make(inputs[0] + static_cast<std::size_t>(row) * row_in, black, framed);
-        images_->box_row[pixel_](framed, squared_, from_.channels, width_, slot, spare, from_.row());
+        box_row_(framed, squared_, from_.channels, width_, enters, spare, from_.row());
       }
-      slide(slot, nullptr, sums, from_.row());
-      if (at + anchor_y_ < height_ - 1) continue;
+      slide_(enters, leaves, sums, from_.row());
+      if (at < height_ - 1) continue;
       finish_(sums, scale_, output, from_.row());
       output += static_cast<std::size_t>(from_.row()) * out_item_;
     }
   }
 
  private:
-  // Takes a row that the window has left out of the sums.
-  void slide_out(SlideFn slide, const std::byte* leave, std::byte* sums, std::byte* zeros) const noexcept {
-    std::memset(zeros, 0, row_bytes_);
-    slide(zeros, leave, sums, from_.row());
-  }
-
   ImageShape from_;
   const ImageTable* images_;
   RowFrame frame_;
@@ -72,6 +70,8 @@ class BoxStep final : public Step {
   double scale_ = 1;
   bool squared_ = false, floats_ = false;
   std::size_t pixel_ = 0, out_item_ = 1, row_bytes_ = 0, spare_bytes_ = 0;
+  BoxRowFn box_row_ = nullptr;
+  SlideFn slide_ = nullptr;
   ScaleFn finish_ = nullptr;
 };
 

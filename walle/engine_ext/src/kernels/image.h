@@ -161,14 +161,60 @@ struct BilateralArgs {
 };
 using BilateralFn = void (*)(const BilateralArgs& args, float* const* out, std::int64_t length) noexcept;
 
+// out[i] = f(a[i], b[i]) or f(a[i]), saturated; numbers as the operation says. AbsoluteScale, InRange and the comparisons that
+// make masks of them give bytes.
+enum class Pointwise : std::uint8_t {
+  add,
+  subtract,
+  difference,
+  least,
+  greatest,
+  bit_and,
+  bit_or,
+  bit_xor,
+  weighted,  // n[0] * a + n[1] * b + n[2]
+  multiply,  // n[0] * a * b
+  binary,    // a > n[0] ? n[1] : 0
+  binary_inv,
+  truncate,
+  to_zero,
+  to_zero_inv,
+  absolute_scale,  // |n[0] * a + n[1]|
+  above,           // bytes: a > b + n[0] ? n[1] : 0
+  not_above,
+  kCount
+};
+using PointwiseFn = void (*)(const void* a, const void* b, const double* numbers, void* out, std::int64_t length) noexcept;
+// out[i] = 255 where low[c] <= in[i, c] <= high[c] for all channels, else 0.
+using InRangeFn = void (*)(const void* in, int channels, const double* low, const double* high, std::uint8_t* out,
+                           std::int64_t pixels) noexcept;
+// Sums of the channels' values, and of their squares, added to what is there.
+using SumFn = void (*)(const void* in, int channels, const std::uint8_t* mask, double* sums, double* squares,
+                       std::int64_t pixels) noexcept;
+// Canny's thinning: out[i] = 0 where |gradient| is at most `low` or less than a neighbour's along it, 1 where it may be an edge,
+// 2 where it is one. Magnitudes of three rows, each with one more value on either side.
+using ThinFn = void (*)(const std::int16_t* dx, const std::int16_t* dy, const std::int32_t* above, const std::int32_t* here,
+                        const std::int32_t* below, std::int32_t low, std::int32_t high, std::uint8_t* out,
+                        std::int64_t length) noexcept;
+using MagnitudeFn = void (*)(const std::int16_t* dx, const std::int16_t* dy, bool squared, std::int32_t* out,
+                             std::int64_t length) noexcept;
+
 struct ImageTable {
+  PointwiseFn pointwise[static_cast<int>(Pointwise::kCount)][kOrderedCount] = {};
+  InRangeFn in_range[kOrderedCount] = {};
+  SumFn sum[kOrderedCount] = {};
+  ThinFn thin = nullptr;
+  MagnitudeFn magnitude = nullptr;
   CombineFn combine[static_cast<int>(Combine::kCount)] = {};
   ExtremeFn least[kOrderedCount] = {}, greatest[kOrderedCount] = {};
   MedianFn median9[kOrderedCount] = {}, median25[kOrderedCount] = {};
   UnpackFn unpack[kPixelCount] = {};  // interleaved pixels to planes of floats
   PackFn pack[kPixelCount] = {};
   BoxRowFn box_row[kPixelCount] = {};
-  SlideFn slide[2] = {};  // whole numbers, floats
+  SlideFn slide[2] = {};             // whole numbers, floats
+  BoxRowFn box_row_words = nullptr;  // bytes in 16 bits, where no sum is greater
+  SlideFn slide_words = nullptr;
+  ScaleFn scale_words[2] = {};  // to bytes, to floats
   ScaleFn scale_sums[kPixelCount] = {}, float_sums[2] = {};
   BilateralFn bilateral = nullptr;
   ResampleRowFn resample_row[kPixelCount] = {};  // to float

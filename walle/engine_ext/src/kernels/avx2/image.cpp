@@ -27,6 +27,7 @@ namespace {
 #include "kernels/generic/image-sample-inl.h"
 #include "kernels/generic/image-filter-inl.h"
 #include "kernels/generic/image-order-inl.h"
+#include "kernels/generic/image-pointwise-inl.h"
 #include "kernels/generic/image-fill-inl.h"
 // clang-format on
 

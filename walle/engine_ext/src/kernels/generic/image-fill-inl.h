@@ -21,6 +21,7 @@ void fill_image(ImageTable& table) noexcept {
   table.sample[1] = &sample<std::uint16_t>;
   table.sample[2] = &sample<float>;
   fill_filters(table);
+  fill_pointwise(table);
   table.from_yuv = &from_yuv;
   table.to_yuv = &to_yuv;
 }

@@ -78,8 +78,19 @@ void box_row(const void* input, bool squared, std::int64_t step, std::int64_t wi
   const T* in = static_cast<const T*>(input);
   Sum *sums = static_cast<Sum*>(output), *part = static_cast<Sum*>(spare);
   const std::int64_t all = length + (width - 1) * step;
+  if (width <= 3 && !squared) {
+    const T *second = in + (width > 1 ? step : 0), *third = in + (width - 1) * step;
+    if (width == 1)
+      for (std::int64_t i = 0; i < length; ++i) sums[i] = static_cast<Sum>(in[i]);
+    else if (width == 2)
+      for (std::int64_t i = 0; i < length; ++i) sums[i] = static_cast<Sum>(static_cast<Sum>(in[i]) + static_cast<Sum>(second[i]));
+    else
+      for (std::int64_t i = 0; i < length; ++i)
+        sums[i] = static_cast<Sum>(static_cast<Sum>(in[i]) + static_cast<Sum>(second[i]) + static_cast<Sum>(third[i]));
+    return;
+  }
   if (squared)
-    for (std::int64_t i = 0; i < all; ++i) part[i] = static_cast<Sum>(in[i]) * static_cast<Sum>(in[i]);
+    for (std::int64_t i = 0; i < all; ++i) part[i] = static_cast<Sum>(static_cast<Sum>(in[i]) * static_cast<Sum>(in[i]));
   else
     for (std::int64_t i = 0; i < all; ++i) part[i] = static_cast<Sum>(in[i]);
   for (std::int64_t i = 0; i < length; ++i) sums[i] = 0;
@@ -88,12 +99,12 @@ void box_row(const void* input, bool squared, std::int64_t step, std::int64_t wi
   for (std::int64_t reach = 1; reach <= width; reach *= 2) {
     if ((width & reach) != 0) {
       const Sum* from = part + done * step;
-      for (std::int64_t i = 0; i < length; ++i) sums[i] += from[i];
+      for (std::int64_t i = 0; i < length; ++i) sums[i] = static_cast<Sum>(sums[i] + from[i]);
       done += reach;
     }
     if (2 * reach > width) break;
     const std::int64_t left = all - (2 * reach - 1) * step, far = reach * step;
-    for (std::int64_t i = 0; i < left; ++i) part[i] += part[i + far];
+    for (std::int64_t i = 0; i < left; ++i) part[i] = static_cast<Sum>(part[i] + part[i + far]);
   }
 }
 
@@ -102,9 +113,9 @@ void slide(const void* enter, const void* leave, void* output, std::int64_t leng
   const Sum *in = static_cast<const Sum*>(enter), *out = static_cast<const Sum*>(leave);
   Sum* sums = static_cast<Sum*>(output);
   if (out == nullptr)
-    for (std::int64_t i = 0; i < length; ++i) sums[i] += in[i];
+    for (std::int64_t i = 0; i < length; ++i) sums[i] = static_cast<Sum>(sums[i] + in[i]);
   else
-    for (std::int64_t i = 0; i < length; ++i) sums[i] += in[i] - out[i];
+    for (std::int64_t i = 0; i < length; ++i) sums[i] = static_cast<Sum>(sums[i] + in[i] - out[i]);
 }
 
 template <class Sum, class Out>

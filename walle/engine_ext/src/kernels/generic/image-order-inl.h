@@ -138,6 +138,10 @@ void fill_filters(ImageTable& table) noexcept {
   table.box_row[0] = &box_row<u8, i32>;
   table.box_row[1] = &box_row<u16, i32>;
   table.box_row[2] = &box_row<float, double>;
+  table.box_row_words = &box_row<u8, u16>;
+  table.slide_words = &slide<u16>;
+  table.scale_words[0] = &scale_sums<u16, u8>;
+  table.scale_words[1] = &scale_sums<u16, float>;
   table.slide[0] = &slide<i32>;
   table.slide[1] = &slide<double>;
   table.scale_sums[0] = &scale_sums<i32, u8>;

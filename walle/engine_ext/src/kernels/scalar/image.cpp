@@ -25,6 +25,7 @@ inline std::int64_t merge3_bytes(const std::uint8_t*, const std::uint8_t*, const
 #include "kernels/generic/image-sample-inl.h"
 #include "kernels/generic/image-filter-inl.h"
 #include "kernels/generic/image-order-inl.h"
+#include "kernels/generic/image-pointwise-inl.h"
 #include "kernels/generic/image-fill-inl.h"
 // clang-format on
 
