@@ -8,209 +8,37 @@ import importlib
 
 TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
 if TYPE_CHECKING:
-    from walle.engine_ext.cv.arithmetic import (
-        LUT,
-        absdiff,
-        add,
-        addWeighted,
-        bitwise_and,
-        bitwise_not,
-        bitwise_or,
-        bitwise_xor,
-        blendLinear,
-        convertScaleAbs,
-        countNonZero,
-        inRange,
-        integral,
-        integral2,
-        max,
-        mean,
-        meanStdDev,
-        min,
-        minMaxLoc,
-        multiply,
-        norm,
-        normalize,
-        solve,
-        subtract,
-        sumElems,
-    )  # noqa: F401
-    from walle.engine_ext.cv.arrange import (
-        copyMakeBorder,
-        copyTo,
-        flip,
-        hconcat,
-        merge,
-        repeat,
-        rotate,
-        split,
-        transpose,
-        vconcat,
-    )  # noqa: F401
-    from walle.engine_ext.cv.blob import NMSBoxes, blobFromImage, blobFromImages, imagesFromBlob  # noqa: F401
-    from walle.engine_ext.cv.color import cvtColor, cvtColorTwoPlane  # noqa: F401
+    from walle.engine_ext.cv.arithmetic import *  # noqa: F403
+    from walle.engine_ext.cv.arrange import *  # noqa: F403
+    from walle.engine_ext.cv.blob import *  # noqa: F403
+    from walle.engine_ext.cv.color import *  # noqa: F403
     from walle.engine_ext.cv.constants import *  # noqa: F403
-    from walle.engine_ext.cv.contours import (
-        approxPolyDP,
-        arcLength,
-        boundingRect,
-        boxPoints,
-        connectedComponents,
-        connectedComponentsWithStats,
-        contourArea,
-        convexHull,
-        findContours,
-        isContourConvex,
-        minAreaRect,
-        moments,
-    )  # noqa: F401
-    from walle.engine_ext.cv.drawing import (
-        arrowedLine,
-        circle,
-        drawContours,
-        ellipse,
-        ellipse2Poly,
-        fillConvexPoly,
-        fillPoly,
-        line,
-        polylines,
-        rectangle,
-    )  # noqa: F401
-    from walle.engine_ext.cv.files import haveImageReader, haveImageWriter, imdecode, imencode, imread, imwrite  # noqa: F401
-    from walle.engine_ext.cv.filters import (
-        GaussianBlur,
-        Laplacian,
-        Scharr,
-        Sobel,
-        bilateralFilter,
-        blur,
-        boxFilter,
-        filter2D,
-        medianBlur,
-        pyrDown,
-        pyrUp,
-        sepFilter2D,
-        spatialGradient,
-        sqrBoxFilter,
-    )  # noqa: F401
-    from walle.engine_ext.cv.histogram import calcHist, compareHist, equalizeHist  # noqa: F401
-    from walle.engine_ext.cv.kernels import getDerivKernels, getGaborKernel, getGaussianKernel, getStructuringElement  # noqa: F401
-    from walle.engine_ext.cv.morphology import dilate, erode, morphologyEx  # noqa: F401
-    from walle.engine_ext.cv.resize import resize  # noqa: F401
-    from walle.engine_ext.cv.threshold import Canny, adaptiveThreshold, threshold  # noqa: F401
-    from walle.engine_ext.cv.warp import (
-        convertMaps,
-        getAffineTransform,
-        getPerspectiveTransform,
-        getRectSubPix,
-        getRotationMatrix2D,
-        invertAffineTransform,
-        remap,
-        warpAffine,
-        warpPerspective,
-    )  # noqa: F401
+    from walle.engine_ext.cv.contours import *  # noqa: F403
+    from walle.engine_ext.cv.drawing import *  # noqa: F403
+    from walle.engine_ext.cv.files import *  # noqa: F403
+    from walle.engine_ext.cv.filters import *  # noqa: F403
+    from walle.engine_ext.cv.histogram import *  # noqa: F403
+    from walle.engine_ext.cv.kernels import *  # noqa: F403
+    from walle.engine_ext.cv.morphology import *  # noqa: F403
+    from walle.engine_ext.cv.sizes import *  # noqa: F403
+    from walle.engine_ext.cv.thresholds import *  # noqa: F403
+    from walle.engine_ext.cv.warp import *  # noqa: F403
 
 _PARTS = {
-    "arithmetic": (
-        "LUT",
-        "absdiff",
-        "add",
-        "addWeighted",
-        "bitwise_and",
-        "bitwise_not",
-        "bitwise_or",
-        "bitwise_xor",
-        "blendLinear",
-        "convertScaleAbs",
-        "countNonZero",
-        "inRange",
-        "integral",
-        "integral2",
-        "max",
-        "mean",
-        "meanStdDev",
-        "min",
-        "minMaxLoc",
-        "multiply",
-        "norm",
-        "normalize",
-        "solve",
-        "subtract",
-        "sumElems",
-    ),
-    "arrange": (
-        "copyMakeBorder",
-        "copyTo",
-        "flip",
-        "hconcat",
-        "merge",
-        "repeat",
-        "rotate",
-        "split",
-        "transpose",
-        "vconcat",
-    ),
+    "arithmetic": ("LUT", "absdiff", "add", "addWeighted", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "blendLinear", "convertScaleAbs", "countNonZero", "inRange", "integral", "integral2", "max", "mean", "meanStdDev", "min", "minMaxLoc", "multiply", "norm", "normalize", "solve", "subtract", "sumElems"),
+    "arrange": ("copyMakeBorder", "copyTo", "flip", "hconcat", "merge", "repeat", "rotate", "split", "transpose", "vconcat"),
     "blob": ("NMSBoxes", "blobFromImage", "blobFromImages", "imagesFromBlob"),
     "color": ("cvtColor", "cvtColorTwoPlane"),
-    "contours": (
-        "approxPolyDP",
-        "arcLength",
-        "boundingRect",
-        "boxPoints",
-        "connectedComponents",
-        "connectedComponentsWithStats",
-        "contourArea",
-        "convexHull",
-        "findContours",
-        "isContourConvex",
-        "minAreaRect",
-        "moments",
-    ),
-    "drawing": (
-        "arrowedLine",
-        "circle",
-        "drawContours",
-        "ellipse",
-        "ellipse2Poly",
-        "fillConvexPoly",
-        "fillPoly",
-        "line",
-        "polylines",
-        "rectangle",
-    ),
+    "contours": ("approxPolyDP", "arcLength", "boundingRect", "boxPoints", "connectedComponents", "connectedComponentsWithStats", "contourArea", "convexHull", "findContours", "isContourConvex", "minAreaRect", "moments"),
+    "drawing": ("arrowedLine", "circle", "drawContours", "ellipse", "ellipse2Poly", "fillConvexPoly", "fillPoly", "line", "polylines", "rectangle"),
     "files": ("haveImageReader", "haveImageWriter", "imdecode", "imencode", "imread", "imwrite"),
-    "filters": (
-        "GaussianBlur",
-        "Laplacian",
-        "Scharr",
-        "Sobel",
-        "bilateralFilter",
-        "blur",
-        "boxFilter",
-        "filter2D",
-        "medianBlur",
-        "pyrDown",
-        "pyrUp",
-        "sepFilter2D",
-        "spatialGradient",
-        "sqrBoxFilter",
-    ),
+    "filters": ("GaussianBlur", "Laplacian", "Scharr", "Sobel", "bilateralFilter", "blur", "boxFilter", "filter2D", "medianBlur", "pyrDown", "pyrUp", "sepFilter2D", "spatialGradient", "sqrBoxFilter"),
     "histogram": ("calcHist", "compareHist", "equalizeHist"),
     "kernels": ("getDerivKernels", "getGaborKernel", "getGaussianKernel", "getStructuringElement"),
     "morphology": ("dilate", "erode", "morphologyEx"),
-    "resize": ("resize",),
-    "threshold": ("Canny", "adaptiveThreshold", "threshold"),
-    "warp": (
-        "convertMaps",
-        "getAffineTransform",
-        "getPerspectiveTransform",
-        "getRectSubPix",
-        "getRotationMatrix2D",
-        "invertAffineTransform",
-        "remap",
-        "warpAffine",
-        "warpPerspective",
-    ),
+    "sizes": ("resize",),
+    "thresholds": ("Canny", "adaptiveThreshold", "threshold"),
+    "warp": ("convertMaps", "getAffineTransform", "getPerspectiveTransform", "getRectSubPix", "getRotationMatrix2D", "invertAffineTransform", "remap", "warpAffine", "warpPerspective"),
 }
 _HOMES = {name: part for part, names in _PARTS.items() for name in names}
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -105,7 +104,7 @@ def max(src1: ImageLike, src2: Operand, dst: ImageLike | None = None) -> ndarray
     return give(_pointwise("greatest", src1, src2), dst)
 
 
-def addWeighted(  # noqa: N802
+def addWeighted(
     src1: ImageLike,
     alpha: float,
     src2: ImageLike,
@@ -120,7 +119,7 @@ def addWeighted(  # noqa: N802
 
 def blendLinear(
     src1: ImageLike, src2: ImageLike, weights1: ImageLike, weights2: ImageLike, dst: ImageLike | None = None
-) -> ndarray:  # noqa: N802
+) -> ndarray:
     """Return the mean of two images by a float32 weight for each pixel of either."""
     a, b = image(src1), image(src2)
     left, right = image(weights1), image(weights2)
@@ -152,7 +151,7 @@ def bitwise_not(src: ImageLike, dst: ImageLike | None = None, mask: ImageLike | 
     return _masked(_core.unary("BitwiseNot", image(src)), mask, dst)
 
 
-def convertScaleAbs(src: ImageLike, dst: ImageLike | None = None, alpha: float = 1, beta: float = 0) -> ndarray:  # noqa: N802
+def convertScaleAbs(src: ImageLike, dst: ImageLike | None = None, alpha: float = 1, beta: float = 0) -> ndarray:
     """Return |src * alpha + beta| as uint8."""
     given = image(src)
     if given.dtype not in _FAST:
@@ -162,12 +161,12 @@ def convertScaleAbs(src: ImageLike, dst: ImageLike | None = None, alpha: float =
     )
 
 
-def LUT(src: ImageLike, lut: ImageLike, dst: ImageLike | None = None) -> ndarray:  # noqa: N802
+def LUT(src: ImageLike, lut: ImageLike, dst: ImageLike | None = None) -> ndarray:
     """Return the table's entry for every byte; a table for all channels or one for each."""
     return give(one("ImageLookup", [image(src), image(lut)], {}), dst)
 
 
-def inRange(src: ImageLike, lowerb: Operand, upperb: Operand, dst: ImageLike | None = None) -> ndarray:  # noqa: N802
+def inRange(src: ImageLike, lowerb: Operand, upperb: Operand, dst: ImageLike | None = None) -> ndarray:
     """Return 255 where every channel lies between the bounds, which belong to the range, else 0."""
     given = image(src)
     low, high = (
@@ -201,7 +200,7 @@ def mean(src: ImageLike, mask: ImageLike | None = None) -> tuple[float, float, f
     return _four([number / count if count else 0.0 for number in sums])
 
 
-def meanStdDev(src: ImageLike, mask: ImageLike | None = None) -> tuple[ndarray, ndarray]:  # noqa: N802
+def meanStdDev(src: ImageLike, mask: ImageLike | None = None) -> tuple[ndarray, ndarray]:
     """Return the mean and the standard deviation of every channel as columns."""
     sums, squares, count = _sums(src, mask)
     means = [number / count if count else 0.0 for number in sums]
@@ -211,11 +210,11 @@ def meanStdDev(src: ImageLike, mask: ImageLike | None = None) -> tuple[ndarray, 
     return _core.asarray(means, "float64").reshape(-1, 1), _core.asarray(spread, "float64").reshape(-1, 1)
 
 
-def sumElems(src: ImageLike) -> tuple[float, float, float, float]:  # noqa: N802
+def sumElems(src: ImageLike) -> tuple[float, float, float, float]:
     return _four(_sums(src, None)[0])
 
 
-def countNonZero(src: ImageLike) -> int:  # noqa: N802
+def countNonZero(src: ImageLike) -> int:
     """Return how many elements of one channel are not 0."""
     given = image(src)
     if given.dtype == "uint8" and given.ndim == 2:
@@ -223,7 +222,7 @@ def countNonZero(src: ImageLike) -> int:  # noqa: N802
     return int((given != 0).astype("int64").sum())
 
 
-def minMaxLoc(src: ImageLike, mask: ImageLike | None = None) -> tuple[float, float, tuple[int, int], tuple[int, int]]:  # noqa: N802
+def minMaxLoc(src: ImageLike, mask: ImageLike | None = None) -> tuple[float, float, tuple[int, int], tuple[int, int]]:
     """Return the least and the greatest number of one channel and where they first are, as (x, y)."""
     given = image(src)
     if given.ndim != 2:
@@ -241,7 +240,7 @@ def minMaxLoc(src: ImageLike, mask: ImageLike | None = None) -> tuple[float, flo
     return numbers[0], numbers[1], (places[0] % width, places[0] // width), (places[1] % width, places[1] // width)
 
 
-def norm(src1: ImageLike, normType: int = constants.NORM_L2) -> float:  # noqa: N803
+def norm(src1: ImageLike, normType: int = constants.NORM_L2) -> float:
     """Return the greatest size (NORM_INF), the sum of sizes (NORM_L1), or the root of the sum of squares (NORM_L2)."""
     wide = image(src1).astype("float64")
     if normType == constants.NORM_L2:
@@ -293,7 +292,7 @@ def integral2(src: ImageLike) -> tuple[ndarray, ndarray]:
 
 def solve(
     src1: ImageLike, src2: ImageLike, dst: ImageLike | None = None, flags: int = constants.DECOMP_LU
-) -> tuple[bool, ndarray]:  # noqa: ARG001
+) -> tuple[bool, ndarray]:
     """Return whether the square system `src1` x = `src2` has one solution, and it; by elimination whatever the flags."""
     left, right = image(src1), image(src2)
     size = left.shape[0]

@@ -10,13 +10,10 @@ from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one,
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 
 
-def flip(src: ImageLike, flipCode: int, dst: ImageLike | None = None) -> ndarray:  # noqa: N803
+def flip(src: ImageLike, flipCode: int, dst: ImageLike | None = None) -> ndarray:
     """Return the image upside down (0), mirrored (1), or both (-1)."""
     given = image(src)
-    if flipCode > 0:
-        given = given[:, ::-1]
-    else:
-        given = given[::-1] if flipCode == 0 else given[::-1, ::-1]
+    given = given[:, ::-1] if flipCode > 0 else given[::-1] if flipCode == 0 else given[::-1, ::-1]
     return give(given.copy(), dst)
 
 
@@ -29,7 +26,7 @@ def transpose(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
     return give(_turned(image(src)).copy(), dst)
 
 
-def rotate(src: ImageLike, rotateCode: int, dst: ImageLike | None = None) -> ndarray:  # noqa: N803
+def rotate(src: ImageLike, rotateCode: int, dst: ImageLike | None = None) -> ndarray:
     """Return the image turned as a ROTATE_ constant says."""
     given = image(src)
     if rotateCode == constants.ROTATE_90_CLOCKWISE:
@@ -46,13 +43,13 @@ def rotate(src: ImageLike, rotateCode: int, dst: ImageLike | None = None) -> nda
 _PAD_MODES = {"replicate": "edge", "reflect101": "reflect", "wrap": "wrap"}
 
 
-def copyMakeBorder(  # noqa: N802
+def copyMakeBorder(
     src: ImageLike,
     top: int,
     bottom: int,
     left: int,
     right: int,
-    borderType: int,  # noqa: N803
+    borderType: int,
     dst: ImageLike | None = None,
     value: float | Sequence[float] = 0,
 ) -> ndarray:
@@ -62,12 +59,18 @@ def copyMakeBorder(  # noqa: N802
     if min(top, bottom, left, right) < 0:
         raise ShapeError(f"a border of {top}, {bottom}, {left} and {right}; none may be negative")
     if border == "constant":
-        height, width = given.shape[:2]
-        shape = (height + top + bottom, width + left + right, *given.shape[2:])
+        rest = [0] * (given.ndim - 2)
+        pads = _core.asarray([top, left, *rest, bottom, right, *rest], "int64")
         numbers = scalar(value)[: given.shape[2] if given.ndim == 3 else 1]
-        colour = _core.asarray(numbers if given.ndim == 3 else numbers[0], given.dtype)
-        result = _core.full(shape, colour, given.dtype)
-        result[top : top + height, left : left + width] = given
+        alike = len(set(numbers)) == 1
+        fill = _core.asarray(numbers[0] if alike else 0, given.dtype)
+        result = one("Pad", [given, pads, fill], {"mode": "constant"})
+        if not alike:
+            height, width = given.shape[:2]
+            colour = _core.asarray(numbers, given.dtype)
+            for strip in (result[:top], result[top + height :], result[:, :left], result[:, left + width :]):
+                if strip.size:
+                    strip[...] = colour
         return give(result, dst)
     if border in _PAD_MODES:
         rest = [0] * (given.ndim - 2)
@@ -111,7 +114,7 @@ def repeat(src: ImageLike, ny: int, nx: int, dst: ImageLike | None = None) -> nd
     return give(one("Tile", [given, _core.asarray([ny, nx, *[1] * (given.ndim - 2)], "int64")], {}), dst)
 
 
-def copyTo(src: ImageLike, mask: ImageLike | None, dst: ImageLike | None = None) -> ndarray:  # noqa: N802
+def copyTo(src: ImageLike, mask: ImageLike | None, dst: ImageLike | None = None) -> ndarray:
     """Return `dst` (black where there is none) with the pixels of `src` where the mask is not 0."""
     given = image(src)
     under: Any = _core.full(given.shape, 0, given.dtype) if dst is None else image(dst)

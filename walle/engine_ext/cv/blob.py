@@ -7,30 +7,30 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, image, one, pair, scalar
-from walle.engine_ext.cv.resize import resize
+from walle.engine_ext.cv.sizes import resize
 from walle.engine_ext.errors import ShapeError
 
 
-def blobFromImage(  # noqa: N802
+def blobFromImage(
     image_: ImageLike,
     scalefactor: float = 1.0,
     size: tuple[int, int] = (0, 0),
     mean: float | Sequence[float] = 0,
-    swapRB: bool = False,  # noqa: FBT001, FBT002, N803 -- OpenCV's
-    crop: bool = False,  # noqa: FBT001, FBT002
+    swapRB: bool = False,
+    crop: bool = False,
     ddepth: int = constants.CV_32F,
 ) -> ndarray:
     """Return float32 [1, channels, height, width]: (image - mean) * scalefactor, resized to `size` (width, height)."""
     return blobFromImages([image_], scalefactor, size, mean, swapRB, crop, ddepth)
 
 
-def blobFromImages(  # noqa: N802
+def blobFromImages(
     images: Sequence[ImageLike],
     scalefactor: float = 1.0,
     size: tuple[int, int] = (0, 0),
     mean: float | Sequence[float] = 0,
-    swapRB: bool = False,  # noqa: FBT001, FBT002, N803 -- OpenCV's
-    crop: bool = False,  # noqa: FBT001, FBT002
+    swapRB: bool = False,
+    crop: bool = False,
     ddepth: int = constants.CV_32F,
 ) -> ndarray:
     """Return the images as one array [images, channels, height, width]; `crop`: cut the middle out, do not squeeze."""
@@ -40,7 +40,7 @@ def blobFromImages(  # noqa: N802
 
 def _one(
     given: ndarray, scale: float, size: tuple[int, int], mean: list[float], swapped: bool, crop: bool, ddepth: int
-) -> ndarray:  # noqa: FBT001
+) -> ndarray:
     width, height = size if size != (0, 0) else (given.shape[1], given.shape[0])
     if crop and (given.shape[1], given.shape[0]) != (width, height):
         factor = max(width / given.shape[1], height / given.shape[0])
@@ -62,13 +62,13 @@ def _one(
     return planes * float(scale) if scale != 1 else planes
 
 
-def imagesFromBlob(blob_: ImageLike) -> tuple[ndarray, ...]:  # noqa: N802
+def imagesFromBlob(blob_: ImageLike) -> tuple[ndarray, ...]:
     """Return the images [height, width, channels] of a blob."""
     given = image(blob_)
     return tuple(given[k].transpose(1, 2, 0).copy() for k in range(given.shape[0]))
 
 
-def NMSBoxes(  # noqa: N802
+def NMSBoxes(
     bboxes: Any, scores: Any, score_threshold: float, nms_threshold: float, eta: float = 1.0, top_k: int = 0
 ) -> ndarray:
     """Return int32 places of the boxes (left, top, width, height) that stay, best first: above the score, and none overlaps a

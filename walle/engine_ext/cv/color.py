@@ -2,20 +2,20 @@
 
 from typing import Any
 
+from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, give, image, one
-from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 
 # Names of one format, and how a 4:2:0 or 4:2:2 image is laid out.
 _YUV: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("I420", "IYUV"), {"layout": "planar", "u_first": 1}),
-    **dict.fromkeys(("YV12", "420p", "420P"), {"layout": "planar", "u_first": 0}),
+    **{key: {"layout": "planar", "u_first": 1} for key in ("I420", "IYUV")},
+    **{key: {"layout": "planar", "u_first": 0} for key in ("YV12", "420p", "420P")},
     "NV12": {"layout": "semi_planar", "u_first": 1},
-    **dict.fromkeys(("NV21", "420sp", "420SP"), {"layout": "semi_planar", "u_first": 0}),
-    **dict.fromkeys(("YUY2", "YUYV", "YUNV"), {"layout": "packed", "luma_first": 1, "u_first": 1}),
+    **{key: {"layout": "semi_planar", "u_first": 0} for key in ("NV21", "420sp", "420SP")},
+    **{key: {"layout": "packed", "luma_first": 1, "u_first": 1} for key in ("YUY2", "YUYV", "YUNV")},
     "YVYU": {"layout": "packed", "luma_first": 1, "u_first": 0},
-    **dict.fromkeys(("UYVY", "UYNV", "Y422"), {"layout": "packed", "luma_first": 0, "u_first": 1}),
+    **{key: {"layout": "packed", "luma_first": 0, "u_first": 1} for key in ("UYVY", "UYNV", "Y422")},
 }
 _SPACES = {"YCrCb": "luma", "YCR_CB": "luma", "YUV": "luma", "XYZ": "xyz", "HSV": "hsv", "HLS": "hls", "Lab": "lab", "LAB": "lab",
            "Luv": "luv", "LUV": "luv"}  # fmt: skip
@@ -27,7 +27,7 @@ type _Conversion = tuple[str, dict[str, Any]]
 _known: dict[int, _Conversion] = {}  # by code; at most as many as there are COLOR_ constants
 
 
-def cvtColor(src: ImageLike, code: int, dst: ImageLike | None = None, dstCn: int = 0) -> ndarray:  # noqa: N802, N803
+def cvtColor(src: ImageLike, code: int, dst: ImageLike | None = None, dstCn: int = 0) -> ndarray:
     """Return the image in another colour space, as the COLOR_ constant `code` says.
 
     uint8 for all codes; uint16 and float32 (0 to 1) for grey, YCrCb, YUV and XYZ; float32 for HSV, HLS, Lab and Luv.
@@ -45,7 +45,7 @@ def cvtColor(src: ImageLike, code: int, dst: ImageLike | None = None, dstCn: int
     return give(one(op, [given], attributes), dst)
 
 
-def cvtColorTwoPlane(src1: ImageLike, src2: ImageLike, code: int, dst: ImageLike | None = None) -> ndarray:  # noqa: N802
+def cvtColorTwoPlane(src1: ImageLike, src2: ImageLike, code: int, dst: ImageLike | None = None) -> ndarray:
     """Return the BGR image of a plane of luma and one of interleaved chroma (NV12 and NV21 codes)."""
     op, attributes = _known.get(code) or _find(code)
     if op != "YuvToColor" or attributes["layout"] != "semi_planar":
@@ -83,14 +83,14 @@ def _find(code: int) -> _Conversion:
 
 def _conversion(name: str) -> _Conversion:
     source, _, target = name.partition("2")
-    if (
-        source == "BGR5" or source[:3] == "BGR" and name[3:6] in {"555", "565"}
+    if source == "BGR5" or (
+        source[:3] == "BGR" and name[3:6] in {"555", "565"}
     ):  # BGR5552RGB: the first 2 is not the one
         source, target = name[:6], name[7:]
-    if source == "YUV" and ("_" in target or "420" in name) or name.startswith("YUV420"):
+    if (source == "YUV" and ("_" in target or "420" in name)) or name.startswith("YUV420"):
         return _from_yuv(name)
     if target.startswith("YUV_"):
-        blue_first, channels = _RGB[source]
+        blue_first, _channels = _RGB[source]
         return "ColorToYuv", {**_YUV[target[4:]], "blue_first": blue_first}
     return "ColorConvert", _pixelwise(source, target)
 

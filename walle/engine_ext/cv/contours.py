@@ -19,13 +19,13 @@ _MODES = {
 type Rect = tuple[tuple[float, float], tuple[float, float], float]
 
 
-def findContours(  # noqa: N802
+def findContours(
     image_: ImageLike,
     mode: int,
     method: int,
     contours: None = None,
     hierarchy: None = None,
-    offset: tuple[int, int] = (0, 0),  # noqa: ARG001
+    offset: tuple[int, int] = (0, 0),
 ) -> tuple[tuple[ndarray, ...], ndarray | None]:
     """Return the borders of what is not 0 in one channel of uint8, int32 [points, 1, 2] each, and int32 [1, contours, 4]: each
     one's next and previous, first child and parent, -1 for none; None where there is no contour.
@@ -61,7 +61,7 @@ def _next(points: ndarray) -> ndarray:
     return one("Concat", [points[1:], points[:1]], {"axis": 0})
 
 
-def contourArea(contour: Any, oriented: bool = False) -> float:  # noqa: FBT001, FBT002, N802 -- OpenCV's
+def contourArea(contour: Any, oriented: bool = False) -> float:
     """Return the area within a polygon; oriented: negative where it runs the other way round."""
     points = _points(contour)
     if points.shape[0] == 0:
@@ -71,7 +71,7 @@ def contourArea(contour: Any, oriented: bool = False) -> float:  # noqa: FBT001,
     return area if oriented else abs(area)
 
 
-def arcLength(curve: Any, closed: bool) -> float:  # noqa: FBT001, N802 -- OpenCV's
+def arcLength(curve: Any, closed: bool) -> float:
     points = _points(curve)
     if points.shape[0] < 2:
         return 0.0
@@ -80,7 +80,7 @@ def arcLength(curve: Any, closed: bool) -> float:  # noqa: FBT001, N802 -- OpenC
     return float((lengths if closed else lengths[:-1]).sum())
 
 
-def boundingRect(array: Any) -> tuple[int, int, int, int]:  # noqa: N802
+def boundingRect(array: Any) -> tuple[int, int, int, int]:
     """Return the upright box around points, or around what is not 0 in one channel: left, top, width, height."""
     given = image(array)
     if given.ndim == 2 and given.shape[1] != 2 and given.dtype == "uint8":
@@ -102,19 +102,19 @@ def _picked(given: Any, places: ndarray) -> ndarray:
     return source[places].reshape(-1, 1, 2)
 
 
-def convexHull(points: Any, hull: None = None, clockwise: bool = False, returnPoints: bool = True) -> ndarray:  # noqa: ARG001, FBT001, FBT002, N802, N803
+def convexHull(points: Any, hull: None = None, clockwise: bool = False, returnPoints: bool = True) -> ndarray:
     """Return the corners of the smallest convex polygon around points [corners, 1, 2], or their places [corners, 1] (int32)."""
     places = one("ConvexHull", [_points(points)], {"clockwise": int(clockwise)})
     return _picked(points, places) if returnPoints else places.astype("int32").reshape(-1, 1)
 
 
-def approxPolyDP(curve: Any, epsilon: float, closed: bool, approxCurve: None = None) -> ndarray:  # noqa: ARG001, FBT001, N802, N803
+def approxPolyDP(curve: Any, epsilon: float, closed: bool, approxCurve: None = None) -> ndarray:
     """Return fewer points of the curve, none of whose points is farther than `epsilon` from what is left (Douglas and Peucker)."""
     places = one("ApproximatePolygon", [_points(curve)], {"epsilon": float(epsilon), "closed": int(closed)})
     return _picked(curve, places)
 
 
-def isContourConvex(contour: Any) -> bool:  # noqa: N802
+def isContourConvex(contour: Any) -> bool:
     points = _points(contour)
     step = _next(points) - points
     after = _next(step)
@@ -122,7 +122,7 @@ def isContourConvex(contour: Any) -> bool:  # noqa: N802
     return bool((turns >= 0).all()) or bool((turns <= 0).all())
 
 
-def minAreaRect(points: Any) -> Rect:  # noqa: N802
+def minAreaRect(points: Any) -> Rect:
     """Return the box of least area around points: centre (x, y), (width, height), angle in degrees from 0 to 90."""
     hull: list[list[float]] = _points(convexHull(points)).tolist()
     if not hull:
@@ -152,7 +152,7 @@ def minAreaRect(points: Any) -> Rect:  # noqa: N802
     return centre, (width, height) if turns % 2 == 0 else (height, width), angle
 
 
-def boxPoints(box: Rect, points: None = None) -> ndarray:  # noqa: ARG001, N802
+def boxPoints(box: Rect, points: None = None) -> ndarray:
     """Return the corners of a turned box as float32 [4, 2]."""
     (x, y), (width, height), angle = box
     cosine, sine = math.cos(math.radians(angle)) / 2, math.sin(math.radians(angle)) / 2
@@ -163,24 +163,24 @@ def boxPoints(box: Rect, points: None = None) -> ndarray:  # noqa: ARG001, N802
     )
 
 
-def connectedComponents(  # noqa: N802
+def connectedComponents(
     image_: ImageLike,
     labels: None = None,
     connectivity: int = 8,
-    ltype: int = constants.CV_32S,  # noqa: ARG001
+    ltype: int = constants.CV_32S,
 ) -> tuple[int, ndarray]:
     """Return how many areas there are, the background with them, and int32 labels from 0, the background, on."""
     found = one("ConnectedComponents", [image(image_)], {"connectivity": connectivity})
     return int(found.max()) + 1, found
 
 
-def connectedComponentsWithStats(  # noqa: N802
+def connectedComponentsWithStats(
     image_: ImageLike,
     labels: None = None,
     stats: None = None,
     centroids: None = None,
     connectivity: int = 8,
-    ltype: int = constants.CV_32S,  # noqa: ARG001
+    ltype: int = constants.CV_32S,
 ) -> tuple[int, ndarray, ndarray, ndarray]:
     """Return the count, the labels, int32 [areas, 5] (left, top, width, height, area) and float64 centres [areas, 2]."""
     count, found = connectedComponents(image_, None, connectivity, ltype)
@@ -188,7 +188,7 @@ def connectedComponentsWithStats(  # noqa: N802
     return count, found, boxes, centres
 
 
-def moments(array: Any, binaryImage: bool = False) -> dict[str, float]:  # noqa: FBT001, FBT002, N802, N803 -- OpenCV's
+def moments(array: Any, binaryImage: bool = False) -> dict[str, float]:
     """Return the moments of an image of one channel up to the third order: of place (m), about the centre (mu), normalised (nu)."""
     given = image(array)
     if given.ndim != 2 or given.shape[1] == 2:

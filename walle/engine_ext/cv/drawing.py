@@ -39,12 +39,12 @@ def _shifted(point: Any, shift: int) -> Point:
 
 def line(
     img: ImageLike, pt1: Point, pt2: Point, color: Colour, thickness: int = 1, lineType: int = 8, shift: int = 0
-) -> ndarray:  # noqa: ARG001, N803
+) -> ndarray:
     """Draw a line; LINE_AA is drawn like LINE_8."""
     return _lines(img, [_shifted(pt1, shift), _shifted(pt2, shift)], color, thickness)
 
 
-def arrowedLine(  # noqa: N802
+def arrowedLine(
     img: ImageLike,
     pt1: Point,
     pt2: Point,
@@ -52,7 +52,7 @@ def arrowedLine(  # noqa: N802
     thickness: int = 1,
     line_type: int = 8,
     shift: int = 0,
-    tipLength: float = 0.1,  # noqa: ARG001, N803
+    tipLength: float = 0.1,
 ) -> ndarray:
     """Draw a line from `pt1` to `pt2` with a tip of `tipLength` times its length."""
     (x, y), (u, v) = _shifted(pt1, shift), _shifted(pt2, shift)
@@ -70,7 +70,7 @@ def rectangle(
     color: Colour | None = None,
     thickness: int = 1,
     lineType: int = 8,
-    shift: int = 0,  # noqa: ARG001, N803
+    shift: int = 0,
 ) -> ndarray:
     """Draw a rectangle by two corners, or by (left, top, width, height) and the colour after it."""
     if len(pt1) == 4:
@@ -89,7 +89,7 @@ def rectangle(
 
 def circle(
     img: ImageLike, center: Point, radius: int, color: Colour, thickness: int = 1, lineType: int = 8, shift: int = 0
-) -> ndarray:  # noqa: ARG001, N803
+) -> ndarray:
     """Draw a circle; a negative thickness fills it."""
     x, y = _shifted(center, shift)
     if thickness > 1:
@@ -104,7 +104,7 @@ def circle(
     return _paint(img, one("CircleSpans", [], attributes), color)
 
 
-def ellipse2Poly(center: Point, axes: tuple[int, int], angle: int, arcStart: int, arcEnd: int, delta: int) -> ndarray:  # noqa: N802, N803
+def ellipse2Poly(center: Point, axes: tuple[int, int], angle: int, arcStart: int, arcEnd: int, delta: int) -> ndarray:
     """Return an arc of an ellipse as int32 points [count, 2], one every `delta` degrees."""
     points = _arc(center, axes, angle, arcStart, arcEnd, delta)
     return _core.asarray(points, "int32")
@@ -139,11 +139,11 @@ def ellipse(
     center: Point,
     axes: tuple[int, int],
     angle: float,
-    startAngle: float,  # noqa: N803
-    endAngle: float,  # noqa: N803
+    startAngle: float,
+    endAngle: float,
     color: Colour,
     thickness: int = 1,
-    lineType: int = 8,  # noqa: ARG001, N803
+    lineType: int = 8,
     shift: int = 0,
 ) -> ndarray:
     """Draw an arc of an ellipse as a polygon in steps of some degrees; a negative thickness fills the sector."""
@@ -172,7 +172,7 @@ def _polygons(pts: Any) -> list[ndarray]:
 
 def polylines(
     img: ImageLike, pts: Any, isClosed: bool, color: Colour, thickness: int = 1, lineType: int = 8, shift: int = 0
-) -> ndarray:  # noqa: ARG001, FBT001, N803
+) -> ndarray:
     """Draw lines through the points of each polygon."""
     for polygon in _polygons(pts):
         if polygon.shape[0] == 0:
@@ -189,7 +189,7 @@ def polylines(
 
 def fillPoly(
     img: ImageLike, pts: Any, color: Colour, lineType: int = 8, shift: int = 0, offset: Point = (0, 0)
-) -> ndarray:  # noqa: ARG001, N802, N803
+) -> ndarray:
     """Fill polygons together by the even-odd rule, edges included."""
     parts = [part for part in _polygons(pts) if part.shape[0]]
     if not parts:
@@ -205,19 +205,19 @@ def fillPoly(
     return _paint(img, one("PolygonSpans", [points, _core.asarray(ends, "int64")], _within(img)), color)
 
 
-def fillConvexPoly(img: ImageLike, points: Any, color: Colour, lineType: int = 8, shift: int = 0) -> ndarray:  # noqa: N802, N803
+def fillConvexPoly(img: ImageLike, points: Any, color: Colour, lineType: int = 8, shift: int = 0) -> ndarray:
     return fillPoly(img, [points], color, lineType, shift)
 
 
-def drawContours(  # noqa: N802
+def drawContours(
     image_: ImageLike,
     contours: Sequence[Any],
-    contourIdx: int,  # noqa: N803
+    contourIdx: int,
     color: Colour,
     thickness: int = 1,
-    lineType: int = 8,  # noqa: ARG001, N803
+    lineType: int = 8,
     hierarchy: Any = None,
-    maxLevel: int = 1 << 30,  # noqa: N803
+    maxLevel: int = 1 << 30,
     offset: Point = (0, 0),
 ) -> ndarray:
     """Draw one contour or all (`contourIdx` -1), with what hangs below it up to `maxLevel` where a hierarchy is given."""

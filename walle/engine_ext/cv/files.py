@@ -81,11 +81,11 @@ def imwrite(filename: str, img: ImageLike, params: Sequence[int] = ()) -> bool:
     return True
 
 
-def haveImageReader(filename: str) -> bool:  # noqa: N802
+def haveImageReader(filename: str) -> bool:
     """Whether files of this suffix can be read."""
     return _SUFFIXES.get(Path(filename).suffix.lower()) in _core.image_formats()
 
 
-def haveImageWriter(filename: str) -> bool:  # noqa: N802
+def haveImageWriter(filename: str) -> bool:
     """Whether files of this suffix can be written."""
     return haveImageReader(filename)

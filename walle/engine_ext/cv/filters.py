@@ -26,14 +26,14 @@ def _weights(kernel: Any) -> list[float]:
     return [float(weight) for weight in image(kernel).astype("float64").ravel().tolist()]
 
 
-def filter2D(  # noqa: N802
+def filter2D(
     src: ImageLike,
     ddepth: int,
     kernel: Any,
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
     delta: float = 0,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the correlation with `kernel` [height, width]."""
     given, window = image(src), image(kernel)
@@ -50,15 +50,15 @@ def filter2D(  # noqa: N802
     return give(_filtered("ImageFilter", given, attributes, depth_name(ddepth, given.dtype)), dst)
 
 
-def sepFilter2D(  # noqa: N802
+def sepFilter2D(
     src: ImageLike,
     ddepth: int,
-    kernelX: Any,  # noqa: N803
-    kernelY: Any,  # noqa: N803
+    kernelX: Any,
+    kernelY: Any,
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
     delta: float = 0,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the correlation with `kernelX` along x and `kernelY` along y."""
     given = image(src)
@@ -78,13 +78,13 @@ def _separable(
     return _filtered("SeparableFilter", given, attributes, target)
 
 
-def GaussianBlur(  # noqa: N802
+def GaussianBlur(
     src: ImageLike,
     ksize: tuple[int, int],
-    sigmaX: float = 0,  # noqa: N803
+    sigmaX: float = 0,
     dst: ImageLike | None = None,
-    sigmaY: float = 0,  # noqa: N803
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    sigmaY: float = 0,
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the image blurred; a window of 0 is as wide as its sigma asks for. uint8 is exact in OpenCV's fixed point."""
     given = image(src)
@@ -103,27 +103,27 @@ def GaussianBlur(  # noqa: N802
     return give(_separable(given, x, y, given.dtype, borderType, {}), dst)
 
 
-def boxFilter(  # noqa: N802
+def boxFilter(
     src: ImageLike,
     ddepth: int,
     ksize: tuple[int, int],
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
-    normalize: bool = True,  # noqa: FBT001, FBT002 -- OpenCV's
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    normalize: bool = True,
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the mean (the sum, where not normalised) of a window."""
     return give(_box(image(src), ddepth, ksize, anchor, normalize, borderType, squared=False), dst)
 
 
-def sqrBoxFilter(  # noqa: N802
+def sqrBoxFilter(
     src: ImageLike,
     ddepth: int,
     ksize: tuple[int, int],
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
-    normalize: bool = True,  # noqa: FBT001, FBT002 -- OpenCV's
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    normalize: bool = True,
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the mean (the sum, where not normalised) of the squares of a window; float32 unless `ddepth` says another."""
     depth = constants.CV_32F if ddepth < 0 else ddepth
@@ -135,7 +135,7 @@ def blur(
     ksize: tuple[int, int],
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the mean of a window (width, height)."""
     return give(_box(image(src), -1, ksize, anchor, True, borderType, squared=False), dst)
@@ -149,7 +149,7 @@ def _box(
     normalize: bool,
     border: int,
     *,
-    squared: bool,  # noqa: FBT001
+    squared: bool,
 ) -> ndarray:
     width, height = pair(ksize)
     target = depth_name(ddepth, given.dtype)
@@ -173,18 +173,18 @@ def _box(
     return result.astype(target) if target == "float64" else _core.unary("Round", result).astype(target)
 
 
-def medianBlur(src: ImageLike, ksize: int, dst: ImageLike | None = None) -> ndarray:  # noqa: N802
+def medianBlur(src: ImageLike, ksize: int, dst: ImageLike | None = None) -> ndarray:
     """Return the median of a square window: 3 or 5, and any odd number for uint8."""
     return give(one("MedianFilter", [image(src)], {"size": int(ksize)}) if ksize != 1 else image(src).copy(), dst)
 
 
-def bilateralFilter(  # noqa: N802
+def bilateralFilter(
     src: ImageLike,
     d: int,
-    sigmaColor: float,  # noqa: N803
-    sigmaSpace: float,  # noqa: N803
+    sigmaColor: float,
+    sigmaSpace: float,
     dst: ImageLike | None = None,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the mean of a disc of diameter `d`, weighted by distance in place and in colour: edges stay."""
     colour, space = (sigma if sigma > 0 else 1.0 for sigma in (sigmaColor, sigmaSpace))
@@ -197,7 +197,7 @@ def bilateralFilter(  # noqa: N802
     return give(one("BilateralFilter", [image(src)], attributes), dst)
 
 
-def Sobel(  # noqa: N802
+def Sobel(
     src: ImageLike,
     ddepth: int,
     dx: int,
@@ -206,7 +206,7 @@ def Sobel(  # noqa: N802
     ksize: int = 3,
     scale: float = 1,
     delta: float = 0,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the derivative of orders `dx` and `dy`; `ksize` -1 is Scharr's."""
     given = image(src)
@@ -219,7 +219,7 @@ def Sobel(  # noqa: N802
     return give(_separable(given, x, y, depth_name(ddepth, given.dtype), borderType, {"delta": float(delta)}), dst)
 
 
-def Scharr(  # noqa: N802
+def Scharr(
     src: ImageLike,
     ddepth: int,
     dx: int,
@@ -227,32 +227,32 @@ def Scharr(  # noqa: N802
     dst: ImageLike | None = None,
     scale: float = 1,
     delta: float = 0,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the first derivative along x or along y by Scharr's 3 by 3 weights."""
     return Sobel(src, ddepth, dx, dy, dst, -1, scale, delta, borderType)
 
 
-def spatialGradient(  # noqa: N802
+def spatialGradient(
     src: ImageLike,
     dx: ImageLike | None = None,
     dy: ImageLike | None = None,
     ksize: int = 3,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> tuple[ndarray, ndarray]:
     """Return the first derivatives along x and along y, int16."""
     sizes = {"ksize": ksize, "borderType": borderType}
     return Sobel(src, constants.CV_16S, 1, 0, dx, **sizes), Sobel(src, constants.CV_16S, 0, 1, dy, **sizes)
 
 
-def Laplacian(  # noqa: N802
+def Laplacian(
     src: ImageLike,
     ddepth: int,
     dst: ImageLike | None = None,
     ksize: int = 1,
     scale: float = 1,
     delta: float = 0,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the sum of the second derivatives along x and along y."""
     given = image(src)
@@ -282,11 +282,11 @@ def Laplacian(  # noqa: N802
 _PYRAMID = [1.0, 4.0, 6.0, 4.0, 1.0]
 
 
-def pyrDown(  # noqa: N802
+def pyrDown(
     src: ImageLike,
     dst: ImageLike | None = None,
     dstsize: tuple[int, int] | None = None,
-    borderType: int = constants.BORDER_DEFAULT,  # noqa: N803
+    borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the image blurred and half as wide and high, odd sizes rounded up."""
     given = image(src)
@@ -304,7 +304,7 @@ def pyrUp(
     dst: ImageLike | None = None,
     dstsize: tuple[int, int] | None = None,
     borderType: int = constants.BORDER_DEFAULT,
-) -> ndarray:  # noqa: ARG001, N802, N803, E501
+) -> ndarray:
     """Return the image twice as wide and high, smoothly filled in."""
     given = image(src)
     height, width = given.shape[:2]

@@ -10,16 +10,16 @@ from walle.engine_ext.cv.images import ImageLike, give, image, one
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
 
 
-def calcHist(  # noqa: N802
+def calcHist(
     images: Sequence[ImageLike],
     channels: Sequence[int],
     mask: ImageLike | None,
-    histSize: Sequence[int],  # noqa: N803
+    histSize: Sequence[int],
     ranges: Sequence[float],
     hist: ImageLike | None = None,
-    accumulate: bool = False,  # noqa: FBT001, FBT002 -- OpenCV's
+    accumulate: bool = False,
 ) -> ndarray:
-    """Return float32 counts of one channel [bins, 1], or of two or three channels together [bins, bins, ...].
+    """Return float32 counts of one channel [bins], or of two or three channels together [bins, bins, ...].
 
     Each range is even: from its first number up to, not including, its last.
     """
@@ -30,7 +30,7 @@ def calcHist(  # noqa: N802
         counts = one("ImageHistogram", [picture, None if mask is None else image(mask)], {"channel": channel})
     else:
         counts = _counts(images, channels, mask, histSize, ranges)
-    result = counts.astype("float32").reshape(tuple(histSize) if len(histSize) > 1 else (histSize[0], 1))
+    result = counts.astype("float32").reshape(tuple(histSize))
     if accumulate and hist is not None:
         result = result + image(hist)
     return give(result, hist)
@@ -59,7 +59,7 @@ def _counts(
         picture, channel = _channel(images, number)
         values = (picture[:, :, channel] if picture.ndim == 3 else picture).astype("float64").ravel()
         low, high, size = float(ranges[2 * axis]), float(ranges[2 * axis + 1]), sizes[axis]
-        bin_of = _core.unary("Floor", (values - low) * (size / (high - low))).astype("int64")
+        bin_of = _core.unary("Floor", values * (size / (high - low)) - low * (size / (high - low))).astype("int64")
         inside = (values >= low) & (values < high) & (bin_of < size)
         valid = inside if valid is None else valid & inside
         cell = bin_of if cell is None else cell * size + bin_of
@@ -73,7 +73,7 @@ def _counts(
     return result[:total]
 
 
-def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:  # noqa: N802
+def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
     """Return one channel of uint8 with its tones spread evenly."""
     given = image(src)
     if given.dtype != "uint8" or given.ndim != 2:
@@ -83,14 +83,15 @@ def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:  # no
     total = int(given.size)
     if counts[first] == total:
         return give(_core.full(given.shape, first, "uint8"), dst)
-    scale, below, table = 255 / (total - counts[first]), 0, [0] * 256
-    for value in range(first + 1, 256):
-        below += counts[value]
-        table[value] = min(round(below * scale), 255)
-    return give(one("ImageLookup", [given, _core.asarray(table, "uint8")], {}), dst)
+    below = _core.evaluate(
+        "CumSum", [_core.asarray([0, *counts[first + 1 :]], "float32"), _core.asarray(0, "int64")], {}
+    )[0]
+    levels = _core.unary("Round", below * (255 / (total - counts[first]))).astype("uint8")
+    table = one("Concat", [_core.full((first,), 0, "uint8"), levels], {"axis": 0})
+    return give(one("ImageLookup", [given, table], {}), dst)
 
 
-def compareHist(H1: ImageLike, H2: ImageLike, method: int) -> float:  # noqa: N802, N803
+def compareHist(H1: ImageLike, H2: ImageLike, method: int) -> float:
     """Return how alike two histograms are, as a HISTCMP_ constant says."""
     a, b = image(H1).astype("float64"), image(H2).astype("float64")
     if a.shape != b.shape:

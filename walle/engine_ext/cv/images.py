@@ -80,6 +80,6 @@ def restored(result: ndarray, given: ndarray) -> ndarray:
     """Return the result in the dtype of what was given: whole numbers rounded half to even and saturated."""
     if result.dtype == given.dtype:
         return result
-    if given.dtype == "float64":
-        return result.astype("float64")
+    if given.dtype in {"float32", "float64"}:
+        return result.astype(given.dtype)
     return _core.unary("Round", result).astype(given.dtype)

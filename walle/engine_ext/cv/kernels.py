@@ -52,19 +52,19 @@ def derivative_weights(order: int, size: int) -> list[float]:
     return weights
 
 
-def getGaussianKernel(ksize: int, sigma: float, ktype: int = constants.CV_64F) -> ndarray:  # noqa: N802
+def getGaussianKernel(ksize: int, sigma: float, ktype: int = constants.CV_64F) -> ndarray:
     """Return the weights as one column."""
     return _core.asarray(gaussian_weights(ksize, sigma), _floating(ktype)).reshape(-1, 1)
 
 
-def getDerivKernels(  # noqa: N802
+def getDerivKernels(
     dx: int,
     dy: int,
     ksize: int,
     kx: None = None,
     ky: None = None,
     normalize: bool = False,
-    ktype: int = constants.CV_32F,  # noqa: FBT001, FBT002, ARG001
+    ktype: int = constants.CV_32F,
 ) -> tuple[ndarray, ndarray]:
     """Return the weights along x and along y as columns; `ksize` -1 is Scharr's."""
     columns = []
@@ -83,7 +83,7 @@ def scharr_weights(order: int) -> list[float]:
     return [3.0, 10.0, 3.0] if order == 0 else [-1.0, 0.0, 1.0]
 
 
-def getGaborKernel(  # noqa: N802
+def getGaborKernel(
     ksize: tuple[int, int],
     sigma: float,
     theta: float,
@@ -108,7 +108,7 @@ def getGaborKernel(  # noqa: N802
     return _core.asarray(rows, _floating(ktype))
 
 
-def getStructuringElement(shape: int, ksize: tuple[int, int], anchor: tuple[int, int] = (-1, -1)) -> ndarray:  # noqa: N802
+def getStructuringElement(shape: int, ksize: tuple[int, int], anchor: tuple[int, int] = (-1, -1)) -> ndarray:
     """Return uint8 ones in the form of a MORPH_ constant; `ksize` is (width, height)."""
     width, height = pair(ksize)
     if width < 1 or height < 1:

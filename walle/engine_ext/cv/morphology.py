@@ -44,8 +44,8 @@ def erode(
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
     iterations: int = 1,
-    borderType: int = constants.BORDER_CONSTANT,  # noqa: N803
-    borderValue: float | Sequence[float] | None = None,  # noqa: N803
+    borderType: int = constants.BORDER_CONSTANT,
+    borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
     """Return the least of the kernel's window about every pixel; a kernel of None is 3 by 3."""
     return give(_extreme(image(src), "least", kernel, anchor, iterations, borderType, borderValue), dst)
@@ -57,22 +57,22 @@ def dilate(
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
     iterations: int = 1,
-    borderType: int = constants.BORDER_CONSTANT,  # noqa: N803
-    borderValue: float | Sequence[float] | None = None,  # noqa: N803
+    borderType: int = constants.BORDER_CONSTANT,
+    borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
     """Return the greatest of the kernel's window about every pixel; a kernel of None is 3 by 3."""
     return give(_extreme(image(src), "greatest", kernel, anchor, iterations, borderType, borderValue), dst)
 
 
-def morphologyEx(  # noqa: N802
+def morphologyEx(
     src: ImageLike,
     op: int,
     kernel: Any,
     dst: ImageLike | None = None,
     anchor: tuple[int, int] = (-1, -1),
     iterations: int = 1,
-    borderType: int = constants.BORDER_CONSTANT,  # noqa: N803
-    borderValue: float | Sequence[float] | None = None,  # noqa: N803
+    borderType: int = constants.BORDER_CONSTANT,
+    borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
     """Return what the MORPH_ constant `op` names: erosion, dilation, opening, closing, gradient, top hat, black hat."""
     given = image(src)

@@ -8,7 +8,7 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, pair, restored, sampled, scalar
-from walle.engine_ext.cv.resize import interpolation_name
+from walle.engine_ext.cv.sizes import interpolation_name
 from walle.engine_ext.errors import ShapeError
 
 _CLOSEST = {"area": "linear", "linear_exact": "linear", "nearest_exact": "nearest"}  # as OpenCV takes them in a warp
@@ -69,14 +69,14 @@ def _warp(
     return give(restored(one(op, inputs, attributes), given), dst)
 
 
-def warpAffine(  # noqa: N802
+def warpAffine(
     src: ImageLike,
-    M: Any,  # noqa: N803
+    M: Any,
     dsize: tuple[int, int],
     dst: ImageLike | None = None,
     flags: int = constants.INTER_LINEAR,
-    borderMode: int = constants.BORDER_CONSTANT,  # noqa: N803
-    borderValue: float | Sequence[float] = 0,  # noqa: N803
+    borderMode: int = constants.BORDER_CONSTANT,
+    borderValue: float | Sequence[float] = 0,
 ) -> ndarray:
     """Return the image under the 2 by 3 matrix `M` (of what WARP_INVERSE_MAP says: from result to image)."""
     matrix = _numbers(M, 2, 3, "warpAffine")
@@ -85,14 +85,14 @@ def warpAffine(  # noqa: N802
     return _warp("WarpAffine", src, matrix, dsize, dst, flags, borderMode, borderValue)
 
 
-def warpPerspective(  # noqa: N802
+def warpPerspective(
     src: ImageLike,
-    M: Any,  # noqa: N803
+    M: Any,
     dsize: tuple[int, int],
     dst: ImageLike | None = None,
     flags: int = constants.INTER_LINEAR,
-    borderMode: int = constants.BORDER_CONSTANT,  # noqa: N803
-    borderValue: float | Sequence[float] = 0,  # noqa: N803
+    borderMode: int = constants.BORDER_CONSTANT,
+    borderValue: float | Sequence[float] = 0,
 ) -> ndarray:
     """Return the image under the 3 by 3 matrix `M` (of what WARP_INVERSE_MAP says: from result to image)."""
     matrix = _numbers(M, 3, 3, "warpPerspective")
@@ -107,8 +107,8 @@ def remap(
     map2: ImageLike | None,
     interpolation: int = constants.INTER_LINEAR,
     dst: ImageLike | None = None,
-    borderMode: int = constants.BORDER_CONSTANT,  # noqa: N803
-    borderValue: float | Sequence[float] = 0,  # noqa: N803
+    borderMode: int = constants.BORDER_CONSTANT,
+    borderValue: float | Sequence[float] = 0,
 ) -> ndarray:
     """Return the image read at the places of `map1` (x, y), or x in `map1` and y in `map2`.
 
@@ -139,11 +139,11 @@ def _floating_maps(first: ndarray, second: ndarray | None) -> tuple[ndarray, Non
     return places, None
 
 
-def convertMaps(  # noqa: N802
+def convertMaps(
     map1: ImageLike,
     map2: ImageLike | None,
     dstmap1type: int = constants.CV_16S,
-    nninterpolation: bool = False,  # noqa: FBT001, FBT002 -- OpenCV's
+    nninterpolation: bool = False,
 ) -> tuple[ndarray, ndarray | None]:
     """Return float32 maps as int16 pairs and uint16 parts (CV_16S), or any maps as float32 x and y (CV_32F)."""
     first, second = image(map1), None if map2 is None or 0 in image(map2).shape else image(map2)
@@ -160,7 +160,7 @@ def convertMaps(  # noqa: N802
     return (fine // 32).astype("int16"), (parts[:, :, 1] * 32 + parts[:, :, 0]).astype("uint16")
 
 
-def getRectSubPix(image_: ImageLike, patchSize: tuple[int, int], center: tuple[float, float]) -> ndarray:  # noqa: N802, N803
+def getRectSubPix(image_: ImageLike, patchSize: tuple[int, int], center: tuple[float, float]) -> ndarray:
     """Return the patch of `patchSize` (width, height) around a centre that may lie between pixels."""
     width, height = pair(patchSize)
     left, top = center[0] - (width - 1) / 2, center[1] - (height - 1) / 2
@@ -169,7 +169,7 @@ def getRectSubPix(image_: ImageLike, patchSize: tuple[int, int], center: tuple[f
     )
 
 
-def getRotationMatrix2D(center: tuple[float, float], angle: float, scale: float) -> ndarray:  # noqa: N802
+def getRotationMatrix2D(center: tuple[float, float], angle: float, scale: float) -> ndarray:
     """Return the 2 by 3 matrix that turns by `angle` degrees, counter-clockwise, about `center` and scales."""
     cosine, sine = scale * math.cos(math.radians(angle)), scale * math.sin(math.radians(angle))
     x, y = center
@@ -177,7 +177,7 @@ def getRotationMatrix2D(center: tuple[float, float], angle: float, scale: float)
     return _core.asarray(rows, "float64")
 
 
-def invertAffineTransform(M: Any) -> ndarray:  # noqa: N802, N803
+def invertAffineTransform(M: Any) -> ndarray:
     return _core.asarray(_invert_affine(_numbers(M, 2, 3, "invertAffineTransform")), "float64").reshape(2, 3)
 
 
@@ -188,14 +188,14 @@ def _points(value: Any, count: int, what: str) -> list[list[float]]:
     return [[float(x), float(y)] for x, y in given.tolist()]
 
 
-def getAffineTransform(src: Any, dst: Any) -> ndarray:  # noqa: N802
+def getAffineTransform(src: Any, dst: Any) -> ndarray:
     """Return the 2 by 3 matrix that leads three points to three others."""
     start, end = _points(src, 3, "getAffineTransform"), _points(dst, 3, "getAffineTransform")
     rows = [_solved([[x, y, 1.0] for x, y in start], [point[axis] for point in end]) for axis in (0, 1)]
     return _core.asarray(rows, "float64")
 
 
-def getPerspectiveTransform(src: Any, dst: Any, solveMethod: int = constants.DECOMP_LU) -> ndarray:  # noqa: ARG001, N802, N803
+def getPerspectiveTransform(src: Any, dst: Any, solveMethod: int = constants.DECOMP_LU) -> ndarray:
     """Return the 3 by 3 matrix that leads four points to four others; its last number is 1."""
     start, end = _points(src, 4, "getPerspectiveTransform"), _points(dst, 4, "getPerspectiveTransform")
     rows, right = [], []

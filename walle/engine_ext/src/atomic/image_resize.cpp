@@ -144,11 +144,10 @@ class NearestStep final : public Step {
  private:
   static std::vector<std::int32_t> places(std::int64_t from, std::int64_t to, bool exact, double scale) {
     std::vector<std::int32_t> result(static_cast<std::size_t>(to));
-    const std::int64_t step = ((from << 16) + to / 2) / to, start = step / 2 - from % 2;
-    if (scale <= 0) scale = static_cast<double>(from) / static_cast<double>(to);
+    if (scale <= 0) scale = 1 / (static_cast<double>(to) / static_cast<double>(from));  // OpenCV's rounding
     for (std::int64_t i = 0; i < to; ++i) {
       const std::int64_t at =
-          exact ? (step * i + start) >> 16 : static_cast<std::int64_t>(std::floor(static_cast<double>(i) * scale));
+          exact ? (2 * i + 1) * from / (2 * to) : static_cast<std::int64_t>(std::floor(static_cast<double>(i) * scale));
       result[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(std::clamp<std::int64_t>(at, 0, from - 1));
     }
     return result;
@@ -190,7 +189,7 @@ class ResizeStep final : public Step {
         item_(item_size(request.result.dtype)) {
     const auto scale = [&](const char* name, std::int64_t from, std::int64_t to) {
       const double given = request.attributes.get_float(name, 0);
-      return given > 0 ? given : static_cast<double>(from) / static_cast<double>(to);
+      return given > 0 ? given : 1 / (static_cast<double>(to) / static_cast<double>(from));
     };
     const double scale_x = scale("scale_x", from_.width, to_.width), scale_y = scale("scale_y", from_.height, to_.height);
     const bool shrinks = to_.width <= from_.width && to_.height <= from_.height;

@@ -126,18 +126,24 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
   if (image.size() > 0)
     borders =
         Follower(image.data<std::uint8_t>(), image.shape()[0], image.shape()[1], attributes.get_int("simple", 0) != 0).run();
-  // OpenCV's order: a level's contours from the last found to the first.
-  std::vector<std::size_t> kept;
-  std::vector<std::int32_t> place(borders.size(), -1), parents;
-  for (std::size_t i = borders.size(); i-- > 2;)
-    if (mode != "external" || (!borders[i].hole && borders[i].parent == 1)) {
-      place[i] = static_cast<std::int32_t>(kept.size());
-      kept.push_back(i);
-    }
-  for (const std::size_t i : kept) {
+  // OpenCV's order: each contour before what is in it, those of one level from the last found to the first.
+  const auto related = [&](std::size_t i) {
     const auto parent = static_cast<std::size_t>(borders[i].parent);
-    const bool related = mode == "tree" || (mode == "ccomp" && borders[i].hole);
-    parents.push_back(related && parent > 1 ? place[parent] : -1);
+    return parent > 1 && (mode == "tree" || (mode == "ccomp" && borders[i].hole)) ? parent : std::size_t{0};
+  };
+  std::vector<std::vector<std::size_t>> inner(borders.size());
+  for (std::size_t i = 2; i < borders.size(); ++i)
+    if (mode != "external" || (!borders[i].hole && borders[i].parent == 1)) inner[related(i)].push_back(i);
+  std::vector<std::size_t> kept, open;
+  if (!inner.empty()) open = inner[0];
+  std::vector<std::int32_t> place(borders.size(), -1), parents;
+  while (!open.empty()) {
+    const std::size_t i = open.back();
+    open.pop_back();
+    place[i] = static_cast<std::int32_t>(kept.size());
+    parents.push_back(related(i) == 0 ? -1 : place[related(i)]);
+    kept.push_back(i);
+    open.insert(open.end(), inner[i].begin(), inner[i].end());
   }
   std::int64_t total = 0;
   for (const std::size_t i : kept) total += static_cast<std::int64_t>(borders[i].points.size());

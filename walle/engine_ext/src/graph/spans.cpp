@@ -178,7 +178,12 @@ void thick_line(Spans& spans, Point a, Point b, std::int64_t thickness) {
     const double r = (static_cast<double>(thickness) / 2 + (thickness % 2 != 0 ? 0.5 : 0.0)) / length, x = dy * r, y = dx * r;
     const auto ax = static_cast<double>(a.x), ay = static_cast<double>(a.y), bx = static_cast<double>(b.x),
                by = static_cast<double>(b.y);
-    inside(spans, {{{ax + x, ay + y}, {ax - x, ay - y}, {bx - x, by - y}, {bx + x, by + y}}}, true);
+    const std::vector<Corner> corners{{ax + x, ay + y}, {ax - x, ay - y}, {bx - x, by - y}, {bx + x, by + y}};
+    inside(spans, {corners}, true);
+    for (std::size_t i = 0; i < corners.size(); ++i) {
+      const Corner &from = corners[i], &to = corners[(i + 1) % corners.size()];
+      thin_line(spans, {std::llround(from.x), std::llround(from.y)}, {std::llround(to.x), std::llround(to.y)});
+    }
   }
   disc(spans, a, (thickness + 1) / 2, true);
   disc(spans, b, (thickness + 1) / 2, true);

@@ -124,6 +124,13 @@ void scale_sums(const void* input, double scale, void* output, std::int64_t leng
   Out* out = static_cast<Out*>(output);
   if constexpr (std::is_same_v<Sum, double>) {
     for (std::int64_t i = 0; i < length; ++i) out[i] = static_cast<Out>(sums[i] * scale);
+  } else if constexpr (sizeof(Sum) == 2 && sizeof(Out) == 1) {
+    // Whole numbers divided, halves up: half of one more keeps a quotient that is whole from falling below itself.
+    const auto factor = static_cast<float>(scale), half = static_cast<float>(static_cast<std::int32_t>(0.5 / scale)) + 0.5f;
+    for (std::int64_t i = 0; i < length; ++i) {
+      const auto whole = static_cast<std::int32_t>((static_cast<float>(sums[i]) + half) * factor);
+      out[i] = static_cast<Out>(whole > 255 ? 255 : whole);
+    }
   } else {
     const auto factor = static_cast<float>(scale);
     for (std::int64_t i = 0; i < length; ++i) out[i] = finished<Out, float>(static_cast<float>(sums[i]) * factor, 0);

@@ -18,7 +18,7 @@ _OPS = {
 
 def threshold(
     src: ImageLike, thresh: float, maxval: float, type: int, dst: ImageLike | None = None
-) -> tuple[float, ndarray]:  # noqa: A002
+) -> tuple[float, ndarray]:
     """Return the bound used and the image cut at it; THRESH_OTSU and THRESH_TRIANGLE find the bound of one channel of uint8."""
     given = image(src)
     op = _OPS.get(type & constants.THRESH_MASK)
@@ -30,7 +30,7 @@ def threshold(
             raise DTypeError(f"a bound is found for one channel of uint8, not {given.dtype} of shape {given.shape}")
         counts: list[int] = one("ImageHistogram", [given], {}).tolist()
         bound = float(_otsu(counts) if type & constants.THRESH_OTSU else _triangle(counts))
-    elif given.dtype != "float32" and given.dtype != "float64":
+    elif given.dtype not in {"float32", "float64"}:
         bound = float(bound // 1)
     source = given if given.dtype != "float64" else given.astype("float32")
     result = one("ImagePointwise", [source], {"op": op, "numbers": [bound, float(maxval), 0.0]})
@@ -66,7 +66,7 @@ def _triangle(counts: list[int]) -> int:
     peak = counts.index(max(counts))
     flipped = peak - left < right - peak
     if flipped:
-        counts = counts[::-1]
+        counts.reverse()
         left, peak = 255 - right, 255 - peak
     bound, farthest = left, 0.0
     for value in range(left + 1, peak + 1):
@@ -77,13 +77,13 @@ def _triangle(counts: list[int]) -> int:
     return 255 - bound if flipped else bound
 
 
-def adaptiveThreshold(  # noqa: N802
+def adaptiveThreshold(
     src: ImageLike,
-    maxValue: float,  # noqa: N803
-    adaptiveMethod: int,  # noqa: N803
-    thresholdType: int,  # noqa: N803
-    blockSize: int,  # noqa: N803
-    C: float,  # noqa: N803
+    maxValue: float,
+    adaptiveMethod: int,
+    thresholdType: int,
+    blockSize: int,
+    C: float,
     dst: ImageLike | None = None,
 ) -> ndarray:
     """Return `maxValue` where a pixel of uint8 exceeds the (Gaussian) mean of its square less `C`, else 0; or the other way."""
@@ -108,13 +108,13 @@ def adaptiveThreshold(  # noqa: N802
     return give(one("ImagePointwise", [given, mean], attributes), dst)
 
 
-def Canny(  # noqa: N802
+def Canny(
     image_: ImageLike,
     threshold1: float,
     threshold2: float,
     edges: ImageLike | None = None,
-    apertureSize: int = 3,  # noqa: N803
-    L2gradient: bool = False,  # noqa: FBT001, FBT002, N803
+    apertureSize: int = 3,
+    L2gradient: bool = False,
 ) -> ndarray:
     """Return 255 on edges, 0 elsewhere: those whose gradient exceeds the greater bound, and what hangs on them above the lesser."""
     given = image(image_)
