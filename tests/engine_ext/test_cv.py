@@ -87,8 +87,7 @@ def test_colours_of_bytes_are_opencvs(name: str) -> None:
     elif (
         source in {"BGR555", "BGR565", "BGR5"}
         or name[6:12] in {"BGR555", "BGR565"}
-        or (source == "YUV"
-        and "_" in name[9:])
+        or (source == "YUV" and "_" in name[9:])
     ):
         source_channels = two
     image = numpy.ascontiguousarray(source_channels).astype("uint8")
