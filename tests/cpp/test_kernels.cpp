@@ -1,39 +1,17 @@
 // Kernels of every backend of this CPU against scalar: odd tails, zero sizes, strides, unaligned addresses, and buffers that end
 // where the memory does (the sanitizer, or the unmapped page, sees a byte too far).
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "check.h"
+#include "guarded.h"
 #include "kernels/table.h"
 
 using namespace walle;
+using check::Guarded;
 
 namespace {
-
-// Floats that end at an unmapped page; `shift` more in front, so that the first one is unaligned.
-class Guarded {
- public:
-  explicit Guarded(std::size_t count) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    size_ = (count * sizeof(float) + page - 1) / page * page + page;
-    base_ = static_cast<std::byte*>(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    ::mprotect(base_ + size_ - page, page, PROT_NONE);
-    data_ = reinterpret_cast<float*>(base_ + size_ - page) - count;
-  }
-  ~Guarded() { ::munmap(base_, size_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  float* data() const { return data_; }
-
- private:
-  std::byte* base_;
-  std::size_t size_;
-  float* data_;
-};
 
 void fill(std::mt19937_64& random, float* data, std::size_t count, float scale) {
   std::normal_distribution<float> normal(0.0f, scale);
@@ -105,6 +83,25 @@ void elementwise(const Table& fast, const Table& plain) {
   }
 }
 
+void accumulation(const Table& fast, const Table& plain) {
+  std::mt19937_64 random(6);
+  for (const std::size_t count : kLengths) {
+    for (const std::int64_t stride : {1, 2, 3}) {
+      const std::size_t read = count == 0 ? 0 : (count - 1) * static_cast<std::size_t>(stride) + 1;
+      Guarded in(read), out(count), expected(count);
+      fill(random, in.data(), read, 4.0f);
+      fill(random, out.data(), count, 4.0f);
+      std::memcpy(expected.data(), out.data(), count * sizeof(float));
+      const float factor = -0.7f;  // a product beyond the range is infinite, but not where it is fused
+      std::vector<float> size(count);
+      for (std::size_t i = 0; i < count; ++i) size[i] = std::fabs(factor * in.data()[static_cast<std::int64_t>(i) * stride]);
+      fast.axpy[0](&factor, in.data(), stride, out.data(), static_cast<std::int64_t>(count));
+      plain.axpy[0](&factor, in.data(), stride, expected.data(), static_cast<std::int64_t>(count));
+      for (std::size_t i = 0; i < count; ++i) CHECK(close(out.data()[i], expected.data()[i], kUlp, kUlp * size[i] + 3e-45f));
+    }
+  }
+}
+
 void products(const Table& fast) {
   std::mt19937_64 random(5);
   const std::int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 33, 97};
@@ -156,9 +153,16 @@ int main() {
   for (const Backend& backend : backends()) {
     if (!backend.available) continue;
     elementwise(kernels(backend.name), plain);
+    accumulation(kernels(backend.name), plain);
     products(kernels(backend.name));
     std::printf("%s checked\n", std::string(backend.name).c_str());
   }
   CHECK_ERROR(kernels("sse9"), backend);
+#if defined(__aarch64__)
+  CHECK(kernels("neon").lanes == 4);
+  CHECK_ERROR(kernels("avx2"), backend);
+#else
+  CHECK_ERROR(kernels("neon"), backend);
+#endif
   return check::failures != 0;
 }

@@ -33,7 +33,7 @@ def run_python(code: str, isa: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_best_backend_runs_unless_forced() -> None:
-    assert [backend.name for backend in backends()] == ["scalar", "avx2", "avx512"]
+    assert [backend.name for backend in backends()] == ["scalar", "avx2", "avx512", "neon"]
     assert _core.backend() == os.environ.get("WALLE_FORCE_ISA", AVAILABLE[-1])
 
 
@@ -68,7 +68,17 @@ def test_an_unknown_forced_backend_is_an_error_that_names_the_known(isa: str) ->
     done = run_python("import walle.np as np; np.zeros(3) + 1", isa)
     assert done.returncode != 0
     assert "BackendError" in done.stderr
-    assert "scalar, avx2, avx512" in done.stderr
+    assert "known are: scalar, avx2, avx512, neon" in done.stderr
+
+
+def test_a_backend_of_other_cpus_is_known_and_refused() -> None:
+    missing = [backend.name for backend in backends() if not backend.available]
+    assert len(missing) + len(AVAILABLE) == 4
+    assert "neon" in missing or "avx2" in missing
+    for name in missing:
+        done = run_python("import walle.np as np; np.zeros(3) + 1", name)
+        assert done.returncode != 0
+        assert f"'{name}', which this CPU does not have; it has: {', '.join(AVAILABLE)}" in done.stderr
 
 
 def test_a_session_chooses_its_backend() -> None:
@@ -82,10 +92,10 @@ def test_a_session_chooses_its_backend() -> None:
         numpy.testing.assert_allclose(
             numpy.asarray(session.run({"x": [0, 1, 2]})["y"]), numpy.exp([0, 1, 2]), rtol=1e-6
         )
-    with pytest.raises(BackendError, match="'sse9'; known are: scalar, avx2, avx512"):
+    with pytest.raises(BackendError, match="'sse9'; known are: scalar, avx2, avx512, neon"):
         Session(graph.to_bytes(), backend="sse9")
-    with pytest.raises(BackendError, match="threads=2"):
-        Session(graph.to_bytes(), threads=2)
+    with pytest.raises(BackendError, match="threads=0: 1 to 256"):
+        Session(graph.to_bytes(), threads=0)
 
 
 def ulps(here: numpy.ndarray, exact: numpy.ndarray) -> float:

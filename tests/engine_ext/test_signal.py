@@ -53,6 +53,12 @@ def test_a_float32_result_is_the_exact_one_rounded_once() -> None:
     np.testing.assert_allclose(complex_of(dft(signal).astype(np.float64)), exact, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("axis", [0.5, np.nan, 1e300, -np.inf])
+def test_an_axis_is_a_whole_number(axis: float) -> None:
+    with pytest.raises(ShapeError, match="the axis"):
+        _core.evaluate("DFT", [np.zeros((1, 4, 1)), None, np.array(axis)], {})
+
+
 def test_frames_overlap_and_are_windowed() -> None:
     signal = np.random.default_rng(1).normal(size=(2, 50, 1))
     window = np.hanning(16)

@@ -321,6 +321,41 @@ def test_resize_repeats_interpolates_and_keeps_constants() -> None:
     np.testing.assert_allclose(found.reshape(-1), np.arange(7) / 2, rtol=1e-6)
 
 
+# What a float becomes as a whole number where it does not fit differs from CPU to CPU: it must not be asked.
+def test_numbers_that_fit_no_place_are_refused() -> None:
+    x = np.ones((1, 1, 4, 4), np.float32)
+    empty, scales = np.zeros(0, np.float32), np.array([1, 1, 0.2, 1e-9], np.float32)
+    (found,) = run("Resize", {"x": x, "roi": empty, "scales": scales}, mode="linear", antialias=1)
+    assert found.shape == (1, 1, 0, 0)
+    roi = np.array([0, 0, 0, 0, 1, 1, 1, 1e30], np.float32)
+    for edge in (1e30, np.nan):
+        roi[-1] = edge
+        with pytest.raises(ShapeError, match="roi"):
+            run(
+                "Resize",
+                {"x": x, "roi": roi, "scales": np.ones(4, np.float32)},
+                coordinate_transformation_mode="tf_crop_and_resize",
+            )
+    sizes = np.array([1, 1, 2, 2], np.int64)
+    operands: dict[str, Array] = {"x": x[:, :, :0], "roi": empty, "scales": empty, "sizes": sizes}
+    with pytest.raises(ShapeError, match="Resize of"):
+        run("Resize", operands, keep_aspect_ratio_policy="not_smaller")
+    boxes = np.array([[0, 1, 1, 2, 2]], np.float32)
+    with pytest.raises(ShapeError, match="a box lies nowhere"):
+        run("MaxRoiPool", {"x": x, "rois": boxes}, pooled_shape=[1, 1], spatial_scale=1e30)
+
+
+def test_a_factor_of_whole_numbers_is_one_of_them() -> None:
+    a = np.arange(4, dtype=np.uint32).reshape(2, 2)
+    (found,) = run("Gemm", {"a": a, "b": a}, alpha=3.0)
+    np.testing.assert_array_equal(found, 3 * (a @ a))
+    for alpha in (-1.0, 0.5, 1e20):
+        with pytest.raises(UnsupportedError, match="Gemm of uint32 times"):
+            run("Gemm", {"a": a, "b": a}, alpha=alpha)
+    (found,) = run("Clip", {"x": a}, min=-1.0, max=1e20)
+    np.testing.assert_array_equal(found, a)
+
+
 def test_windows_that_do_not_fit_are_refused() -> None:
     x, w = np.zeros((1, 2, 4, 4), np.float32), np.zeros((3, 3, 2, 2), np.float32)
     with pytest.raises(ShapeError, match="Conv of"):

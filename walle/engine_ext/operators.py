@@ -61,7 +61,7 @@ def operators() -> list[OperatorInfo]:
 
 
 def workload(backends: int | None = None) -> Workload:
-    """Return this engine's own counts, on the backends that it was built with or on as many as asked for."""
+    """Return this engine's own counts, on the backends that it knows or on as many as asked for."""
     counts = Counter(one.category for one in operators())
     return Workload(
         counts["atomic"],
@@ -78,7 +78,8 @@ def markdown() -> str:
     lines = [
         "# Operators",
         "",
-        "Written from the registry by `walle operators --markdown`. Names are ONNX's where ONNX has the operator.",
+        "Written from the registry by `walle operators --markdown`. Names are ONNX's where ONNX has the operator;",
+        "a node of domain `walle` in an ONNX model is the engine's operator of that name.",
         "Only atomic operators and the raster have kernels. A transform operator is a movement of elements, given as",
         "regions for the raster; a composite operator is made of both; control flow and sequences are run by a",
         "`walle.Module`.",

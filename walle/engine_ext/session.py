@@ -1,11 +1,14 @@
-"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` for control flow (§4.2)."""
+"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` for control flow (§4.2).
+
+`load(model)` gives whichever of the two the model needs.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from walle.engine_ext import _core
-from walle.engine_ext.errors import BackendError, ModelError
+from walle.engine_ext.errors import ModelError
 from walle.engine_ext.np import ArrayLike, ndarray
 
 
@@ -24,18 +27,39 @@ class BackendInfo(NamedTuple):
     available: bool
 
 
-class PlannedOp(NamedTuple):
-    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted."""
+class Candidate(NamedTuple):
+    """What search weighed for an operator: an algorithm, its parameter (a Winograd unit, say), its predicted time."""
 
-    node: str
+    algorithm: str
+    parameter: int
+    predicted_us: float
+
+
+class PlannedOp(NamedTuple):
+    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted.
+
+    The algorithm is empty where there is only one; `candidates` are all that search weighed, the chosen one first.
+    """
+
+    name: str
     op: str
+    algorithm: str
+    parameters: int
+    predicted_us: float
     regions: int
+    candidates: tuple[Candidate, ...]
 
 
 class Plan(NamedTuple):
-    """What a session does for one set of input shapes; `str(plan)` is a table."""
+    """What a session does for one set of input shapes; `str(plan)` is a table.
+
+    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper); `search_ms` is
+    what weighing them and the algorithms took, `plan_ms` all of planning, the packing of weights included.
+    """
 
     backend: str
+    search_ms: float
+    costs: dict[str, float]
     ops: tuple[PlannedOp, ...]
     rasters_made: int
     rasters_left: int
@@ -43,15 +67,29 @@ class Plan(NamedTuple):
     plan_ms: float
 
     def __str__(self) -> str:
-        width = max((len(op.node) for op in self.ops), default=4)
-        lines = [
-            f"{op.node:{width}}  {op.op}" + (f", {op.regions} regions" if op.regions > 1 else "") for op in self.ops
-        ]
+        width = max((len(op.name) for op in self.ops), default=4)
+        lines = [f"{op.name:{width}}  {_described(op)}" for op in self.ops]
+        costs = ", ".join(f"{name} {us:.0f} µs" for name, us in self.costs.items())
         lines.append(
-            f"backend {self.backend}, {len(self.ops)} steps, rasters {self.rasters_made} before merging and "
-            f"{self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms"
+            f"backend {self.backend} (predicted: {costs}), {len(self.ops)} steps, rasters {self.rasters_made} before "
+            f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
+            f"{self.search_ms:.2f} ms of it search"
         )
         return "\n".join(lines)
+
+
+def _described(op: PlannedOp) -> str:
+    text = f"{op.op}, {op.regions} regions" if op.regions > 1 else op.op
+    if op.algorithm:
+        text += f": {op.algorithm}"
+    if op.candidates:
+        text += "; ".join(f" {c.algorithm}({c.parameter}) {c.predicted_us:.0f} µs" for c in op.candidates)
+    return text
+
+
+def _plan(native: dict[str, Any]) -> Plan:
+    ops = (PlannedOp._make((*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1]))) for op in native["ops"])
+    return Plan(**(native | {"ops": tuple(ops)}))
 
 
 def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
@@ -67,7 +105,23 @@ def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] |
     return convert_bytes(load(model))
 
 
-class Session:
+class _Model[Native: (_core.Session, _core.Module)]:
+    """What a session and a module have in common."""
+
+    _native: Native
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """The inputs; shape and dtype are None for a sequence or an optional."""
+        return [TensorInfo(*info) for info in self._native.inputs()]
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The outputs, with the shapes of a session's last plan; a module's depend on what runs."""
+        return [TensorInfo(*info) for info in self._native.outputs()]
+
+
+class Session(_Model[_core.Session]):
     """A `.walle` model made ready to run.
 
     An `.onnx` file is taken too where the package `onnx` is installed.
@@ -83,20 +137,7 @@ class Session:
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
-        if threads != 1:
-            raise BackendError(
-                f"threads={threads}: a session computes on the calling thread; run several sessions instead"
-            )
-        self._native = _core.Session(_readable(model), backend)
-
-    @property
-    def inputs(self) -> list[TensorInfo]:
-        return [TensorInfo(*info) for info in self._native.inputs()]
-
-    @property
-    def outputs(self) -> list[TensorInfo]:
-        """The outputs, with the shapes of the last plan."""
-        return [TensorInfo(*info) for info in self._native.outputs()]
+        self._native = _core.Session(_readable(model), backend, threads)
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, ndarray]:
         """Return the outputs by name; they are the caller's, and no later run writes them.
@@ -110,15 +151,17 @@ class Session:
         """
         return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
 
+    def profile(self, inputs: Mapping[str, ArrayLike]) -> list[float]:
+        """Run once and return the microseconds of each op of the plan, in its order; raises as `run`."""
+        return self._native.profile(inputs if isinstance(inputs, dict) else dict(inputs))
+
     def plan(self) -> Plan | None:
         """Return the plan of the last run, or of loading where all input shapes are known; None before either."""
-        native: dict[str, Any] | None = self._native.plan()
-        if native is None:
-            return None
-        return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
+        native = self._native.plan()
+        return None if native is None else _plan(native)
 
 
-class Module:
+class Module(_Model[_core.Module]):
     """A `.walle` model with control flow, sequences or shapes that depend on data, made ready to run (§4.2).
 
     The graph is split at such nodes. Each piece between them, those of loop bodies and branches too, is planned like a
@@ -134,21 +177,7 @@ class Module:
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
-        if threads != 1:
-            raise BackendError(
-                f"threads={threads}: a module computes on the calling thread; run several modules instead"
-            )
-        self._native = _core.Module(_readable(model), backend)
-
-    @property
-    def inputs(self) -> list[TensorInfo]:
-        """The inputs; shape and dtype are None for a sequence or an optional."""
-        return [TensorInfo(*info) for info in self._native.inputs()]
-
-    @property
-    def outputs(self) -> list[TensorInfo]:
-        """The outputs; their shapes and dtypes depend on what runs."""
-        return [TensorInfo(*info) for info in self._native.outputs()]
+        self._native = _core.Module(_readable(model), backend, threads)
 
     def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Any]:
         """Return the outputs by name: arrays, lists of arrays, or None; no later run writes them.
@@ -163,8 +192,22 @@ class Module:
 
     def plan(self) -> Plan:
         """Return the last plans of all pieces as one, with the nodes that stand between them."""
-        native: dict[str, Any] = self._native.plan()
-        return Plan(**(native | {"ops": tuple(PlannedOp(*op) for op in native["ops"])}))
+        return _plan(self._native.plan())
+
+
+def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> Session | Module:
+    """Return a Session of a model, or a Module where only a module runs what is in it.
+
+    Raises: as Session, but for what a module runs.
+    """
+    native = _core.load(_readable(model), backend, threads)
+    if isinstance(native, _core.Module):
+        module = Module.__new__(Module)
+        module._native = native
+        return module
+    session = Session.__new__(Session)
+    session._native = native
+    return session
 
 
 def backends() -> list[BackendInfo]:

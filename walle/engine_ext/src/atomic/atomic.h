@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "core/team.h"
 #include "geometry/transform.h"
 #include "kernels/table.h"
 
@@ -29,7 +30,13 @@ class Step {
   virtual ~Step() = default;
   // `inputs` are the addresses of the operands' first elements, `output` is contiguous, `scratch` aligned to 64.
   virtual void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept = 0;
+  // The same by a team of threads; a step that cannot be split runs on the caller's.
+  virtual void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept {
+    run(inputs, output, scratch);
+  }
   std::size_t scratch_bytes() const noexcept { return scratch_bytes_; }
+  // Whether each member of a team needs so much, one behind the other, or all of them together.
+  virtual bool scratch_each() const noexcept { return false; }
   // Which algorithm computes it; empty where there is only one.
   virtual std::string_view algorithm() const noexcept { return {}; }
 
@@ -46,6 +53,16 @@ class Step {
 
  private:
   mutable std::atomic<const char*> fault_{nullptr};  // a text that lives as long as the program
+};
+
+// A step that a team can share.
+class SharedStep : public Step {
+ public:
+  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept final {
+    Team alone;
+    run_by(alone, inputs, output, scratch);
+  }
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override = 0;
 };
 
 // Operands are contiguous, in sessions and in walle.np.

@@ -1,21 +1,24 @@
 // Conv as an atomic operator: X, W, bias, residual; attributes of ONNX's Conv, `activation` (an elementwise operator's name,
-// after the residual is added) and `algorithm` (one of conv_algorithms(); chosen by workload where left out).
+// after the residual is added), `low` and `high` (bounds of float32 results, before the activation) and `algorithm` (one of
+// conv_algorithms(); chosen by workload where left out).
 #include "atomic/convolution.h"
+
+#include <algorithm>
+#include <limits>
 
 #include "atomic/conversion.h"
 #include "graph/op.h"
 
 namespace walle {
 
-namespace {
-
-ConvShape shape_of(const Dims& x, const Dims& w, DType dtype, const Attributes& attributes) {
+ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes& attributes) {
   if (x.size() < 3 || w.size() != x.size()) throw Error(ErrorKind::shape, "Conv of " + to_string(x) + " by " + to_string(w));
   ConvShape shape;
   shape.dtype = dtype;
   shape.batch = x[0];
   shape.groups = attributes.get_int("group", 1);
-  if (shape.groups < 1 || x[1] % shape.groups != 0 || w[0] % shape.groups != 0 || x[1] / shape.groups != w[1])
+  if (shape.groups < 1 || shape.groups > std::max<std::int64_t>(x[1], 1) || x[1] % shape.groups != 0 ||
+      w[0] % shape.groups != 0 || x[1] / shape.groups != w[1])
     throw Error(ErrorKind::shape,
                 "Conv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(shape.groups) + " groups");
   shape.in_channels = w[1];
@@ -27,6 +30,8 @@ ConvShape shape_of(const Dims& x, const Dims& w, DType dtype, const Attributes& 
   shape.window = Window::make("Conv", std::span(x).subspan(2), kernel, attributes);
   return shape;
 }
+
+namespace {
 
 // What follows the sums, in place: + bias of each channel, + residual, then an activation.
 class Epilogue {
@@ -40,6 +45,13 @@ class Epilogue {
     bias_ = given(2);
     residual_ = given(3);
     add_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Add)][shape.type()];
+    low_ = static_cast<float>(request.attributes.get_float("low", low_));
+    high_ = static_cast<float>(request.attributes.get_float("high", high_));
+    if (low_ != -kInfinity || high_ != kInfinity) {
+      if (shape.dtype != DType::f32) throw Error(ErrorKind::dtype, "Conv with bounds takes float32 only");
+      maximum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Maximum)][shape.type()];
+      minimum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Minimum)][shape.type()];
+    }
     const std::string name = request.attributes.get_string("activation", "");
     if (name.empty()) return;
     const OpDef* op = find_operator(name);
@@ -54,13 +66,19 @@ class Epilogue {
       for (std::int64_t p = 0; p < planes_; ++p)
         add_(out + p * plane_ * item_, 1, inputs[2] + p % channels_ * item_, 0, out + p * plane_ * item_, plane_);
     if (residual_) add_(out, 1, inputs[3], 1, out, planes_ * plane_);
+    if (maximum_ != nullptr) {
+      maximum_(out, 1, &low_, 0, out, planes_ * plane_);
+      minimum_(out, 1, &high_, 0, out, planes_ * plane_);
+    }
     if (activation_ != nullptr) activation_(out, 1, out, planes_ * plane_);
   }
 
  private:
   std::int64_t channels_, planes_, plane_, item_;
   bool bias_ = false, residual_ = false;
-  BinaryFn add_ = nullptr;
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  float low_ = -kInfinity, high_ = kInfinity;
+  BinaryFn add_ = nullptr, maximum_ = nullptr, minimum_ = nullptr;
   UnaryFn activation_ = nullptr;
 };
 
@@ -98,7 +116,7 @@ TensorType infer_conv(std::span<const Operand> operands, const Attributes& attri
   if (!half &&
       (compute_index(dtype) < 0 || kernels("scalar").gemm[static_cast<std::size_t>(compute_index(dtype))].run == nullptr))
     throw Error(ErrorKind::dtype, "Conv takes no " + std::string(dtype_name(dtype)));
-  const ConvShape shape = shape_of(operands[0].shape, operands[1].shape, dtype, attributes);
+  const ConvShape shape = conv_shape(operands[0].shape, operands[1].shape, dtype, attributes);
   Dims result{shape.batch, shape.groups * shape.out_channels};
   for (const std::int64_t dim : shape.window.out_dims()) result.push_back(dim);
   if (operands.size() > 2 && !operands[2].absent && operands[2].shape != Dims{result[1]})
@@ -113,7 +131,7 @@ TensorType infer_conv(std::span<const Operand> operands, const Attributes& attri
 std::unique_ptr<Step> make_conv(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
     return std::make_unique<ConvStep>(
-        request, shape_of(request.inputs[0].shape, request.inputs[1].shape, request.result.dtype, request.attributes));
+        request, conv_shape(request.inputs[0].shape, request.inputs[1].shape, request.result.dtype, request.attributes));
   });
 }
 

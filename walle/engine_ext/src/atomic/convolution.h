@@ -16,6 +16,10 @@ struct ConvShape {
   double multiplications() const noexcept;
 };
 
+// Of operands [batch, channels, in...] and [out channels, in channels, kernel...]; throws Error (shape, model, unsupported) where
+// they do not fit.
+ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes& attributes);
+
 // What computes a convolution. Bias, residual and activation are the step's epilogue, the same for all; an algorithm that folds
 // them in takes them from the step.
 struct ConvAlgorithm {

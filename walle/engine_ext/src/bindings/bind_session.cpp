@@ -7,6 +7,7 @@
 #include "exec/module.h"
 #include "exec/session.h"
 #include "graph/load.h"
+#include "graph/open.h"
 
 namespace py = pybind11;
 
@@ -76,32 +77,60 @@ Tensor input_tensor(const Value& input, py::handle value) {
   return contiguous(typeless && !input.any_dtype ? as_tensor(value, input.dtype) : as_tensor(value));
 }
 
+// As session.py's PlannedOp takes it.
+py::tuple planned_op(const PlannedOp& op) {
+  py::list candidates;
+  for (const Candidate& one : op.candidates) candidates.append(py::make_tuple(std::string(one.algorithm), one.parameter, one.us));
+  const std::int64_t parameter = op.candidates.empty() ? 0 : op.candidates.front().parameter;
+  return py::make_tuple(op.node, std::string(op.op), std::string(op.algorithm), parameter, op.predicted_us, op.regions,
+                        candidates);
+}
+
+py::dict costs_of(const Plan& plan) {
+  py::dict costs;
+  for (const auto& [backend, us] : plan.costs) costs[py::str(std::string(backend))] = us;
+  return costs;
+}
+
 void add_ops(py::list& ops, const Plan& plan) {
-  for (const PlannedOp& op : plan.ops)
-    ops.append(py::make_tuple(op.node, std::string(op.op), op.step ? 0 : static_cast<int>(op.regions.size())));
+  for (const PlannedOp& op : plan.ops) ops.append(planned_op(op));
 }
 
 class BoundSession {
  public:
-  BoundSession(std::shared_ptr<const Graph> graph, const std::string& backend, bool merging)
-      : session_(std::move(graph), kernels(backend), merging), names_(session_.graph()) {}
+  BoundSession(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
+      : session_(planned(std::move(graph), target, merging)), names_(session_->graph()) {}
 
   py::dict run(const py::dict& given) {
     std::vector<Tensor> inputs, outputs;
     names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
     {
       const py::gil_scoped_release released;
-      outputs = session_.run(inputs);
+      outputs = session_->run(inputs);
     }
     py::dict results;
     for (std::size_t i = 0; i < outputs.size(); ++i) results[names_.outputs()[i]] = std::move(outputs[i]);
     return results;
   }
 
+  // The microseconds of each op of the plan in one run.
+  py::list profile(const py::dict& given) {
+    std::vector<Tensor> inputs;
+    std::vector<double> us;
+    names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
+    {
+      const py::gil_scoped_release released;
+      session_->run(inputs, us);
+    }
+    py::list times;
+    for (const double time : us) times.append(time);
+    return times;
+  }
+
   py::list inputs() const { return names_.inputs(); }
   // As far as they are known: from the last plan.
   py::list outputs() const {
-    const auto plan = session_.plan();
+    const auto plan = session_->plan();
     py::list list;
     for (std::size_t i = 0; i < names_.outputs().size(); ++i) {
       if (plan)
@@ -114,12 +143,14 @@ class BoundSession {
   }
 
   py::object plan() const {
-    const auto plan = session_.plan();
+    const auto plan = session_->plan();
     if (!plan) return py::none();
     py::list ops;
     add_ops(ops, *plan);
     py::dict result;
-    result["backend"] = std::string(session_.table().name);
+    result["backend"] = std::string(plan->table->name);
+    result["search_ms"] = plan->search_ms;
+    result["costs"] = costs_of(*plan);
     result["ops"] = ops;
     result["rasters_made"] = plan->rasters_made;
     result["rasters_left"] = plan->rasters_left;
@@ -129,7 +160,13 @@ class BoundSession {
   }
 
  private:
-  Session session_;
+  // Planning may take long, and other threads go on meanwhile.
+  static std::unique_ptr<Session> planned(std::shared_ptr<const Graph> graph, const Target& target, bool merging) {
+    const py::gil_scoped_release released;
+    return std::make_unique<Session>(std::move(graph), target, merging);
+  }
+
+  std::unique_ptr<Session> session_;
   Names names_;
 };
 
@@ -160,8 +197,8 @@ py::object from_var(Var value, const std::string& name) {
 
 class BoundModule {
  public:
-  BoundModule(std::shared_ptr<const Graph> graph, const std::string& backend)
-      : module_(std::move(graph), kernels(backend)), names_(module_.graph()) {}
+  BoundModule(std::shared_ptr<const Graph> graph, const Target& target)
+      : module_(std::move(graph), target), names_(module_.graph()) {}
 
   py::dict run(const py::dict& given) {
     std::vector<Var> inputs, outputs;
@@ -188,11 +225,14 @@ class BoundModule {
     py::list ops;
     int made = 0, left = 0;
     std::size_t arena = 0;
-    double ms = 0;
+    double ms = 0, search_ms = 0;
+    std::map<std::string, double> costs;
     module_.visit([&](const std::shared_ptr<Plan>& plan, const Node* node) {
-      if (node != nullptr) ops.append(py::make_tuple(node->name, std::string(node->op->name), 0));
+      if (node != nullptr) ops.append(py::make_tuple(node->name, std::string(node->op->name), "", 0, 0.0, 0, py::list()));
       if (plan == nullptr) return;
       add_ops(ops, *plan);
+      search_ms += plan->search_ms;
+      for (const auto& [backend, us] : plan->costs) costs[std::string(backend)] += us;
       made += plan->rasters_made;
       left += plan->rasters_left;
       arena += plan->arena->size_bytes();
@@ -200,6 +240,8 @@ class BoundModule {
     });
     py::dict result;
     result["backend"] = std::string(module_.table().name);
+    result["search_ms"] = search_ms;
+    result["costs"] = costs;
     result["ops"] = ops;
     result["rasters_made"] = made;
     result["rasters_left"] = left;
@@ -225,29 +267,41 @@ std::shared_ptr<const Graph> load(py::handle model) {
   }
   const auto path = py::cast<std::string>(py::module_::import("os").attr("fsdecode")(model));
   const py::gil_scoped_release released;
-  return load_graph(path);
+  return open_graph(path);
 }
 
 }  // namespace
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
-      .def(py::init([](py::object model, const std::string& backend, bool merging) {
-             return std::make_unique<BoundSession>(load(model), backend, merging);
+      .def(py::init([](py::object model, const std::string& backend, int threads, bool merging) {
+             const Target target = Target::of(backend, threads);
+             return std::make_unique<BoundSession>(load(model), target, merging);
            }),
-           py::arg("model"), py::arg("backend"), py::arg("merging") = true)
+           py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true)
       .def("run", &BoundSession::run, py::arg("inputs"))
+      .def("profile", &BoundSession::profile, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)
       .def("outputs", &BoundSession::outputs)
       .def("plan", &BoundSession::plan);
   py::class_<BoundModule>(module, "Module")
-      .def(py::init(
-               [](py::object model, const std::string& backend) { return std::make_unique<BoundModule>(load(model), backend); }),
-           py::arg("model"), py::arg("backend"))
+      .def(py::init([](py::object model, const std::string& backend, int threads) {
+             return std::make_unique<BoundModule>(load(model), Target::of(backend, threads));
+           }),
+           py::arg("model"), py::arg("backend"), py::arg("threads") = 1)
       .def("run", &BoundModule::run, py::arg("inputs"))
       .def("inputs", &BoundModule::inputs)
       .def("outputs", &BoundModule::outputs)
       .def("plan", &BoundModule::plan);
+  module.def(
+      "load",
+      [](py::object model, const std::string& backend, int threads) -> py::object {
+        const Target target = Target::of(backend, threads);
+        const auto graph = load(model);
+        if (needs_module(*graph)) return py::cast(std::make_unique<BoundModule>(graph, target));
+        return py::cast(std::make_unique<BoundSession>(graph, target, true));
+      },
+      py::arg("model"), py::arg("backend"), py::arg("threads") = 1, "A Session, or a Module of a model that only a module runs.");
   module.def("backends", [] {
     py::list list;
     for (const Backend& backend : backends()) list.append(py::make_tuple(std::string(backend.name), backend.available));

@@ -17,23 +17,80 @@ std::int64_t bytes_of(const ProgramValue& value) {
   return (bytes / kAlignment + 1) * kAlignment;  // room for a vector kernel's last whole vector
 }
 
-// A value seen as a stretch of another's memory.
-struct Alias {
-  int root;
-  std::int64_t offset;  // in bytes
+// Values seen as stretches of other values' memory: renames, and what is written straight into a raster's result.
+class Aliases {
+ public:
+  explicit Aliases(const Program& program) {
+    for (std::size_t i = 0; i < program.values.size(); ++i) add();
+    for (const ProgramOp& op : program.ops) {
+      const auto offset = rename_offset(program, op);
+      if (!offset) continue;
+      const auto item = static_cast<std::int64_t>(item_size(program.values[at(op.output)].dtype));
+      put(op.output, op.inputs[at(op.regions[0].source)], *offset * item);
+    }
+  }
+
+  struct Alias {
+    int root;
+    std::int64_t offset;  // in bytes
+  };
+  Alias of(int value) const {
+    Alias found{value, 0};
+    while (links_[at(found.root)].root != found.root) {
+      const Alias& link = links_[at(found.root)];
+      found = {link.root, found.offset + link.offset};
+    }
+    return found;
+  }
+  void add() { links_.push_back({static_cast<int>(links_.size()), 0}); }
+  // `value`, a root so far, begins `offset` bytes behind the first byte of `in`.
+  void put(int value, int in, std::int64_t offset) {
+    const Alias whole = of(in);
+    links_[at(value)] = {whole.root, whole.offset + offset};
+  }
+
+ private:
+  std::vector<Alias> links_;
 };
 
-std::vector<Alias> find_aliases(const Program& program) {
-  std::vector<Alias> aliases(program.values.size());
-  for (std::size_t i = 0; i < aliases.size(); ++i) aliases[i] = {static_cast<int>(i), 0};
+// The region moves the whole of a tensor of `count` elements, in order.
+bool moves_whole(const Region& region, std::int64_t count) {
+  const bool dense = region.axes == 0 || (region.axes == 1 && region.src.stride[0] == 1 && region.dst.stride[0] == 1);
+  return dense && count > 0 && region.src.offset == 0 && region.count() == count;
+}
+
+// Where a raster gathers a whole value into a stretch of its result, the value's memory becomes that stretch: whoever writes the
+// value writes there. Not for values whose memory is another's already, an input's, a constant's or an output's. The result's
+// memory then lives from the first of those who write to it.
+void gather_in_place(const Program& program, const std::vector<int>& output_of, Aliases& aliases) {
   for (const ProgramOp& op : program.ops) {
-    const auto offset = rename_offset(program, op);
-    if (!offset) continue;
-    const Alias& source = aliases[at(op.inputs[at(op.regions[0].source)])];
-    const auto item = static_cast<std::int64_t>(item_size(program.values[at(op.output)].dtype));
-    aliases[at(op.output)] = {source.root, source.offset + *offset * item};
+    if (!op.is_raster() || aliases.of(op.output).root != op.output) continue;
+    const std::size_t item = item_size(program.values[at(op.output)].dtype);
+    for (const Region& region : op.regions) {
+      const int source = op.inputs[at(region.source)];
+      const auto [root, offset] = aliases.of(source);
+      const ProgramValue& value = program.values[at(root)];
+      const std::int64_t count = element_count(program.values[at(source)].shape);
+      if (root == op.output || offset != 0 || value.input >= 0 || value.is_constant() || output_of[at(root)] >= 0 ||
+          item_size(value.dtype) != item || element_count(value.shape) != count || !moves_whole(region, count))
+        continue;
+      aliases.put(root, op.output, region.dst.offset * static_cast<std::int64_t>(item));
+    }
   }
-  return aliases;
+}
+
+// Removes the regions whose elements lie already where they are to go.
+void drop_needless_regions(Program& program, const Aliases& aliases) {
+  for (ProgramOp& op : program.ops) {
+    if (!op.is_raster()) continue;
+    const Aliases::Alias to = aliases.of(op.output);
+    const auto item = static_cast<std::int64_t>(item_size(program.values[at(op.output)].dtype));
+    std::erase_if(op.regions, [&](const Region& region) {
+      const Aliases::Alias from = aliases.of(op.inputs[at(region.source)]);
+      return from.root == to.root && region.same_layout() &&
+             from.offset + region.src.offset * item == to.offset + region.dst.offset * item;
+    });
+  }
 }
 
 struct Block {
@@ -68,11 +125,11 @@ std::int64_t lay_out(std::vector<Block>& blocks) {
 }  // namespace
 
 MemoryPlan plan_memory(Program& program, int inputs) {
-  std::vector<Alias> aliases = find_aliases(program);
+  Aliases aliases(program);
   std::vector<int> output_of(program.values.size(), -1);  // which output a root's memory is
   for (std::size_t i = 0; i < program.outputs.size(); ++i) {
     const int value = program.outputs[i];
-    const Alias alias = aliases[at(value)];
+    const Aliases::Alias alias = aliases.of(value);
     const ProgramValue& root = program.values[at(alias.root)];
     const bool own = root.input < 0 && !root.is_constant() && output_of[at(alias.root)] < 0 && alias.offset == 0 &&
                      element_count(root.shape) == element_count(program.values[at(value)].shape);
@@ -88,10 +145,12 @@ MemoryPlan plan_memory(Program& program, int inputs) {
     copy.output = static_cast<int>(program.values.size());
     program.values.push_back({program.values[at(value)].dtype, program.values[at(value)].shape, {}, -1});
     program.outputs[i] = copy.output;
-    aliases.push_back({copy.output, 0});
+    aliases.add();
     output_of.push_back(static_cast<int>(i));
     program.ops.push_back(std::move(copy));
   }
+  gather_in_place(program, output_of, aliases);
+  drop_needless_regions(program, aliases);
 
   MemoryPlan plan;
   plan.places.resize(program.values.size());
@@ -119,15 +178,15 @@ MemoryPlan plan_memory(Program& program, int inputs) {
   };
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const ProgramOp& op = program.ops[i];
-    plan.skipped.push_back(aliases[at(op.output)].root != op.output);
+    plan.skipped.push_back(op.is_raster() && op.regions.empty());
     for (const int input : op.inputs)
-      if (input >= 0) give_root(aliases[at(input)].root, i);
-    give_root(aliases[at(op.output)].root, i);
+      if (input >= 0) give_root(aliases.of(input).root, i);
+    give_root(aliases.of(op.output).root, i);
   }
   plan.arena_bytes = static_cast<std::size_t>(lay_out(blocks));
   for (const Block& block : blocks) plan.places[at(block.value)] = {MemoryPlan::kArena, block.offset};
   for (std::size_t i = 0; i < plan.places.size(); ++i) {
-    const Alias& alias = aliases[i];
+    const Aliases::Alias alias = aliases.of(static_cast<int>(i));
     if (at(alias.root) == i) continue;
     plan.places[i] = plan.places[at(alias.root)];
     plan.places[i].offset += alias.offset;

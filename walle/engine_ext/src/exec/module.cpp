@@ -26,6 +26,7 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
                                      std::span<const int> outputs) {
   auto piece = std::make_shared<Graph>();
   piece->name = graph.name;
+  piece->packed = graph.packed;
   std::map<int, int> number;
   const auto add = [&](int value, ValueKind kind) {
     const auto [place, fresh] = number.try_emplace(value, static_cast<int>(piece->values.size()));
@@ -49,7 +50,8 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
 
 }  // namespace
 
-Block::Block(std::shared_ptr<const Graph> graph, const Table& table) : graph_(std::move(graph)), table_(table) {
+Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team, std::int64_t& rounds_left)
+    : graph_(std::move(graph)), target_(target), team_(team), rounds_left_(rounds_left) {
   // All plain nodes that are ready go into one piece; then one interpreted node runs, which makes others ready.
   const auto giver = givers(*graph_);
   std::vector<bool> done(graph_->nodes.size(), false);
@@ -86,7 +88,8 @@ Block::Piece Block::interpret(std::size_t node) const {
   Piece piece;
   piece.interpreted = true;
   piece.nodes = {node};
-  for (const auto& [key, graph] : graph_->nodes[node].graphs) piece.bodies.push_back(std::make_unique<Block>(graph, table_));
+  for (const auto& [key, graph] : graph_->nodes[node].graphs)
+    piece.bodies.push_back(std::make_unique<Block>(graph, target_, team_, rounds_left_));
   return piece;
 }
 
@@ -165,7 +168,7 @@ std::shared_ptr<Plan> Block::plan_for(std::size_t index, std::span<const Tensor>
   std::vector<TensorType> types;
   for (const Tensor& input : inputs) types.push_back({input.dtype(), input.shape()});
   try {
-    piece.plans.add(make_plan(*piece.graph, std::move(types), {}, table_));
+    piece.plans.add(make_plan(*piece.graph, std::move(types), {}, target_));
   } catch (const InputsNeeded& error) {
     split(index, piece.nodes[error.node()]);
     return nullptr;
@@ -182,10 +185,10 @@ bool Block::run_plain(std::size_t index, std::vector<Var>& env) {
   }
   std::vector<Tensor> inputs;
   inputs.reserve(piece.inputs.size());
-  for (const int input : piece.inputs) inputs.push_back(std::get<Tensor>(env[at(input)]));
+  for (const int input : piece.inputs) inputs.push_back(contiguous(std::get<Tensor>(env[at(input)])));
   const auto plan = plan_for(index, inputs);
   if (plan == nullptr) return false;
-  auto outputs = run_plan(*plan, inputs);
+  auto outputs = run_plan(*plan, inputs, team_);
   for (std::size_t i = 0; i < outputs.size(); ++i) env[at(piece.outputs[i])] = std::move(outputs[i]);
   return true;
 }
@@ -200,14 +203,14 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
       tensors = tensors && inputs.back().index() <= 1;
     }
     if (const FlowFn flow = flow_function(node.op->name)) {
-      results = flow({node, std::move(inputs), piece.bodies, env, table_});
+      results = flow({node, std::move(inputs), piece.bodies, env, *target_.table, rounds_left_});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
       std::vector<Tensor> values;
       for (const Var& input : inputs)
         values.push_back(std::holds_alternative<Tensor>(input) ? std::get<Tensor>(input) : Tensor());
-      for (Tensor& result : evaluate(*node.op, values, node.attributes, static_cast<int>(node.outputs.size()), table_))
+      for (Tensor& result : evaluate(*node.op, values, node.attributes, static_cast<int>(node.outputs.size()), *target_.table))
         results.push_back(result.storage() ? Var(std::move(result)) : Var());
     } else {
       throw Error(ErrorKind::model, "it takes tensors, and one input is a sequence or an optional");
@@ -222,6 +225,9 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
 }
 
 std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> around) {
+  if (inputs.size() != graph_->inputs.size())
+    throw Error(ErrorKind::model, "graph '" + graph_->name + "' takes " + std::to_string(graph_->inputs.size()) +
+                                      " inputs and is given " + std::to_string(inputs.size()));
   std::vector<Var> env(graph_->values.size());
   for (std::size_t i = 0; i < env.size(); ++i) {
     const Value& value = graph_->values[i];
@@ -267,7 +273,8 @@ void Block::prepare() {
   }
 }
 
-Module::Module(std::shared_ptr<const Graph> graph, const Table& table) : table_(table), block_(std::move(graph), table) {
+Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
+    : target_(target), team_(target.threads), max_rounds_(max_rounds), block_(std::move(graph), target_, team_, rounds_left_) {
   block_.prepare();
 }
 
@@ -284,6 +291,7 @@ std::vector<Var> Module::run(std::span<const Var> inputs) {
     check_input(value, std::get<Tensor>(inputs[i]));
   }
   const std::lock_guard lock(mutex_);
+  rounds_left_ = max_rounds_;
   return block_.run(inputs, {});
 }
 

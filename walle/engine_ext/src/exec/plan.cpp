@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "core/raster.h"
+#include "exec/raster_step.h"
 
 namespace walle {
 
@@ -17,18 +17,21 @@ struct Fault {
 
 // The kernels, one after the other, up to the first that finds fault with a value. Addresses of an op's inputs are put together
 // in `addresses`.
-std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses) noexcept {
+std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses, Team& team,
+                             double* us) noexcept {
+  using Clock = std::chrono::steady_clock;
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
+  Clock::time_point begin = us != nullptr ? Clock::now() : Clock::time_point();
   for (const PlannedOp& op : plan.ops) {
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
       addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
-    if (op.step != nullptr) {
-      op.step->run(addresses, output, scratch);
-      if (const char* what = op.step->take_fault()) return Fault{&op, what};
-    } else {
-      for (const Region& region : op.regions) raster(region, addresses[static_cast<std::size_t>(region.source)], output, op.item);
-    }
+    op.step->run_by(team, addresses, output, scratch);
+    if (const char* what = op.step->take_fault()) return Fault{&op, what};
+    if (us == nullptr) continue;
+    const Clock::time_point end = Clock::now();
+    *us++ = std::chrono::duration<double, std::micro>(end - begin).count();
+    begin = end;
   }
   return std::nullopt;
 }
@@ -56,20 +59,55 @@ void check_heeded(const Program& program) {
   }
 }
 
+double since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+using Costs = std::vector<std::pair<std::string_view, double>>;
+
+// Of the backends that the target leaves open, the plainest first.
+Costs costs(const Program& program, const Target& target) {
+  if (!target.searched) return {{target.table->name, predict_us(program, *target.table)}};
+  // A program that has composites whole was made for backends with kernels for them.
+  const bool fused = std::any_of(program.ops.begin(), program.ops.end(),
+                                 [](const ProgramOp& op) { return !op.is_raster() && op.op->fused != nullptr; });
+  Costs found;
+  for (const Backend& backend : backends())
+    if (backend.available && (!fused || has_fused_kernels(kernels(backend.name))))
+      found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
+  return found;
+}
+
+double least(const Costs& costs) {
+  double us = costs.front().second;
+  for (const auto& cost : costs) us = std::min(us, cost.second);
+  return us;
+}
+
 }  // namespace
 
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given, const Table& table,
-                                bool merging) {
+std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given,
+                                const Target& target, bool merging) {
   const auto begin = std::chrono::steady_clock::now();
-  Program program = lower(graph, types, given, table);
+  auto plan = std::make_shared<Plan>();
+  Program program = lower(graph, types, given, *target.table);
   if (merging)
     merge(program);
   else
     remove_unread(program);
+  fuse_softmax(program);
+  fuse(program);
+  const auto searching = std::chrono::steady_clock::now();
+  plan->table = target.table;
+  plan->costs = costs(program, target);
+  for (const auto& [backend, us] : plan->costs)
+    if (us == least(plan->costs)) plan->table = &kernels(backend);
+  const Table& table = *plan->table;
+  plan->search_ms = since(searching) + choose(program, table, *graph.packed);
+  if (merging) merge(program);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 
-  auto plan = std::make_shared<Plan>();
   plan->inputs = std::move(types);
   plan->given = std::move(given);
   plan->rasters_made = program.rasters_made;
@@ -96,14 +134,20 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     }
     if (op.is_raster()) {
       planned.op = "Raster";
-      planned.regions = op.regions;
-      planned.item = item_size(result.dtype);
+      planned.regions = static_cast<int>(op.regions.size());
+      planned.step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
       ++plan->rasters_left;
     } else {
       planned.op = op.op->name;
-      planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
-      scratch = std::max(scratch, planned.step->scratch_bytes());
+      planned.step = op.step;
+      if (planned.step == nullptr)
+        planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
     }
+    planned.algorithm = planned.step->algorithm();
+    const auto members = static_cast<std::size_t>(planned.step->scratch_each() ? target.threads : 1);
+    scratch = std::max(scratch, planned.step->scratch_bytes() * members);
+    planned.candidates = op.candidates;
+    planned.predicted_us = op.predicted_us;
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());
     plan->ops.push_back(std::move(planned));
   }
@@ -120,11 +164,11 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     plan->bases.push_back(plan->constants.back().raw());
   }
   check_heeded(program);
-  plan->plan_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  plan->plan_ms = since(begin);
   return plan;
 }
 
-std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs) {
+std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs, Team& team, double* us) {
   std::vector<Tensor> outputs;
   outputs.reserve(plan.outputs.size());
   std::size_t base = MemoryPlan::input_base(0);
@@ -134,7 +178,7 @@ std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs) {
     plan.bases[base++] = outputs.back().raw();
   }
   std::vector<std::byte*> addresses(plan.max_inputs);
-  if (const auto fault = run_ops(plan, plan.bases, addresses.data()))
+  if (const auto fault = run_ops(plan, plan.bases, addresses.data(), team, us))
     throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
   return outputs;
 }

@@ -15,14 +15,24 @@ struct ProgramValue {
   bool is_constant() const noexcept { return constant.storage() != nullptr; }
 };
 
+// An algorithm with a parameter of its own, and what it would cost.
+struct Candidate {
+  std::string_view algorithm;
+  std::int64_t parameter = 0;
+  double us = 0;
+};
+
 struct ProgramOp {
   std::string name;           // of the node that it came from
-  const OpDef* op = nullptr;  // atomic; null: a raster
+  const OpDef* op = nullptr;  // atomic, or a composite with a kernel of its own; null: a raster
   std::vector<int> inputs;    // value numbers; a region's source counts in these
   int output = -1;
   std::vector<std::size_t> axes;  // of a reduction
   Attributes attributes;          // of an operator with a kernel of its own shape
   std::vector<Region> regions;    // of a raster
+  std::shared_ptr<Step> step;     // what the search chose for it; null: the only algorithm there is
+  std::vector<Candidate> candidates;
+  double predicted_us = 0;  // by the backend's rates (eq. 3)
 
   bool is_raster() const noexcept { return op == nullptr; }
 };
@@ -57,6 +67,18 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
 void merge(Program& program);
 // The last alone: what merging is measured against.
 void remove_unread(Program& program);
+
+// Takes the scale and the mask of attention scores into the softmax after them.
+void fuse_softmax(Program& program);
+// Takes bias, residual and bounds into the convolution or matrix product before them.
+void fuse(Program& program);
+// Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
+// float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters.
+// Returns the milliseconds that went into weighing, without those of packing weights.
+double choose(Program& program, const Table& table, PackedWeights& weights);
+
+// The least sum over the program's operators that a backend can reach by its rates (eq. 1), in microseconds.
+double predict_us(const Program& program, const Table& table);
 
 // Where the raster is a rename of a stretch of its source's memory: the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);

@@ -37,8 +37,8 @@ bool known(const Value& input) {
          std::find(input.shape.begin(), input.shape.end(), -1) == input.shape.end();
 }
 
-Session::Session(std::shared_ptr<const Graph> graph, const Table& table, bool merging)
-    : graph_(std::move(graph)), table_(table), merging_(merging) {
+Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
+    : graph_(std::move(graph)), target_(target), team_(target.threads), merging_(merging) {
   for (const Node& node : graph_->nodes)
     if (node.op->module_only())
       throw Error(ErrorKind::unsupported, "node '" + node.name + "' is operator '" + std::string(node.op->name) +
@@ -56,7 +56,7 @@ Session::Session(std::shared_ptr<const Graph> graph, const Table& table, bool me
   needed_.resize(graph_->inputs.size(), false);
   if (!all) return;
   try {
-    plans_.add(make_plan(*graph_, std::move(types), {}, table_, merging_));
+    plans_.add(make_plan(*graph_, std::move(types), {}, target_, merging_));
   } catch (const InputsNeeded& needed) {
     for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
   }
@@ -74,7 +74,7 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
         if (needed_[i]) given[i] = copy_of(inputs[i]);
     }
     try {
-      plans_.add(make_plan(*graph_, types, std::move(given), table_, merging_));
+      plans_.add(make_plan(*graph_, types, std::move(given), target_, merging_));
       return plans_.last();
     } catch (const InputsNeeded& needed) {
       for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
@@ -82,15 +82,27 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
   }
 }
 
-std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
+void Session::check(std::span<const Tensor> inputs) const {
   if (inputs.size() != graph_->inputs.size())
     throw Error(ErrorKind::model,
                 "the model takes " + std::to_string(graph_->inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i)
     check_input(graph_->values[static_cast<std::size_t>(graph_->inputs[i])], inputs[i]);
+}
+
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
+  check(inputs);
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<Plan> plan = plan_for(inputs);
-  return run_plan(*plan, inputs);
+  return run_plan(*plan, inputs, team_);
+}
+
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs, std::vector<double>& us) {
+  check(inputs);
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Plan> plan = plan_for(inputs);
+  us.assign(plan->ops.size(), 0);
+  return run_plan(*plan, inputs, team_, us.data());
 }
 
 std::shared_ptr<const Plan> Session::plan() const {

@@ -1,4 +1,6 @@
 // Clip and Gemm.
+#include <cmath>
+
 #include "geometry/composite.h"
 
 namespace walle {
@@ -30,6 +32,9 @@ std::vector<Ref> decompose_gemm(Emitter& emitter, std::span<const Ref> inputs, c
   };
   const DType dtype = emitter.operand(inputs[0]).dtype;
   const auto scaled = [&](Ref value, double factor) {
+    if (is_integer(dtype) &&
+        !(factor == std::trunc(factor) && std::fabs(factor) < 0x1p31 && (factor >= 0 || !is_unsigned(dtype))))
+      throw Error(ErrorKind::unsupported, "Gemm of " + std::string(dtype_name(dtype)) + " times " + std::to_string(factor));
     return factor == 1.0 ? value : emitter.one("Mul", {value, emitter.number(factor, dtype)});
   };
   const Ref left = operand(0, "transA"), right = operand(1, "transB");

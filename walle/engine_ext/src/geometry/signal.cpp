@@ -2,6 +2,7 @@
 // transforms of length N1, a twist, and N1 transforms of length N2 (Cooley and Tukey 1965). All of it in float64, rounded once.
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "geometry/composite.h"
 
@@ -25,12 +26,14 @@ Ref cast(Emitter& emitter, Ref x, DType dtype) {
   return emitter.operand(x).dtype == dtype ? x : emitter.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
 }
 
-// exp(sign * 2 pi i * turns / n), 0 <= turns < n, exact at the quarters.
+// exp(sign * 2 pi i * turns / n), 0 <= turns < n, exact at the quarters. The angle taken is at most pi / 4, so that both numbers
+// are within 2^-52; long double would be more exact on x86 only, and is software on 64-bit ARM.
 std::pair<double, double> unit(std::int64_t turns, std::int64_t n, int sign) {
-  const std::int64_t quarter = 4 * turns / n;
-  const long double angle =
-      2 * std::numbers::pi_v<long double> * static_cast<long double>(4 * turns - quarter * n) / static_cast<long double>(4 * n);
-  const auto c = static_cast<double>(std::cos(angle)), s = static_cast<double>(std::sin(angle));
+  const std::int64_t quarter = 4 * turns / n, rest = 4 * turns - quarter * n;
+  const bool mirrored = 2 * rest > n;
+  const double angle = std::numbers::pi / 2 * (static_cast<double>(mirrored ? n - rest : rest) / static_cast<double>(n));
+  double c = std::cos(angle), s = std::sin(angle);
+  if (mirrored) std::swap(c, s);
   constexpr int turn[4][4] = {{1, 0, 0, 1}, {0, -1, 1, 0}, {-1, 0, 0, -1}, {0, 1, -1, 0}};
   const auto& t = turn[quarter];
   return {t[0] * c + t[1] * s, sign * (t[2] * c + t[3] * s)};
@@ -139,8 +142,8 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   const std::size_t rank = shape.size();
   if (rank < 2 || shape.back() < 1 || shape.back() > 2)
     throw Error(ErrorKind::shape, "DFT of shape " + to_string(shape) + "; the last dimension must be 1 (real) or 2 (complex)");
-  const double asked = given(inputs, 2) ? number_of(emitter, inputs[2], "the axis") : -2;
-  const std::size_t axis = normal_axis(static_cast<std::int64_t>(asked), rank);
+  const std::int64_t asked = given(inputs, 2) ? whole_number_of(emitter, inputs[2], "the axis", -1'000'000'000) : -2;
+  const std::size_t axis = normal_axis(asked, rank);
   if (axis == rank - 1) throw Error(ErrorKind::shape, "DFT along the last axis, which holds the real and imaginary part");
   const bool inverse = attributes.get_int("inverse", 0) != 0, onesided = attributes.get_int("onesided", 0) != 0;
   const bool to_real = inverse && onesided;
@@ -214,7 +217,8 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
   const double low = mel(number_of(emitter, inputs[3], "the lower edge")),
                high = mel(number_of(emitter, inputs[4], "the upper edge"));
   const std::int64_t rows = length / 2 + 1;
-  Dims at;  // the spectrogram bin of each mel frequency
+  Tensor result = Tensor::empty(DType::f64, {rows, bins});  // before anything else: it may be too large
+  Dims at;                                                  // the spectrogram bin of each mel frequency
   for (std::int64_t i = 0; i < bins + 2; ++i) {
     const double hertz =
         700 * (std::pow(10, (static_cast<double>(i) * (high - low) / static_cast<double>(bins + 2) + low) / 2595) - 1);
@@ -224,8 +228,6 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
                                         std::to_string(rate) + " samples a second");
     at.push_back(static_cast<std::int64_t>(bin));
   }
-  element_count({rows, bins, 8});
-  Tensor result = Tensor::empty(DType::f64, {rows, bins});
   double* weights = result.data<double>();
   std::fill(weights, weights + rows * bins, 0.0);
   for (std::int64_t i = 0; i < bins; ++i) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "graph/packed_weights.h"
 
 namespace walle {
 
@@ -46,10 +47,15 @@ struct Graph {
   std::vector<Node> nodes;  // in topological order
   std::vector<int> inputs;  // value numbers, in the model's order
   std::vector<Output> outputs;
+  std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();  // what plans made of the constants
 };
 
 // The values that a node reads: its inputs, and what its subgraphs take from the graph around them.
 std::vector<int> reads(const Node& node);
+
+// Whether only a module runs it: it takes a sequence or an optional, or has a node whose outputs, or their shapes, are known no
+// sooner than it has run.
+bool needs_module(const Graph& graph) noexcept;
 
 // Checks that every value has one origin and puts the nodes into topological order (step 1 of a session, §4.2).
 // Throws Error (model) for a value that nothing gives or two nodes give, and for a cycle.

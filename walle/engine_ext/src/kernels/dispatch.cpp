@@ -29,21 +29,33 @@ bool has_avx512() noexcept {
 #endif
 }
 
+// Every 64-bit ARM CPU has it.
+#if defined(__aarch64__)
+constexpr bool kHasNeon = true;
+#else
+constexpr bool kHasNeon = false;
+#endif
+
 // Each starts from the scalar kernels; its very code needs the instructions, so it is filled on a CPU that has them only.
 struct Tables {
-  std::array<Backend, 3> backends;  // ascending preference
-  std::array<Table, 3> filled;
-  std::array<ImageTable, 3> images;
+  std::array<Backend, 4> backends;  // ascending preference
+  std::array<Table, 4> filled;
+  std::array<ImageTable, 4> images;
 
-  Tables() noexcept : backends{{{"scalar", true}, {"avx2", has_avx2()}, {"avx512", has_avx512()}}} {
+  Tables() noexcept : backends{{{"scalar", true}, {"avx2", has_avx2()}, {"avx512", has_avx512()}, {"neon", kHasNeon}}} {
     fill_scalar(filled[0]);
-    filled[1] = filled[2] = filled[0];
-    for (std::size_t i = 0; i < filled.size(); ++i) filled[i].name = backends[i].name;
+    for (std::size_t i = 0; i < filled.size(); ++i) {
+      filled[i] = filled[0];
+      filled[i].name = backends[i].name;
+    }
 #if defined(__x86_64__)
     if (backends[1].available) fill_avx2(filled[1]);
     if (backends[2].available) fill_avx512(filled[2]);
+#elif defined(__aarch64__)
+    fill_neon(filled[3]);
 #endif
     fill_scalar_image(images[0]);
+    images.fill(images[0]);  // plain loops: the baseline of 64-bit ARM has vectors already
 #if defined(__x86_64__)
     if (backends[1].available) fill_avx2_image(images[1]);
     if (backends[2].available) fill_avx512_image(images[2]);
@@ -58,17 +70,24 @@ const Tables& tables() noexcept {
   return filled;
 }
 
-const Table& named(std::string_view name, const std::string& who) {
-  std::string known;
-  for (std::size_t i = 0; i < tables().backends.size(); ++i) {
-    const Backend& backend = tables().backends[i];
-    if (backend.name == name) {
-      if (backend.available) return tables().at(i);
-      throw Error(ErrorKind::backend, who + " asks for backend '" + std::string(name) + "', which this CPU does not have");
-    }
-    known += (i ? ", " : "") + std::string(backend.name);
+std::string names(bool all) {
+  std::string list;
+  for (const Backend& backend : tables().backends) {
+    if (!all && !backend.available) continue;
+    if (!list.empty()) list += ", ";
+    list += backend.name;
   }
-  throw Error(ErrorKind::backend, who + " asks for backend '" + std::string(name) + "'; known are: " + known);
+  return list;
+}
+
+const Table& named(std::string_view name, const std::string& who) {
+  const std::string asked = who + " asks for backend '" + std::string(name) + "'";
+  for (std::size_t i = 0; i < tables().backends.size(); ++i) {
+    if (tables().backends[i].name != name) continue;
+    if (tables().backends[i].available) return tables().at(i);
+    throw Error(ErrorKind::backend, asked + ", which this CPU does not have; it has: " + names(false));
+  }
+  throw Error(ErrorKind::backend, asked + "; known are: " + names(true));
 }
 
 const Table& choose() {
@@ -80,6 +99,11 @@ const Table& choose() {
 }
 
 }  // namespace
+
+bool forced_backend() noexcept {
+  static const bool forced = std::getenv("WALLE_FORCE_ISA") != nullptr;
+  return forced;
+}
 
 std::span<const Backend> backends() noexcept { return tables().backends; }
 

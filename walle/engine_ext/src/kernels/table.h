@@ -2,10 +2,12 @@
 // Strides are in elements; lengths may be 0; outputs alias no input unless a kernel says otherwise.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
 #include "core/dtype.h"
+#include "kernels/winograd.h"
 
 namespace walle {
 
@@ -102,6 +104,106 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
+// of LeakyRelu and Swish.
+enum class MapOp : std::uint8_t { GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Swish, kCount };
+// out[i] = f(in[i]); out may be `in`.
+using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
+// out[i] = in[i] < 0 ? in[i] * slope[i * slope_step] : in[i], a step of 0 or 1.
+using PReluFn = void (*)(const float* in, const float* slope, std::int64_t slope_step, float* out, std::int64_t count) noexcept;
+// Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1; out may be in.
+struct RowsArgs {
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::int64_t rows = 0, count = 0, columns = 1;
+  // Of normalisations, which have one column: `count` numbers each; `shift` may be null.
+  const float* scale = nullptr;
+  const float* shift = nullptr;
+  float epsilon = 0;
+};
+using RowsFn = void (*)(const RowsArgs& args) noexcept;
+// out[c] = sum over rows of in[row * step + c], in float32, for at most kMostSummedRows rows.
+inline constexpr std::int64_t kMostSummedRows = 4096;
+using SumRowsFn = void (*)(const float* in, std::int64_t step, std::int64_t rows, float* out, std::int64_t columns) noexcept;
+
+// dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
+using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
+                             std::int64_t columns) noexcept;
+
+// What one block of a packed layout gives to another: lane i of each pixel of the other is lane `lanes[i]` of this
+// one's; negative: it comes from elsewhere.
+struct LanePart {
+  const float* in;
+  const std::int32_t* lanes;
+};
+inline constexpr std::int64_t kMostLaneParts = 4;
+// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's
+// `in`.
+using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
+// What follows the sums of a packed kernel: + bias (one number a column or channel), + residual (laid out as the output), then
+// clamped. A null pointer adds nothing; NaN stays NaN.
+struct Finish {
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
+};
+
+// A stretch of the summed-over axis: `length` neighbouring elements of A's row from `offset` on.
+struct Segment {
+  std::int64_t offset, length;
+};
+// out[r, j] (+)= sum over the segments and k of a[r * a_step + offset + k] * w[.., j] for `blocks` (1 or 2) blocks of `pack`
+// columns j: the one tile kernel under matrix multiplication, convolution (a row is a pixel, a segment a tap) and Winograd.
+struct PanelArgs {
+  std::int64_t rows = 0;
+  const float* a = nullptr;
+  std::int64_t a_step = 0;
+  const Segment* segments = nullptr;
+  std::int64_t segment_count = 0;
+  std::int64_t blocks = 1;
+  const float* w = nullptr;  // [every k of every segment][blocks * pack]
+  float* out = nullptr;      // row r, block b at r * out_step + b * out_block
+  std::int64_t out_step = 0, out_block = 0;
+  std::int64_t width = 0;   // columns of the last block that are written, 1 to pack
+  bool accumulate = false;  // onto what lies there; bias and residual are then not added again
+  Finish finish;            // bias has blocks * pack numbers, or the width's where the last block is cut; out's place in residual
+};
+using PanelFn = void (*)(const PanelArgs& args) noexcept;
+
+// out[i, lane] = sum over taps of in[i * in_step + offset + lane] * w[place + lane] for `count` pixels of one block of channels.
+struct Tap {
+  std::int64_t offset, place;
+};
+struct LaneArgs {
+  std::int64_t count = 0;
+  const float* in = nullptr;
+  std::int64_t in_step = 0;
+  const Tap* taps = nullptr;
+  std::int64_t tap_count = 0;
+  const float* w = nullptr;
+  float* out = nullptr;  // pixels `pack` apart
+  Finish finish;         // bias has `pack` numbers
+};
+using LaneFn = void (*)(const LaneArgs& args) noexcept;
+
+// Winograd's transforms of `count` tiles of one block of channels between an image and planes of positions: a square form's
+// position (i, j) is i * size + j, another form has one row and is transformed along its columns alone. The input transform reads
+// the rows and columns of the tile from `first` to before `last` and takes the others for 0; the output transform writes those
+// before `last`.
+struct WinogradArgs {
+  std::int64_t count = 0;
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::int64_t tile = 0, row = 0, column = 0;  // steps in the image
+  std::int64_t position = 0;                   // from one plane to the next; tiles lie `pack` apart in each
+  std::int64_t row_first = 0, row_last = 0, column_first = 0, column_last = 0;
+  Finish finish;  // of the output; bias has `pack` numbers
+};
+using WinogradFn = void (*)(const WinogradArgs& args) noexcept;
+struct Winograd {
+  WinogradFn input = nullptr, output = nullptr;
+};
+
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
@@ -125,12 +227,26 @@ struct Table {
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
   const ImageTable* image = nullptr;
+  // Of composites of float32; null where only the decomposition computes them.
+  MapFn map[kCountOf<MapOp>] = {};
+  PReluFn prelu = nullptr;
+  RowsFn softmax = nullptr, log_softmax = nullptr, layer_norm = nullptr, rms_norm = nullptr;
+  SumRowsFn sum_rows = nullptr;
+  TransposeFn transpose = nullptr;         // of four-byte items
+  PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
+  // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
+  int pack = 4;
+  PanelFn panel = nullptr;
+  LaneFn depthwise = nullptr;
+  Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
+  LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
 };
 
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.
 void fill_scalar(Table& table) noexcept;
 void fill_avx2(Table& table) noexcept;
 void fill_avx512(Table& table) noexcept;
+void fill_neon(Table& table) noexcept;
 
 struct Backend {
   std::string_view name;
@@ -141,6 +257,8 @@ std::span<const Backend> backends() noexcept;
 // The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
+// Whether WALLE_FORCE_ISA names the one that "auto" means.
+bool forced_backend() noexcept;
 // The table of one backend; "auto" means kernels(). Throws Error (backend) as above.
 const Table& kernels(std::string_view backend);
 

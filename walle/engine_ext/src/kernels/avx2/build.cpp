@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/table.h"
 
@@ -23,7 +24,12 @@ namespace {
 #include "kernels/avx2/vec.h"
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/composite-inl.h"
+#include "kernels/generic/movement-inl.h"
+#include "kernels/generic/lanes-inl.h"
+#include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
+#include "kernels/generic/winograd-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 

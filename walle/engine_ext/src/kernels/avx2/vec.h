@@ -2,6 +2,8 @@
 // <immintrin.h>; nothing here may be seen by any other file.
 
 inline constexpr std::int64_t kLanes = 8;
+// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+inline constexpr int kPairRows = 6, kSingleRows = 12;
 using Vec = __m256;
 
 inline Vec load(const float* p) noexcept { return _mm256_loadu_ps(p); }
@@ -51,3 +53,32 @@ inline __m256i first_lanes(std::int64_t count) noexcept {
 }
 inline Vec load_first(const float* p, std::int64_t count) noexcept { return _mm256_maskload_ps(p, first_lanes(count)); }
 inline void store_first(float* p, Vec v, std::int64_t count) noexcept { _mm256_maskstore_ps(p, first_lanes(count), v); }
+
+// tile[i][j] becomes tile[j][i].
+inline void transpose_lanes(Vec (&tile)[8]) noexcept {
+  Vec pairs[8], quads[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(tile[i], tile[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(tile[i], tile[i + 1]);
+  }
+  // quads[4 * q + k]: of the rows 4q to 4q + 3, the columns k and k + 4.
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    tile[k] = _mm256_permute2f128_ps(quads[k], quads[4 + k], 0x20);
+    tile[4 + k] = _mm256_permute2f128_ps(quads[k], quads[4 + k], 0x31);
+  }
+}
+
+// Places of lanes; negative ones choose nothing.
+using Lanes = __m256i;
+inline Lanes load_lanes(const std::int32_t* p) noexcept { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline Vec is_lane(Lanes lanes) noexcept { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(lanes, _mm256_set1_epi32(-1))); }
+inline Vec permute(Vec v, Lanes lanes) noexcept { return _mm256_permutevar8x32_ps(v, lanes); }

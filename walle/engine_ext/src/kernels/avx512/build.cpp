@@ -3,11 +3,13 @@
 #if defined(__x86_64__)
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
+#pragma GCC diagnostic ignored "-Wuninitialized"        // likewise
 #endif
 #include <immintrin.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/table.h"
 
@@ -26,7 +28,12 @@ namespace {
 #include "kernels/avx512/vec.h"
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/composite-inl.h"
+#include "kernels/generic/movement-inl.h"
+#include "kernels/generic/lanes-inl.h"
+#include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
+#include "kernels/generic/winograd-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 

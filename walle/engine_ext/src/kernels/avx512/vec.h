@@ -2,6 +2,8 @@
 // <immintrin.h>; nothing here may be seen by any other file.
 
 inline constexpr std::int64_t kLanes = 16;
+// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+inline constexpr int kPairRows = 14, kSingleRows = 14;
 using Vec = __m512;
 using Mask = __mmask16;
 
@@ -39,3 +41,38 @@ inline double sum(Vec v) noexcept {
 inline Mask first_lanes(std::int64_t count) noexcept { return static_cast<Mask>((1u << count) - 1); }
 inline Vec load_first(const float* p, std::int64_t count) noexcept { return _mm512_maskz_loadu_ps(first_lanes(count), p); }
 inline void store_first(float* p, Vec v, std::int64_t count) noexcept { _mm512_mask_storeu_ps(p, first_lanes(count), v); }
+
+// tile[i][j] becomes tile[j][i].
+inline void transpose_lanes(Vec (&tile)[16]) noexcept {
+  Vec pairs[16], quads[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(tile[i], tile[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_ps(tile[i], tile[i + 1]);
+  }
+  // quads[4 * q + k]: of the rows 4q to 4q + 3, the columns k, k + 4, k + 8, k + 12.
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    quads[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(pairs[i]), _mm512_castps_pd(pairs[i + 2])));
+    quads[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(pairs[i]), _mm512_castps_pd(pairs[i + 2])));
+    quads[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(pairs[i + 1]), _mm512_castps_pd(pairs[i + 3])));
+    quads[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(pairs[i + 1]), _mm512_castps_pd(pairs[i + 3])));
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const Vec low_even = _mm512_shuffle_f32x4(quads[k], quads[4 + k], 0x88),
+              low_odd = _mm512_shuffle_f32x4(quads[k], quads[4 + k], 0xdd);
+    const Vec high_even = _mm512_shuffle_f32x4(quads[8 + k], quads[12 + k], 0x88),
+              high_odd = _mm512_shuffle_f32x4(quads[8 + k], quads[12 + k], 0xdd);
+    tile[k] = _mm512_shuffle_f32x4(low_even, high_even, 0x88);
+    tile[4 + k] = _mm512_shuffle_f32x4(low_odd, high_odd, 0x88);
+    tile[8 + k] = _mm512_shuffle_f32x4(low_even, high_even, 0xdd);
+    tile[12 + k] = _mm512_shuffle_f32x4(low_odd, high_odd, 0xdd);
+  }
+}
+
+// Places of lanes; negative ones choose nothing.
+using Lanes = __m512i;
+inline Lanes load_lanes(const std::int32_t* p) noexcept { return _mm512_loadu_si512(p); }
+inline Mask is_lane(Lanes lanes) noexcept { return _mm512_cmpge_epi32_mask(lanes, _mm512_setzero_si512()); }
+inline Vec permute(Vec v, Lanes lanes) noexcept { return _mm512_permutexvar_ps(lanes, v); }

@@ -2,6 +2,8 @@
 #include <cstring>
 
 #include "kernels/scalar/elements.h"
+#include "kernels/scalar/movement.h"
+#include "kernels/scalar/packed.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -276,6 +278,9 @@ void fill_scalar(Table& table) noexcept {
   WALLE_FILL_N(axpy)
 #undef WALLE_SET_HALF
 #undef WALLE_SET
+  scalar::fill_movement(table);
+  scalar::fill_packed(table);
+  scalar::fill_winograd(table);
 }
 
 }  // namespace walle

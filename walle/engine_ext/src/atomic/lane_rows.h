@@ -1,0 +1,40 @@
+// A window over packed pixels, as rows of outputs that read the same taps: borders are cut off a row, so that the kernels that
+// go lane by lane (depthwise convolution, pooling) need neither copies nor tests.
+#pragma once
+#include "geometry/window.h"
+#include "kernels/table.h"
+
+namespace walle {
+
+class LaneRows {
+ public:
+  struct Row {
+    std::int64_t count, out;  // pixels, and the first one's place in its plane, in floats
+    std::size_t first_tap, tap_count;
+    std::int64_t counted;  // taps inside the padded input, what a mean with pads divides by
+  };
+
+  LaneRows(const Window& window, std::int64_t pack);
+
+  const std::vector<Row>& rows() const noexcept { return rows_; }
+  // The arguments of one row of a plane; weights and finish are the caller's.
+  LaneArgs args(const Row& row, const float* in_plane, float* out_plane) const noexcept {
+    LaneArgs args;
+    args.count = row.count;
+    args.in = in_plane;
+    args.in_step = in_step_;
+    args.taps = taps_.data() + row.first_tap;
+    args.tap_count = static_cast<std::int64_t>(row.tap_count);
+    args.out = out_plane + row.out;
+    return args;
+  }
+  std::int64_t in_plane() const noexcept { return in_plane_; }  // floats
+  std::int64_t out_plane() const noexcept { return out_plane_; }
+
+ private:
+  std::int64_t in_step_, in_plane_, out_plane_;
+  std::vector<Tap> taps_;  // places count in floats of [tap][pack] weights
+  std::vector<Row> rows_;
+};
+
+}  // namespace walle

@@ -1,0 +1,143 @@
+// Linear: x [..., k] times w [k, n], plus bias [n] and residual [..., n] where they are given, then bounded to [low, high]. What
+// a matrix product by a constant becomes; float32.
+#include "atomic/packed_linear.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/nest.h"
+
+namespace walle {
+
+namespace {
+
+constexpr std::int64_t kFloat = sizeof(float);
+// A chunk's panel of weights, and the rows of A that go over it, stay in the second-level cache.
+constexpr std::int64_t kPanelBytes = 128 << 10, kRowsBytes = 512 << 10;
+
+}  // namespace
+
+std::int64_t linear_chunk(std::int64_t depth, const Table& table) {
+  const std::int64_t most = kPanelBytes / (2 * table.pack * kFloat);
+  const std::int64_t chunks = (depth + most - 1) / std::max<std::int64_t>(1, most);
+  return chunks == 0 ? 1 : (depth + chunks - 1) / chunks;
+}
+
+// [chunk][pair of blocks][k][columns of the pair], the columns behind the last one zero.
+void pack_linear(const float* w, std::int64_t row, std::int64_t col, std::int64_t depth, std::int64_t columns, const Table& table,
+                 float* packed) noexcept {
+  const std::int64_t pack = table.pack, chunk = linear_chunk(depth, table);
+  for (std::int64_t k0 = 0; k0 < depth; k0 += chunk) {
+    const std::int64_t height = std::min(chunk, depth - k0);
+    for (std::int64_t n = 0; n < columns; n += 2 * pack) {
+      const std::int64_t width = columns - n > pack ? 2 * pack : pack, real = std::min(width, columns - n);
+      for (std::int64_t k = 0; k < height; ++k, packed += width) {
+        const float* from = w + (k0 + k) * row + n * col;
+        for (std::int64_t j = 0; j < real; ++j) packed[j] = from[j * col];
+        for (std::int64_t j = real; j < width; ++j) packed[j] = 0.0f;
+      }
+    }
+  }
+}
+
+std::size_t packed_linear_bytes(std::int64_t depth, std::int64_t columns, const Table& table) noexcept {
+  return static_cast<std::size_t>(depth * ((columns + table.pack - 1) / table.pack) * table.pack * kFloat);
+}
+
+void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept {
+  const std::int64_t pack = table.pack, blocks = (args.columns + pack - 1) / pack, chunk = linear_chunk(args.depth, table);
+  const std::int64_t panels = (blocks + 1) / 2;
+  // As many rows at a time as stay near for the next panel, evenly; fewer where a team would have too little to share.
+  std::int64_t at_once = std::max<std::int64_t>(1, kRowsBytes / (std::max<std::int64_t>(1, chunk) * kFloat));
+  if (team.size() > 1 && panels < 4 * team.size()) at_once = std::min<std::int64_t>(at_once, 64);
+  const std::int64_t stretches = (args.rows + at_once - 1) / at_once;
+  if (stretches > 0) at_once = (args.rows + stretches - 1) / stretches;
+  for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // of nothing: bias and residual alone
+    const Segment segment{k, std::min(chunk, args.depth - k)};
+    team.each(stretches * panels, [&](std::int64_t unit, int) {
+      const std::int64_t row = unit / panels * at_once, block = unit % panels * 2;
+      PanelArgs panel;
+      panel.rows = std::min(at_once, args.rows - row);
+      panel.a = args.a + row * args.a_row;
+      panel.a_step = args.a_row;
+      panel.segments = &segment;
+      panel.segment_count = 1;
+      panel.blocks = std::min<std::int64_t>(2, blocks - block);
+      panel.width = std::min(pack, args.columns - (block + panel.blocks - 1) * pack);
+      panel.w = args.w + k * blocks * pack + segment.length * block * pack;
+      panel.out = args.out + row * args.out_row + block * pack;
+      panel.out_step = args.out_row;
+      panel.out_block = pack;
+      panel.accumulate = k > 0;
+      if (args.finish.bias != nullptr) panel.finish.bias = args.finish.bias + block * pack;
+      if (args.finish.residual != nullptr) panel.finish.residual = args.finish.residual + row * args.out_row + block * pack;
+      if (k + chunk >= args.depth) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
+      table.panel(panel);
+    });
+  }
+}
+
+namespace {
+
+// The weights are packed once where they are constants that the plan keeps; else, in every run.
+class LinearStep final : public SharedStep {
+ public:
+  LinearStep(const StepRequest& request, bool packed) : table_(request.table), packed_(packed) {
+    const Dims& x = request.inputs[0].shape;
+    args_.depth = x.back();
+    args_.columns = request.result.shape.back();
+    args_.rows = args_.columns == 0 ? 0 : element_count(request.result.shape) / args_.columns;
+    args_.a_row = args_.depth;
+    args_.out_row = args_.columns;
+    args_.finish.low = static_cast<float>(request.attributes.get_float("low", args_.finish.low));
+    args_.finish.high = static_cast<float>(request.attributes.get_float("high", args_.finish.high));
+    bias_ = request.inputs.size() > 2 && !request.inputs[2].absent;
+    residual_ = request.inputs.size() > 3 && !request.inputs[3].absent;
+    if (!packed_) scratch_bytes_ = packed_linear_bytes(args_.depth, args_.columns, table_);
+  }
+
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    LinearArgs args = args_;
+    args.a = reinterpret_cast<const float*>(inputs[0]);
+    args.w = reinterpret_cast<const float*>(packed_ ? inputs[1] : scratch);
+    args.out = reinterpret_cast<float*>(output);
+    if (bias_) args.finish.bias = reinterpret_cast<const float*>(inputs[2]);
+    if (residual_) args.finish.residual = reinterpret_cast<const float*>(inputs[3]);
+    if (!packed_)
+      pack_linear(reinterpret_cast<const float*>(inputs[1]), args.columns, 1, args.depth, args.columns, table_,
+                  reinterpret_cast<float*>(scratch));
+    run_linear(team, args, table_);
+  }
+  std::string_view algorithm() const noexcept override { return packed_ ? "packed" : "packing"; }
+
+ private:
+  const Table& table_;
+  bool packed_, bias_ = false, residual_ = false;
+  LinearArgs args_;
+};
+
+}  // namespace
+
+TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
+  const Dims &x = operands[0].shape, &w = operands[1].shape;
+  for (const Operand& operand : operands)
+    if (!operand.absent && operand.dtype != DType::f32)
+      throw Error(ErrorKind::dtype, "Linear takes float32 only, not " + std::string(dtype_name(operand.dtype)));
+  if (x.empty() || w.size() != 2 || x.back() != w[0])
+    throw Error(ErrorKind::shape, "Linear of " + to_string(x) + " by " + to_string(w));
+  Dims result = x;
+  result.back() = w[1];
+  if (operands.size() > 2 && !operands[2].absent && operands[2].shape != Dims{w[1]})
+    throw Error(ErrorKind::shape,
+                "Linear with a bias of shape " + to_string(operands[2].shape) + " for " + std::to_string(w[1]) + " columns");
+  if (operands.size() > 3 && !operands[3].absent && operands[3].shape != result)
+    throw Error(ErrorKind::shape,
+                "Linear with a residual of shape " + to_string(operands[3].shape) + " for a result of " + to_string(result));
+  return {DType::f32, result};
+}
+
+std::unique_ptr<Step> make_packed_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, true); }
+
+std::unique_ptr<Step> make_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, false); }
+
+}  // namespace walle

@@ -1,0 +1,27 @@
+// Matrix products by weights that lie in the order of the tile kernel: what Linear, and MatMul after packing, run.
+#pragma once
+#include "atomic/atomic.h"
+
+namespace walle {
+
+// out[rows, columns] = a[rows, depth] @ w + bias + residual, bounded.
+struct LinearArgs {
+  std::int64_t rows = 0, depth = 0, columns = 0;
+  const float* a = nullptr;
+  std::int64_t a_row = 0;    // elements of a row are neighbours
+  const float* w = nullptr;  // packed by pack_linear
+  float* out = nullptr;
+  std::int64_t out_row = 0;
+  Finish finish;
+};
+void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept;
+
+// The weights of any strides, [depth, columns], into `packed_linear_bytes` of memory.
+void pack_linear(const float* w, std::int64_t row, std::int64_t col, std::int64_t depth, std::int64_t columns, const Table& table,
+                 float* packed) noexcept;
+std::size_t packed_linear_bytes(std::int64_t depth, std::int64_t columns, const Table& table) noexcept;
+
+// Linear whose operand 1 has been packed.
+std::unique_ptr<Step> make_packed_linear(const StepRequest& request);
+
+}  // namespace walle

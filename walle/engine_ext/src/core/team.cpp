@@ -1,0 +1,83 @@
+#include "core/team.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace walle {
+
+namespace {
+
+// How often a waiting thread looks before it sleeps: some ten microseconds, about the time between two steps of a plan. Longer
+// would burn a core that other tasks of the device can use.
+constexpr int kLooks = 2000;
+
+void breathe() noexcept {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+}  // namespace
+
+Team::Team(int size) {
+  try {
+    for (int member = 1; member < size; ++member) threads_.emplace_back([this, member] { serve(member); });
+  } catch (...) {
+    over_.store(true);
+    round_.fetch_add(1);
+    round_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    throw;
+  }
+}
+
+Team::~Team() {
+  over_.store(true, std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Team::share(std::int64_t count, Call call, void* work) noexcept {
+  call_ = call;
+  work_ = work;
+  count_ = count;
+  next_.store(0, std::memory_order_relaxed);
+  busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  take_turns(0);
+  int looks = 0;
+  for (int left = busy_.load(std::memory_order_acquire); left != 0; left = busy_.load(std::memory_order_acquire)) {
+    if (++looks < kLooks)
+      breathe();
+    else
+      busy_.wait(left, std::memory_order_acquire);
+  }
+}
+
+void Team::take_turns(int member) noexcept {
+  for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < count_;
+       i = next_.fetch_add(1, std::memory_order_relaxed))
+    call_(work_, i, member);
+}
+
+void Team::serve(int member) noexcept {
+  std::uint32_t seen = 0;
+  for (;;) {
+    int looks = 0;
+    while (round_.load(std::memory_order_acquire) == seen) {
+      if (++looks < kLooks)
+        breathe();
+      else
+        round_.wait(seen, std::memory_order_acquire);
+    }
+    ++seen;
+    if (over_.load(std::memory_order_relaxed)) return;
+    take_turns(member);
+    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+  }
+}
+
+}  // namespace walle

@@ -1,0 +1,50 @@
+// A team: the threads of one session, its caller among them. A team of one has no thread of its own and runs everything in place.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace walle {
+
+class Team {
+ public:
+  // Throws std::system_error where a thread cannot be had.
+  explicit Team(int size = 1);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int size() const noexcept { return static_cast<int>(threads_.size()) + 1; }
+
+  // work(i, member) for each i in [0, count), spread over the members (0 to size - 1), and back when all are done. One call at a
+  // time; `work` must not throw and must not call this team.
+  template <class F>
+  void each(std::int64_t count, F&& work) noexcept {
+    if (threads_.empty() || count <= 1) {
+      for (std::int64_t i = 0; i < count; ++i) work(i, 0);
+      return;
+    }
+    share(
+        count, [](void* given, std::int64_t i, int member) { (*static_cast<std::remove_reference_t<F>*>(given))(i, member); },
+        const_cast<void*>(static_cast<const void*>(&work)));
+  }
+
+ private:
+  using Call = void (*)(void* work, std::int64_t i, int member);
+
+  void share(std::int64_t count, Call call, void* work) noexcept;
+  void take_turns(int member) noexcept;
+  void serve(int member) noexcept;
+
+  Call call_ = nullptr;
+  void* work_ = nullptr;
+  std::int64_t count_ = 0;
+  alignas(64) std::atomic<std::int64_t> next_{0};
+  alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when there is work, or the end
+  alignas(64) std::atomic<int> busy_{0};             // helpers that have not finished this round
+  std::atomic<bool> over_{false};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace walle

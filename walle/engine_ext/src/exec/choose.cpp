@@ -1,0 +1,398 @@
+// Layouts and algorithms over a whole program. A value is kept plain, packed (its channels in blocks of the backend's `pack`), or
+// both where both are read; rasters change between the two, and are merged with the rasters around them.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "atomic/packed_convolution.h"
+#include "atomic/packed_linear.h"
+#include "atomic/packed_pooling.h"
+#include "exec/packing.h"
+#include "exec/program.h"
+#include "exec/rates.h"
+
+namespace walle {
+
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// All of them, the cheapest first.
+std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates) {
+  std::vector<Candidate> candidates;
+  for (const PackedAlgorithm* algorithm : packed_algorithms())
+    for (const std::int64_t parameter : algorithm->parameters(conv))
+      candidates.push_back({algorithm->name, parameter, rates.us(algorithm->work(conv, parameter))});
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
+  return candidates;
+}
+
+// Few channels are read where they lie: blocks of them would be mostly padding.
+bool reads_plain(const PackedConv& conv) { return conv.shape.groups == 1 && conv.shape.in_channels * 2 <= conv.pack(); }
+
+const PackedAlgorithm* named(std::string_view name) {
+  const auto all = packed_algorithms();
+  return *std::find_if(all.begin(), all.end(), [&](const PackedAlgorithm* algorithm) { return algorithm->name == name; });
+}
+
+using Clock = std::chrono::steady_clock;
+
+class Choosing {
+ public:
+  Choosing(Program& program, const Table& table, PackedWeights& weights)
+      : program_(program),
+        table_(table),
+        weights_(weights),
+        packing_(table.pack),
+        rates_(rates(table)),
+        packed_(program.values.size(), -1),
+        plain_(program.values.size(), true) {}
+
+  // Returns the milliseconds of the search.
+  double run() {
+    give_last_shapes();
+    std::vector<ProgramOp> ops = std::move(program_.ops);
+    program_.ops.clear();
+    for (ProgramOp& op : ops) {
+      if (defer(op) || choose_conv(op) || follow(op)) continue;
+      for (const int input : op.inputs)
+        if (input >= 0) need_plain(input);
+      choose_linear(op);
+      program_.ops.push_back(std::move(op));
+    }
+    for (const int output : program_.outputs) need_plain(output);
+    return searched_ms_;
+  }
+
+ private:
+  // Copied where values are added meanwhile: references into the list would dangle.
+  const ProgramValue& value(int index) const { return program_.values[at(index)]; }
+  std::int64_t pack() const { return table_.pack; }
+
+  int add_value(Dims shape) {
+    program_.values.push_back({DType::f32, std::move(shape), {}, -1});
+    packed_.push_back(-1);
+    plain_.push_back(true);
+    return static_cast<int>(program_.values.size() - 1);
+  }
+  int add_constant(Tensor tensor) {
+    const int index = add_value(tensor.shape());
+    program_.values[at(index)].constant = std::move(tensor);
+    return index;
+  }
+
+  // Declares that `plain` will be given in its packed form alone.
+  int packed_result(int plain) {
+    const int index = add_value(packing_.shape(value(plain).shape));
+    packed_[at(plain)] = index;
+    plain_[at(plain)] = false;
+    return index;
+  }
+  bool only_packed(int index) const { return index >= 0 && packed_[at(index)] >= 0 && !plain_[at(index)]; }
+
+  void add_raster(int from, int to, std::vector<Region> regions, std::string name) {
+    ProgramOp raster;
+    raster.name = std::move(name);
+    raster.inputs = {from};
+    raster.output = to;
+    raster.regions = std::move(regions);
+    program_.ops.push_back(std::move(raster));
+    ++program_.rasters_made;
+  }
+
+  // A raster's result that is read in a shape of fewer axes alone (the last step of a channel shuffle) has that shape from the
+  // start.
+  void give_last_shapes() {
+    std::vector<int> readers(program_.values.size(), 0), giver(program_.values.size(), -1);
+    for (const ProgramOp& op : program_.ops)
+      for (const int input : op.inputs)
+        if (input >= 0) ++readers[at(input)];
+    for (const int output : program_.outputs) ++readers[at(output)];
+    for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+      ProgramOp& op = program_.ops[i];
+      if (op.is_raster()) giver[at(op.output)] = static_cast<int>(i);
+      if (rename_offset(program_, op) != std::int64_t{0}) continue;
+      const int source = op.inputs[at(op.regions[0].source)];
+      if (giver[at(source)] < 0 || readers[at(source)] != 1 || value(op.output).shape.size() >= value(source).shape.size() ||
+          element_count(value(source).shape) != element_count(value(op.output).shape))
+        continue;
+      ProgramOp& made = program_.ops[at(giver[at(source)])];
+      made.output = op.output;
+      giver[at(op.output)] = giver[at(source)];
+      op.output = -1;
+    }
+    std::erase_if(program_.ops, [](const ProgramOp& op) { return op.output < 0; });
+  }
+
+  // A value that is the elements of another one in another shape, and nothing else: made no sooner than somebody reads it plain.
+  bool defer(ProgramOp& op) {
+    if (!op.is_raster() || rename_offset(program_, op) != std::int64_t{0}) return false;
+    const int source = root(op.inputs[at(op.regions[0].source)]);
+    if (!only_packed(source) || element_count(value(source).shape) != element_count(value(op.output).shape)) return false;
+    op.inputs = {source};
+    op.regions[0].source = 0;
+    plain_[at(op.output)] = false;
+    deferred_.emplace(op.output, std::move(op));
+    return true;
+  }
+  int root(int index) const {
+    const auto found = deferred_.find(index);
+    return found == deferred_.end() ? index : found->second.inputs[0];
+  }
+
+  void need_plain(int index) {
+    if (plain_[at(index)]) return;
+    if (const auto found = deferred_.find(index); found != deferred_.end()) {
+      need_plain(found->second.inputs[0]);
+      program_.ops.push_back(std::move(found->second));
+      deferred_.erase(found);
+      plain_[at(index)] = true;
+      return;
+    }
+    add_raster(packed_[at(index)], index, packing_.to_plain(value(index).shape), "unpack");
+    plain_[at(index)] = true;
+  }
+  int need_packed(int index) {
+    if (packed_[at(index)] < 0) {
+      need_plain(index);
+      const Dims shape = value(index).shape;
+      const int result = add_value(packing_.shape(shape));
+      packed_[at(index)] = result;
+      add_raster(index, result, packing_.to_packed(shape), "pack");
+    }
+    return packed_[at(index)];
+  }
+
+  // A bias in whole blocks, so that kernels read whole vectors.
+  int padded_bias(int index, std::int64_t groups) {
+    if (index < 0) return -1;
+    const Tensor& bias = value(index).constant;
+    const std::int64_t channels = bias.size() / groups, width = packing_.blocks_of(channels) * pack();
+    if (bias.size() % pack() == 0 && channels * groups == width * groups) return index;
+    Tensor padded = Tensor::empty(DType::f32, {groups * width});
+    std::fill_n(padded.data<float>(), groups * width, 0.0f);
+    for (std::int64_t g = 0; g < groups; ++g)
+      std::copy_n(bias.data<float>() + g * channels, channels, padded.data<float>() + g * width);
+    return add_constant(std::move(padded));
+  }
+
+  bool choose_conv(ProgramOp& op) {
+    if (op.is_raster() || op.op->name != "Conv" || value(op.output).dtype != DType::f32) return false;
+    op.inputs.resize(4, -1);
+    const int x = op.inputs[0], w = op.inputs[1], bias = op.inputs[2], residual = op.inputs[3];
+    const Dims x_shape = value(x).shape, w_shape = value(w).shape;
+    if (!value(w).is_constant() || (bias >= 0 && !value(bias).is_constant())) return false;
+    if (!op.attributes.get_string("algorithm", "").empty()) return false;
+    PackedConv conv{conv_shape(x_shape, w_shape, DType::f32, op.attributes), &table_, packed_[at(x)] < 0};
+    conv.plain_input = conv.plain_input && reads_plain(conv);
+    const auto searching = Clock::now();
+    const std::vector<Candidate> candidates = candidates_of(conv, rates_);
+    searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
+    if (candidates.empty()) return false;
+    const PackedAlgorithm* best = named(candidates.front().algorithm);
+    const std::int64_t parameter = candidates.front().parameter;
+
+    std::string activation = op.attributes.get_string("activation", "");
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    auto low = static_cast<float>(op.attributes.get_float("low", -kInfinity));
+    auto high = static_cast<float>(op.attributes.get_float("high", kInfinity));
+    if (activation == "Relu") {
+      low = std::max(low, 0.0f);
+      high = std::max(high, 0.0f);
+      activation.clear();
+    }
+    const Tensor& weights = value(w).constant;
+    const Tensor packed =
+        weights_.get(weights, key(*best, parameter, conv), [&] { return best->pack(conv, parameter, weights.data<float>()); });
+
+    ProgramOp made;
+    made.name = op.name;
+    made.op = op.op;
+    made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed),
+                   padded_bias(bias, best == &kPackedDepthwise ? 1 : conv.shape.groups),
+                   residual < 0 ? -1 : need_packed(residual)};
+    if (conv.plain_input) need_plain(x);
+    made.step = best->make(conv, parameter, low, high);
+    made.predicted_us = candidates.front().us;
+    made.candidates = candidates;
+    made.output = packed_result(op.output);
+    program_.ops.push_back(std::move(made));
+    if (!activation.empty()) {
+      ProgramOp last;
+      last.name = op.name;
+      last.op = find_operator(activation);
+      last.inputs = {packed_[at(op.output)]};
+      last.output = packed_result(op.output);
+      program_.ops.push_back(std::move(last));
+    }
+    return true;
+  }
+
+  // What the order of packed weights hangs on, beside their shape.
+  std::string key(const PackedAlgorithm& algorithm, std::int64_t parameter, const PackedConv& conv) const {
+    return std::string(table_.name) + ' ' + std::string(algorithm.name) + ' ' + std::to_string(parameter) +
+           (conv.plain_input ? " plain " : " ") + std::to_string(conv.shape.groups);
+  }
+
+  void choose_linear(ProgramOp& op) {
+    if (op.is_raster() || op.op->name != "Linear" || !value(op.inputs[1]).is_constant()) return;
+    const Tensor& w = value(op.inputs[1]).constant;
+    const std::int64_t depth = w.shape()[0], columns = w.shape()[1];
+    const Tensor packed = weights_.get(w, std::string(table_.name) + " linear", [&] {
+      Tensor made =
+          Tensor::empty(DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(depth, columns, table_) / sizeof(float))});
+      pack_linear(w.data<float>(), columns, 1, depth, columns, table_, made.data<float>());
+      return made;
+    });
+    std::vector<Layout> inputs;
+    for (const int input : op.inputs)
+      inputs.push_back(input < 0
+                           ? Layout{DType::f32, {}, {}, nullptr, true}
+                           : Layout{DType::f32, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
+    op.step = make_packed_linear({inputs, {DType::f32, value(op.output).shape}, op.attributes, table_});
+    op.inputs[1] = add_constant(packed);
+  }
+
+  // Whether the op was made to read and write packed values, because what it reads is there in that form alone.
+  bool follow(ProgramOp& op) {
+    if (op.is_raster())
+      for (int& input : op.inputs) input = root(input);
+    const bool any = std::any_of(op.inputs.begin(), op.inputs.end(), [&](int input) { return only_packed(input); });
+    if (!any || value(op.output).dtype != DType::f32) return false;
+    if (op.is_raster()) return follow_raster(op);
+    if (op.op->name == "PoolMax" || op.op->name == "PoolMean" || op.op->name == "PoolSum") return follow_pool(op);
+    if (op.op->fused != nullptr && op.op->fused->is_map()) return follow_elementwise(op);
+    switch (op.op->family) {
+      case Family::unary: return follow_elementwise(op);
+      case Family::binary: return follow_elementwise(op);
+      case Family::reduce:
+      case Family::mean: return follow_reduction(op);
+      default: return false;
+    }
+  }
+
+  bool follow_pool(ProgramOp& op) {
+    ProgramOp made = op;
+    made.step = make_packed_pool(op.op->name, value(op.inputs[0]).shape, op.attributes, table_);
+    made.inputs = {packed_[at(op.inputs[0])]};
+    made.output = packed_result(op.output);
+    program_.ops.push_back(std::move(made));
+    return true;
+  }
+
+  bool follow_elementwise(ProgramOp& op) {
+    const Dims shape = value(op.output).shape;
+    std::vector<int> inputs;
+    if (shape.size() < 2) return false;
+    for (const int input : op.inputs)
+      if (!can_follow(input, shape)) return false;
+    for (const int input : op.inputs) inputs.push_back(follower(input, shape));
+    ProgramOp made = op;
+    made.inputs = std::move(inputs);
+    made.output = packed_result(op.output);
+    program_.ops.push_back(std::move(made));
+    return true;
+  }
+
+  // A constant that has one number for each channel, or one in all.
+  static bool by_channel(const ProgramValue& constant, const Dims& shape) {
+    if (element_count(constant.shape) == 1) return true;
+    const std::size_t rank = constant.shape.size();
+    for (std::size_t i = 0; i < rank; ++i)
+      if (constant.shape[i] != (i + shape.size() - rank == 1 ? shape[1] : 1)) return false;
+    return rank + 1 >= shape.size();
+  }
+  bool can_follow(int input, const Dims& shape) const {
+    const ProgramValue& given = value(input);
+    if (given.is_constant()) return by_channel(given, shape);
+    return given.shape.size() == shape.size() && given.shape[1] == shape[1];
+  }
+  int follower(int input, const Dims& shape) {
+    const ProgramValue given = value(input);
+    if (!given.is_constant()) return need_packed(input);
+    if (element_count(given.shape) == 1) {
+      Tensor one = Tensor::empty(DType::f32, {});
+      *one.data<float>() = *given.constant.data<float>();
+      return add_constant(std::move(one));
+    }
+    Dims dims = packing_.shape(shape);
+    for (std::size_t i = 0; i + 1 < dims.size(); ++i)
+      if (i != 1) dims[i] = 1;
+    Tensor spread = Tensor::empty(DType::f32, dims);
+    std::fill_n(spread.data<float>(), element_count(dims), 1.0f);
+    std::copy_n(given.constant.data<float>(), shape[1], spread.data<float>());
+    return add_constant(std::move(spread));
+  }
+
+  // Over all spatial axes, which stay with size 1.
+  bool follow_reduction(ProgramOp& op) {
+    const Dims from = value(op.inputs[0]).shape, to = value(op.output).shape;
+    if (from.size() < 3 || op.axes.size() != from.size() - 2 || op.axes.front() != 2 || to.size() != from.size()) return false;
+    ProgramOp made = op;
+    made.inputs = {packed_[at(op.inputs[0])]};
+    made.output = packed_result(op.output);
+    program_.ops.push_back(std::move(made));
+    return true;
+  }
+
+  // A raster that moves whole planes of channels, or the same way within every plane.
+  bool follow_raster(ProgramOp& op) {
+    std::vector<Dims> sources;
+    for (const int input : op.inputs) sources.push_back(value(input).shape);
+    auto regions = packing_.follow(sources, value(op.output).shape, op.regions);
+    if (!regions) return false;
+    ProgramOp made = op;
+    for (int& input : made.inputs)
+      if (element_count(value(input).shape) != 1 || only_packed(input)) input = need_packed(input);
+    made.regions = std::move(*regions);
+    made.output = packed_result(op.output);
+    program_.ops.push_back(std::move(made));
+    return true;
+  }
+
+  Program& program_;
+  const Table& table_;
+  PackedWeights& weights_;
+  Packing packing_;
+  const Rates& rates_;
+  std::vector<int> packed_;            // by value: its packed form, -1 for none
+  std::map<int, ProgramOp> deferred_;  // by output
+  double searched_ms_ = 0;
+  std::vector<bool> plain_;  // by value: whether its plain form is there
+};
+
+}  // namespace
+
+double choose(Program& program, const Table& table, PackedWeights& weights) { return Choosing(program, table, weights).run(); }
+
+double predict_us(const Program& program, const Table& table) {
+  const Rates& rate = rates(table);
+  const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
+  const auto bytes = [&](int value) {
+    return value < 0 ? 0.0
+                     : static_cast<double>(element_count(shape(value)) *
+                                           static_cast<std::int64_t>(item_size(program.values[at(value)].dtype)));
+  };
+  double us = 0;
+  for (const ProgramOp& op : program.ops) {
+    if (!op.is_raster() && op.op->name == "Conv" && program.values[at(op.output)].dtype == DType::f32) {
+      PackedConv conv{conv_shape(shape(op.inputs[0]), shape(op.inputs[1]), DType::f32, op.attributes), &table, false};
+      const auto candidates = candidates_of(conv, rate);
+      if (!candidates.empty()) {
+        us += candidates.front().us;
+        continue;
+      }
+    }
+    Work work;
+    for (const int input : op.inputs) work.moved += bytes(input);
+    work.moved += bytes(op.output);
+    const bool product = !op.is_raster() && (op.op->name == "Linear" || op.op->name == "MatMul");
+    if (product) work.panel = 2.0 * static_cast<double>(element_count(shape(op.output)) * shape(op.inputs[0]).back());
+    us += rate.us(work);
+  }
+  return us;
+}
+
+}  // namespace walle

@@ -1,0 +1,135 @@
+#include "exec/raster_step.h"
+
+#include <algorithm>
+
+#include "core/raster.h"
+#include "exec/lane_map.h"
+
+namespace walle {
+
+namespace {
+
+// The two axes of a transpose of four-byte items, and the others.
+struct Transposed {
+  std::size_t row = 0, column = 0;
+  std::array<std::size_t, kMaxAxes> outer{};
+  std::size_t outer_count = 0;
+};
+
+std::optional<Transposed> transposed(const Region& region) {
+  const auto axes = static_cast<std::size_t>(region.axes);
+  if (axes < 2 || region.dst.stride[axes - 1] != 1 || region.src.stride[axes - 1] == 1) return std::nullopt;
+  Transposed found;
+  found.column = found.row = axes - 1;
+  for (std::size_t i = 0; i + 1 < axes; ++i) {
+    if (region.src.stride[i] == 1 && found.row == found.column)
+      found.row = i;
+    else
+      found.outer[found.outer_count++] = i;
+  }
+  if (found.row == found.column || region.size[found.row] < 4 || region.size[found.column] < 4) return std::nullopt;
+  return found;
+}
+
+void run_transposed(const Region& region, const Transposed& axes, TransposeFn kernel, const std::byte* src,
+                    std::byte* dst) noexcept {
+  constexpr std::int64_t kItem = 4;
+  src += region.src.offset * kItem;
+  dst += region.dst.offset * kItem;
+  std::array<std::int64_t, kMaxAxes> at{};
+  for (;;) {
+    kernel(src, region.src.stride[axes.column], dst, region.dst.stride[axes.row], region.size[axes.row],
+           region.size[axes.column]);
+    std::size_t i = axes.outer_count;
+    for (;;) {
+      if (i == 0) return;
+      const std::size_t axis = axes.outer[--i];
+      src += region.src.stride[axis] * kItem;
+      dst += region.dst.stride[axis] * kItem;
+      if (++at[i] < region.size[axis]) break;
+      src -= region.size[axis] * region.src.stride[axis] * kItem;
+      dst -= region.size[axis] * region.dst.stride[axis] * kItem;
+      at[i] = 0;
+    }
+  }
+}
+
+class RegionsStep final : public Step {
+ public:
+  RegionsStep(std::span<const Region> regions, std::size_t item, const Table& table) : item_(item), kernel_(table.transpose) {
+    std::int64_t most = -1;
+    for (const Region& region : regions) {
+      moves_.push_back({region, item == 4 ? transposed(region) : std::nullopt});
+      if (region.count() <= most) continue;
+      most = region.count();
+      algorithm_ = name(moves_.back());
+    }
+  }
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    for (const Move& move : moves_) {
+      const std::byte* source = inputs[move.region.source];
+      if (move.transposed)
+        run_transposed(move.region, *move.transposed, kernel_, source, output);
+      else
+        raster(move.region, source, output, item_);
+    }
+  }
+  std::string_view algorithm() const noexcept override { return algorithm_; }
+
+ private:
+  struct Move {
+    Region region;
+    std::optional<Transposed> transposed;
+  };
+
+  static std::string_view name(const Move& move) {
+    if (move.transposed) return "transpose";
+    const auto axes = static_cast<std::size_t>(move.region.axes);
+    const bool dense = axes == 0 || (move.region.src.stride[axes - 1] == 1 && move.region.dst.stride[axes - 1] == 1);
+    return !dense ? "strided" : axes <= 1 ? "copy" : "rows";
+  }
+
+  std::size_t item_;
+  TransposeFn kernel_;
+  std::vector<Move> moves_;
+  std::string_view algorithm_;
+};
+
+class LanesStep final : public Step {
+ public:
+  LanesStep(LaneMap map, const Table& table) : map_(std::move(map)), kernel_(table.permute_lanes) {}
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    auto* out = reinterpret_cast<float*>(output);
+    for (const LaneBlock& block : map_.blocks) {
+      std::array<LanePart, kMostLaneParts> parts;
+      for (std::size_t i = 0; i < block.parts.size(); ++i) {
+        const LaneBlock::Part& part = block.parts[i];
+        const std::byte* source = part.source == LaneBlock::kItself ? output : inputs[part.source];
+        parts[i] = {reinterpret_cast<const float*>(source) + part.offset, part.lanes.data()};
+      }
+      kernel_(parts.data(), static_cast<std::int64_t>(block.parts.size()), out + block.offset, map_.pixels);
+    }
+  }
+  std::string_view algorithm() const noexcept override { return "lanes"; }
+
+ private:
+  LaneMap map_;
+  PermuteLanesFn kernel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
+                                       const Table& table) {
+  const bool plain = std::all_of(regions.begin(), regions.end(), [](const Region& region) {
+    return region.axes <= 1 && region.src.stride[0] == 1 && region.dst.stride[0] == 1;
+  });
+  if (!plain)
+    if (auto map = find_lane_map(regions, sources, result, table.pack))
+      return std::make_unique<LanesStep>(std::move(*map), table);
+  return std::make_unique<RegionsStep>(regions, item_size(result.dtype), table);
+}
+
+}  // namespace walle

@@ -1,0 +1,16 @@
+// A raster made ready: its algorithm is chosen once, by what its regions are.
+#pragma once
+#include <memory>
+#include <span>
+
+#include "atomic/atomic.h"
+#include "core/region.h"
+
+namespace walle {
+
+// Its algorithm() is the one that moves most of the elements: "lanes" (a permutation of lanes of packed layouts), "copy",
+// "transpose", "rows" (many short copies) or "strided". `sources` are those that the regions count in.
+std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
+                                       const Table& table);
+
+}  // namespace walle

@@ -1,0 +1,23 @@
+// What a session or module runs on: a backend, given or left to search, and a team of threads.
+#pragma once
+#include <string_view>
+
+#include "core/team.h"
+#include "kernels/table.h"
+
+namespace walle {
+
+struct Target {
+  const Table* table = &kernels();
+  bool searched = false;  // each plan may take the backend on which it costs least (eq. 2)
+  int threads = 1;
+
+  // Throws Error (backend) for a name that is unknown or that this CPU lacks, and for a number of threads outside [1, 256].
+  static Target of(std::string_view backend, int threads) {
+    if (threads < 1 || threads > 256)
+      throw Error(ErrorKind::backend, "threads=" + std::to_string(threads) + ": 1 to 256 are possible");
+    return {&kernels(backend), backend == "auto" && !forced_backend(), threads};
+  }
+};
+
+}  // namespace walle

@@ -1,0 +1,97 @@
+// The tile kernel of float32 products over the including instruction set's vec.h (see PanelArgs): rows x blocks of accumulators
+// stay in registers (eq. 4's tile under the register constraint), one column of A is broadcast against one row of weights.
+//
+// Against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
+
+// Weights that no cache holds are asked for this many floats ahead (16 KB), which is more than the hardware does by itself. Past
+// the end of the weights it is a hint without effect.
+inline constexpr std::int64_t kAhead = 4096, kLine = 16;
+
+template <int kTileRows, int kBlocks, bool kPackedSteps>
+void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
+  const std::int64_t a_step = kPackedSteps ? kLanes : args.a_step;
+  const bool cut = args.width != kLanes;
+  Vec sums[kTileRows][kBlocks];
+  const auto at = [&](const float* first, int row, int block) { return first + row * args.out_step + block * args.out_block; };
+  const auto fetch = [&](const float* p, int block) { return cut && block == kBlocks - 1 ? load_first(p, args.width) : load(p); };
+  if (args.accumulate) {
+#pragma GCC unroll 16
+    for (int row = 0; row < kTileRows; ++row)
+#pragma GCC unroll 2
+      for (int block = 0; block < kBlocks; ++block) sums[row][block] = fetch(at(out, row, block), block);
+  } else {
+#pragma GCC unroll 2
+    for (int block = 0; block < kBlocks; ++block) {
+      const Vec bias = args.finish.bias == nullptr ? set(0.0f) : fetch(args.finish.bias + block * kLanes, block);
+#pragma GCC unroll 16
+      for (int row = 0; row < kTileRows; ++row) sums[row][block] = bias;
+    }
+    if (args.finish.residual != nullptr) {
+      const float* residual = args.finish.residual + (out - args.out);
+#pragma GCC unroll 16
+      for (int row = 0; row < kTileRows; ++row)
+#pragma GCC unroll 2
+        for (int block = 0; block < kBlocks; ++block)
+          sums[row][block] = add(sums[row][block], fetch(at(residual, row, block), block));
+    }
+  }
+  const float* w = args.w;
+  for (std::int64_t s = 0; s < args.segment_count; ++s) {
+    const float* from = a + args.segments[s].offset;
+    for (std::int64_t k = args.segments[s].length; k > 0; --k, ++from, w += kBlocks * kLanes) {
+      Vec columns[kBlocks];
+#pragma GCC unroll 2
+      for (int block = 0; block < kBlocks; ++block) columns[block] = load(w + block * kLanes);
+#pragma GCC unroll 2
+      for (std::int64_t line = 0; line < kBlocks * kLanes; line += kLine) __builtin_prefetch(w + kAhead + line);
+#pragma GCC unroll 16
+      for (int row = 0; row < kTileRows; ++row) {
+        const Vec factor = set(from[row * a_step]);
+#pragma GCC unroll 2
+        for (int block = 0; block < kBlocks; ++block) sums[row][block] = fma(factor, columns[block], sums[row][block]);
+      }
+    }
+  }
+  const Vec low = set(args.finish.low), high = set(args.finish.high);
+#pragma GCC unroll 16
+  for (int row = 0; row < kTileRows; ++row)
+#pragma GCC unroll 2
+    for (int block = 0; block < kBlocks; ++block) {
+      const Vec result = min_or_second(high, max_or_second(low, sums[row][block]));
+      float* to = out + row * args.out_step + block * args.out_block;
+      if (cut && block == kBlocks - 1)
+        store_first(to, result, args.width);
+      else
+        store(to, result);
+    }
+}
+
+using TileFn = void (*)(const PanelArgs& args, const float* a, float* out) noexcept;
+template <int kBlocks, bool kPackedSteps, class Heights>
+struct Tiles;
+// One for each height from 1 on. A plain array: a library's inline function built here could stand in for the baseline's.
+template <int kBlocks, bool kPackedSteps, int... kRowsLessOne>
+struct Tiles<kBlocks, kPackedSteps, std::integer_sequence<int, kRowsLessOne...>> {
+  static constexpr TileFn of[] = {&panel_tile<kRowsLessOne + 1, kBlocks, kPackedSteps>...};
+};
+
+template <int kBlocks, int kMost>
+void panel_of(const PanelArgs& args) noexcept {
+  using Heights = std::make_integer_sequence<int, kMost>;
+  const TileFn* tiles = args.a_step == kLanes ? Tiles<kBlocks, true, Heights>::of : Tiles<kBlocks, false, Heights>::of;
+  // As few tiles as will do, as even as can be.
+  std::int64_t left = args.rows, count = (args.rows + kMost - 1) / kMost, row = 0;
+  for (; count > 0; --count) {
+    const std::int64_t height = (left + count - 1) / count;
+    tiles[height - 1](args, args.a + row * args.a_step, args.out + row * args.out_step);
+    row += height;
+    left -= height;
+  }
+}
+
+inline void panel(const PanelArgs& args) noexcept {
+  if (args.blocks == 2)
+    panel_of<2, kPairRows>(args);
+  else
+    panel_of<1, kSingleRows>(args);
+}

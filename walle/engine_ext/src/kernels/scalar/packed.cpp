@@ -1,0 +1,79 @@
+#include "kernels/scalar/packed.h"
+
+#include <cmath>
+
+namespace walle::scalar {
+
+namespace {
+
+constexpr std::int64_t kPack = 4;
+
+// NaN stays NaN.
+float clamp(float x, const Finish& finish) noexcept { return x < finish.low ? finish.low : x > finish.high ? finish.high : x; }
+
+void panel(const PanelArgs& args) noexcept {
+  const std::int64_t columns = (args.blocks - 1) * kPack + args.width;
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    float sums[2 * kPack];
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const std::int64_t at = row * args.out_step + j / kPack * args.out_block + j % kPack;
+      sums[j] = args.finish.bias == nullptr ? 0.0f : args.finish.bias[j];
+      if (args.finish.residual != nullptr) sums[j] += args.finish.residual[at];
+      if (args.accumulate) sums[j] = args.out[at];
+    }
+    const float* w = args.w;
+    for (std::int64_t s = 0; s < args.segment_count; ++s) {
+      const float* a = args.a + row * args.a_step + args.segments[s].offset;
+      for (std::int64_t k = 0; k < args.segments[s].length; ++k, w += args.blocks * kPack)
+        for (std::int64_t j = 0; j < columns; ++j) sums[j] += a[k] * w[j];
+    }
+    for (std::int64_t j = 0; j < columns; ++j)
+      args.out[row * args.out_step + j / kPack * args.out_block + j % kPack] = clamp(sums[j], args.finish);
+  }
+}
+
+void depthwise(const LaneArgs& args) noexcept {
+  for (std::int64_t i = 0; i < args.count; ++i)
+    for (std::int64_t lane = 0; lane < kPack; ++lane) {
+      float sum = 0;
+      for (std::int64_t t = 0; t < args.tap_count; ++t)
+        sum += args.in[i * args.in_step + args.taps[t].offset + lane] * args.w[args.taps[t].place + lane];
+      if (args.finish.bias != nullptr) sum += args.finish.bias[lane];
+      if (args.finish.residual != nullptr) sum += args.finish.residual[i * kPack + lane];
+      args.out[i * kPack + lane] = clamp(sum, args.finish);
+    }
+}
+
+void pool_max(const LaneArgs& args) noexcept {
+  for (std::int64_t i = 0; i < args.count; ++i)
+    for (std::int64_t lane = 0; lane < kPack; ++lane) {
+      float most = -std::numeric_limits<float>::infinity();
+      for (std::int64_t t = 0; t < args.tap_count; ++t) {
+        const float x = args.in[i * args.in_step + args.taps[t].offset + lane];
+        if (std::isnan(x) || x > most) most = x;
+        if (std::isnan(most)) break;
+      }
+      args.out[i * kPack + lane] = most;
+    }
+}
+
+void pool_sum(const LaneArgs& args) noexcept {
+  for (std::int64_t i = 0; i < args.count; ++i)
+    for (std::int64_t lane = 0; lane < kPack; ++lane) {
+      float sum = 0;
+      for (std::int64_t t = 0; t < args.tap_count; ++t) sum += args.in[i * args.in_step + args.taps[t].offset + lane];
+      args.out[i * kPack + lane] = sum * args.w[0];
+    }
+}
+
+}  // namespace
+
+void fill_packed(Table& table) noexcept {
+  table.pack = kPack;
+  table.panel = &panel;
+  table.depthwise = &depthwise;
+  table.pool_max = &pool_max;
+  table.pool_sum = &pool_sum;
+}
+
+}  // namespace walle::scalar
