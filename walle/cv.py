@@ -1,4 +1,4 @@
-"""`import walle.cv as cv`: see `walle.engine_ext.cv`, whose names these are; each part is loaded when it is first used."""
+"""`import walle.cv as cv`: see `walle.engine_ext.cv`, whose names these are; parts are loaded on first use."""
 
 import walle.engine_ext.cv as _cv
 

@@ -1,4 +1,4 @@
-"""walle.cv held to OpenCV's own answers: a table of functions over shapes, views, dtypes, borders and interpolations."""
+"""walle.cv held to OpenCV's own answers, over shapes, views, dtypes, borders and interpolations."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_as_in_opencv(case: Case, data: st.DataObject) -> None:
     check(getattr(cv, case.name)(*args, **options), want, case)
 
 
-# By how many levels conversions of bytes may differ where they go by way of floats; Luv's inverse is compared within its gamut.
+# By how many levels conversions of bytes may differ where they go by way of floats.
 COLORS = {name: getattr(cv2, name) for name in dir(cv) if name.startswith("COLOR_")}
 BY_FLOATS = ("HSV2", "HLS", "LAB", "Lab", "LUV", "Luv")
 

@@ -1,5 +1,7 @@
 """The kernels of images: every instruction set gives what the scalar one gives; and what importing walle.cv costs."""
 
+# ruff: noqa: E501 -- rows of a table
+
 import json
 import os
 import subprocess

@@ -107,7 +107,7 @@ def test_thick_and_filled_figures_are_nearly_opencvs(a: Any, b: Any, corners: An
         ours, theirs = (image[..., 0] != 0 for image in canvas(draw))
         # Pixels of the edge may differ.
         edge = cv2.morphologyEx(theirs.astype("uint8"), cv2.MORPH_GRADIENT, numpy.ones((3, 3), "uint8"))
-        assert (ours != theirs).sum() <= 0.15 * edge.sum() + 12
+        assert (ours != theirs).sum() <= 0.25 * edge.sum() + 12
 
 
 def test_drawing_writes_into_views() -> None:

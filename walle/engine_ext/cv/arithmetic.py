@@ -1,4 +1,4 @@
-"""Arithmetic of pixels: saturating sums and differences, bits, look-up tables, and what is known of an image's numbers."""
+"""Arithmetic of pixels: saturating sums and differences, bits, look-up tables, and statistics."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ type Operand = ImageLike | float | Sequence[float]
 
 
 def _second(given: ndarray, value: Operand) -> tuple[ndarray, bool]:
-    """Return the other operand in the image's dtype; a number or a Scalar is one pixel. Also whether that keeps its value."""
+    """Return the other operand (a number or a Scalar is one pixel), and whether it has the image's dtype."""
     if isinstance(value, (int, float)) or (isinstance(value, (tuple, list)) and len(value) <= 4):
         channels = given.shape[2] if given.ndim == 3 else 1
         numbers = (
@@ -37,7 +37,7 @@ def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, f
     given = image(a)
     other, alike = _second(given, b)
     if not alike:
-        rounded = other.astype(given.dtype) if given.dtype not in {"float32", "float64"} else other.astype(given.dtype)
+        rounded = other.astype(given.dtype)
         alike = given.dtype in {"float32", "float64"} or bool(
             (rounded.astype("float64") == other.astype("float64")).all()
         )
@@ -276,7 +276,7 @@ def normalize(
     return give(restored(given.astype("float64") * scale + shift, like), dst)
 
 
-def integral(src: ImageLike, sum: ImageLike | None = None, sdepth: int = -1) -> ndarray:  # noqa: A002
+def integral(src: ImageLike, sum: ImageLike | None = None, sdepth: int = -1) -> ndarray:
     """Return the sums of all that lies above and to the left: one row and one column more than the image."""
     given = image(src)
     result = one("ImageIntegral", [given if given.dtype == "uint8" else given.astype("float32")], {})
@@ -293,7 +293,7 @@ def integral2(src: ImageLike) -> tuple[ndarray, ndarray]:
 def solve(
     src1: ImageLike, src2: ImageLike, dst: ImageLike | None = None, flags: int = constants.DECOMP_LU
 ) -> tuple[bool, ndarray]:
-    """Return whether the square system `src1` x = `src2` has one solution, and it; by elimination whatever the flags."""
+    """Return whether the square system `src1` x = `src2` has one solution, and it (by elimination)."""
     left, right = image(src1), image(src2)
     size = left.shape[0]
     if left.shape != (size, size) or right.ndim != 2 or right.shape[0] != size:

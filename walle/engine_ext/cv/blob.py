@@ -71,8 +71,8 @@ def imagesFromBlob(blob_: ImageLike) -> tuple[ndarray, ...]:
 def NMSBoxes(
     bboxes: Any, scores: Any, score_threshold: float, nms_threshold: float, eta: float = 1.0, top_k: int = 0
 ) -> ndarray:
-    """Return int32 places of the boxes (left, top, width, height) that stay, best first: above the score, and none overlaps a
-    better one by more than `nms_threshold` of their union. `eta` below 1 lowers that bound as boxes are kept.
+    """Return int32 places of the boxes (left, top, width, height) that stay, best first: above the score, and none
+    overlaps a better one by more than `nms_threshold` of both. `eta` below 1 lowers that bound as boxes are kept.
     """
     boxes: list[list[float]] = image(bboxes).astype("float64").reshape(-1, 4).tolist()
     values: list[float] = image(scores).astype("float64").ravel().tolist()

@@ -17,8 +17,14 @@ _YUV: dict[str, dict[str, Any]] = {
     "YVYU": {"layout": "packed", "luma_first": 1, "u_first": 0},
     **{key: {"layout": "packed", "luma_first": 0, "u_first": 1} for key in ("UYVY", "UYNV", "Y422")},
 }
-_SPACES = {"YCrCb": "luma", "YCR_CB": "luma", "YUV": "luma", "XYZ": "xyz", "HSV": "hsv", "HLS": "hls", "Lab": "lab", "LAB": "lab",
-           "Luv": "luv", "LUV": "luv"}  # fmt: skip
+_SPACES = {
+    **dict.fromkeys(("YCrCb", "YCR_CB", "YUV"), "luma"),
+    **dict.fromkeys(("Lab", "LAB"), "lab"),
+    **dict.fromkeys(("Luv", "LUV"), "luv"),
+    "XYZ": "xyz",
+    "HSV": "hsv",
+    "HLS": "hls",
+}
 _PACKED = {"BGR555": 5, "BGR565": 6}
 _RGB = {"BGR": (1, 3), "RGB": (0, 3), "BGRA": (1, 4), "RGBA": (0, 4), "LBGR": (1, 3), "LRGB": (0, 3)}
 

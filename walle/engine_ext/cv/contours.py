@@ -27,8 +27,8 @@ def findContours(
     hierarchy: None = None,
     offset: tuple[int, int] = (0, 0),
 ) -> tuple[tuple[ndarray, ...], ndarray | None]:
-    """Return the borders of what is not 0 in one channel of uint8, int32 [points, 1, 2] each, and int32 [1, contours, 4]: each
-    one's next and previous, first child and parent, -1 for none; None where there is no contour.
+    """Return the borders of what is not 0 in uint8, int32 [points, 1, 2] each, and int32 [1, contours, 4]:
+    each one's next and previous, first child and parent, -1 for none; None where there is no contour.
     """
     if mode not in _MODES:
         raise UnsupportedError(
@@ -103,13 +103,13 @@ def _picked(given: Any, places: ndarray) -> ndarray:
 
 
 def convexHull(points: Any, hull: None = None, clockwise: bool = False, returnPoints: bool = True) -> ndarray:
-    """Return the corners of the smallest convex polygon around points [corners, 1, 2], or their places [corners, 1] (int32)."""
+    """Return the corners of the convex hull of points [corners, 1, 2], or their places, int32 [corners, 1]."""
     places = one("ConvexHull", [_points(points)], {"clockwise": int(clockwise)})
     return _picked(points, places) if returnPoints else places.astype("int32").reshape(-1, 1)
 
 
 def approxPolyDP(curve: Any, epsilon: float, closed: bool, approxCurve: None = None) -> ndarray:
-    """Return fewer points of the curve, none of whose points is farther than `epsilon` from what is left (Douglas and Peucker)."""
+    """Return fewer points of a curve; none is farther than `epsilon` from what is left (Douglas and Peucker)."""
     places = one("ApproximatePolygon", [_points(curve)], {"epsilon": float(epsilon), "closed": int(closed)})
     return _picked(curve, places)
 
@@ -182,14 +182,14 @@ def connectedComponentsWithStats(
     connectivity: int = 8,
     ltype: int = constants.CV_32S,
 ) -> tuple[int, ndarray, ndarray, ndarray]:
-    """Return the count, the labels, int32 [areas, 5] (left, top, width, height, area) and float64 centres [areas, 2]."""
+    """Return count, labels, int32 [areas, 5] (left, top, width, height, area) and float64 centres [areas, 2]."""
     count, found = connectedComponents(image_, None, connectivity, ltype)
     boxes, centres = _core.evaluate("ComponentStatistics", [found], {}, 2)
     return count, found, boxes, centres
 
 
 def moments(array: Any, binaryImage: bool = False) -> dict[str, float]:
-    """Return the moments of an image of one channel up to the third order: of place (m), about the centre (mu), normalised (nu)."""
+    """Return an image's moments up to the third order: of place (m), about the centre (mu), normalised (nu)."""
     given = image(array)
     if given.ndim != 2 or given.shape[1] == 2:
         raise UnsupportedError("moments of contours; draw them filled, and take the image's")

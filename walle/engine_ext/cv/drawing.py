@@ -220,7 +220,7 @@ def drawContours(
     maxLevel: int = 1 << 30,
     offset: Point = (0, 0),
 ) -> ndarray:
-    """Draw one contour or all (`contourIdx` -1), with what hangs below it up to `maxLevel` where a hierarchy is given."""
+    """Draw one contour or all (`contourIdx` -1); with a hierarchy also what hangs below it up to `maxLevel`."""
     chosen = list(range(len(contours))) if contourIdx < 0 else [contourIdx]
     if hierarchy is not None and contourIdx >= 0:
         chosen = _descendants(image(hierarchy).reshape(-1, 4).tolist(), contourIdx, maxLevel)

@@ -1,4 +1,4 @@
-"""JPEG and PNG, by the system's libjpeg-turbo and libpng where the engine was built with them (docs/adr/0068-image-files.md)."""
+"""JPEG and PNG, where the engine was built with libjpeg-turbo and libpng (docs/adr/0068-image-files.md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +47,7 @@ def _as_asked(found: ndarray, flags: int, *, grey: bool) -> ndarray:
 
 
 def imencode(ext: str, img: ImageLike, params: Sequence[int] = ()) -> tuple[bool, ndarray]:
-    """Return True and the bytes of the image as a file of that suffix; `params` are pairs of an IMWRITE_ constant and a number."""
+    """Return True and the bytes of a file of that suffix; `params` are IMWRITE_ constants, each with a number."""
     kind = _SUFFIXES.get(ext.lower())
     if kind is None:
         raise UnsupportedError(f"no image file of suffix {ext!r}; known are {', '.join(_SUFFIXES)}")

@@ -86,7 +86,7 @@ def GaussianBlur(
     sigmaY: float = 0,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the image blurred; a window of 0 is as wide as its sigma asks for. uint8 is exact in OpenCV's fixed point."""
+    """Return the image blurred; a window of 0 is as wide as its sigma asks for. uint8 is as exact as OpenCV's."""
     given = image(src)
     width, height = pair(ksize)
     sigma_y = sigmaY if sigmaY > 0 else sigmaX
@@ -125,7 +125,7 @@ def sqrBoxFilter(
     normalize: bool = True,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the mean (the sum, where not normalised) of the squares of a window; float32 unless `ddepth` says another."""
+    """Return the mean (or the sum) of the squares of a window; float32 unless `ddepth` says another."""
     depth = constants.CV_32F if ddepth < 0 else ddepth
     return give(_box(image(src), depth, ksize, anchor, normalize, borderType, squared=True), dst)
 

@@ -19,7 +19,7 @@ _OPS = {
 def threshold(
     src: ImageLike, thresh: float, maxval: float, type: int, dst: ImageLike | None = None
 ) -> tuple[float, ndarray]:
-    """Return the bound used and the image cut at it; THRESH_OTSU and THRESH_TRIANGLE find the bound of one channel of uint8."""
+    """Return the bound and the image cut at it; THRESH_OTSU and THRESH_TRIANGLE find that of one uint8 channel."""
     given = image(src)
     op = _OPS.get(type & constants.THRESH_MASK)
     if op is None:
@@ -86,7 +86,7 @@ def adaptiveThreshold(
     C: float,
     dst: ImageLike | None = None,
 ) -> ndarray:
-    """Return `maxValue` where a pixel of uint8 exceeds the (Gaussian) mean of its square less `C`, else 0; or the other way."""
+    """Return `maxValue` where a pixel exceeds the (Gaussian) mean of its square less `C`, else 0; or inverted."""
     given = image(src)
     if given.dtype != "uint8" or given.ndim != 2:
         raise DTypeError(f"adaptiveThreshold takes one channel of uint8, not {given.dtype} of shape {given.shape}")
@@ -116,7 +116,7 @@ def Canny(
     apertureSize: int = 3,
     L2gradient: bool = False,
 ) -> ndarray:
-    """Return 255 on edges, 0 elsewhere: those whose gradient exceeds the greater bound, and what hangs on them above the lesser."""
+    """Return 255 on edges: where the gradient exceeds the greater bound, and what hangs on it above the lesser."""
     given = image(image_)
     if given.dtype != "uint8":
         raise DTypeError(f"Canny takes uint8, not {given.dtype}")
