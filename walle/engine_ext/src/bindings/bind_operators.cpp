@@ -3,6 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "core/paint.h"
 #include "exec/eager.h"
 #include "vm/lending.h"
 
@@ -98,6 +99,7 @@ void bind_operators(py::module_& module) {
   module.def(
       "broadcast_to", [](py::handle x, py::handle shape) { return broadcast_to(as_tensor(x), shape); }, py::arg("x"),
       py::arg("shape"));
+  module.def("paint", &paint, py::arg("image"), py::arg("spans"), py::arg("colour"));
   module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
   module.def(
       "operators",

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/image.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -39,6 +40,7 @@ constexpr bool kHasNeon = false;
 struct Tables {
   std::array<Backend, 4> backends;  // ascending preference
   std::array<Table, 4> filled;
+  std::array<ImageTable, 4> images;
 
   Tables() noexcept : backends{{{"scalar", true}, {"avx2", has_avx2()}, {"avx512", has_avx512()}, {"neon", kHasNeon}}} {
     fill_scalar(filled[0]);
@@ -52,6 +54,13 @@ struct Tables {
 #elif defined(__aarch64__)
     fill_neon(filled[3]);
 #endif
+    fill_scalar_image(images[0]);
+    images.fill(images[0]);  // plain loops: the baseline of 64-bit ARM has vectors already
+#if defined(__x86_64__)
+    if (backends[1].available) fill_avx2_image(images[1]);
+    if (backends[2].available) fill_avx512_image(images[2]);
+#endif
+    for (std::size_t i = 0; i < filled.size(); ++i) filled[i].image = &images[i];
   }
   const Table& at(std::size_t index) const noexcept { return filled[index]; }
 };
