@@ -101,7 +101,7 @@ def test_npy_files_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
 
 def test_plan_shows_each_step(model: Path) -> None:
     found = run("model", "plan", model)
-    assert [step["op"] for step in found["ops"]] == ["Linear"]
+    assert [step["op"] for step in found["ops"]] == ["Linear", "Add"]
     assert found["backend"] in CliRunner().invoke(app, ["model", "plan", str(model)]).stdout
 
 
