@@ -3,6 +3,7 @@
 #include "atomic/packed_linear.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "core/nest.h"
@@ -33,7 +34,10 @@ void pack_linear(const float* w, std::int64_t row, std::int64_t col, std::int64_
       const std::int64_t width = columns - n > pack ? 2 * pack : pack, real = std::min(width, columns - n);
       for (std::int64_t k = 0; k < height; ++k, packed += width) {
         const float* from = w + (k0 + k) * row + n * col;
-        for (std::int64_t j = 0; j < real; ++j) packed[j] = from[j * col];
+        if (col == 1)
+          std::copy_n(from, real, packed);
+        else
+          for (std::int64_t j = 0; j < real; ++j) packed[j] = from[j * col];
         for (std::int64_t j = real; j < width; ++j) packed[j] = 0.0f;
       }
     }
@@ -85,7 +89,8 @@ namespace {
 // The weights are packed once where they are constants that the plan keeps; else, in every run.
 class LinearStep final : public SharedStep {
  public:
-  LinearStep(const StepRequest& request, bool packed) : table_(request.table), packed_(packed) {
+  LinearStep(const StepRequest& request, bool packed, std::string_view algorithm)
+      : table_(request.table), packed_(packed), algorithm_(algorithm) {
     const Dims& x = request.inputs[0].shape;
     args_.depth = x.back();
     args_.columns = request.result.shape.back();
@@ -111,11 +116,12 @@ class LinearStep final : public SharedStep {
                   reinterpret_cast<float*>(scratch));
     run_linear(team, args, table_);
   }
-  std::string_view algorithm() const noexcept override { return packed_ ? "packed" : "packing"; }
+  std::string_view algorithm() const noexcept override { return algorithm_; }
 
  private:
   const Table& table_;
   bool packed_, bias_ = false, residual_ = false;
+  std::string_view algorithm_;
   LinearArgs args_;
 };
 
@@ -139,8 +145,52 @@ TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
   return {DType::f32, result};
 }
 
-std::unique_ptr<Step> make_packed_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, true); }
+std::unique_ptr<Step> make_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, false, "packing"); }
 
-std::unique_ptr<Step> make_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, false); }
+namespace {
+
+// With fewer rows than this the tile kernel splits its sums.
+constexpr std::int64_t kFewRows = 4;
+
+std::vector<std::int64_t> packed_parameters(const LinearShape& shape) {
+  return shape.rows >= kFewRows || shape.rows == 0 ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+std::vector<std::int64_t> gemv_parameters(const LinearShape& shape) {
+  return packed_parameters(shape).empty() ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+
+Work packed_work(const LinearShape& shape, std::int64_t) {
+  Work work;
+  const auto rows = static_cast<double>(shape.rows), depth = static_cast<double>(shape.depth);
+  const auto weights = static_cast<double>(packed_linear_bytes(shape.depth, shape.columns, *shape.table));
+  work.panel = 2 * rows * weights / kFloat;
+  work.streamed = weights;
+  work.moved = rows * (depth + static_cast<double>(shape.columns)) * kFloat;
+  return work;
+}
+
+Tensor packed_pack(const LinearShape& shape, std::int64_t, const float* w) {
+  Tensor made = Tensor::empty(
+      DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(shape.depth, shape.columns, *shape.table)) / kFloat});
+  pack_linear(w, shape.columns, 1, shape.depth, shape.columns, *shape.table, made.data<float>());
+  return made;
+}
+
+std::unique_ptr<Step> packed_make(const StepRequest& request, std::int64_t) {
+  return std::make_unique<LinearStep>(request, true, kLinearPacked.name);
+}
+std::unique_ptr<Step> gemv_make(const StepRequest& request, std::int64_t) {
+  return std::make_unique<LinearStep>(request, true, kLinearGemv.name);
+}
+
+}  // namespace
+
+const LinearAlgorithm kLinearPacked{"packed", &packed_parameters, &packed_work, &packed_pack, &packed_make};
+const LinearAlgorithm kLinearGemv{"gemv", &gemv_parameters, &packed_work, &packed_pack, &gemv_make};
+
+std::span<const LinearAlgorithm* const> linear_algorithms() noexcept {
+  static constexpr std::array<const LinearAlgorithm*, 3> all{&kLinearPacked, &kLinearGemv, &kLinearStrassen};
+  return all;
+}
 
 }  // namespace walle
