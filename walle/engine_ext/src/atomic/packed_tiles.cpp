@@ -240,23 +240,25 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
   for (std::int64_t first = 0; first < shape.in_channels; first += source.unit)
     for (std::int64_t tap = 0; tap < taps; ++tap)
       for (std::int64_t c = first; c < std::min(first + source.unit, shape.in_channels); ++c) places.push_back(c * taps + tap);
+  // A panel's rows of weights are turned over first; then whole rows of the result are put in order.
   Tensor packed = Tensor::empty(DType::f32, {shape.groups, depth, blocks * pack});
-  auto* to = reinterpret_cast<float*>(packed.raw());
-  for (std::int64_t g = 0; g < shape.groups; ++g, w += shape.out_channels * depth) {
-    const std::int64_t* place = places.data();
-    for (const Chunk& chunk : sums.chunks) {
-      for (std::int64_t block = 0; block < blocks; block += 2) {
-        const std::int64_t columns = std::min<std::int64_t>(2, blocks - block) * pack;
-        const std::int64_t real = std::min(columns, shape.out_channels - block * pack);
-        const float* rows = w + block * pack * depth;
-        for (std::int64_t k = 0; k < chunk.depth; ++k, to += columns) {
-          for (std::int64_t j = 0; j < real; ++j) to[j] = rows[j * depth + place[k]];
-          std::fill(to + real, to + columns, 0.0f);
-        }
+  Tensor turned = Tensor::empty(DType::f32, {depth, 2 * pack});
+  auto* to = packed.data<float>();
+  for (std::int64_t g = 0; g < shape.groups; ++g, w += shape.out_channels * depth, to += depth * blocks * pack)
+    for (std::int64_t block = 0; block < blocks; block += 2) {
+      const std::int64_t columns = std::min<std::int64_t>(2, blocks - block) * pack;
+      const std::int64_t real = std::min(columns, shape.out_channels - block * pack);
+      if (real < columns) std::fill_n(turned.data<float>(), depth * columns, 0.0f);
+      conv.table->transpose(w + block * pack * depth, depth, turned.data<float>(), columns, depth, real);
+      const std::int64_t* place = places.data();
+      float* chunk_to = to;
+      for (const Chunk& chunk : sums.chunks) {
+        float* row = chunk_to + chunk.depth * block * pack;
+        for (std::int64_t k = 0; k < chunk.depth; ++k, row += columns)
+          std::memcpy(row, turned.data<float>() + *place++ * columns, static_cast<std::size_t>(columns * kFloat));
+        chunk_to += chunk.depth * blocks * pack;
       }
-      place += chunk.depth;
     }
-  }
   return packed;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "atomic/packed_convolution.h"
@@ -59,10 +60,11 @@ class Choosing {
 
   // Returns the milliseconds of the search.
   double run() {
+    give_last_shapes();
     std::vector<ProgramOp> ops = std::move(program_.ops);
     program_.ops.clear();
     for (ProgramOp& op : ops) {
-      if (choose_conv(op) || follow(op)) continue;
+      if (defer(op) || choose_conv(op) || follow(op)) continue;
       for (const int input : op.inputs)
         if (input >= 0) need_plain(input);
       choose_linear(op);
@@ -136,13 +138,61 @@ class Choosing {
     ++program_.rasters_made;
   }
 
+  // A raster's result that is read in a shape of fewer axes alone (the last step of a channel shuffle) has that shape from the
+  // start.
+  void give_last_shapes() {
+    std::vector<int> readers(program_.values.size(), 0), giver(program_.values.size(), -1);
+    for (const ProgramOp& op : program_.ops)
+      for (const int input : op.inputs)
+        if (input >= 0) ++readers[at(input)];
+    for (const int output : program_.outputs) ++readers[at(output)];
+    for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+      ProgramOp& op = program_.ops[i];
+      if (op.is_raster()) giver[at(op.output)] = static_cast<int>(i);
+      if (rename_offset(program_, op) != std::int64_t{0}) continue;
+      const int source = op.inputs[at(op.regions[0].source)];
+      if (giver[at(source)] < 0 || readers[at(source)] != 1 || value(op.output).shape.size() >= value(source).shape.size() ||
+          element_count(value(source).shape) != element_count(value(op.output).shape))
+        continue;
+      ProgramOp& made = program_.ops[at(giver[at(source)])];
+      made.output = op.output;
+      giver[at(op.output)] = giver[at(source)];
+      op.output = -1;
+    }
+    std::erase_if(program_.ops, [](const ProgramOp& op) { return op.output < 0; });
+  }
+
+  // A value that is the elements of another one in another shape, and nothing else: made no sooner than somebody reads it plain.
+  bool defer(ProgramOp& op) {
+    if (!op.is_raster() || rename_offset(program_, op) != std::int64_t{0}) return false;
+    const int source = root(op.inputs[at(op.regions[0].source)]);
+    if (!only_packed(source) || element_count(value(source).shape) != element_count(value(op.output).shape)) return false;
+    op.inputs = {source};
+    op.regions[0].source = 0;
+    plain_[at(op.output)] = false;
+    deferred_.emplace(op.output, std::move(op));
+    return true;
+  }
+  int root(int index) const {
+    const auto found = deferred_.find(index);
+    return found == deferred_.end() ? index : found->second.inputs[0];
+  }
+
   void need_plain(int index) {
     if (plain_[at(index)]) return;
+    if (const auto found = deferred_.find(index); found != deferred_.end()) {
+      need_plain(found->second.inputs[0]);
+      program_.ops.push_back(std::move(found->second));
+      deferred_.erase(found);
+      plain_[at(index)] = true;
+      return;
+    }
     add_raster(packed_[at(index)], index, layout_regions(value(index).shape, false), "unpack");
     plain_[at(index)] = true;
   }
   int need_packed(int index) {
     if (packed_[at(index)] < 0) {
+      need_plain(index);
       const Dims shape = value(index).shape;
       const int result = add_value(packed_shape(shape));
       packed_[at(index)] = result;
@@ -257,6 +307,8 @@ class Choosing {
 
   // Whether the op was made to read and write packed values, because what it reads is there in that form alone.
   bool follow(ProgramOp& op) {
+    if (op.is_raster())
+      for (int& input : op.inputs) input = root(input);
     const bool any = std::any_of(op.inputs.begin(), op.inputs.end(), [&](int input) { return only_packed(input); });
     if (!any || value(op.output).dtype != DType::f32) return false;
     if (op.is_raster()) return follow_raster(op);
@@ -493,7 +545,8 @@ class Choosing {
   PackedWeights& weights_;
   const Forced& forced_;
   const Rates rates_;
-  std::vector<int> packed_;  // by value: its packed form, -1 for none
+  std::vector<int> packed_;            // by value: its packed form, -1 for none
+  std::map<int, ProgramOp> deferred_;  // by output
   double searched_ms_ = 0;
   std::vector<bool> plain_;  // by value: whether its plain form is there
 };

@@ -57,12 +57,16 @@ class Lowering final : public Emitter {
     if (op.module_only() && op.data == nullptr)
       throw Error(ErrorKind::unsupported,
                   "a Session has no control flow, sequences or optionals; run the model with walle.Module");
-    if (op.decompose != nullptr && op.transform == nullptr) return op.decompose(*this, inputs, attributes, outputs);
     std::vector<Operand> operands;
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
+    }
+    if (op.decompose != nullptr && op.transform == nullptr) {
+      if (!constants && op.fused != nullptr && op.fused->applies(operands, attributes, outputs, table_))
+        return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
+      return op.decompose(*this, inputs, attributes, outputs);
     }
     if (op.data != nullptr) {
       if (!constants)
@@ -110,16 +114,21 @@ class Lowering final : public Emitter {
     const TensorType type = infer_atomic(op, operands, attributes);
     element_count(type.shape);
     if (constants && small(type.dtype, type.shape)) return fold(op, inputs, attributes, 1);
+    if (!op.reduces()) return emit_step(op, inputs, type, attributes);
+    std::vector<std::size_t> axes = reduced_axes(op, operands, attributes);  // the operands end where a value is added
+    const std::vector<Ref> result = emit_step(op, {inputs[0]}, type, attributes);
+    program_.ops.back().axes = std::move(axes);
+    return result;
+  }
+
+  // One op of the program: an atomic operator, or a composite with a kernel of its own.
+  std::vector<Ref> emit_step(const OpDef& op, const std::vector<Ref>& inputs, TensorType type, const Attributes& attributes) {
     ProgramOp made;
     made.name = node_;
     made.op = &op;
     made.inputs = inputs;
-    if (op.reduces()) {
-      made.axes = reduced_axes(op, operands, attributes);
-      made.inputs.resize(1);
-    }
     made.attributes = attributes;
-    made.output = add({type.dtype, type.shape, {}, -1}, inputs);
+    made.output = add({type.dtype, std::move(type.shape), {}, -1}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};
   }

@@ -68,9 +68,13 @@ using Costs = std::vector<std::pair<std::string_view, double>>;
 // Of the backends that the target leaves open, the plainest first.
 Costs costs(const Program& program, const Target& target) {
   if (!target.searched) return {{target.table->name, predict_us(program, *target.table)}};
+  // A program that has composites whole was made for backends with kernels for them.
+  const bool fused = std::any_of(program.ops.begin(), program.ops.end(),
+                                 [](const ProgramOp& op) { return !op.is_raster() && op.op->fused != nullptr; });
   Costs found;
   for (const Backend& backend : backends())
-    if (backend.available) found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
+    if (backend.available && (!fused || has_fused_kernels(kernels(backend.name))))
+      found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
   return found;
 }
 
@@ -91,6 +95,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     merge(program);
   else
     remove_unread(program);
+  fuse_softmax(program);
   fuse(program);
   const auto searching = std::chrono::steady_clock::now();
   plan->table = target.table;

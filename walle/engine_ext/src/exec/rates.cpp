@@ -82,7 +82,7 @@ double measure_copy(std::int64_t bytes, double seconds) {
 
 // One row against weights that no cache holds, by the best backend's kernel.
 double measure_stream(double seconds) {
-  constexpr std::int64_t kDepth = 2048, kPanels = 96;
+  constexpr std::int64_t kDepth = 2048, kPanels = 256;
   const Table& table = kernels();
   const std::int64_t columns = 2 * table.pack;
   const Tensor a = ones(kDepth), w = ones(kDepth * columns * kPanels), out = ones(columns);

@@ -104,6 +104,7 @@ class ReduceStep final : public Step {
     reduce_ = table.reduce[static_cast<std::size_t>(op)][type];
     join_ = table.binary[static_cast<std::size_t>(joins[static_cast<std::size_t>(op)])][type];
     copy_ = table.cast[type][type];
+    if (op == ReduceOp::ReduceSum && input.dtype == DType::f32) sum_rows_ = table.sum_rows;
     scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
     // Of nothing: a sum is 0, a product 1, the greatest the least number there is, the least the greatest (a mean 0 / 0).
     if (op == ReduceOp::ReduceMax || op == ReduceOp::ReduceMin) {
@@ -149,7 +150,12 @@ class ReduceStep final : public Step {
   }
   void run_rows(std::byte* input, std::byte* output) const noexcept {
     const std::int64_t row = nests_.kept.row(), stride = nests_.kept.row_stride(0, item_);
+    const bool at_once =
+        sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
     nests_.kept.walk({input, output}, 1, [&](const auto& to) {
+      if (at_once)
+        return sum_rows_(reinterpret_cast<const float*>(to[0]), nests_.reduced.row_stride(0, item_), nests_.reduced.row(),
+                         reinterpret_cast<float*>(to[1]), row);
       bool first = true;
       nests_.reduced.walk({to[0]}, 0, [&](const auto& from) {
         if (first)
@@ -166,6 +172,7 @@ class ReduceStep final : public Step {
   ReduceFn reduce_;
   BinaryFn join_, scale_;
   UnaryFn copy_;
+  SumRowsFn sum_rows_ = nullptr;
   alignas(8) std::byte identity_[8], count_[8];
   bool by_rows_;
 };
@@ -272,6 +279,7 @@ class MatMulStep final : public Step {
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
                                 std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
   if (op.make_step != nullptr) return op.make_step({inputs, result, attributes, table});
+  if (op.fused != nullptr) return op.fused->make({inputs, result, attributes, table});
   if (is_half(inputs[0].dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
     return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
       return make_step(op, wide, wide_result, axes, attributes, table);

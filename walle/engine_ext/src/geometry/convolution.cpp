@@ -218,7 +218,7 @@ std::vector<Ref> decompose_global_lp_pool(Emitter& emitter, std::span<const Ref>
 
 // Inputs: x, the places that MaxPool gave, the result's shape. Every element goes back to its place in the pooled tensor; a
 // larger result has the pooled tensor at its front.
-std::vector<Ref> decompose_max_unpool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+std::vector<Ref> max_unpool_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand input = emitter.operand(inputs[0]);
   const Dims x = input.shape;
   const auto kernel = attributes.get_ints("kernel_shape");

@@ -113,6 +113,24 @@ std::vector<Ref> gather_at_run_time(Emitter& emitter, std::span<const Ref> input
   return {indexed_gather(emitter, inputs[0], inputs[1], movement, gather_shape(from, axis, indices))};
 }
 
+// Of ai.onnx.ml: the elements of the last axis that operand 1 names; one dimension gives a matrix of one row.
+std::vector<Movement> make_array_feature_extractor(std::span<const Operand> operands, const Attributes&, int) {
+  Operand flat = operands[1];
+  flat.shape = {element_count(operands[1].shape)};
+  const Operand both[] = {operands[0], flat};
+  auto result = make_gather(both, {{"axis", std::int64_t{-1}}}, 1);
+  if (result[0].shape.size() == 1) result[0].shape.insert(result[0].shape.begin(), 1);
+  return result;
+}
+
+std::vector<Ref> array_feature_extractor_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
+  const Dims from = emitter.operand(inputs[0]).shape;
+  Dims flat{element_count(emitter.operand(inputs[1]).shape)};
+  const Ref columns = emitter.one("Reshape", {inputs[1]}, {{"shape", flat}, {"allowzero", std::int64_t{1}}});
+  const Ref taken = emitter.one("Gather", {inputs[0], columns}, {{"axis", std::int64_t{-1}}});
+  return {from.size() == 1 ? emitter.one("Unsqueeze", {taken}, {{"axes", Dims{0}}}) : taken};
+}
+
 // The others of the family are always indexed rasters.
 std::vector<Movement> make_indexed_only(std::span<const Operand>, const Attributes&, int) { throw ValueNeeded(1, "'indices'"); }
 

@@ -104,6 +104,28 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
+// of LeakyRelu and Swish.
+enum class MapOp : std::uint8_t { GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Swish, kCount };
+// out[i] = f(in[i]); out may be `in`.
+using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
+// out[i] = in[i] < 0 ? in[i] * slope[i * slope_step] : in[i], a step of 0 or 1.
+using PReluFn = void (*)(const float* in, const float* slope, std::int64_t slope_step, float* out, std::int64_t count) noexcept;
+// Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1; out may be in.
+struct RowsArgs {
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::int64_t rows = 0, count = 0, columns = 1;
+  // Of normalisations, which have one column: `count` numbers each; `shift` may be null.
+  const float* scale = nullptr;
+  const float* shift = nullptr;
+  float epsilon = 0;
+};
+using RowsFn = void (*)(const RowsArgs& args) noexcept;
+// out[c] = sum over rows of in[row * step + c], in float32, for at most kMostSummedRows rows.
+inline constexpr std::int64_t kMostSummedRows = 4096;
+using SumRowsFn = void (*)(const float* in, std::int64_t step, std::int64_t rows, float* out, std::int64_t columns) noexcept;
+
 // dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
 using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
                              std::int64_t columns) noexcept;
@@ -206,6 +228,11 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  // Of composites of float32; null where only the decomposition computes them.
+  MapFn map[kCountOf<MapOp>] = {};
+  PReluFn prelu = nullptr;
+  RowsFn softmax = nullptr, log_softmax = nullptr, layer_norm = nullptr, rms_norm = nullptr;
+  SumRowsFn sum_rows = nullptr;
   TransposeFn transpose = nullptr;         // of four-byte items
   PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
   // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
