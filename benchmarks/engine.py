@@ -1,15 +1,15 @@
 """Engines on nine networks (Fig. 10): this one against ONNX Runtime, MNN, OpenVINO, ncnn and PyTorch, where installed.
 
-Each engine runs in a process of its own; they take short turns of random order. The figures are medians of CPU and wall
-time, loading, the first run, search, memory over import, the error against float64 (this engine's own, on the model turned
-to float64), and the share of a core's peak that a micro-benchmark of multiply-adds measures in the same run.
+Each engine runs in a process of its own; they take short turns of random order. The figures are medians of CPU and
+wall time, loading, the first run, search, memory over import, the error against float64 (this engine's own, on the
+model turned to float64), and the share of a core's peak that multiply-adds in registers reach in the same run.
 
     python benchmarks/engine.py [FOLDER] [--models resnet18,din] [--engines walle,mnn] [--threads 1,2] [--json]
     python benchmarks/engine.py --against HEAD~5       # both revisions of this engine, interleaved
     python benchmarks/engine.py --plans                # search's choices against all candidates, timed
 
-FOLDER holds the networks as ONNX files with a manifest.json; they are written there with seeded random weights where they
-are missing. A picture and a page go into out/.
+FOLDER holds the networks as ONNX files with a manifest.json; they are written there with seeded random weights where
+they are missing. A picture and a page go into out/.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The engines of Fig. 10, each behind the same four calls; a library is imported by the process that runs it, and there alone.
+"""The engines of Fig. 10, each behind the same four calls; a library is imported by the process that runs it alone.
 
 An engine whose library is not installed is absent: `absent` says what it lacks, and the table names it.
 """
@@ -107,7 +107,7 @@ class OnnxRuntime(Engine):
 
 
 class Mnn(Engine):
-    """By MNN's sessions. Its converter is called as a function: the script that wraps it installs a telemetry package."""
+    """By MNN's sessions. Its converter is called as a function: the script around it installs a telemetry package."""
 
     name, packages = "mnn", ("MNN",)
     precision_level: ClassVar[str] = "normal"
@@ -271,8 +271,6 @@ def inputs_of(entry: dict[str, Any]) -> dict[str, Any]:
     """Return seeded inputs of a manifest's entry: normal floats, and integers 0 and 1."""
     random = np.random.default_rng(11)
     return {
-        name: random.integers(0, 2, shape)
-        if dtype == "int64"
-        else random.standard_normal(shape).astype(np.float32)
+        name: random.integers(0, 2, shape) if dtype == "int64" else random.standard_normal(shape).astype(np.float32)
         for name, (shape, dtype) in entry["inputs"].items()
     }

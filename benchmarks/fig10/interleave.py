@@ -21,7 +21,7 @@ _SHOWN = 160  # characters of a failure
 
 
 class Contestant(NamedTuple):
-    """An engine to be timed. `label` is its row; `root` is the checkout whose walle it imports, this one where empty."""
+    """An engine to be timed. `label` is its row; `root` the checkout whose walle it imports, this one where empty."""
 
     label: str
     engine: str
@@ -81,9 +81,10 @@ def measure(
     results: dict[str, dict[str, Any]] = {}
     workers: dict[str, _Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
-        logs = {one.label: Path(folder, str(i)).open("w+") for i, one in enumerate(contestants)}
+        logs: dict[str, IO[str]] = {}
         try:
-            for one in contestants:
+            for i, one in enumerate(contestants):
+                logs[one.label] = open(Path(folder, str(i)), "w+")  # noqa: SIM115  # closed below
                 mine = own_model(model, one)
                 command = [sys.executable, str(_WORKER), one.engine, str(mine), str(threads), str(reference)]
                 env, log = environment(one.root), logs[one.label]

@@ -1,7 +1,7 @@
 """The nine networks of Fig. 10 and of its neighbours, by the sizes of their publications, with seeded random weights.
 
-`write(folder, names)` puts them there as ONNX files with a `manifest.json` of inputs, outputs, parameters and operations
-(two for each multiply-add of convolutions, matrix products and recurrent cells, as the direct algorithm counts them).
+`write(folder, names)` puts them there as ONNX files with a `manifest.json` of inputs, outputs, parameters and
+operations (two for each multiply-add of convolutions, matrix products and recurrent cells, by the direct algorithm).
 """
 
 import json
@@ -112,7 +112,9 @@ def shufflenet_v2() -> OnnxGraph:
     return g
 
 
-def bert_squad(layers: int = 12, hidden: int = 768, heads: int = 12, length: int = 256, words: int = 30522) -> OnnxGraph:
+def bert_squad(
+    layers: int = 12, hidden: int = 768, heads: int = 12, length: int = 256, words: int = 30522
+) -> OnnxGraph:
     g = OnnxGraph("bert_squad")
     ids, mask, types = (
         g.input(name, (1, length), TensorProto.INT64) for name in ("input_ids", "attention_mask", "token_type_ids")
@@ -162,7 +164,7 @@ def din(length: int = 100, size: int = 32) -> OnnxGraph:
 
 
 def fcos_lite(side: int = 320, width: int = 224, classes: int = 80) -> OnnxGraph:
-    """A detector without anchors: MobileNetV2 1.4, a pyramid of five levels, and heads whose weights all levels share."""
+    """A detector without anchors: MobileNetV2 1.4, a pyramid of five levels, heads whose weights all levels share."""
     g = OnnxGraph("fcos_lite")
     features = _mobile_levels(g, g.input("image", (1, 3, side, side)), 1.4)
 

@@ -1,8 +1,8 @@
 """How good search's choices are (§4.1): every candidate of every convolution is timed and compared with the chosen one.
 
 Session k forces the k-th candidate of each convolution that has one, so that all candidates of a network are timed by
-about five sessions, whose profiled runs take turns. A candidate's time is its least: other work only ever adds. Then the
-plan of the best found candidates is run against search's own as a whole, in CPU time.
+about five sessions, whose profiled runs take turns. A candidate's time is its least: other work only ever adds. Then
+the plan of the best found candidates is run against search's own as a whole, in CPU time.
 """
 
 import statistics
@@ -35,7 +35,7 @@ def _cpu_ms(session: _core.Session, inputs: dict[str, Any]) -> float:
 
 
 def quality(model: Path, inputs: dict[str, Any], rounds: int, backend: str = "auto") -> dict[str, Any]:
-    """Return the microseconds of search's plan and of the best found one, and the operators between which they differ."""
+    """Return the microseconds of search's plan and of the best found one, and the operators in which they differ."""
     rates.use_saved()
     searched = _core.Session(model, backend)
     choices = _choices(searched)
@@ -96,10 +96,8 @@ def excess(report: dict[str, Any]) -> float:
 
 
 def table(reports: list[dict[str, Any]]) -> str:
-    lines = [
-        f"{'network':16s}{'weighed':>8s}{'candidates':>11s}{'chosen us':>11s}{'best us':>10s}{'excess':>8s}"
-        f"{'run ms':>9s}{'best run':>9s}"
-    ]
+    times = f"{'chosen us':>11s}{'best us':>10s}{'excess':>8s}{'run ms':>9s}{'best run':>9s}"
+    lines = [f"{'network':16s}{'weighed':>8s}{'candidates':>11s}{times}"]
     for one in reports:
         sums = f"{one['chosen_us']:11.0f}{one['best_us']:10.0f}{100 * excess(one):7.1f}%"
         runs = f"{one['chosen_run_ms']:9.3f}{one['best_run_ms']:9.3f}"

@@ -1,5 +1,6 @@
-"""What the networks give in float64: the model itself turned to float64 and run by this project's engine, plain `direct`
-convolutions and all, on the seeded inputs. It is written beside the model once.
+"""What the networks give in float64: the model turned to float64 and run by this project's engine on the seeded inputs.
+
+The engine has no packed layouts and no Winograd in float64: what is timed is not what it is held to.
 
     python -m benchmarks.fig10.reference MODEL
 """
@@ -24,7 +25,9 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     scales = {node.input[2] for node in wide.graph.node if node.op_type == "Resize" and len(node.input) > 2}
     for constant in wide.graph.initializer:
         if constant.data_type == TensorProto.FLOAT and constant.name not in scales:
-            constant.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(constant).astype(np.float64), constant.name))
+            constant.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(constant).astype(np.float64), constant.name)
+            )
     for value in (*wide.graph.input, *wide.graph.output):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.DOUBLE

@@ -7,6 +7,11 @@ from typing import Any
 
 from benchmarks.fig10.engines import ENGINES
 
+_COLUMNS = (
+    ("", 16), ("CPU ms", 10), ("wall ms", 10), ("least", 10), ("x best", 8), ("% peak", 8), ("load ms", 9),
+    ("first ms", 10), ("search", 8), ("MiB", 7), ("error", 9),
+)  # fmt: skip
+
 # threads → network → label → figures or {"failed": reason}
 type Results = dict[int, dict[str, dict[str, dict[str, Any]]]]
 
@@ -57,8 +62,7 @@ def table(results: Results, manifest: dict[str, Any], gflops: float) -> str:
     for threads, networks in results.items():
         lines += [
             f"{threads} thread{'s' if threads > 1 else ''}",
-            f"{'':16s}{'CPU ms':>10s}{'wall ms':>10s}{'least':>10s}{'x best':>8s}{'% peak':>8s}{'load ms':>9s}"
-            f"{'first ms':>10s}{'search':>8s}{'MiB':>7s}{'error':>9s}",
+            "".join(f"{title:>{width}s}" for title, width in _COLUMNS),
         ]
         for name, row in networks.items():
             entry = manifest[name]
@@ -73,17 +77,15 @@ def table(results: Results, manifest: dict[str, Any], gflops: float) -> str:
                 share = f"{100 * peak_share(entry, result, gflops):.0f}"
                 search = "" if result["search_ms"] is None else f"{result['search_ms']:.1f}"
                 start = f"{result['load_ms']:9.1f}{result['first_ms']:10.2f}{search:>8s}"
-                lines.append(
-                    f"  {label:14s}{times}{ratio:>8s}{share:>8s}{start}{result['memory_mib']:7.0f}{result['error']:9.1e}"
-                )
+                end = f"{result['memory_mib']:7.0f}{result['error']:9.1e}"
+                lines.append(f"  {label:14s}{times}{ratio:>8s}{share:>8s}{start}{end}")
         lines.append("")
     for one in (*ratios(results), *ratios(results, "wall_ms")):
         kind = "CPU" if one["by"] == "cpu_ms" else "wall"
         shares = ", ".join(f"{name} {share['ratio']:.2f} ({share['peer']})" for name, share in one["networks"].items())
-        lines.append(
-            f"{one['engine']}, {one['threads']} thread(s), {kind} time to the best {precision_of(one['engine'])} peer's:"
-            f" {shares}; geometric mean {one['mean']:.3f}"
-        )
+        what = f"{one['engine']}, {one['threads']} thread(s), {kind} time"
+        peers = f"to the best {precision_of(one['engine'])} peer's"
+        lines.append(f"{what} {peers}: {shares}; geometric mean {one['mean']:.3f}")
     return "\n".join(lines)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/fig10/worker.py ENGINE MODEL THREADS REFERENCE [--convert]
 
-`--convert` only writes the engine's own file, so that a converter's memory does not count as the engine's. The first line
-of an answer tells of loading, each later one holds the wall and CPU milliseconds of the runs of one turn.
+`--convert` only writes the engine's own file, so that a converter's memory does not count as the engine's. The first
+line of an answer tells of loading, each later one holds the wall and CPU milliseconds of the runs of one turn.
 """
 
 import json
@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent] + [str(ROOT)]
+sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent] + [
+    str(ROOT)
+]
 
 import numpy as np  # noqa: E402  # the path must be set first
 
@@ -37,7 +39,8 @@ def error_of(found: list[Any], reference: Path) -> float:
 
 
 def turn(engine: Any, inputs: dict[str, Any], seconds: float) -> dict[str, Any]:
-    wall, cpu = [], []
+    wall: list[float] = []
+    cpu: list[float] = []
     end = time.perf_counter() + seconds
     while len(wall) < 2 or time.perf_counter() < end:
         begin, begin_cpu = time.perf_counter(), time.process_time()
@@ -55,10 +58,10 @@ def main() -> None:
     os.dup2(2, 1)  # libraries greet on standard output
     engine = ENGINES[name](model, int(threads), entry)
     engine.imports()
-    first = os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]
+    expected = os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]
     walle = sys.modules.get("walle")
-    if walle is not None and first and not Path(walle.__file__ or "").is_relative_to(Path(first).resolve()):
-        sys.exit(f"{walle.__file__} was imported, not the walle of {first}")
+    if walle is not None and expected and not Path(walle.__file__ or "").is_relative_to(Path(expected).resolve()):
+        sys.exit(f"{walle.__file__} was imported, not the walle of {expected}")
     engine.convert()
     if sys.argv[5:] == ["--convert"]:
         return

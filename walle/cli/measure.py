@@ -73,7 +73,9 @@ def _operator_rows(ops: Any, times: list[list[float]]) -> list[dict[str, Any]]:
 def bench(
     model: Annotated[Path, typer.Argument(help="A .walle model.")],
     threads: Annotated[int, typer.Option(min=1, max=256, help="Threads of the session.")] = 1,
-    backend: Annotated[str, typer.Option(help="An instruction set; auto: the one of the least predicted cost.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="An instruction set; auto: the one of the least predicted cost.")
+    ] = "auto",
     runs: Annotated[int, typer.Option(min=1, help="Timed runs, after the first one.")] = 50,
     profile: Annotated[bool, typer.Option("--profile", help="Time each operator too.")] = False,
     shape: Annotated[

@@ -1,7 +1,7 @@
-"""The rates of this machine's backends (P of eq. 3, §4.1): measured with care on request, and kept in a file of the user's.
+"""The rates of this machine's backends (P of eq. 3, §4.1): measured with care on request, and kept in the user's cache.
 
-Sessions use what the file has for this CPU, backend and engine version; for the rest the engine measures quickly when it
-first needs a rate. Only `save` writes the file, and only `walle model calibrate` calls it.
+Sessions use what the file has for this CPU, backend and engine version; for the rest the engine measures quickly when
+it first needs a rate. Only `save` writes the file, and only `walle model calibrate` calls it.
 """
 
 import functools
@@ -28,8 +28,8 @@ def cache_path() -> Path:
 
     Raises RuntimeError where the user has no home.
     """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "walle" / "rates.json"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "walle" / "rates.json"
 
 
 def cpu_model() -> str:

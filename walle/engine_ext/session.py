@@ -30,7 +30,7 @@ class BackendInfo(NamedTuple):
 
     @property
     def peak_gflops(self) -> float:
-        """What one core does at most, in 10^9 float32 operations a second: measured at each asking, 20 ms; 0 if absent."""
+        """What one core does at most, 10^9 float32 operations a second; measured at each asking, 20 ms. 0: absent."""
         return _core.peak_gflops(self.name, _PEAK_SECONDS) if self.available else 0.0
 
 

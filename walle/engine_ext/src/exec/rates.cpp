@@ -77,7 +77,8 @@ double measure_lanes(const Table& table, double seconds) {
 
 double measure_copy(std::int64_t bytes, double seconds) {
   const Tensor from = ones(bytes / 4), to = ones(bytes / 4);
-  return 2.0 * static_cast<double>(bytes) / least_us(seconds, [&] { std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(bytes)); });
+  return 2.0 * static_cast<double>(bytes) /
+         least_us(seconds, [&] { std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(bytes)); });
 }
 
 // One row against weights that no cache holds, by the best backend's kernel.
@@ -148,7 +149,7 @@ void set_rates(const Table& table, const Rates& rates) {
   for (const RateName& one : rate_names())
     if (!std::isfinite(rates.*one.rate) || rates.*one.rate <= 0)
       throw Error(ErrorKind::backend, "rate '" + std::string(one.name) + "' of " + std::string(table.name) + " is " +
-                                        std::to_string(rates.*one.rate) + ", it must be finite and above 0");
+                                          std::to_string(rates.*one.rate) + ", it must be finite and above 0");
   const std::lock_guard lock(known().mutex);
   known().rates.insert_or_assign(table.name, rates);
 }
