@@ -2,6 +2,8 @@
 
 namespace walle {
 
+bool Fused::is_map() const noexcept { return applies == &map_applies || applies == &gelu_applies; }
+
 std::span<const Fused> fused_composites() noexcept {
   static constexpr Fused table[] = {
       {"Gelu", &gelu_applies, &make_gelu},           {"HardSigmoid", &map_applies, &make_hard_sigmoid},

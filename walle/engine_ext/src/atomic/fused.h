@@ -13,6 +13,9 @@ struct Fused {
   // Whether the step computes this: its one output is then of the first operand's type and shape.
   bool (*applies)(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
   StepFn make;
+
+  // Element by element, with one operand: the same in any layout.
+  bool is_map() const noexcept;
 };
 // In alphabetical order.
 std::span<const Fused> fused_composites() noexcept;

@@ -1,4 +1,6 @@
 // Activations of float32 as one pass over memory.
+#include <algorithm>
+
 #include "atomic/fused.h"
 #include "core/nest.h"
 
@@ -6,15 +8,19 @@ namespace walle {
 
 namespace {
 
-class MapStep final : public Step {
+class MapStep final : public SharedStep {
  public:
   MapStep(const StepRequest& request, MapOp op, double a = 0, double b = 0)
       : kernel_(request.table.map[static_cast<std::size_t>(op)]),
         count_(element_count(request.result.shape)),
         a_(static_cast<float>(a)),
         b_(static_cast<float>(b)) {}
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    kernel_(inputs[0], output, count_, a_, b_);
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    constexpr std::int64_t kPiece = 1 << 14;
+    team.each((count_ + kPiece - 1) / kPiece, [&](std::int64_t i, int) {
+      const std::int64_t first = i * kPiece, bytes = first * static_cast<std::int64_t>(sizeof(float));
+      kernel_(inputs[0] + bytes, output + bytes, std::min(kPiece, count_ - first), a_, b_);
+    });
   }
   std::string_view algorithm() const noexcept override { return "fused"; }
 

@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-class RowsStep final : public Step {
+class RowsStep final : public SharedStep {
  public:
   // Along `axes` axes from `axis` on.
   RowsStep(RowsFn kernel, const Dims& shape, std::size_t axis, std::size_t axes, double epsilon = 0) : kernel_(kernel) {
@@ -22,13 +22,22 @@ class RowsStep final : public Step {
     args_.epsilon = static_cast<float>(epsilon);
     if (args_.count == 0 || args_.columns == 0) args_.rows = 0;
   }
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    RowsArgs args = args_;
-    args.in = reinterpret_cast<const float*>(inputs[0]);
-    args.out = reinterpret_cast<float*>(output);
-    if (scaled_) args.scale = reinterpret_cast<const float*>(inputs[1]);
-    if (shifted_) args.shift = reinterpret_cast<const float*>(inputs[2]);
-    kernel_(args);
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    constexpr std::int64_t kWorth = 1 << 14;
+    const std::int64_t row = args_.count * args_.columns;
+    const std::int64_t pieces = team.size() == 1
+                                    ? std::min<std::int64_t>(1, args_.rows)
+                                    : std::min({args_.rows, args_.rows * row / kWorth + 1, std::int64_t{4} * team.size()});
+    team.each(pieces, [&](std::int64_t i, int) {
+      const std::int64_t first = args_.rows * i / pieces;
+      RowsArgs args = args_;
+      args.rows = args_.rows * (i + 1) / pieces - first;
+      args.in = reinterpret_cast<const float*>(inputs[0]) + first * row;
+      args.out = reinterpret_cast<float*>(output) + first * row;
+      if (scaled_) args.scale = reinterpret_cast<const float*>(inputs[1]);
+      if (shifted_) args.shift = reinterpret_cast<const float*>(inputs[2]);
+      kernel_(args);
+    });
   }
   std::string_view algorithm() const noexcept override { return "fused"; }
 
@@ -41,7 +50,7 @@ class RowsStep final : public Step {
 
 // Softmax over the last axis of scores, scaled by one number and masked, a row at a time: operands 1 and 2, each null where
 // absent.
-class ScoresStep final : public Step {
+class ScoresStep final : public SharedStep {
  public:
   explicit ScoresStep(const StepRequest& request) : softmax_(request.table.softmax) {
     const auto binary = [&](BinaryOp op) { return request.table.binary[static_cast<std::size_t>(op)][0]; };
@@ -57,24 +66,28 @@ class ScoresStep final : public Step {
     mask.pop_back();
     rows_ = Nest<3>::make(rows, {strides, mask, strides}, {sizeof(float), sizeof(float), sizeof(float)});
   }
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     if (count_ == 0) return;
-    rows_.walk({inputs[0], inputs[2], output}, 0, [&](const auto& at) {
-      const std::byte* from = at[0];
-      if (inputs[1] != nullptr) {
-        scale_(from, 1, inputs[1], 0, at[2], count_);
-        from = at[2];
-      }
-      if (inputs[2] != nullptr) {
-        add_(from, 1, at[1], mask_step_, at[2], count_);
-        from = at[2];
-      }
-      softmax_({reinterpret_cast<const float*>(from), reinterpret_cast<float*>(at[2]), 1, count_, 1, nullptr, nullptr, 0});
+    rows_.share(team, {inputs[0], inputs[2], output}, count_, [&](const auto& piece, const auto& from, int) {
+      piece.walk(from, 0, [&](const auto& at) { run_row(at, inputs); });
     });
   }
   std::string_view algorithm() const noexcept override { return "fused"; }
 
  private:
+  void run_row(const std::array<std::byte*, 3>& at, std::byte* const* inputs) const noexcept {
+    const std::byte* from = at[0];
+    if (inputs[1] != nullptr) {
+      scale_(from, 1, inputs[1], 0, at[2], count_);
+      from = at[2];
+    }
+    if (inputs[2] != nullptr) {
+      add_(from, 1, at[1], mask_step_, at[2], count_);
+      from = at[2];
+    }
+    softmax_({reinterpret_cast<const float*>(from), reinterpret_cast<float*>(at[2]), 1, count_, 1, nullptr, nullptr, 0});
+  }
+
   RowsFn softmax_;
   BinaryFn scale_, add_;
   Nest<3> rows_;

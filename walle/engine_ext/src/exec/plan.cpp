@@ -144,7 +144,8 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
         planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
     }
     planned.algorithm = planned.step->algorithm();
-    scratch = std::max(scratch, planned.step->scratch_bytes());
+    const auto members = static_cast<std::size_t>(planned.step->scratch_each() ? target.threads : 1);
+    scratch = std::max(scratch, planned.step->scratch_bytes() * members);
     planned.candidates = op.candidates;
     planned.predicted_us = op.predicted_us;
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());

@@ -13,8 +13,9 @@ namespace {
 
 std::int64_t block_of(const Dims& from, const Attributes& attributes, const char* op) {
   const std::int64_t block = attributes.get_int("blocksize", 0);
-  if (from.size() != 4 || block < 1)
+  if (from.size() != 4 || block < 1 || block >= (1 << 16))
     throw Error(ErrorKind::shape, std::string(op) + " by " + std::to_string(block) + " of " + to_string(from));
+  for (const std::int64_t dim : from) element_count({dim, block, block});
   return block;
 }
 

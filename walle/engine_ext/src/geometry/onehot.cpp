@@ -34,11 +34,12 @@ std::vector<Ref> decompose_one_hot(Emitter& emitter, std::span<const Ref> inputs
                         {emitter.one("Less", {indices, whole(emitter, {0}, {})}), emitter.one("Add", {indices, size}), indices});
   const std::size_t rank = emitter.operand(indices).shape.size();
   const std::size_t axis = normal_axis(attributes.get_int("axis", -1), rank + 1);
-  Dims count(static_cast<std::size_t>(depth)), along(rank + 1, 1);
-  for (std::size_t i = 0; i < count.size(); ++i) count[i] = static_cast<std::int64_t>(i);
+  Dims along(rank + 1, 1);
   along[axis] = depth;
+  Tensor count = Tensor::empty(DType::i64, along);
+  for (std::int64_t i = 0; i < depth; ++i) count.data<std::int64_t>()[i] = i;
   const Ref hot = emitter.one("Equal", {emitter.one("Unsqueeze", {indices}, {{"axes", Dims{static_cast<std::int64_t>(axis)}}}),
-                                        whole(emitter, count, along)});
+                                        emitter.constant(std::move(count))});
   const auto value = [&](std::int64_t at) {
     return emitter.one("Squeeze", {emitter.one("Slice", {inputs[2]}, {{"starts", Dims{at}}, {"ends", Dims{at + 1}}})},
                        {{"axes", Dims{0}}});

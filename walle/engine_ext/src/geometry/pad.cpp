@@ -34,6 +34,9 @@ std::vector<Movement> pad_by_elements(const Operand& operand, const std::string&
       runs.push_back(whole_axis(size));
       continue;
     }
+    if (static_cast<std::size_t>(size) > storage_limit() / sizeof(std::int64_t))
+      throw Error(ErrorKind::shape,
+                  "Pad of " + to_string(from) + " to " + std::to_string(size) + " needs more memory than there is");
     Dims indices(static_cast<std::size_t>(size));
     for (std::int64_t i = 0; i < size; ++i) indices[static_cast<std::size_t>(i)] = source_of(mode, i - before[axis], from[axis]);
     auto found = runs_of(indices, kMaxRuns);
@@ -70,7 +73,7 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     const std::size_t axis = normal_axis(axes[i], rank);
     const std::int64_t before = pads[i], after = pads[i + axes.size()];
     constexpr std::int64_t kLimit = std::int64_t{1} << 40;
-    if (std::abs(before) > kLimit || std::abs(after) > kLimit || from[axis] > kLimit)
+    if (before < -kLimit || before > kLimit || after < -kLimit || after > kLimit || from[axis] > kLimit)
       throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " is too large");
     first[axis] = before;
     last[axis] = after;
