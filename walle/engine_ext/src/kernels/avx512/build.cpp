@@ -37,6 +37,7 @@ namespace {
 #include "kernels/generic/winograd-inl.h"
 #include "kernels/generic/loops-inl.h"
 #include "kernels/generic/transcendental-inl.h"
+#include "kernels/generic/peak-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 
