@@ -109,7 +109,8 @@ def compare(options: argparse.Namespace, names: list[str], manifest: dict[str, A
     report.plot(results, picture)
     report.page(text, known, picture, out / "engine.html")
     if options.json:
-        print(json.dumps(facts | {"results": results, "ratios": report.ratios(results)}, indent=1))
+        shares = {"ratios": report.ratios(results), "revisions": report.revisions(results)}
+        print(json.dumps(facts | {"results": results} | shares, indent=1))
     else:
         print(known, text, f"picture: {picture}, page: {out / 'engine.html'}", sep="\n")
 

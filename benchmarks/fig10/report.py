@@ -52,6 +52,20 @@ def ratios(results: Results, key: str = "cpu_ms") -> list[dict[str, Any]]:
     return found
 
 
+def revisions(results: Results, key: str = "cpu_ms") -> list[dict[str, Any]]:
+    """Return each row's share of the time of the same engine at another revision (`label@revision`), by network."""
+    found = []
+    for threads, networks in results.items():
+        for other in sorted({label for row in networks.values() for label in row if "@" in label}):
+            label = other.partition("@")[0]
+            both = {
+                name: row for name, row in networks.items() if key in row.get(label, {}) and key in row.get(other, {})
+            }
+            shares = {name: row[label][key] / row[other][key] for name, row in both.items()}
+            found.append({"threads": threads, "engine": label, "against": other, "networks": shares})
+    return found
+
+
 def peak_share(entry: dict[str, Any], result: dict[str, Any], gflops: float) -> float:
     """Return the direct algorithm's operations in a CPU second, as a share of a core's peak; Winograd may pass 1."""
     return float(entry["flops"] / (result["cpu_ms"] * 1e6) / gflops)
@@ -86,6 +100,9 @@ def table(results: Results, manifest: dict[str, Any], gflops: float) -> str:
         what = f"{one['engine']}, {one['threads']} thread(s), {kind} time"
         peers = f"to the best {precision_of(one['engine'])} peer's"
         lines.append(f"{what} {peers}: {shares}; geometric mean {one['mean']:.3f}")
+    for one in revisions(results):
+        shares = ", ".join(f"{name} {share:.3f}" for name, share in one["networks"].items())
+        lines.append(f"{one['engine']}, {one['threads']} thread(s), CPU time to {one['against']}: {shares}")
     return "\n".join(lines)
 
 

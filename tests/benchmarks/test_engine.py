@@ -156,6 +156,12 @@ def test_ratios_are_to_the_best_peer_of_the_same_precision() -> None:
     assert report.ratios(alone) == []
 
 
+def test_revisions_are_compared_where_both_ran() -> None:
+    both, alone = {"walle": row(1, 1), "walle@old": row(4, 4)}, {"walle": {"failed": "no"}, "walle@old": row(1, 1)}
+    (found,) = report.revisions({2: {"din": both, "voice_rnn": alone}})
+    assert (found["threads"], found["against"], found["networks"]) == (2, "walle@old", {"din": 0.25})
+
+
 def test_the_report_names_failures_and_is_drawn(tmp_path: Path) -> None:
     manifest = {name: {"flops": 1e6, "params": 1e3} for name in ("din", "voice_rnn")}
     text = report.table(results(), manifest, 100.0)

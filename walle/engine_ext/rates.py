@@ -7,8 +7,6 @@ it first needs a rate. Only `save` writes the file, and only `walle model calibr
 import functools
 import logging
 import os
-import platform
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -42,6 +40,8 @@ def cpu_model() -> str:
                     return value.strip()
     except OSError:
         pass
+    import platform
+
     return platform.processor() or platform.machine()
 
 
@@ -104,6 +104,7 @@ def save(rates: Rates, path: Path) -> None:
     A broken file is replaced. Raises OSError where the file cannot be written.
     """
     import json
+    import tempfile
 
     try:
         known = _entries(path)
