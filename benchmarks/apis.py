@@ -1,10 +1,10 @@
-"""walle.np against NumPy and walle.cv against OpenCV, one thread each: 224 x 224 x 3 and 1000 x 1000 (§4.2).
+"""walle.np against NumPy, one thread each: 224 x 224 x 3 and 1000 x 1000 (§4.2); apis_cv.py has walle.cv.
 
 Each case is timed in turns with its peer, in CPU time of the thread; the least of the rounds counts, and what else the
 machine does falls on both. Every result is compared with the peer's before it is timed. The ratio is ours over theirs,
 so less than 1 is faster; the last line is the geometric mean.
 
-    python benchmarks/apis.py [--part np|cv] [--only NAME] [--rounds 15] [--json]
+    python benchmarks/apis.py [--only NAME] [--rounds 15] [--json]
 """
 
 import argparse
@@ -24,7 +24,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
 CASES = Path(__file__).resolve().parent / "api_cases"
-PARTS = ("np", "cv")
+PARTS = ("np",)
 LEAST_S = 0.002  # a round repeats a call until it takes this long
 
 

@@ -1,4 +1,7 @@
-"""walle.cv against OpenCV on one thread: cases for `apis.py`, and docs/api-cv.md, written by `python -m benchmarks.apis_cv`."""
+"""walle.cv against OpenCV on one thread.
+
+`python -m benchmarks.apis_cv` writes docs/api-cv.md.
+"""
 
 import math
 import time
@@ -6,10 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import cv2
-import numpy
+import numpy  # noqa: ICN001 -- `np` is Walle's here
 
-import walle.cv as cv
-import walle.np as np
+from walle import cv, np
 
 SIZES = ((224, 224), (1000, 1000))
 
@@ -42,7 +44,18 @@ def cases(height: int, width: int) -> Iterator[Case]:
         ours, theirs = getattr(cv, name), getattr(cv2, name)
         return Case(f"{name}{label}{on}", lambda: ours(*shared, **options), lambda: theirs(image, *args, **options))
 
-    codes = "BGR2GRAY BGR2RGB BGR2HSV HSV2BGR BGR2HLS BGR2YCrCb YCrCb2BGR BGR2Lab Lab2BGR BGR2YUV_I420".split()
+    codes = [
+        "BGR2GRAY",
+        "BGR2RGB",
+        "BGR2HSV",
+        "HSV2BGR",
+        "BGR2HLS",
+        "BGR2YCrCb",
+        "YCrCb2BGR",
+        "BGR2Lab",
+        "Lab2BGR",
+        "BGR2YUV_I420",
+    ]
     for code in codes:
         yield case("cvtColor", getattr(cv2, f"COLOR_{code}"), label=f" {code}")
     yield case("cvtColor", cv2.COLOR_BGR2GRAY, on=" float32", label=" BGR2GRAY")
@@ -58,14 +71,14 @@ def cases(height: int, width: int) -> Iterator[Case]:
     yield case("rotate", cv2.ROTATE_90_CLOCKWISE)
     yield case("copyMakeBorder", 8, 8, 8, 8, cv2.BORDER_REFLECT_101)
     yield case("split")
-    for size in (3, 5, 9):
-        yield case("GaussianBlur", (size, size), 0, label=f" {size}")
+    for width_px in (3, 5, 9):
+        yield case("GaussianBlur", (width_px, width_px), 0, label=f" {width_px}")
     yield case("GaussianBlur", (5, 5), 0, on=" float32", label=" 5")
     yield case("blur", (3, 3), label=" 3")
     yield case("blur", (15, 15), label=" 15")
     yield case("filter2D", -1, numpy.ones((7, 7), "float32") / 49, label=" 7")
-    for size in (3, 5, 11):
-        yield case("medianBlur", size, label=f" {size}")
+    for width_px in (3, 5, 11):
+        yield case("medianBlur", width_px, label=f" {width_px}")
     yield case("bilateralFilter", 7, 30, 3)
     yield case("Sobel", cv2.CV_16S, 1, 0, on=" gray")
     yield case("Laplacian", cv2.CV_16S, on=" gray")
@@ -127,17 +140,24 @@ def table() -> tuple[list[str], float]:
 
 DIFFERENCES = """\
 - Results are `walle.np.ndarray`; images may be any object with the buffer protocol. `dst` is written into and returned.
-- dtypes are uint8, uint16, int16 (filters, arithmetic) and float32; float64 is computed in float32 by filters, sizes and warps.
-- Bytes: HSV, HLS, Lab and Luv, cubic and Lanczos sizes, warps, the bilateral filter and means over windows of an even number of
-  pixels may differ by one level, since OpenCV rounds its vectors and their tails differently. Luv and Lab back to BGR differ by more
-  where a colour lies outside of BGR. float32 Lab and Luv are computed; OpenCV looks them up in a coarse table (up to 0.5 apart).
+- dtypes are uint8, uint16, int16 (filters, arithmetic) and float32; float64 is computed in float32 by filters, sizes
+  and warps.
+- Bytes: HSV, HLS, Lab and Luv, cubic and Lanczos sizes, warps, the bilateral filter and means over windows of an even
+  number of
+  pixels may differ by one level, since OpenCV rounds its vectors and their tails differently. Luv and Lab back to BGR
+  differ by more
+  where a colour lies outside of BGR. float32 Lab and Luv are computed; OpenCV looks them up in a coarse table (up to
+  0.5 apart).
 - `remap` and the warps with INTER_CUBIC, where a mirrored border is read farther outside than the image is wide, and
   INTER_NEAREST_EXACT at places that lie between two pixels, may choose another pixel.
 - `multiply` of uint16 saturates; OpenCV's product overflows at 2^31.
 - LINE_AA is drawn like LINE_8. Edges of thick lines, filled polygons and ellipses may differ by a pixel.
-- The numbers of connected areas may come in another order; the areas are the same. `minAreaRect` may name another side first.
-- `approxPolyDP` keeps the promised distance, not always OpenCV's choice of points. `solve` eliminates whatever the flags.
-- JPEG and PNG only; EXIF's orientation is not applied; gray from a coloured PNG may differ by one level. `imread` and `imwrite`
+- The numbers of connected areas may come in another order; the areas are the same. `minAreaRect` may name another
+  side first.
+- `approxPolyDP` keeps the promised distance, not always OpenCV's choice of points. `solve` eliminates whatever the
+  flags.
+- JPEG and PNG only; EXIF's orientation is not applied; gray from a coloured PNG may differ by one level. `imread` and
+  `imwrite`
   are not for tasks, which have no files.
 - Not there: `Rodrigues` and `solvePnP` (camera geometry), MORPH_HITMISS, moments of contours, writing of 4:2:2 images.
 """
@@ -166,7 +186,8 @@ def markdown() -> str:
         DIFFERENCES,
         "## Agreement and time",
         "",
-        f"The greatest difference of the results, and CPU time of a call in µs. Geometric mean of the ratios: {mean:.2f}.",
+        f"The greatest difference of the results, and CPU time of a call in µs. Geometric mean of the ratios:
+  {mean:.2f}.",
         "",
         "| function | size | differs by | walle.cv | OpenCV | ratio |",
         "| --- | --: | --: | --: | --: | --: |",

@@ -103,9 +103,16 @@ def _affine(interpolation: int) -> Draw:
     return draw
 
 
+def _adaptive(way: int) -> Callable[[st.DataObject, Picture], Args]:
+    def build(data: st.DataObject, x: Picture) -> Args:
+        return (x.image, 255, way, data.draw(st.integers(0, 1)), 7, data.draw(st.sampled_from([2, -3.5]))), {}
+
+    return build
+
+
 def _perspective(data: st.DataObject, x: Picture) -> Args:
     height, width = x.image.shape[:2]
-    corners = numpy.float32([[0, 0], [width, 0], [width, height], [0, height]])
+    corners = numpy.array([[0, 0], [width, 0], [width, height], [0, height]], "float32")
     matrix = cv2.getPerspectiveTransform(corners, (corners * 0.8 + x.random.random((4, 2)) * 5).astype("float32"))
     return (_smooth(x), matrix, (width, height)), {
         "borderMode": border(data),
@@ -208,7 +215,7 @@ CASES = [
     Case("threshold", _threshold, ANY4),
     Case("threshold", plain(0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU), U8, (1,)),
     Case("threshold", plain(0, 255, cv2.THRESH_BINARY_INV | cv2.THRESH_TRIANGLE), U8, (1,)),
-    *(Case("adaptiveThreshold", lambda data, x, way=way: ((x.image, 255, way, data.draw(st.integers(0, 1)), 7, data.draw(st.sampled_from([2, -3.5]))), {}), U8, (1,)) for way in (0, 1)),
+    *(Case("adaptiveThreshold", _adaptive(way), U8, (1,)) for way in (0, 1)),
     Case("add", pair_of(), ANY4, close=1e-6),
     Case("add", lambda _, x: ((x.image, x.like()), {"mask": x.mask()}), ANY4),
     Case("add", plain((3, 200, 17, 5)), ANY4),

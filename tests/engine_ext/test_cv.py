@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import walle.cv as cv
 import walle.np as np
 from tests.engine_ext.cv_cases import CASES, Case, Picture, numbers
-from walle.engine_ext.errors import DTypeError, EngineError, ShapeError, UnsupportedError
+from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
+from walle.errors import EngineError
 
 EXAMPLES = settings(
     max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
@@ -116,7 +117,9 @@ def test_colours_of_floats_are_opencvs(name: str) -> None:
     if name[:3] in {"HSV", "HLS"}:
         image[..., 0] *= 360
     code = getattr(cv2, f"COLOR_{name}")
-    numpy.testing.assert_allclose(cv.cvtColor(image, code), cv2.cvtColor(image, code), rtol=1e-4, atol=2e-4)
+    numpy.testing.assert_allclose(
+        numpy.asarray(cv.cvtColor(image, code)), cv2.cvtColor(image, code), rtol=1e-4, atol=2e-4
+    )
 
 
 def test_constants_are_opencvs() -> None:

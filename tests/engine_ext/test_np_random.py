@@ -125,3 +125,15 @@ def test_order_and_choice() -> None:
 def test_bad_arguments_are_refused(call: Any) -> None:
     with pytest.raises(ShapeError):
         call()
+
+
+def test_the_old_names_draw_from_one_generator() -> None:
+    np.random.seed(5)
+    first = np.random.randn(3, 2)
+    np.random.seed(5)
+    assert first.shape == (3, 2)
+    numpy.testing.assert_array_equal(numpy.asarray(first), numpy.asarray(np.random.randn(3, 2)))
+    np.random.seed(5)
+    drawn = numpy.asarray(np.random.random_sample(4))
+    np.random.seed(5)
+    numpy.testing.assert_array_equal(drawn, numpy.asarray(np.random.rand(4)))

@@ -199,7 +199,7 @@ async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[s
     pool = VMPool(vms)
     until = time.monotonic() + seconds
     outcomes: dict[str, dict[str, int]] = {task.name: {} for task in bad}
-    latencies_ms = []
+    latencies_ms: list[float] = []
 
     async def harm() -> None:
         turn: list[Task] = []

@@ -196,7 +196,7 @@ def _facade_of(name: str, whole: ModuleType) -> ModuleType:
     if not is_allowed(name):
         return facade
     parts = _PARTS.get(name)
-    listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if hasattr(whole, item)]
+    listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if _can_be_had(whole, item)]
     for item in parts or [*(item for item in vars(whole) if not item.startswith("_")), *listed]:
         value = getattr(whole, item)
         if type(value) is not ModuleType:
@@ -209,6 +209,17 @@ def _facade_of(name: str, whole: ModuleType) -> ModuleType:
     if hasattr(whole, "__getattr__"):
         facade.__dict__["__getattr__"] = whole.__getattr__
     return facade
+
+
+_run = exec  # a task's code runs in its module's namespace
+
+
+def _can_be_had(module: ModuleType, name: str) -> bool:
+    """Tell whether the module has the name, and not only behind a module that a VM lacks (`types.CapsuleType`)."""
+    try:
+        return hasattr(module, name)
+    except ImportError:
+        return False
 
 
 _run = exec  # a task's code runs in its module's namespace

@@ -93,7 +93,7 @@ _PARTS = {
         "polylines",
         "rectangle",
     ),
-    "files": ("haveImageReader", "haveImageWriter", "imdecode", "imencode", "imread", "imwrite"),
+    "files": ("haveImageReader", "haveImageWriter", "imdecode", "imencode"),
     "filters": (
         "GaussianBlur",
         "Laplacian",

@@ -74,8 +74,8 @@ def copyMakeBorder(
         return give(result, dst)
     if border in _PAD_MODES:
         rest = [0] * (given.ndim - 2)
-        pads = [top, left, *rest, bottom, right, *rest]
-        return give(one("Pad", [given], {"pads": pads, "mode": _PAD_MODES[border]}), dst)
+        widths = [top, left, *rest, bottom, right, *rest]
+        return give(one("Pad", [given], {"pads": widths, "mode": _PAD_MODES[border]}), dst)
     if border != "reflect":
         raise UnsupportedError("copyMakeBorder with BORDER_TRANSPARENT")
     for axis, (before, after) in enumerate(((top, bottom), (left, right))):

@@ -62,25 +62,6 @@ def imencode(ext: str, img: ImageLike, params: Sequence[int] = ()) -> tuple[bool
     return True, _core.asarray(_core.encode_image(kind, image(img), int(level)))
 
 
-def imread(filename: str, flags: int = constants.IMREAD_COLOR) -> ndarray | None:
-    """Return the image of a file; None where it cannot be read. Tasks have no files: they decode their resources."""
-    try:
-        data = Path(filename).read_bytes()
-    except OSError:
-        return None
-    return imdecode(data, flags)
-
-
-def imwrite(filename: str, img: ImageLike, params: Sequence[int] = ()) -> bool:
-    """Write the image to a file of a known suffix; False where that fails. Tasks have no files."""
-    data = imencode(Path(filename).suffix, img, params)[1]
-    try:
-        Path(filename).write_bytes(data.tobytes())
-    except OSError:
-        return False
-    return True
-
-
 def haveImageReader(filename: str) -> bool:
     """Whether files of this suffix can be read."""
     return _SUFFIXES.get(Path(filename).suffix.lower()) in _core.image_formats()

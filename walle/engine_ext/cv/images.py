@@ -1,5 +1,6 @@
 """What every part of `walle.cv` does with its arguments: arrays in, arrays out, borders by number."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from walle.engine_ext import _core
@@ -56,7 +57,7 @@ def depth_name(depth: int, source: str) -> str:
     return DEPTHS[depth]
 
 
-def scalar(value: float | tuple[float, ...] | list[float]) -> list[float]:
+def scalar(value: float | Sequence[float]) -> list[float]:
     """Return OpenCV's Scalar: four numbers, those not given 0."""
     numbers = [float(value)] if isinstance(value, (int, float)) else [float(number) for number in value]
     return (numbers + [0.0] * 4)[:4]

@@ -391,9 +391,8 @@ def insert(x: ArrayLike, places: Any, values: ArrayLike, axis: int | None = None
     if len(where) == 1:
         place = where[0]
         if isinstance(places, int):
-            added = (
-                moveaxis(added, 0, at) if added.ndim == given.ndim else expand_dims(added, at) if added.ndim else added
-            )
+            added = added.reshape((1,) * (given.ndim - added.ndim) + added.shape)
+            added = moveaxis(added, 0, at)
         wide = added.shape[at - given.ndim] if added.ndim >= given.ndim - at and added.ndim else 1
         target = _core.broadcast_to(added, (*given.shape[:at], wide, *given.shape[at + 1 :]))
         return concatenate([given[along(at, slice(None, place))], target, given[along(at, slice(place, None))]], at)

@@ -131,7 +131,8 @@ class VMHandle {
   std::shared_ptr<vm::Interpreter> vm_;
 };
 
-// Microseconds from submitting a call without arguments to having its result, for each of `count` calls in turn: what a caller in C++ sees.
+// Microseconds from submitting a call without arguments to having its result, for each of `count` calls in turn: what a caller in
+// C++ sees.
 std::vector<double> round_trips(vm::Interpreter& vm, const std::string& function, int count) {
   const auto mailbox = std::make_shared<vm::Mailbox>();
   std::vector<double> times_us;
@@ -142,7 +143,8 @@ std::vector<double> round_trips(vm::Interpreter& vm, const std::string& function
     while (poll(&waiting, 1, -1) < 0 && errno == EINTR) {
     }
     for (const vm::Notice& notice : mailbox->take_all())
-      if (notice.outcome != vm::Outcome::ok) throw std::runtime_error(std::string("the call ended with ") + outcome_name(notice.outcome));
+      if (notice.outcome != vm::Outcome::ok)
+        throw std::runtime_error(std::string("the call ended with ") + outcome_name(notice.outcome));
     times_us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
   }
   return times_us;
@@ -295,9 +297,12 @@ void bind_vm(py::module_& module) {
         if (PyErr_Occurred() != nullptr) throw py::error_already_set();
       },
       "Stops the running call for a limit that it broke: raises Stopped.");
-  module.def("vm_rest", [](const py::args&) {
-    if (vm::Interpreter* here = vm::Interpreter::here()) here->rest_if_given_up();
-  }, "In gc.callbacks of a VM.");
+  module.def(
+      "vm_rest",
+      [](const py::args&) {
+        if (vm::Interpreter* here = vm::Interpreter::here()) here->rest_if_given_up();
+      },
+      "In gc.callbacks of a VM.");
   module.def("vm_unraisable", &tell_unraisable);
   module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs by name.");
   module.def("vm_watch_memory", &vm::Heap::watch, "Count what VMs' Python objects take, from now on.");

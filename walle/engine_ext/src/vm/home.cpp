@@ -326,7 +326,8 @@ void Home::end() {
     const bool is_safe = PyDict_GetItemString(modules, "_datetime") == nullptr;
     if (is_safe) {
       pristine.release();
-      PyObject* done = thaw_ != nullptr ? PyObject_CallNoArgs(thaw_) : nullptr;  // so that the collector finds all when the interpreter ends
+      PyObject* done =
+          thaw_ != nullptr ? PyObject_CallNoArgs(thaw_) : nullptr;  // so that the collector finds all when the interpreter ends
       Py_XDECREF(done);
       PyErr_Clear();
       for (PyObject** one : {&start, &dispatch, &describe, &stopped, &wipe_, &freeze_, &thaw_}) Py_CLEAR(*one);
