@@ -186,8 +186,8 @@ def markdown() -> str:
         DIFFERENCES,
         "## Agreement and time",
         "",
-        f"The greatest difference of the results, and CPU time of a call in µs. Geometric mean of the ratios:
-  {mean:.2f}.",
+        "The greatest difference of the results, and CPU time of a call in µs. "
+        f"Geometric mean of the ratios: {mean:.2f}.",
         "",
         "| function | size | differs by | walle.cv | OpenCV | ratio |",
         "| --- | --: | --: | --: | --: | --: |",
