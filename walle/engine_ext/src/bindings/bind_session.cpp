@@ -295,7 +295,8 @@ void bind_session(py::module_& module) {
       .def("plan", &BoundModule::plan);
   module.def("backends", [] {
     py::list list;
-    for (const Backend& backend : backends()) list.append(py::make_tuple(std::string(backend.name), backend.available));
+    for (const Backend& backend : backends())
+      list.append(py::make_tuple(std::string(backend.name), backend.available, backend.exact));
     return list;
   });
   module.def("backend", [] { return std::string(kernels().name); }, "The name of the backend that \"auto\" stands for.");

@@ -85,6 +85,7 @@ class Choosing {
   }
   int add_constant(Tensor tensor) {
     const int index = add_value(tensor.shape());
+    program_.values[at(index)].dtype = tensor.dtype();
     program_.values[at(index)].constant = std::move(tensor);
     return index;
   }
@@ -225,7 +226,16 @@ class Choosing {
     if (op.is_raster() || op.op->name != "Linear" || !value(op.inputs[1]).is_constant()) return;
     const Tensor& w = value(op.inputs[1]).constant;
     const std::int64_t depth = w.shape()[0], columns = w.shape()[1];
-    const Tensor packed = weights_.get(w, std::string(table_.name) + " linear", [&] {
+    const std::int64_t rows = columns == 0 ? 0 : element_count(value(op.output).shape) / columns;
+    op.candidates = {{"packed", 0, rates_.us(packed_linear_work(rows, depth, columns, table_, false))}};
+    if (table_.bf16.panel != nullptr) {
+      op.candidates.push_back({"packed bf16", 0, rates_.us(packed_linear_work(rows, depth, columns, table_, true))});
+      if (op.candidates[1].us < op.candidates[0].us) std::swap(op.candidates[0], op.candidates[1]);
+    }
+    op.predicted_us = op.candidates.front().us;
+    const bool pairs = op.candidates.front().algorithm == "packed bf16";
+    const Tensor packed = weights_.get(w, std::string(table_.name) + (pairs ? " linear bf16" : " linear"), [&] {
+      if (pairs) return pack_linear_pairs(w.data<float>(), depth, columns, table_);
       Tensor made =
           Tensor::empty(DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(depth, columns, table_) / sizeof(float))});
       pack_linear(w.data<float>(), columns, 1, depth, columns, table_, made.data<float>());
@@ -236,7 +246,8 @@ class Choosing {
       inputs.push_back(input < 0
                            ? Layout{DType::f32, {}, {}, nullptr, true}
                            : Layout{DType::f32, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
-    op.step = make_packed_linear({inputs, {DType::f32, value(op.output).shape}, op.attributes, table_});
+    op.step = (pairs ? make_packed_linear_pairs
+                     : make_packed_linear)({inputs, {DType::f32, value(op.output).shape}, op.attributes, table_});
     op.inputs[1] = add_constant(packed);
   }
 

@@ -70,7 +70,7 @@ Costs costs(const Program& program, const Target& target) {
   if (!target.searched) return {{target.table->name, predict_us(program, *target.table)}};
   Costs found;
   for (const Backend& backend : backends())
-    if (backend.available) found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
+    if (backend.available && backend.exact) found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
   return found;
 }
 

@@ -28,7 +28,8 @@ Tensor ones(std::int64_t count) {
   return tensor;
 }
 
-double measure_panel(const Table& table) {
+// The operations of an element of `grain` numbers count as many times.
+double measure_panel(const Table& table, PanelFn panel, std::int64_t grain) {
   constexpr std::int64_t kRows = 84, kDepth = 256;
   const std::int64_t pack = table.pack;
   const Tensor a = ones(kRows * pack * (kDepth / pack)), w = ones(kDepth * 2 * pack), out = ones(kRows * 2 * pack);
@@ -46,7 +47,7 @@ double measure_panel(const Table& table) {
   args.out_step = pack;
   args.out_block = kRows * pack;
   args.width = pack;
-  return 2.0 * static_cast<double>(kRows * kDepth * 2 * pack) / least_us([&] { table.panel(args); });
+  return 2.0 * static_cast<double>(kRows * kDepth * grain * 2 * pack) / least_us([&] { panel(args); });
 }
 
 double measure_lanes(const Table& table) {
@@ -105,13 +106,15 @@ struct MemoryRates {
 
 Rates measure(const Table& table) {
   static const MemoryRates memory;
-  return {measure_panel(table), measure_lanes(table), memory.streamed, memory.moved};
+  const double pairs = table.bf16.panel == nullptr ? 0 : measure_panel(table, table.bf16.panel, 2);
+  return {measure_panel(table, table.panel, 1), pairs, measure_lanes(table), memory.streamed, memory.moved};
 }
 
 }  // namespace
 
 double Rates::us(const Work& work) const noexcept {
-  return std::max(work.panel / panel, work.streamed / streamed) + work.lanes / lanes + work.moved / moved;
+  const double products = work.panel / panel + (work.pairs > 0 ? work.pairs / pairs : 0);
+  return std::max(products, work.streamed / streamed) + work.lanes / lanes + work.moved / moved;
 }
 
 const Rates& rates(const Table& table) {

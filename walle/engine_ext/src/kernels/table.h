@@ -185,6 +185,20 @@ struct Winograd {
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
+// Products of bfloat16 with sums in float32, two at a time: an element of A and of w is a pair of neighbours in k, the first in
+// the low half of 32 bits.
+struct Bfloat16 {
+  // As `panel`, over pairs; k counts them. Against exact arithmetic on the pairs, but for subnormal numbers, which may count as
+  // 0: |error| <= (2 * k + 3) * eps * sum |a| |w| per element.
+  PanelFn panel = nullptr;
+  // out[r * out_step + i] = the pair of in[r * in_step + 2 * i] and its neighbour, each rounded to the nearest, ties to even; 0
+  // stands for what is behind the last of `columns` floats. Steps count elements, of four bytes each.
+  void (*narrow)(const float* in, std::int64_t in_step, std::int64_t rows, std::int64_t columns, float* out,
+                 std::int64_t out_step) noexcept = nullptr;
+  // out[i * out_step] = the pair of low[i] and high[i]; 0 for a null `high`.
+  void (*pair)(const float* low, const float* high, std::int64_t count, float* out, std::int64_t out_step) noexcept = nullptr;
+};
+
 // A null entry means: no kernel for that element type.
 struct Table {
   std::string_view name;
@@ -210,6 +224,7 @@ struct Table {
   LaneFn depthwise = nullptr;
   Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
+  Bfloat16 bf16;
 };
 
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.
@@ -217,14 +232,16 @@ void fill_scalar(Table& table) noexcept;
 void fill_avx2(Table& table) noexcept;
 void fill_avx512(Table& table) noexcept;
 void fill_neon(Table& table) noexcept;
+void fill_avx512_bf16(Table& table) noexcept;  // what a table of avx512 lacks
 
 struct Backend {
   std::string_view name;
   bool available;  // on this CPU
+  bool exact;      // no less than float32: one that is not runs where it is asked for by name alone
 };
 std::span<const Backend> backends() noexcept;
 
-// The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
+// The table of the best exact instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
 // Whether WALLE_FORCE_ISA names the one that "auto" means.
