@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt $(shell find walle/engine_ext/src -type f 2>/dev/null)
 TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-neon lint format figures clean
+.PHONY: help setup demo test test-cpp test-asan test-neon fuzz lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QE
 	  -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DWALLE_MODULE=OFF -DWALLE_TESTS=ON > build/neon.log 2>&1 || { cat build/neon.log; exit 1; }
 	@$(BIN)/cmake --build build/neon > build/neon.log 2>&1 || { cat build/neon.log; exit 1; }
 	@$(BIN)/ctest --test-dir build/neon --output-on-failure
+
+test-asan: $(STAMP)  ## run the engine's Python tests on a module built with ASan and UBSan (about ten minutes)
+	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh scripts/test_asan.sh $(TEST_ARGS)
+
+fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (1800); needs clang with libFuzzer
+	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh tests/fuzz/fuzz.sh $(FUZZ_SECONDS)
 
 lint: $(STAMP)  ## ruff, mypy, import-linter, clang-format
 	@$(BIN)/ruff check .

@@ -12,21 +12,10 @@ import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
-from walle.engine_ext.errors import UnsupportedError
 from walle.engine_ext.model import BITS_ONLY
 from walle.engine_ext.np import ndarray
 from walle.engine_ext.onnx_import import convert_bytes
-from walle.engine_ext.session import Module, Session
-
-
-def ready(data: bytes) -> Session | Module:
-    """Return a session, or a module for a model that only a module runs."""
-    try:
-        return Session(data)
-    except UnsupportedError as error:
-        if "walle.Module" not in str(error):
-            raise
-        return Module(data)
+from walle.engine_ext.session import load
 
 
 class Prepared(BackendRep):
@@ -36,7 +25,7 @@ class Prepared(BackendRep):
         given = {one.name for one in model.graph.initializer}
         self._inputs = [one.name for one in model.graph.input if one.name not in given]
         self._outputs = [one.name for one in model.graph.output]
-        self._runner = ready(convert_bytes(model))
+        self._runner = load(convert_bytes(model))
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the outputs in the model's order; `inputs` are arrays in its order, or by name."""

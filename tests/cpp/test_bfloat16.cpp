@@ -148,9 +148,9 @@ void panels(const Bfloat16& bf16, std::int64_t pack) {
 int main() {
   rounding();
   for (const Backend& backend : backends()) {
-    if (!backend.available || kernels(backend.name).bf16.panel == nullptr) continue;
-    conversions(kernels(backend.name).bf16);
-    panels(kernels(backend.name).bf16, kernels(backend.name).pack);
+    if (!backend.available || bfloat16(kernels(backend.name)) == nullptr) continue;
+    conversions(*bfloat16(kernels(backend.name)));
+    panels(*bfloat16(kernels(backend.name)), kernels(backend.name).pack);
     std::printf("%s checked\n", std::string(backend.name).c_str());
   }
   return check::failures != 0;

@@ -119,7 +119,7 @@ std::shared_ptr<Storage> storage_of(const Bytes& bytes) {
 // True where the model loads and runs; false where it is refused. Anything else ends the program.
 bool takes(const Bytes& bytes) {
   try {
-    Session session(load_graph(storage_of(bytes)), kernels());
+    Session session(load_graph(storage_of(bytes)), Target{});
     std::vector<Tensor> inputs;
     for (const int input : session.graph().inputs) {
       const Value& value = session.graph().values[static_cast<std::size_t>(input)];

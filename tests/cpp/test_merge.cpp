@@ -91,9 +91,67 @@ std::vector<std::int32_t> run(const Movement& movement, const std::vector<Region
   return result;
 }
 
+// A chain of random transforms folded up as a program is: every region reads the origins of what it read, as far as they compose.
+// Values are numbered: 0 and 1 what the chain begins with, then one for each stage; regions name as their source the value they
+// read.
+void check_chain(std::mt19937_64& random, int& straight) {
+  struct Link {
+    Movement movement;
+    std::vector<Region> regions;
+  };
+  Dims shape(static_cast<std::size_t>(check::whole(random, 1, 3)));
+  for (auto& dim : shape) dim = check::whole(random, 1, 5);
+  std::vector<std::vector<std::int32_t>> values(2, std::vector<std::int32_t>(static_cast<std::size_t>(element_count(shape))));
+  std::int32_t next = 1;
+  for (auto& value : values)
+    for (auto& element : value) element = next++;
+  std::vector<Link> chain;
+  const std::int64_t length = check::whole(random, 2, 9);
+  for (std::int64_t stage = 0; stage < length && element_count(shape) > 0 && !shape.empty(); ++stage) {
+    Movement movement = random_stage(random, shape).movements[0];
+    if (element_count(movement.shape) > 4000) break;
+    // The first stage may read both origins; every later one the value before it, twice where it takes two.
+    for (Region& region : movement.regions)
+      if (region.source != Movement::kFill) region.source = stage == 0 ? region.source : static_cast<int>(stage) + 1;
+    values.push_back(run(movement, movement.regions, values));
+    std::vector<Region> merged;
+    for (const Region& region : movement.regions) {
+      const int producer = region.source - 2;
+      const auto pieces = producer < 0 ? std::nullopt : compose(region, chain[static_cast<std::size_t>(producer)].regions);
+      if (pieces && pieces->size() < 64)
+        merged.insert(merged.end(), pieces->begin(), pieces->end());
+      else
+        merged.push_back(region);
+    }
+    CHECK(run(movement, merged, values) == values.back());
+    straight += stage > 1 && std::all_of(merged.begin(), merged.end(), [](const Region& region) { return region.source < 2; });
+    shape = movement.shape;
+    chain.push_back({std::move(movement), std::move(merged)});
+  }
+}
+
+// The check that every composition passes in this build must see what is wrong.
+void check_the_check() {
+  CHECK(kCompositionsChecked);
+  const std::int64_t one = 1, back = -1;
+  const std::vector<Region> writers{Region::make(0, Dims{6}, {&back, 1}, 5, {&one, 1}, 0, 6, 6)};
+  const Region reader = Region::make(0, Dims{4}, {&one, 1}, 1, {&one, 1}, 0, 6, 4);
+  const auto right = compose(reader, writers);
+  CHECK(right && is_composition(reader, writers, *right));
+  for (int fault = 0; fault < 4; ++fault) {
+    auto wrong = *right;
+    if (fault == 0) wrong[0].src.offset -= 1;
+    if (fault == 1) wrong[0].source = 1;
+    if (fault == 2) wrong[0].size[0] -= 1;
+    if (fault == 3) wrong.clear();
+    CHECK(!is_composition(reader, writers, wrong));
+  }
+}
+
 }  // namespace
 
 int main() {
+  check_the_check();
   std::mt19937_64 random(2);
   int merged = 0, kept = 0;
   for (int round = 0; round < 20000; ++round) {
@@ -136,6 +194,11 @@ int main() {
   }
   std::printf("%d regions merged, %d kept\n", merged, kept);
   CHECK(merged > 4 * kept);  // merging that gave up everywhere would agree with everything
+
+  int straight = 0;
+  for (int round = 0; round < 2000 && check::failures == 0; ++round) check_chain(random, straight);
+  std::printf("%d values far down a chain read its origins alone\n", straight);
+  CHECK(straight > 1000);
 
   // A slice across the seam of a concatenation reads both parts.
   const std::int64_t one = 1;

@@ -120,6 +120,7 @@ def squeeze(graph: GraphBuilder, x: Value, plain: dict[str, Any]) -> Value:
     first = graph.op("Sigmoid", [conv(graph, x, (40, 16, 3, 3), "first", plain)])
     pooled = graph.op("GlobalAveragePool", [first])
     gate = graph.op("HardSigmoid", [conv(graph, pooled, (40, 40, 1, 1), "gate", plain)])
+    first = graph.op("HardSwish", [graph.op("LeakyRelu", [first], alpha=0.25)])
     scaled = graph.op("Mul", [first, gate])
     scaled = graph.op("Mul", [scaled, graph.constant("per", normal(40, 1, 1))])
     y: Value = graph.op("Add", [scaled, graph.constant("one", numpy.float32(0.5))])

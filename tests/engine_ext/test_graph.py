@@ -83,7 +83,7 @@ def test_composites_decompose_into_what_they_name(name: str) -> None:
     graph, infos = GraphBuilder(name), {info.name: info for info in operators()}
     values = [graph.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
     graph.output("y", graph.op(name, values, **attributes))
-    plan = Session(graph.to_bytes()).plan()
+    plan = Session(graph.to_bytes(), backend="scalar").plan()  # the others have kernels for some as a whole
     assert plan is not None
     used = {op.op for op in plan.ops} - {"Raster"}
     assert used

@@ -11,6 +11,7 @@ import walle
 from walle.engine_ext import _core
 from walle.engine_ext.errors import DTypeError, ModelError, ShapeError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.session import load
 
 RNG = numpy.random.default_rng(11)
 
@@ -51,6 +52,24 @@ def test_a_session_says_that_a_module_is_needed() -> None:
     graph.output("y", graph.op("NonZero", [graph.input("x", (3,))]))
     with pytest.raises(UnsupportedError, match=r"'NonZero'.*walle\.Module"):
         walle.Session(graph.to_bytes())
+
+
+def test_load_gives_what_the_model_needs() -> None:
+    assert isinstance(load(doubling_loop().to_bytes()), walle.Module)
+    plain = GraphBuilder("plain")
+    plain.output("y", plain.op("Neg", [plain.input("x", (2,))]))
+    session = load(plain.to_bytes(), backend="scalar")
+    assert isinstance(session, walle.Session)
+    plan = session.plan()
+    assert plan is not None
+    assert plan.backend == "scalar"
+    sequence = GraphBuilder("sequence")
+    sequence.output("n", sequence.op("Identity", [sequence.object_input("s")]))
+    module = load(sequence.to_bytes())
+    assert isinstance(module, walle.Module)
+    assert len(module.run({"s": [[1.0], [2.0]]})["n"]) == 2
+    with pytest.raises(ModelError):
+        load(b"no model")
 
 
 def test_a_loop_ends_by_count_or_condition_and_gathers() -> None:

@@ -6,6 +6,7 @@ import pytest
 import pytest_asyncio
 
 from tests.sim.vm_task import write_task
+from walle.engine_ext.model import GraphBuilder
 from walle.pipeline.events import Event
 from walle.vm import VM, DeadlineExceeded, TaskError
 
@@ -128,6 +129,20 @@ async def test_resources_are_mapped(make: Make) -> None:
         {"table.bin": b"abc" * 10_000, "empty": b""},
     )
     assert (await run(vm))["output"] == (b"abc", 30_000, 0)
+
+
+@pytest.mark.asyncio
+async def test_models_with_control_flow_are_models_too(make: Make) -> None:
+    graph = GraphBuilder("found")
+    graph.output("places", graph.op("NonZero", [graph.input("x", (4,))]))
+    vm = make(
+        """
+        def execute(ctx, x):
+            return ctx.session("found").run({"x": [0.0, 1.0, 0.0, 2.0]})["places"].tolist()
+        """,
+        {"found.walle": graph.to_bytes()},
+    )
+    assert (await run(vm))["output"] == [[1, 3]]
 
 
 @pytest.mark.asyncio

@@ -4,6 +4,7 @@ python -m tests.sim.onnx_suite          # run all and write the table anew; reas
 """
 
 import contextlib
+import functools
 import json
 import re
 import sys
@@ -27,7 +28,7 @@ TABLE = Path(__file__).parents[1] / "engine_ext/conformance.toml"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a case went: "pass", "refused" (by the engine, with its reason) or "wrong"."""
+    """How a case went: "pass", "refused" (by the engine, with its reason) or "differs" (from what the case expects)."""
 
     status: str
     reason: str = ""
@@ -44,8 +45,13 @@ def quiet() -> Iterator[None]:
 def run_suite(filter_: str = "") -> dict[str, Outcome]:
     """Return the outcome of every node test whose name the pattern is found in."""
     with quiet():
-        cases = [case for case in load_model_tests(kind="node") if re.search(filter_, case.name)]
-        return {case.name: run_case(case) for case in cases}
+        return {name: run_case(case) for name, case in all_cases().items() if re.search(filter_, name)}
+
+
+@functools.cache
+def all_cases() -> dict[str, Any]:
+    """Return the node tests of the package by name."""
+    return {case.name: case for case in load_model_tests(kind="node")}
 
 
 def run_case(case: Any) -> Outcome:
@@ -56,11 +62,11 @@ def run_case(case: Any) -> Outcome:
         for inputs, expected in data_sets:
             found = prepared.run([to_value(one) for one in inputs])
             if (what := difference(to_value(expected), list(found), case.rtol, case.atol)) is not None:
-                return Outcome("wrong", what)
+                return Outcome("differs", what)
     except EngineError as error:
         return Outcome("refused", " ".join(str(error).split()))
     except Exception as error:  # whatever else comes out of a case is that case's result
-        return Outcome("wrong", f"{type(error).__name__}: {error}"[:200])
+        return Outcome("differs", f"{type(error).__name__}: {error}"[:200])
     return Outcome("pass")
 
 
@@ -125,7 +131,7 @@ def read_table() -> tuple[str, dict[str, Outcome]]:
     table = tomllib.loads(TABLE.read_text())
     left_out = {
         name: Outcome(status, group["reason"])
-        for status in ("refused", "wrong")
+        for status in ("refused", "differs")
         for group in table.get(status, [])
         for name in group["cases"]
     }
@@ -144,8 +150,9 @@ def write_table(found: dict[str, Outcome], reasons: dict[str, Outcome]) -> None:
     passed = sum(outcome.status == "pass" for outcome in found.values())
     lines = [
         "# The node tests of the `onnx` package that the engine leaves out, by outcome and reason; all others pass.",
-        "# tests/engine_ext/test_conformance.py holds the engine to it; write it anew with:",
-        "#   python -m tests.sim.onnx_suite",
+        "# What is refused raises an error that says why. A case that differs contradicts the text of its operator:",
+        "# tests/engine_ext/test_conformance.py computes that text, finds the engine with it and the case against it.",
+        "# Written by: python -m tests.sim.onnx_suite",
         f'onnx = "{onnx.__version__}"',
         f"cases = {len(found)}",
         f"passed = {passed}",

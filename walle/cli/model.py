@@ -95,24 +95,28 @@ def run(
 ) -> None:
     """Run a model once and print its outputs. An input that is missing is named, with its dtype and shape."""
     files = _parse_inputs(input_ or [])
-    import walle
     from walle import np
+    from walle.engine_ext.session import Module, load
 
-    session = walle.Session(model)
+    session = load(model)
     infos = {info.name: info for info in session.inputs}
     if wrong := sorted(infos.keys() ^ files.keys()):
         raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--input NAME=FILE')}")
-    inputs = {name: np.asarray(read_input(path), dtype=infos[name].dtype) for name, path in files.items()}
+    objects = isinstance(session, Module)
+    inputs = {name: _as_input(read_input(path), infos[name], np, objects=objects) for name, path in files.items()}
     with working(f"running {model}", as_json=as_json):
         outputs = session.run(inputs)
     if as_json:
-        values = {
-            name: {"shape": list(one.shape), "dtype": str(one.dtype), "values": one.tolist()}
-            for name, one in outputs.items()
-        }
-        emit(values, as_json=True)
+        emit({name: _output_json(one) for name, one in outputs.items()}, as_json=True)
         return
-    emit_rows([_output_row(name, one) for name, one in outputs.items()], as_json=False)
+    emit_rows([row for name, one in outputs.items() for row in _output_rows(name, one)], as_json=False)
+
+
+def _as_input(value: Any, info: Any, np: Any, *, objects: bool) -> Any:
+    """Return what a file holds as the model takes it; a module's input without a type is a sequence or an optional."""
+    if objects and info.shape is None and info.dtype is None and (value is None or isinstance(value, list)):
+        return value and [np.asarray(item) for item in value]
+    return np.asarray(value, dtype=info.dtype)
 
 
 def _wanted(session: Any, how: str) -> str:
@@ -125,6 +129,22 @@ def _shape(shape: Any) -> str:
     if shape is None:
         return "any shape"
     return "×".join("?" if size is None else str(size) for size in shape) or "scalar"
+
+
+def _output_json(output: Any) -> Any:
+    """Return an output as JSON: an array, a list of them (a sequence) or null (an empty optional)."""
+    if output is None or isinstance(output, list):
+        return output and [_output_json(item) for item in output]
+    return {"shape": list(output.shape), "dtype": str(output.dtype), "values": output.tolist()}
+
+
+def _output_rows(name: str, output: Any) -> list[dict[str, Any]]:
+    if isinstance(output, list):
+        rows = [row for i, item in enumerate(output) for row in _output_rows(f"{name}[{i}]", item)]
+        return rows or [{"output": name, "shape": "", "dtype": "", "values": "an empty sequence"}]
+    if output is None:
+        return [{"output": name, "shape": "", "dtype": "", "values": "nothing"}]
+    return [_output_row(name, output)]
 
 
 def _output_row(name: str, output: Any) -> dict[str, Any]:
@@ -163,10 +183,10 @@ def plan(
 ) -> None:
     """Show what the engine will do for a model: the backend and each step."""
     shapes = _parse_shapes(shape or [])
-    import walle
     from walle import np
+    from walle.engine_ext.session import load
 
-    session = walle.Session(model)
+    session = load(model)
     infos = {info.name: info for info in session.inputs}
     if shapes:
         if wrong := sorted(infos.keys() ^ shapes.keys()):

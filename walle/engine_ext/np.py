@@ -38,6 +38,9 @@ __all__ = [
     "clip",
     "concatenate",
     "cos",
+    "delete",
+    "diag",
+    "diagonal",
     "divide",
     "dot",
     "e",
@@ -58,6 +61,7 @@ __all__ = [
     "greater",
     "greater_equal",
     "inf",
+    "insert",
     "int32",
     "int64",
     "isclose",
@@ -66,6 +70,7 @@ __all__ = [
     "isnan",
     "less",
     "less_equal",
+    "lib",
     "linspace",
     "log",
     "log1p",
@@ -76,6 +81,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "meshgrid",
     "min",
     "minimum",
     "mod",
@@ -95,7 +101,11 @@ __all__ = [
     "prod",
     "ravel",
     "reciprocal",
+    "repeat",
     "reshape",
+    "resize",
+    "roll",
+    "rot90",
     "round",
     "sign",
     "sin",
@@ -115,6 +125,7 @@ __all__ = [
     "transpose",
     "trunc",
     "uint8",
+    "unstack",
     "var",
     "where",
     "zeros",
@@ -338,6 +349,95 @@ def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> ndarray:
     if axis is None:
         given, axis = given.ravel(), 0
     return _core.evaluate("Gather", [given, asarray(indices).astype(int64)], {"axis": axis})[0]
+
+
+def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axis = None) -> ndarray:
+    """Return the elements `shift` places further along the axes, those that leave at the end at the start."""
+    shifts = [shift] if isinstance(shift, int) else list(shift)
+    attributes: dict[str, Any] = {"shifts": shifts}
+    if axis is not None:
+        attributes["axes"] = [axis] * len(shifts) if isinstance(axis, int) else list(axis)
+    return _core.evaluate("Roll", [asarray(x)], attributes)[0]
+
+
+def rot90(x: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> ndarray:
+    return _core.evaluate("Rot90", [asarray(x)], {"k": k, "axes": list(axes)})[0]
+
+
+def repeat(x: ArrayLike, repeats: int | Sequence[int], axis: int | None = None) -> ndarray:
+    """Return each slice along the axis (each element where there is none) as often as `repeats` says."""
+    times = [repeats] if isinstance(repeats, int) else list(repeats)
+    return _core.evaluate("Repeat", [asarray(x)], {"repeats": times} | _along(axis))[0]
+
+
+def delete(x: ArrayLike, places: int | slice | Sequence[int], axis: int | None = None) -> ndarray:
+    """Return an array without the slices along the axis that `places` names; without an axis it is flat."""
+    given = asarray(x)
+    size = given.size if axis is None else given.shape[axis]
+    gone = range(size)[places] if isinstance(places, slice) else [places] if isinstance(places, int) else places
+    return _core.evaluate("Delete", [given], {"indices": list(gone)} | _along(axis))[0]
+
+
+def insert(x: ArrayLike, places: int | Sequence[int], values: ArrayLike, axis: int | None = None) -> ndarray:
+    """Return an array with slices of `values` before the places of `x` along the axis; without an axis it is flat."""
+    given = asarray(x)
+    if axis is None:
+        given, axis = given.ravel(), 0
+    axis %= given.ndim
+    new = asarray(values).astype(given.dtype)
+    new = new.reshape((1,) * (given.ndim - new.ndim) + new.shape)
+    if isinstance(places, int):  # NumPy: as many slices as the first axis of the values has
+        new = moveaxis(new, 0, axis)
+        indices = [places] * new.shape[axis]
+    else:
+        indices = list(places)
+    new = broadcast_to(new, (*given.shape[:axis], len(indices), *given.shape[axis + 1 :]))
+    return _core.evaluate("Insert", [given, new], {"axis": axis, "indices": indices})[0]
+
+
+def resize(x: ArrayLike, shape: Shape) -> ndarray:
+    """Return the elements over and over, as many as the shape holds."""
+    return _core.evaluate("Cycle", [asarray(x)], {"shape": [shape] if isinstance(shape, int) else list(shape)})[0]
+
+
+def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> ndarray:
+    return _core.evaluate("Diagonal", [asarray(x)], {"offset": offset, "axis1": axis1, "axis2": axis2})[0]
+
+
+def diag(x: ArrayLike, k: int = 0) -> ndarray:
+    """Return the matrix with a vector on its diagonal `k`, or that diagonal of a matrix."""
+    given = asarray(x)
+    return _core.evaluate("Diag", [given], {"k": k})[0] if given.ndim == 1 else diagonal(given, k)
+
+
+def meshgrid(*arrays: ArrayLike, indexing: str = "xy") -> tuple[ndarray, ...]:
+    """Return each array's values all over the grid that the arrays span."""
+    lines = [asarray(one).ravel() for one in arrays]
+    return tuple(_core.evaluate("Meshgrid", lines, {"indexing": indexing}, len(lines))) if lines else ()
+
+
+def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[ndarray, ...]:
+    """Return the slices along an axis, which they lack."""
+    given = asarray(x)
+    return tuple(_core.evaluate("Unstack", [given], {"axis": axis}, given.shape[axis]))
+
+
+def sliding_window_view(x: ArrayLike, window_shape: Shape, axis: Axis = None) -> ndarray:
+    """Return a copy of every window along the axes, the windows' own axes last."""
+    window = [window_shape] if isinstance(window_shape, int) else list(window_shape)
+    attributes: dict[str, Any] = {"window": window}
+    if axis is not None:
+        attributes["axes"] = [axis] if isinstance(axis, int) else list(axis)
+    return _core.evaluate("SlidingWindow", [asarray(x)], attributes)[0]
+
+
+class lib:  # noqa: N801 -- NumPy's name
+    class stride_tricks:  # noqa: N801 -- NumPy's name
+        sliding_window_view = staticmethod(sliding_window_view)
+
+
+def _along(axis: int | None) -> dict[str, Any]:
+    return {} if axis is None else {"axis": axis}
 
 
 def _alike(arrays: Sequence[ArrayLike]) -> list[ndarray]:

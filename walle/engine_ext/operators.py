@@ -78,7 +78,8 @@ def markdown() -> str:
     lines = [
         "# Operators",
         "",
-        "Written from the registry by `walle operators --markdown`. Names are ONNX's where ONNX has the operator.",
+        "Written from the registry by `walle operators --markdown`. Names are ONNX's where ONNX has the operator;",
+        "a node of domain `walle` in an ONNX model is the engine's operator of that name.",
         "Only atomic operators and the raster have kernels. A transform operator is a movement of elements, given as",
         "regions for the raster; a composite operator is made of both; control flow and sequences are run by a",
         "`walle.Module`.",

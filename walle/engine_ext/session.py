@@ -1,4 +1,7 @@
-"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` for control flow (§4.2)."""
+"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` for control flow (§4.2).
+
+`load(model)` gives whichever of the two the model needs.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -108,7 +111,23 @@ def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] |
     return convert_bytes(load(model))
 
 
-class Session:
+class _Model[Native: (_core.Session, _core.Module)]:
+    """What a session and a module have in common."""
+
+    _native: Native
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """The inputs; shape and dtype are None for a sequence or an optional."""
+        return [TensorInfo(*info) for info in self._native.inputs()]
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The outputs, with the shapes of a session's last plan; a module's depend on what runs."""
+        return [TensorInfo(*info) for info in self._native.outputs()]
+
+
+class Session(_Model[_core.Session]):
     """A `.walle` model made ready to run.
 
     An `.onnx` file is taken too where the package `onnx` is installed.
@@ -125,15 +144,6 @@ class Session:
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
         self._native = _core.Session(_readable(model), backend, threads)
-
-    @property
-    def inputs(self) -> list[TensorInfo]:
-        return [TensorInfo(*info) for info in self._native.inputs()]
-
-    @property
-    def outputs(self) -> list[TensorInfo]:
-        """The outputs, with the shapes of the last plan."""
-        return [TensorInfo(*info) for info in self._native.outputs()]
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, ndarray]:
         """Return the outputs by name; they are the caller's, and no later run writes them.
@@ -153,13 +163,11 @@ class Session:
 
     def plan(self) -> Plan | None:
         """Return the plan of the last run, or of loading where all input shapes are known; None before either."""
-        native: dict[str, Any] | None = self._native.plan()
-        if native is None:
-            return None
-        return _plan(native)
+        native = self._native.plan()
+        return None if native is None else _plan(native)
 
 
-class Module:
+class Module(_Model[_core.Module]):
     """A `.walle` model with control flow, sequences or shapes that depend on data, made ready to run (§4.2).
 
     The graph is split at such nodes. Each piece between them, those of loop bodies and branches too, is planned like a
@@ -177,16 +185,6 @@ class Module:
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
         self._native = _core.Module(_readable(model), backend, threads)
 
-    @property
-    def inputs(self) -> list[TensorInfo]:
-        """The inputs; shape and dtype are None for a sequence or an optional."""
-        return [TensorInfo(*info) for info in self._native.inputs()]
-
-    @property
-    def outputs(self) -> list[TensorInfo]:
-        """The outputs; their shapes and dtypes depend on what runs."""
-        return [TensorInfo(*info) for info in self._native.outputs()]
-
     def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Any]:
         """Return the outputs by name: arrays, lists of arrays, or None; no later run writes them.
 
@@ -200,8 +198,22 @@ class Module:
 
     def plan(self) -> Plan:
         """Return the last plans of all pieces as one, with the nodes that stand between them."""
-        native: dict[str, Any] = self._native.plan()
-        return _plan(native)
+        return _plan(self._native.plan())
+
+
+def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> Session | Module:
+    """Return a Session of a model, or a Module where only a module runs what is in it.
+
+    Raises: as Session, but for what a module runs.
+    """
+    native = _core.load(_readable(model), backend, threads)
+    if isinstance(native, _core.Module):
+        module = Module.__new__(Module)
+        module._native = native
+        return module
+    session = Session.__new__(Session)
+    session._native = native
+    return session
 
 
 def backends() -> list[BackendInfo]:

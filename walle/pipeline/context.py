@@ -104,20 +104,22 @@ class Context:
         return _resources[name]
 
     def session(self, name: str) -> Any:
-        """Return the `walle.Session` of the model `resources/NAME`; `.walle` may be left out. Loaded once.
+        """Return the `walle.Session` of the model `resources/NAME`, or the `walle.Module` of one with control flow.
+
+        `.walle` may be left out. Loaded once.
 
         Raises:
             TaskContextError: the task has no such file.
             EngineError: the engine cannot load it.
         """
         if name not in _sessions:
-            from walle.engine_ext.session import Session
+            from walle.engine_ext.session import load as load_model
 
             path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
             if path is None:
                 raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
             folder = dispatch.task().folder
-            _sessions[name] = Session(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
+            _sessions[name] = load_model(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
         return _sessions[name]
 
     def escalate(self, payload: Any) -> Any:

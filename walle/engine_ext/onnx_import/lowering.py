@@ -59,17 +59,30 @@ def _constant_of_shape(lowering: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _dropout(lowering: Rewriting, node: Node) -> Iterator[Node]:
-    """The identity, with a mask that is all true: a model is converted for inference."""
+    """The identity, with a mask that is all true, where the model is not for training."""
     if node.has_input(2):
         training = lowering.constants.get(node.inputs[2])
         if training is None or bool(training.reshape(-1)[0]):
-            raise UnsupportedError(f"node {node.name!r} (Dropout): training_mode must be left out or a constant false")
+            yield node
+            return
     yield Node("Identity", node.inputs[:1], node.outputs[:1], {}, node.name)
     if len(node.outputs) > 1 and node.outputs[1]:
         shape = lowering.fresh(f"{node.name}.shape")
         yield Node("Shape", node.inputs[:1], (shape,), {}, f"{node.name}.shape")
         true = lowering.constant(f"{node.name}.true", np.array(True))
         yield Node("Expand", (true, shape), (node.outputs[1],), {}, f"{node.name}.mask")
+
+
+def _feature_vectorizer(lowering: Rewriting, node: Node) -> Iterator[Node]:
+    """Features of any type become floats before they are put together."""
+    inputs: list[str] = []
+    for name in node.inputs:
+        if lowering.graph.dtype_of(name) == "float32":
+            inputs.append(name)
+            continue
+        inputs.append(lowering.fresh(f"{node.name}.float"))
+        yield Node("Cast", (name,), (inputs[-1],), {"to": "float32"}, f"{node.name}.float")
+    yield replace(node, inputs=tuple(inputs))
 
 
 def _label_encoder(lowering: Rewriting, node: Node) -> Iterator[Node]:
@@ -97,6 +110,7 @@ _RULES: dict[str, Rule] = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Dropout": _dropout,
+    "FeatureVectorizer": _feature_vectorizer,
     "LabelEncoder": _label_encoder,
 }
 # What the rules take apart: these names need not be the engine's.

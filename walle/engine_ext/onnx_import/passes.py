@@ -13,6 +13,7 @@ import numpy as np
 
 from walle.engine_ext import _core
 from walle.engine_ext.model import BITS_ONLY, DTYPES
+from walle.engine_ext.onnx_import.chains import fuse_gelu, fuse_layer_normalization
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, free_values
 from walle.errors import EngineError
 
@@ -271,6 +272,8 @@ ALL: tuple[Pass, ...] = (
     fold_batch_normalization,
     drop_identities,
     merge_equal,
+    fuse_layer_normalization,
+    fuse_gelu,
     fuse_residuals,
     fuse_activations,
     drop_dead,

@@ -35,6 +35,8 @@ class Step {
     run(inputs, output, scratch);
   }
   std::size_t scratch_bytes() const noexcept { return scratch_bytes_; }
+  // Whether each member of a team needs so much, one behind the other, or all of them together.
+  virtual bool scratch_each() const noexcept { return false; }
   // Which algorithm computes it; empty where there is only one.
   virtual std::string_view algorithm() const noexcept { return {}; }
 

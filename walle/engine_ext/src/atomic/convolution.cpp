@@ -3,6 +3,7 @@
 // conv_algorithms(); chosen by workload where left out).
 #include "atomic/convolution.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "atomic/conversion.h"
@@ -16,7 +17,8 @@ ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes
   shape.dtype = dtype;
   shape.batch = x[0];
   shape.groups = attributes.get_int("group", 1);
-  if (shape.groups < 1 || x[1] % shape.groups != 0 || w[0] % shape.groups != 0 || x[1] / shape.groups != w[1])
+  if (shape.groups < 1 || shape.groups > std::max<std::int64_t>(x[1], 1) || x[1] % shape.groups != 0 ||
+      w[0] % shape.groups != 0 || x[1] / shape.groups != w[1])
     throw Error(ErrorKind::shape,
                 "Conv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(shape.groups) + " groups");
   shape.in_channels = w[1];

@@ -146,7 +146,12 @@ void pointwise_run(const ConvShape& shape, const Table& table, const std::byte* 
 }
 
 // im2col: a region for each tap moves what it meets to its rows of a matrix of columns; then one matrix product.
-bool columns_apply(const ConvShape& shape, const Table& table) { return table.gemm[shape.type()].run != nullptr; }
+bool columns_apply(const ConvShape& shape, const Table& table) {
+  std::int64_t bytes = item_of(shape);
+  for (const std::int64_t dim : {shape.in_channels, shape.window.taps(), shape.window.out_count()})
+    if (__builtin_mul_overflow(bytes, dim, &bytes)) return false;
+  return table.gemm[shape.type()].run != nullptr && static_cast<std::size_t>(bytes) <= storage_limit();
+}
 std::size_t columns_bytes(const ConvShape& shape) {
   const std::int64_t bytes = shape.in_channels * shape.window.taps() * shape.window.out_count() * item_of(shape);
   return static_cast<std::size_t>((bytes / 64 + 1) * 64);

@@ -127,8 +127,8 @@ TensorType infer_indexed_gather(std::span<const Operand> operands, const Attribu
   check_indices(operands);
   const auto shape = attributes.get_ints("shape");
   if (!shape) throw Error(ErrorKind::model, "an indexed raster needs the attribute 'shape'");
-  // Every element must be written: the plain side counts through the result.
-  if (element_count(*shape) != element_count(IndexedMovement::from(attributes).size))
+  const IndexedMovement movement = IndexedMovement::from(attributes);
+  if (element_count(*shape) != element_count(movement.size) || !movement.fills_plain())
     throw Error(ErrorKind::model, "an indexed gather must fill its result");
   return {operands[0].dtype, *shape};
 }

@@ -7,6 +7,7 @@
 
 #include "core/bfloat16.h"
 #include "core/nest.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -14,12 +15,12 @@ namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
 // A chunk's panel of weights, and the rows of A that go over it, stay in the second-level cache.
-constexpr std::int64_t kNearBytes = 256 << 10;
+constexpr std::int64_t kPanelBytes = 128 << 10, kRowsBytes = 512 << 10;
 
 }  // namespace
 
 std::int64_t linear_chunk(std::int64_t depth, const Table& table) {
-  const std::int64_t most = kNearBytes / (2 * table.pack * kFloat);
+  const std::int64_t most = kPanelBytes / (2 * table.pack * kFloat);
   const std::int64_t chunks = (depth + most - 1) / std::max<std::int64_t>(1, most);
   return chunks == 0 ? 1 : (depth + chunks - 1) / chunks;
 }
@@ -47,15 +48,15 @@ std::size_t packed_linear_bytes(std::int64_t depth, std::int64_t columns, const 
 
 void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept {
   const std::int64_t pack = table.pack, blocks = (args.columns + pack - 1) / pack, chunk = linear_chunk(args.depth, table);
-  const PanelFn kernel = args.pairs ? table.bf16.panel : table.panel;
+  const PanelFn kernel = args.pairs ? bfloat16(table)->panel : table.panel;
   const std::int64_t panels = (blocks + 1) / 2;
-  // As many rows at a time as stay near for the next panel; fewer where a team would have too little to share.
-  constexpr std::int64_t kTiles = 84;  // a multiple of every tile height
-  std::int64_t at_once = std::max<std::int64_t>(1, kNearBytes / (std::max<std::int64_t>(1, chunk) * kFloat) / kTiles) * kTiles;
-  if (team.size() > 1 && panels < 4 * team.size()) at_once = std::min(at_once, kTiles);
+  // As many rows at a time as stay near for the next panel, evenly; fewer where a team would have too little to share.
+  std::int64_t at_once = std::max<std::int64_t>(1, kRowsBytes / (std::max<std::int64_t>(1, chunk) * kFloat));
+  if (team.size() > 1 && panels < 4 * team.size()) at_once = std::min<std::int64_t>(at_once, 64);
+  const std::int64_t stretches = (args.rows + at_once - 1) / at_once;
+  if (stretches > 0) at_once = (args.rows + stretches - 1) / stretches;
   for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // of nothing: bias and residual alone
     const Segment segment{k, std::min(chunk, args.depth - k)};
-    const std::int64_t stretches = (args.rows + at_once - 1) / at_once;
     team.each(stretches * panels, [&](std::int64_t unit, int) {
       const std::int64_t row = unit / panels * at_once, block = unit % panels * 2;
       PanelArgs panel;
@@ -124,7 +125,7 @@ class LinearStep final : public SharedStep {
     const std::int64_t row = (args.depth + 1) / 2;
     team.each((args.rows + kRows - 1) / kRows, [&](std::int64_t stretch, int) {
       const std::int64_t first = stretch * kRows, rows = std::min(kRows, args.rows - first);
-      table_.bf16.narrow(args.a + first * args.a_row, args.a_row, rows, args.depth, pairs + first * row, row);
+      bfloat16(table_)->narrow(args.a + first * args.a_row, args.a_row, rows, args.depth, pairs + first * row, row);
     });
     args.pairs = true;
     args.a = pairs;

@@ -8,6 +8,7 @@
 
 #include "atomic/packed_convolution.h"
 #include "core/bfloat16.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -86,7 +87,7 @@ class TilesStep final : public SharedStep {
       : conv_(conv),
         source_(conv, grain),
         sums_(conv, source_),
-        panel_(grain > 1 ? conv.table->bf16.panel : conv.table->panel),
+        panel_(grain > 1 ? bfloat16(*conv.table)->panel : conv.table->panel),
         low_(low),
         high_(high) {
     const Window& win = conv.shape.window;
@@ -217,7 +218,7 @@ class TilesStep final : public SharedStep {
   // The same in bfloat16; lanes behind the last channel, which may hold anything, are left out.
   void round_plane(std::int64_t plane, const float* from, float* to) const noexcept {
     const Window& win = conv_.shape.window;
-    const Bfloat16& bf16 = conv_.table->bf16;
+    const Bfloat16& bf16 = *bfloat16(*conv_.table);
     const std::int64_t unit = source_.unit, left = std::min(win.begin[2], source_.dims[2]);
     const std::int64_t middle = std::max<std::int64_t>(0, std::min(win.in[2], source_.dims[2] - left));
     const std::int64_t channels = std::min(source_.channels, conv_.channels_in() - plane * source_.channels);
@@ -256,7 +257,7 @@ class TilesStep final : public SharedStep {
 
 template <std::int64_t kGrain>
 std::vector<std::int64_t> tiles_parameters(const PackedConv& conv) {
-  if (kGrain > 1 && conv.table->bf16.panel == nullptr) return {};
+  if (kGrain > 1 && bfloat16(*conv.table) == nullptr) return {};
   const ConvShape& shape = conv.shape;
   const bool whole = shape.groups == 1 || (shape.in_channels % conv.pack() == 0 && shape.out_channels % conv.pack() == 0);
   const bool empty =
@@ -281,8 +282,14 @@ Work tiles_work(const PackedConv& conv, std::int64_t) {
   return work;
 }
 
-inline void put(float value, float* to) noexcept { *to = value; }
-inline void put(float value, std::uint16_t* to) noexcept { *to = to_bfloat16(value); }
+// A row of packed weights from the rows of `turned` at its places.
+void put_row(const float* turned, const std::int64_t* place, std::int64_t columns, float* row) noexcept {
+  std::memcpy(row, turned + *place * columns, static_cast<std::size_t>(columns * kFloat));
+}
+void put_row(const float* turned, const std::int64_t* place, std::int64_t columns, std::uint16_t* row) noexcept {
+  for (int i = 0; i < 2; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) row[2 * j + i] = place[i] < 0 ? 0 : to_bfloat16(turned[place[i] * columns + j]);
+}
 
 // [group][chunk][pair of blocks][k][columns of the pair]: in the order in which run() reads them. A k of bfloat16 is a pair.
 template <std::int64_t kGrain>
@@ -303,26 +310,25 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
       for (std::int64_t c = first; c < last; c += kGrain)
         for (std::int64_t i = c; i < c + kGrain; ++i) places.push_back(i < last ? i * taps + tap : -1);
   }
+  // A panel's rows of weights are turned over first; then whole rows of the result are put in order.
   Tensor packed = Tensor::empty(kGrain == 1 ? DType::f32 : DType::bf16, {shape.groups, sums.depth, blocks * pack * kGrain});
+  Tensor turned = Tensor::empty(DType::f32, {depth, 2 * pack});
   auto* to = reinterpret_cast<Number*>(packed.raw());
-  for (std::int64_t g = 0; g < shape.groups; ++g, w += shape.out_channels * depth) {
-    const std::int64_t* place = places.data();
-    for (const Chunk& chunk : sums.chunks) {
-      for (std::int64_t block = 0; block < blocks; block += 2) {
-        const std::int64_t columns = std::min<std::int64_t>(2, blocks - block) * pack;
-        const std::int64_t real = std::min(columns, shape.out_channels - block * pack);
-        const float* rows = w + block * pack * depth;
-        for (std::int64_t k = 0; k < chunk.depth; ++k, to += columns * kGrain) {
-          for (std::int64_t i = 0; i < kGrain; ++i) {
-            const std::int64_t at = place[k * kGrain + i];
-            for (std::int64_t j = 0; j < real; ++j) put(at < 0 ? 0.0f : rows[j * depth + at], to + j * kGrain + i);
-          }
-          std::fill(to + real * kGrain, to + columns * kGrain, Number{0});
-        }
+  for (std::int64_t g = 0; g < shape.groups; ++g, w += shape.out_channels * depth, to += sums.depth * blocks * pack * kGrain)
+    for (std::int64_t block = 0; block < blocks; block += 2) {
+      const std::int64_t columns = std::min<std::int64_t>(2, blocks - block) * pack;
+      const std::int64_t real = std::min(columns, shape.out_channels - block * pack);
+      if (real < columns) std::fill_n(turned.data<float>(), depth * columns, 0.0f);
+      conv.table->transpose(w + block * pack * depth, depth, turned.data<float>(), columns, depth, real);
+      const std::int64_t* place = places.data();
+      Number* chunk_to = to;
+      for (const Chunk& chunk : sums.chunks) {
+        Number* row = chunk_to + chunk.depth * block * pack * kGrain;
+        for (std::int64_t k = 0; k < chunk.depth; ++k, place += kGrain, row += columns * kGrain)
+          put_row(turned.data<float>(), place, columns, row);
+        chunk_to += chunk.depth * blocks * pack * kGrain;
       }
-      place += chunk.depth * kGrain;
     }
-  }
   return packed;
 }
 

@@ -76,16 +76,19 @@ class JoinStep final : public Step {
  private:
   void join_plane(const std::byte* in, std::byte* out) const noexcept {
     const Window& win = window_;
+    if (win.out[2] == 0) return;
+    // Of a row, the first output meets the last taps and the last output the first: no others meet any.
+    const std::int64_t first_x = win.taps_of(2, win.out[2] - 1).first, last_x = win.taps_of(2, 0).second;
     for (std::int64_t z = 0; z < win.out[0]; ++z)
       for (std::int64_t y = 0; y < win.out[1]; ++y, out += win.out[2] * item_) {
         fill_(identity_, 0, out, win.out[2]);
-        for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz) {
+        const auto [first_z, last_z] = win.taps_of(0, z);
+        const auto [first_y, last_y] = win.taps_of(1, y);
+        for (std::int64_t kz = first_z; kz < last_z; ++kz) {
           const std::int64_t depth = win.source(0, z, kz);
-          if (depth < 0 || depth >= win.in[0]) continue;
-          for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky) {
+          for (std::int64_t ky = first_y; ky < last_y; ++ky) {
             const std::int64_t row = win.source(1, y, ky);
-            if (row < 0 || row >= win.in[1]) continue;
-            for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
+            for (std::int64_t kx = first_x; kx < last_x; ++kx) {
               const auto [first, last] = win.valid(2, kx);
               std::byte* to = out + first * item_;
               join_(to, 1, in + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item_, win.stride[2], to,
@@ -102,13 +105,9 @@ class JoinStep final : public Step {
     std::array<Dims, Window::kAxes> along;
     for (std::size_t axis = 0; axis < Window::kAxes; ++axis)
       for (std::int64_t o = 0; o < window_.out[axis]; ++o) {
-        std::int64_t count = 0;
-        for (std::int64_t k = 0; k < window_.kernel[axis]; ++k) {
-          const std::int64_t at = window_.source(axis, o, k);
-          count +=
-              pads ? at >= -window_.begin[axis] && at < window_.in[axis] + window_.end[axis] : at >= 0 && at < window_.in[axis];
-        }
-        along[axis].push_back(count);
+        const auto [first, last] = pads ? window_.taps_in(axis, o, -window_.begin[axis], window_.in[axis] + window_.end[axis])
+                                        : window_.taps_of(axis, o);
+        along[axis].push_back(last - first);
       }
     if constexpr (std::is_floating_point_v<T>) {
       counts_ = Tensor::empty(std::is_same_v<T, float> ? DType::f32 : DType::f64, {window_.out_count()});
@@ -180,11 +179,13 @@ class ArgMaxStep final : public Step {
   std::int64_t best(const T* in, std::int64_t plane, std::int64_t z, std::int64_t y, std::int64_t x) const noexcept {
     const Window& win = window_;
     std::int64_t place = -1, answer = -1;
-    for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
-      for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
-        for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
+    const auto [first_z, last_z] = win.taps_of(0, z);
+    const auto [first_y, last_y] = win.taps_of(1, y);
+    const auto [first_x, last_x] = win.taps_of(2, x);
+    for (std::int64_t kz = first_z; kz < last_z; ++kz)
+      for (std::int64_t ky = first_y; ky < last_y; ++ky)
+        for (std::int64_t kx = first_x; kx < last_x; ++kx) {
           const std::int64_t d = win.source(0, z, kz), h = win.source(1, y, ky), w = win.source(2, x, kx);
-          if (d < 0 || d >= win.in[0] || h < 0 || h >= win.in[1] || w < 0 || w >= win.in[2]) continue;
           const std::int64_t at = (d * win.in[1] + h) * win.in[2] + w;
           if (place >= 0 && !(in[at] > in[place])) continue;
           place = at;

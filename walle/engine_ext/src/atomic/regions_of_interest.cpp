@@ -3,10 +3,14 @@
 #include <cmath>
 
 #include "atomic/conversion.h"
+#include "core/whole.h"
 
 namespace walle {
 
 namespace {
+
+// Of one bin. A box far larger than its image would sample nothing but zeros, for hours.
+constexpr std::int64_t kMaxSamples = std::int64_t{1} << 20;
 
 struct Bins {
   std::int64_t channels, height, width, batch, rows, columns, rois;
@@ -43,6 +47,7 @@ class RoiAlignStep final : public Step {
       const T bin_height = height / static_cast<T>(bins_.rows), bin_width = width / static_cast<T>(bins_.columns);
       const std::int64_t samples_y = ratio_ > 0 ? ratio_ : static_cast<std::int64_t>(std::ceil(bin_height));
       const std::int64_t samples_x = ratio_ > 0 ? ratio_ : static_cast<std::int64_t>(std::ceil(bin_width));
+      if (samples_y * samples_x > kMaxSamples) return fail("a box has too many samples");
       for (std::int64_t c = 0; c < bins_.channels; ++c) {
         const T* plane = x + (image * bins_.channels + c) * bins_.height * bins_.width;
         for (std::int64_t row = 0; row < bins_.rows; ++row)
@@ -111,9 +116,7 @@ class MaxRoiPoolStep final : public Step {
         if (!(std::fabs(static_cast<double>(roi[i]) * (i == 0 ? 1 : bins_.scale)) < 1e9)) return fail("a box lies nowhere");
       const auto image = static_cast<std::int64_t>(roi[0]);
       if (image < 0 || image >= bins_.batch) return fail("a batch index is out of range");
-      const auto scaled = [&](T value) {
-        return static_cast<std::int64_t>(std::round(static_cast<double>(value) * bins_.scale));
-      };
+      const auto scaled = [&](T value) { return whole_of(std::round(static_cast<double>(value) * bins_.scale)); };
       const std::int64_t left = scaled(roi[1]), top = scaled(roi[2]);
       const std::int64_t width = std::max<std::int64_t>(scaled(roi[3]) - left + 1, 1),
                          height = std::max<std::int64_t>(scaled(roi[4]) - top + 1, 1);
@@ -138,8 +141,8 @@ class MaxRoiPoolStep final : public Step {
   static std::pair<std::int64_t, std::int64_t> range(std::int64_t at, std::int64_t count, std::int64_t extent, std::int64_t start,
                                                      std::int64_t limit) noexcept {
     const double size = static_cast<double>(extent) / static_cast<double>(count);
-    const auto first = static_cast<std::int64_t>(std::floor(static_cast<double>(at) * size)) + start;
-    const auto last = static_cast<std::int64_t>(std::ceil(static_cast<double>(at + 1) * size)) + start;
+    const auto first = whole_of(std::floor(static_cast<double>(at) * size)) + start;
+    const auto last = whole_of(std::ceil(static_cast<double>(at + 1) * size)) + start;
     return {std::clamp<std::int64_t>(first, 0, limit), std::clamp<std::int64_t>(last, 0, limit)};
   }
 
@@ -182,6 +185,8 @@ TensorType infer_roi_align(std::span<const Operand> operands, const Attributes& 
   if (mode != "avg" && mode != "max") throw Error(ErrorKind::unsupported, "RoiAlign mode '" + mode + "'; known are avg and max");
   if (coordinates != "half_pixel" && coordinates != "output_half_pixel")
     throw Error(ErrorKind::unsupported, "RoiAlign coordinate_transformation_mode '" + coordinates + "'");
+  if (const std::int64_t ratio = attributes.get_int("sampling_ratio", 0); ratio < 0 || ratio > 1024)
+    throw Error(ErrorKind::model, "RoiAlign with a sampling_ratio of " + std::to_string(ratio) + "; it must be from 0 to 1024");
   const Bins bins = align_bins(operands[0].shape, operands[1].shape, attributes);
   if ((operands[2].dtype != DType::i64 && operands[2].dtype != DType::i32) || operands[2].shape != Dims{bins.rois})
     throw Error(ErrorKind::shape, "RoiAlign needs one batch index for each box");

@@ -275,10 +275,12 @@ TensorType infer_deform_columns(std::span<const Operand> operands, const Attribu
   need_floating("DeformConv", operands[0].dtype);
   const Window window = deform_window(x, attributes);
   const std::int64_t groups = attributes.get_int("offset_group", 1);
+  if (groups < 1 || x[1] % groups != 0 || groups > std::max<std::int64_t>(x[1], 1))
+    throw Error(ErrorKind::shape, "DeformConv of " + to_string(x) + " in " + std::to_string(groups) + " groups of offsets");
   for (std::size_t i = 1; i < operands.size(); ++i) {
     if (operands[i].absent) continue;
     const Dims wanted{x[0], groups * window.taps() * (i == 1 ? 2 : 1), window.out[1], window.out[2]};
-    if (operands[i].dtype != operands[0].dtype || groups < 1 || x[1] % groups != 0 || operands[i].shape != wanted)
+    if (operands[i].dtype != operands[0].dtype || operands[i].shape != wanted)
       throw Error(ErrorKind::shape, std::string("the ") + (i == 1 ? "offsets" : "mask") + " of DeformConv must be " +
                                         to_string(wanted) + ", not " + to_string(operands[i].shape));
   }

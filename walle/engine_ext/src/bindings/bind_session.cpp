@@ -8,6 +8,7 @@
 #include "exec/session.h"
 #include "graph/load.h"
 #include "graph/open.h"
+#include "kernels/bfloat16.h"
 
 namespace py = pybind11;
 
@@ -293,10 +294,19 @@ void bind_session(py::module_& module) {
       .def("inputs", &BoundModule::inputs)
       .def("outputs", &BoundModule::outputs)
       .def("plan", &BoundModule::plan);
+  module.def(
+      "load",
+      [](py::object model, const std::string& backend, int threads) -> py::object {
+        const Target target = Target::of(backend, threads);
+        const auto graph = load(model);
+        if (needs_module(*graph)) return py::cast(std::make_unique<BoundModule>(graph, target));
+        return py::cast(std::make_unique<BoundSession>(graph, target, true));
+      },
+      py::arg("model"), py::arg("backend"), py::arg("threads") = 1, "A Session, or a Module of a model that only a module runs.");
   module.def("backends", [] {
     py::list list;
     for (const Backend& backend : backends())
-      list.append(py::make_tuple(std::string(backend.name), backend.available, backend.exact));
+      list.append(py::make_tuple(std::string(backend.name), backend.available, is_exact(backend)));
     return list;
   });
   module.def("backend", [] { return std::string(kernels().name); }, "The name of the backend that \"auto\" stands for.");

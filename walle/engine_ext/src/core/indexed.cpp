@@ -1,5 +1,7 @@
 #include "core/indexed.h"
 
+#include <algorithm>
+
 namespace walle {
 
 namespace {
@@ -52,6 +54,20 @@ IndexedMovement IndexedMovement::from(const Attributes& attributes) {
   return movement;
 }
 
+bool IndexedMovement::fills_plain() const {
+  if (element_count(size) == 0) return true;
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // stride and size
+  for (std::size_t i = 0; i < size.size(); ++i)
+    if (size[i] != 1) axes.emplace_back(plain_stride[i], size[i]);
+  std::sort(axes.begin(), axes.end());
+  std::int64_t next = 1;
+  for (const auto& [stride, count] : axes) {
+    if (stride != next) return false;
+    next *= count;
+  }
+  return plain_offset == 0;
+}
+
 IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent,
                              std::int64_t index_extent, bool gather)
     : movement_(movement), count_(element_count(movement.size)) {
@@ -73,7 +89,7 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   for (std::size_t i = 0; i < movement.size.size(); ++i) {
     const bool walked = movement.index_stride[i] != 0;
     (walked ? movement_.size : size).push_back(movement.size[i]);
-    (walked ? movement_.indexed_stride : indexed).push_back(movement.indexed_stride[i]);
+    (walked ? movement_.indexed_stride : indexed).push_back(empty ? 0 : movement.indexed_stride[i]);
     (walked ? movement_.plain_stride : plain).push_back(movement.plain_stride[i]);
     if (walked) movement_.index_stride.push_back(movement.index_stride[i]);
   }

@@ -18,6 +18,8 @@ struct IndexedMovement {
   // As attributes of the atomic operators IndexedGather and IndexedScatter, and back (Error (model) where they do not fit).
   Attributes attributes() const;
   static IndexedMovement from(const Attributes& attributes);
+  // Whether the plain addresses are those from 0 to the number of coordinates, each once.
+  bool fills_plain() const;
 };
 
 // An indexed movement made ready: the axes that the indices hang on are walked, and for each of their coordinates the others are

@@ -1,9 +1,11 @@
 // A loop nest over several tensors at once: what elementwise and reducing steps walk. Broadcasting is a stride of 0.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
 #include "core/region.h"
+#include "core/team.h"
 
 namespace walle {
 
@@ -42,6 +44,26 @@ struct Nest {
   std::int64_t row() const noexcept { return axes > 0 ? size[static_cast<std::size_t>(axes - 1)] : 1; }
   std::int64_t row_stride(std::size_t tensor, std::size_t item) const noexcept {
     return axes > 0 ? stride[tensor][static_cast<std::size_t>(axes - 1)] / static_cast<std::int64_t>(item) : 0;
+  }
+
+  // Calls f(piece, its addresses) for even pieces along the outermost axis, by a team where there is enough to share; `weight` is
+  // the work of one element, in elements. f(piece, addresses, member) must not throw.
+  template <class F>
+  void share(Team& team, const std::array<std::byte*, N>& at, std::int64_t weight, F&& f) const noexcept {
+    constexpr std::int64_t kWorth = 1 << 14;  // elements whose time is well above that of waking a thread
+    const std::int64_t most = axes == 0 ? 1 : std::min<std::int64_t>(size[0], count() * weight / kWorth);
+    const std::int64_t pieces = team.size() == 1 ? 1 : std::clamp<std::int64_t>(most, 1, 4 * team.size());
+    team.each(pieces, [&](std::int64_t i, int member) {
+      Nest piece = *this;
+      std::array<std::byte*, N> from = at;
+      if (pieces > 1) {
+        const std::int64_t first = size[0] * i / pieces;
+        piece.size[0] = size[0] * (i + 1) / pieces - first;
+        for (std::size_t t = 0; t < N; ++t)
+          if (from[t] != nullptr) from[t] += first * stride[t][0];
+      }
+      f(piece, from, member);
+    });
   }
 
   // Calls f(addresses) for the first element of every row, or (inner = 0) of every element.

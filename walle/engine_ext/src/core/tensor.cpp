@@ -1,5 +1,6 @@
 #include "core/tensor.h"
 
+#include <unistd.h>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -14,6 +15,8 @@ namespace walle {
 namespace {
 
 std::atomic<std::size_t> live_bytes{0};
+std::atomic<std::size_t> most_bytes{static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+                                    static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))};
 
 // Large memory in large pages, where the system has them on offer: weights are read from end to end in every run, and a first
 // touch of 2 MiB at once makes loading quicker.
@@ -34,9 +37,13 @@ std::byte* take(std::size_t bytes) noexcept {
 
 std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
 
+std::size_t storage_limit() noexcept { return most_bytes.load(std::memory_order_relaxed); }
+
+void limit_storage(std::size_t bytes) noexcept { most_bytes.store(bytes, std::memory_order_relaxed); }
+
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
-  const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment;
-  if (padded < size_bytes) throw std::bad_alloc();
+  const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment, limit = storage_limit();
+  if (padded < size_bytes || padded > limit || live_storage_bytes() > limit - padded) throw std::bad_alloc();
   std::byte* data = take(padded);
   if (data == nullptr) throw std::bad_alloc();
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
@@ -63,18 +70,18 @@ std::int64_t element_count(const Dims& shape) {
     if (dim < 0) throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has a negative dimension");
     if (dim == 0)
       empty = true;  // the other dimensions must be countable all the same: strides are made of them
-    else if (__builtin_mul_overflow(count, dim, &count))
-      throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has more elements than 63 bits count");
+    else if (__builtin_mul_overflow(count, dim, &count) || count > kMaxElements)
+      throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has more than 2^48 elements");
   }
   return empty ? 0 : count;
 }
 
 Dims contiguous_strides(const Dims& shape) {
   Dims strides(shape.size());
-  std::int64_t step = 1;
+  std::uint64_t step = 1;  // wraps for a shape that nothing can have
   for (std::size_t axis = shape.size(); axis-- > 0;) {
-    strides[axis] = step;
-    step *= shape[axis];
+    strides[axis] = static_cast<std::int64_t>(step);
+    step *= static_cast<std::uint64_t>(shape[axis]);
   }
   return strides;
 }

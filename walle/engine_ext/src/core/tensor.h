@@ -43,6 +43,10 @@ class Storage {
 
 // Bytes of engine memory that live storages own now, over the whole process (the VM's memory limit counts them).
 std::size_t live_storage_bytes() noexcept;
+// How many of them there may be at most, at first as many as the machine has: what asks for more gets std::bad_alloc, where the
+// system would promise the memory and end the process when it is used.
+std::size_t storage_limit() noexcept;
+void limit_storage(std::size_t bytes) noexcept;
 
 class Tensor {
  public:
@@ -78,8 +82,12 @@ class Tensor {
   std::int64_t offset_ = 0;
 };
 
-// Product of the dimensions; throws Error for a negative one or where the product leaves 63 bits.
+// No tensor has more elements than this; sums and products of a few counts and item sizes then stay inside 63 bits.
+inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
+
+// Product of the dimensions; throws Error for a negative one, or where those that are not 0 give more than kMaxElements.
 std::int64_t element_count(const Dims& shape);
+// Of a shape that element_count takes; of another one they mean nothing, and are not to be used.
 Dims contiguous_strides(const Dims& shape);
 std::string to_string(const Dims& dims);
 

@@ -3,28 +3,22 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "atomic/packed_convolution.h"
 #include "atomic/packed_linear.h"
 #include "atomic/packed_pooling.h"
+#include "exec/packing.h"
 #include "exec/program.h"
 #include "exec/rates.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
 namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-// [batch, channels, spatial...] seen as batch x channels planes of `plane` elements.
-struct Planes {
-  std::int64_t batch, channels, plane;
-
-  explicit Planes(const Dims& shape) : batch(shape[0]), channels(shape[1]), plane(1) {
-    for (std::size_t i = 2; i < shape.size(); ++i) plane *= shape[i];
-  }
-};
 
 // All of them, the cheapest first.
 std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates) {
@@ -52,16 +46,18 @@ class Choosing {
       : program_(program),
         table_(table),
         weights_(weights),
+        packing_(table.pack),
         rates_(rates(table)),
         packed_(program.values.size(), -1),
         plain_(program.values.size(), true) {}
 
   // Returns the milliseconds of the search.
   double run() {
+    give_last_shapes();
     std::vector<ProgramOp> ops = std::move(program_.ops);
     program_.ops.clear();
     for (ProgramOp& op : ops) {
-      if (choose_conv(op) || follow(op)) continue;
+      if (defer(op) || choose_conv(op) || follow(op)) continue;
       for (const int input : op.inputs)
         if (input >= 0) need_plain(input);
       choose_linear(op);
@@ -75,7 +71,6 @@ class Choosing {
   // Copied where values are added meanwhile: references into the list would dangle.
   const ProgramValue& value(int index) const { return program_.values[at(index)]; }
   std::int64_t pack() const { return table_.pack; }
-  std::int64_t blocks_of(std::int64_t channels) const { return (channels + pack() - 1) / pack(); }
 
   int add_value(Dims shape) {
     program_.values.push_back({DType::f32, std::move(shape), {}, -1});
@@ -90,41 +85,14 @@ class Choosing {
     return index;
   }
 
-  Dims packed_shape(const Dims& shape) const {
-    Dims result = shape;
-    result[1] = blocks_of(shape[1]);
-    result.push_back(pack());
-    return result;
-  }
-
   // Declares that `plain` will be given in its packed form alone.
   int packed_result(int plain) {
-    const int index = add_value(packed_shape(value(plain).shape));
+    const int index = add_value(packing_.shape(value(plain).shape));
     packed_[at(plain)] = index;
     plain_[at(plain)] = false;
     return index;
   }
   bool only_packed(int index) const { return index >= 0 && packed_[at(index)] >= 0 && !plain_[at(index)]; }
-
-  // The regions between a plain value and its packed form.
-  std::vector<Region> layout_regions(const Dims& shape, bool to_packed) const {
-    const Planes planes(shape);
-    const std::int64_t full = planes.channels / pack(), rest = planes.channels % pack();
-    const std::int64_t plain_extent = planes.batch * planes.channels * planes.plane;
-    const std::int64_t packed_extent = planes.batch * blocks_of(planes.channels) * planes.plane * pack();
-    std::vector<Region> regions;
-    const auto add = [&](std::int64_t first, std::int64_t count, std::int64_t lanes) {
-      const Dims size{planes.batch, count, planes.plane, lanes};
-      const Dims plain{planes.channels * planes.plane, pack() * planes.plane, 1, planes.plane};
-      const Dims packed{blocks_of(planes.channels) * planes.plane * pack(), planes.plane * pack(), pack(), 1};
-      const std::int64_t offset = first * pack() * planes.plane;  // the same in both
-      regions.push_back(to_packed ? Region::make(0, size, plain, offset, packed, offset, plain_extent, packed_extent)
-                                  : Region::make(0, size, packed, offset, plain, offset, packed_extent, plain_extent));
-    };
-    if (full > 0) add(0, full, pack());
-    if (rest > 0) add(full, 1, rest);
-    return regions;
-  }
 
   void add_raster(int from, int to, std::vector<Region> regions, std::string name) {
     ProgramOp raster;
@@ -136,17 +104,65 @@ class Choosing {
     ++program_.rasters_made;
   }
 
+  // A raster's result that is read in a shape of fewer axes alone (the last step of a channel shuffle) has that shape from the
+  // start.
+  void give_last_shapes() {
+    std::vector<int> readers(program_.values.size(), 0), giver(program_.values.size(), -1);
+    for (const ProgramOp& op : program_.ops)
+      for (const int input : op.inputs)
+        if (input >= 0) ++readers[at(input)];
+    for (const int output : program_.outputs) ++readers[at(output)];
+    for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+      ProgramOp& op = program_.ops[i];
+      if (op.is_raster()) giver[at(op.output)] = static_cast<int>(i);
+      if (rename_offset(program_, op) != std::int64_t{0}) continue;
+      const int source = op.inputs[at(op.regions[0].source)];
+      if (giver[at(source)] < 0 || readers[at(source)] != 1 || value(op.output).shape.size() >= value(source).shape.size() ||
+          element_count(value(source).shape) != element_count(value(op.output).shape))
+        continue;
+      ProgramOp& made = program_.ops[at(giver[at(source)])];
+      made.output = op.output;
+      giver[at(op.output)] = giver[at(source)];
+      op.output = -1;
+    }
+    std::erase_if(program_.ops, [](const ProgramOp& op) { return op.output < 0; });
+  }
+
+  // A value that is the elements of another one in another shape, and nothing else: made no sooner than somebody reads it plain.
+  bool defer(ProgramOp& op) {
+    if (!op.is_raster() || rename_offset(program_, op) != std::int64_t{0}) return false;
+    const int source = root(op.inputs[at(op.regions[0].source)]);
+    if (!only_packed(source) || element_count(value(source).shape) != element_count(value(op.output).shape)) return false;
+    op.inputs = {source};
+    op.regions[0].source = 0;
+    plain_[at(op.output)] = false;
+    deferred_.emplace(op.output, std::move(op));
+    return true;
+  }
+  int root(int index) const {
+    const auto found = deferred_.find(index);
+    return found == deferred_.end() ? index : found->second.inputs[0];
+  }
+
   void need_plain(int index) {
     if (plain_[at(index)]) return;
-    add_raster(packed_[at(index)], index, layout_regions(value(index).shape, false), "unpack");
+    if (const auto found = deferred_.find(index); found != deferred_.end()) {
+      need_plain(found->second.inputs[0]);
+      program_.ops.push_back(std::move(found->second));
+      deferred_.erase(found);
+      plain_[at(index)] = true;
+      return;
+    }
+    add_raster(packed_[at(index)], index, packing_.to_plain(value(index).shape), "unpack");
     plain_[at(index)] = true;
   }
   int need_packed(int index) {
     if (packed_[at(index)] < 0) {
+      need_plain(index);
       const Dims shape = value(index).shape;
-      const int result = add_value(packed_shape(shape));
+      const int result = add_value(packing_.shape(shape));
       packed_[at(index)] = result;
-      add_raster(index, result, layout_regions(shape, true), "pack");
+      add_raster(index, result, packing_.to_packed(shape), "pack");
     }
     return packed_[at(index)];
   }
@@ -155,7 +171,7 @@ class Choosing {
   int padded_bias(int index, std::int64_t groups) {
     if (index < 0) return -1;
     const Tensor& bias = value(index).constant;
-    const std::int64_t channels = bias.size() / groups, width = blocks_of(channels) * pack();
+    const std::int64_t channels = bias.size() / groups, width = packing_.blocks_of(channels) * pack();
     if (bias.size() % pack() == 0 && channels * groups == width * groups) return index;
     Tensor padded = Tensor::empty(DType::f32, {groups * width});
     std::fill_n(padded.data<float>(), groups * width, 0.0f);
@@ -228,7 +244,7 @@ class Choosing {
     const std::int64_t depth = w.shape()[0], columns = w.shape()[1];
     const std::int64_t rows = columns == 0 ? 0 : element_count(value(op.output).shape) / columns;
     op.candidates = {{"packed", 0, rates_.us(packed_linear_work(rows, depth, columns, table_, false))}};
-    if (table_.bf16.panel != nullptr) {
+    if (bfloat16(table_) != nullptr) {
       op.candidates.push_back({"packed bf16", 0, rates_.us(packed_linear_work(rows, depth, columns, table_, true))});
       if (op.candidates[1].us < op.candidates[0].us) std::swap(op.candidates[0], op.candidates[1]);
     }
@@ -253,10 +269,13 @@ class Choosing {
 
   // Whether the op was made to read and write packed values, because what it reads is there in that form alone.
   bool follow(ProgramOp& op) {
+    if (op.is_raster())
+      for (int& input : op.inputs) input = root(input);
     const bool any = std::any_of(op.inputs.begin(), op.inputs.end(), [&](int input) { return only_packed(input); });
     if (!any || value(op.output).dtype != DType::f32) return false;
     if (op.is_raster()) return follow_raster(op);
     if (op.op->name == "PoolMax" || op.op->name == "PoolMean" || op.op->name == "PoolSum") return follow_pool(op);
+    if (op.op->fused != nullptr && op.op->fused->is_map()) return follow_elementwise(op);
     switch (op.op->family) {
       case Family::unary: return follow_elementwise(op);
       case Family::binary: return follow_elementwise(op);
@@ -310,7 +329,7 @@ class Choosing {
       *one.data<float>() = *given.constant.data<float>();
       return add_constant(std::move(one));
     }
-    Dims dims = packed_shape(shape);
+    Dims dims = packing_.shape(shape);
     for (std::size_t i = 0; i + 1 < dims.size(); ++i)
       if (i != 1) dims[i] = 1;
     Tensor spread = Tensor::empty(DType::f32, dims);
@@ -332,12 +351,9 @@ class Choosing {
 
   // A raster that moves whole planes of channels, or the same way within every plane.
   bool follow_raster(ProgramOp& op) {
-    const Dims to = value(op.output).shape;
-    if (to.size() < 3 || element_count(to) == 0) return false;
-    for (const int input : op.inputs)
-      if (value(input).shape.size() != to.size() && element_count(value(input).shape) != 1) return false;
-    auto regions = whole_planes(op, to);
-    if (!regions) regions = within_planes(op, to);
+    std::vector<Dims> sources;
+    for (const int input : op.inputs) sources.push_back(value(input).shape);
+    auto regions = packing_.follow(sources, value(op.output).shape, op.regions);
     if (!regions) return false;
     ProgramOp made = op;
     for (int& input : made.inputs)
@@ -348,147 +364,13 @@ class Choosing {
     return true;
   }
 
-  std::int64_t packed_extent(int index) const { return element_count(packed_shape(value(index).shape)); }
-
-  struct Channel {
-    int source = -1;
-    std::int64_t channel = 0;
-    bool operator==(const Channel&) const = default;
-  };
-
-  // For each channel of the result, where it comes from; nothing where planes are not moved whole, or between images.
-  std::optional<std::vector<Channel>> channels_of(const ProgramOp& op, const Dims& shape) const {
-    const Planes to(shape);
-    std::vector<Channel> channels(static_cast<std::size_t>(to.channels));
-    for (const Region& region : op.regions) {
-      const Dims& source = value(op.inputs[at(region.source)]).shape;
-      if (source.size() < 3) return std::nullopt;
-      const Planes from(source);
-      if (from.plane != to.plane || from.batch != to.batch || region.axes == 0) return std::nullopt;
-      const auto last = static_cast<std::size_t>(region.axes - 1);
-      const std::int64_t size = region.size[last];
-      const bool dense = to.plane == 1 || (region.src.stride[last] == 1 && region.dst.stride[last] == 1 && size % to.plane == 0);
-      if (!dense || region.src.offset % to.plane != 0 || region.dst.offset % to.plane != 0) return std::nullopt;
-      for (std::size_t i = 0; i < last; ++i)
-        if (region.src.stride[i] % to.plane != 0 || region.dst.stride[i] % to.plane != 0) return std::nullopt;
-      std::array<std::int64_t, kMaxAxes> place{};
-      const std::int64_t run = to.plane == 1 ? 1 : size / to.plane;
-      const std::size_t outer = to.plane == 1 ? last + 1 : last;
-      for (;;) {
-        std::int64_t src = region.src.offset, dst = region.dst.offset;
-        for (std::size_t i = 0; i < outer; ++i) {
-          src += place[i] * region.src.stride[i];
-          dst += place[i] * region.dst.stride[i];
-        }
-        for (std::int64_t p = 0; p < run; ++p) {
-          const std::int64_t src_plane = src / to.plane + p, dst_plane = dst / to.plane + p;
-          if (src_plane / from.channels != dst_plane / to.channels) return std::nullopt;
-          const Channel given{region.source, src_plane % from.channels};
-          Channel& channel = channels[static_cast<std::size_t>(dst_plane % to.channels)];
-          if (channel.source >= 0 && channel != given) return std::nullopt;  // images are permuted differently
-          channel = given;
-        }
-        std::size_t axis = outer;
-        while (axis-- > 0 && ++place[axis] == region.size[axis]) place[axis] = 0;
-        if (axis == static_cast<std::size_t>(-1)) break;
-      }
-    }
-    for (const Channel& channel : channels)
-      if (channel.source < 0) return std::nullopt;
-    return channels;
-  }
-
-  std::optional<std::vector<Region>> whole_planes(const ProgramOp& op, const Dims& shape) const {
-    const auto channels = channels_of(op, shape);
-    if (!channels) return std::nullopt;
-    const Planes to(shape);
-    std::vector<Region> regions;
-    for (std::int64_t c = 0; c < to.channels;) {
-      const Channel first = (*channels)[static_cast<std::size_t>(c)];
-      const Dims& source = value(op.inputs[at(first.source)]).shape;
-      std::int64_t run = 1;
-      while (c + run < to.channels &&
-             (*channels)[static_cast<std::size_t>(c + run)] == Channel{first.source, first.channel + run})
-        ++run;
-      const std::int64_t source_channels = source[1];
-      // Whole blocks where both sides stand at one; a last one that is cut takes its padding along.
-      std::int64_t blocks = 0;
-      if (c % pack() == 0 && first.channel % pack() == 0) {
-        blocks = run / pack();
-        if (c + run == to.channels && first.channel + run == source_channels && run % pack() != 0) ++blocks;
-      }
-      const std::int64_t image_to = blocks_of(to.channels) * to.plane * pack(),
-                         image_from = blocks_of(source_channels) * to.plane * pack();
-      const std::int64_t src = first.channel / pack() * to.plane * pack() + first.channel % pack();
-      const std::int64_t dst = c / pack() * to.plane * pack() + c % pack();
-      if (blocks > 0) {
-        regions.push_back(Region::make(first.source, Dims{to.batch, blocks * to.plane * pack()}, Dims{image_from, 1}, src,
-                                       Dims{image_to, 1}, dst, packed_extent(op.inputs[at(first.source)]),
-                                       element_count(packed_shape(shape))));
-        c += std::min(run, blocks * pack());
-        continue;
-      }
-      const std::int64_t lanes = std::min({run, pack() - c % pack(), pack() - first.channel % pack()});
-      regions.push_back(Region::make(first.source, Dims{to.batch, to.plane, lanes}, Dims{image_from, pack(), 1}, src,
-                                     Dims{image_to, pack(), 1}, dst, packed_extent(op.inputs[at(first.source)]),
-                                     element_count(packed_shape(shape))));
-      c += lanes;
-    }
-    return regions;
-  }
-
-  // Each region goes the same way through every plane of one source with the result's channels (or spreads one number).
-  std::optional<std::vector<Region>> within_planes(const ProgramOp& op, const Dims& shape) const {
-    const Planes to(shape);
-    const std::int64_t planes = to.batch * to.channels, packed_planes = to.batch * blocks_of(to.channels);
-    std::vector<Region> regions;
-    for (const Region& region : op.regions) {
-      const Dims& source = value(op.inputs[at(region.source)]).shape;
-      const bool fill = element_count(source) == 1;
-      const std::int64_t from_plane = fill ? 0 : Planes(source).plane;
-      if (!fill && (source[0] != to.batch || source[1] != to.channels)) return std::nullopt;
-      Dims size, src, dst;
-      std::int64_t covered = 1;
-      for (std::size_t i = 0; i < static_cast<std::size_t>(region.axes); ++i) {
-        const std::int64_t count = region.size[i], from = region.src.stride[i], step = region.dst.stride[i];
-        if (step >= to.plane) {
-          if (step != to.plane || from != from_plane || covered != 1) return std::nullopt;
-          covered = count;
-        } else if (step * count > to.plane) {  // planes and a spatial axis that step as one
-          const std::int64_t inner = to.plane / step;
-          if (inner * step != to.plane || count % inner != 0 || from * inner != from_plane || covered != 1) return std::nullopt;
-          covered = count / inner;
-          size.push_back(inner);
-          src.push_back(from * pack());
-          dst.push_back(step * pack());
-        } else {
-          size.push_back(count);
-          src.push_back(from * pack());
-          dst.push_back(step * pack());
-        }
-      }
-      if (covered != planes || region.dst.offset >= to.plane ||
-          (!fill && (region.src.offset < 0 || region.src.offset >= from_plane)))
-        return std::nullopt;
-      size.insert(size.begin(), packed_planes);
-      src.insert(src.begin(), from_plane * pack());
-      dst.insert(dst.begin(), to.plane * pack());
-      size.push_back(pack());
-      src.push_back(fill ? 0 : 1);
-      dst.push_back(1);
-      if (size.size() > kMaxAxes) return std::nullopt;
-      regions.push_back(Region::make(region.source, size, src, fill ? 0 : region.src.offset * pack(), dst,
-                                     region.dst.offset * pack(), fill ? 1 : packed_extent(op.inputs[at(region.source)]),
-                                     element_count(packed_shape(shape))));
-    }
-    return regions;
-  }
-
   Program& program_;
   const Table& table_;
   PackedWeights& weights_;
+  Packing packing_;
   const Rates& rates_;
-  std::vector<int> packed_;  // by value: its packed form, -1 for none
+  std::vector<int> packed_;            // by value: its packed form, -1 for none
+  std::map<int, ProgramOp> deferred_;  // by output
   double searched_ms_ = 0;
   std::vector<bool> plain_;  // by value: whether its plain form is there
 };

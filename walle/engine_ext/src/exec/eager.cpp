@@ -93,6 +93,9 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
   const auto count = static_cast<int>(inputs.size());
   if (count < op.min_inputs || count > op.max_inputs)
     throw Error(ErrorKind::model, std::string(op.name) + " got " + std::to_string(count) + " inputs");
+  for (int i = 0; i < op.min_inputs; ++i)
+    if (!inputs[static_cast<std::size_t>(i)].storage())
+      throw Error(ErrorKind::model, std::string(op.name) + " got no input " + std::to_string(i));
   const auto decomposed = [&] {
     EagerEmitter emitter(table);
     std::vector<Emitter::Ref> refs;

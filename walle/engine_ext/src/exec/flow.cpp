@@ -83,6 +83,7 @@ std::vector<Var> run_loop(const FlowCall& call) {
   for (std::size_t i = 2; i < call.inputs.size(); ++i) values[i] = call.inputs[i];
   std::vector<std::vector<Tensor>> gathered(scans);
   const auto run_body = [&](std::int64_t round, bool condition) {
+    call.begin_round();
     values[0] = number(round, counter);
     values[1] = truth(condition);
     return body.run(values, call.around);
@@ -113,6 +114,7 @@ std::vector<Var> scan(Block& body, const ScanForm& form, std::vector<Var> states
   std::vector<std::vector<Tensor>> gathered(form.gathered);
   std::vector<Tensor> samples(form.gathered);
   for (std::int64_t round = 0; round < std::max<std::int64_t>(rounds, 1); ++round) {
+    call.begin_round();
     std::vector<Var> values = states;
     for (std::size_t i = 0; i < form.scanned; ++i) {
       const auto axis = normal_axis(form.input_axes[i], scanned[i].shape().size());
@@ -231,6 +233,7 @@ std::vector<Var> run_sequence_map(const FlowCall& call) {
   std::vector<std::shared_ptr<Sequence>> results(body.graph().outputs.size());
   for (auto& result : results) result = std::make_shared<Sequence>();
   for (std::size_t round = 0; round < count; ++round) {
+    call.begin_round();
     std::vector<Var> values;
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
       if (!std::holds_alternative<std::shared_ptr<const Sequence>>(call.inputs[i])) {
@@ -253,6 +256,10 @@ std::vector<Var> run_sequence_map(const FlowCall& call) {
 }
 
 }  // namespace
+
+void FlowCall::begin_round() const {
+  if (rounds_left-- <= 0) throw Error(ErrorKind::model, "it goes on after as many rounds as a run may have; it may never end");
+}
 
 Block& FlowCall::body(std::string_view key) const {
   for (std::size_t i = 0; i < node.graphs.size(); ++i)

@@ -12,6 +12,10 @@ struct FlowCall {
   std::span<const std::unique_ptr<Block>> bodies;
   std::span<const Var> around;
   const Table& table;
+  std::int64_t& rounds_left;  // of loops
+
+  // Counts one round of a loop; throws Error (model) where there have been too many.
+  void begin_round() const;
 
   Block& body(std::string_view key) const;
   bool given(std::size_t index) const { return index < inputs.size() && !std::holds_alternative<Absent>(inputs[index]); }

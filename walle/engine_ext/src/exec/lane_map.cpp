@@ -9,8 +9,8 @@ namespace walle {
 
 namespace {
 
-// More than that are moved as they come.
-constexpr std::int64_t kMostChannels = std::int64_t{1} << 20;
+// A permutation pays where many pixels share it. It takes memory for each channel.
+constexpr std::int64_t kLeastPixels = 2, kMostChannels = 1 << 13;
 
 // The pixels of a packed shape; 0 where it is none.
 std::int64_t pixels_of(const Dims& shape, std::int64_t pack) {
@@ -27,7 +27,7 @@ struct Axis {
 // The region's axes but for the one of pixels; nothing where it does not move whole planes. A fill's source stands still.
 std::optional<std::vector<Axis>> channel_axes(const Region& region, bool is_fill, std::int64_t pixels, std::int64_t pack) {
   std::vector<Axis> axes;
-  bool planes = pixels == 1;
+  bool planes = false;
   for (std::size_t i = 0; i < static_cast<std::size_t>(region.axes); ++i) {
     const Axis axis{region.size[i], region.src.stride[i], region.dst.stride[i]};
     const std::int64_t plane = pixels * pack, moves = is_fill ? 0 : 1;
@@ -115,7 +115,8 @@ bool is_zero(const Layout& source) {
 std::optional<LaneMap> find_lane_map(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
                                      std::int64_t pack) {
   const std::int64_t pixels = pixels_of(result.shape, pack);
-  if (pixels == 0 || result.dtype != DType::f32 || element_count(result.shape) / pixels > kMostChannels) return std::nullopt;
+  if (pixels < kLeastPixels || result.dtype != DType::f32 || element_count(result.shape) / pixels > kMostChannels)
+    return std::nullopt;
   std::vector<Origin> origins(static_cast<std::size_t>(element_count(result.shape) / pixels));
   for (const Region& region : regions) {
     if (region.count() == 0) continue;

@@ -28,7 +28,7 @@ struct LaneMap {
 };
 
 // Nothing where the regions are not of this kind: the result is no packed float32 value of this `pack`, a source is laid out
-// otherwise, or a region moves part of a plane.
+// otherwise, a region moves part of a plane, or there are too few pixels or too many channels for it to pay.
 std::optional<LaneMap> find_lane_map(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
                                      std::int64_t pack);
 

@@ -10,6 +10,9 @@ namespace {
 
 // Larger results of constant inputs are left to run time, where their memory is shared.
 constexpr std::int64_t kMaxFoldedBytes = std::int64_t{64} << 20;
+// Of one program; planning takes the square of some of its sizes.
+constexpr std::size_t kMaxProgramValues = std::size_t{1} << 18;
+constexpr std::size_t kMaxRank = 64;
 
 class Lowering final : public Emitter {
  public:
@@ -19,6 +22,9 @@ class Lowering final : public Emitter {
 
   // `from`: what it is computed from.
   Ref add(ProgramValue value, std::span<const Ref> from = {}) {
+    if (program_.values.size() >= kMaxProgramValues)
+      throw Error(ErrorKind::unsupported, "it takes more than " + std::to_string(kMaxProgramValues) + " tensors in between");
+    check_fits(value.dtype, value.shape);
     std::vector<int> origins;
     if (value.input >= 0) origins.push_back(value.input);
     for (const Ref ref : from)
@@ -57,12 +63,16 @@ class Lowering final : public Emitter {
     if (op.module_only() && op.data == nullptr)
       throw Error(ErrorKind::unsupported,
                   "a Session has no control flow, sequences or optionals; run the model with walle.Module");
-    if (op.decompose != nullptr && op.transform == nullptr) return op.decompose(*this, inputs, attributes, outputs);
     std::vector<Operand> operands;
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
+    }
+    if (op.decompose != nullptr && op.transform == nullptr) {
+      if (!constants && op.fused != nullptr && op.fused->applies(operands, attributes, outputs, table_))
+        return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
+      return op.decompose(*this, inputs, attributes, outputs);
     }
     if (op.data != nullptr) {
       if (!constants)
@@ -83,6 +93,18 @@ class Lowering final : public Emitter {
     const std::vector<int>& origins = origins_[static_cast<std::size_t>(tensor)];
     if (origins.empty()) throw Error(ErrorKind::unsupported, what);
     throw InputsNeeded(origins, 0, what);
+  }
+
+  // What no machine can hold is refused before anything is made for each of its elements; a dimension of 0 counts as 1.
+  static void check_fits(DType dtype, const Dims& shape) {
+    if (shape.size() > kMaxRank)
+      throw Error(ErrorKind::shape, "a tensor of " + std::to_string(shape.size()) + " dimensions; at most " +
+                                        std::to_string(kMaxRank) + " are supported");
+    Dims least = shape;
+    std::replace(least.begin(), least.end(), std::int64_t{0}, std::int64_t{1});
+    if (static_cast<std::size_t>(element_count(least)) * item_size(dtype) > storage_limit())
+      throw Error(ErrorKind::shape, "a tensor of shape " + to_string(shape) + " and " + std::string(dtype_name(dtype)) +
+                                        " needs more memory than there is");
   }
 
   static bool small(DType dtype, const Dims& shape) {
@@ -108,18 +130,23 @@ class Lowering final : public Emitter {
   std::vector<Ref> emit_atomic(const OpDef& op, const std::vector<Ref>& inputs, std::span<const Operand> operands,
                                const Attributes& attributes, bool constants) {
     const TensorType type = infer_atomic(op, operands, attributes);
-    element_count(type.shape);
+    check_fits(type.dtype, type.shape);
     if (constants && small(type.dtype, type.shape)) return fold(op, inputs, attributes, 1);
+    if (!op.reduces()) return emit_step(op, inputs, type, attributes);
+    std::vector<std::size_t> axes = reduced_axes(op, operands, attributes);  // the operands end where a value is added
+    const std::vector<Ref> result = emit_step(op, {inputs[0]}, type, attributes);
+    program_.ops.back().axes = std::move(axes);
+    return result;
+  }
+
+  // One op of the program: an atomic operator, or a composite with a kernel of its own.
+  std::vector<Ref> emit_step(const OpDef& op, const std::vector<Ref>& inputs, TensorType type, const Attributes& attributes) {
     ProgramOp made;
     made.name = node_;
     made.op = &op;
     made.inputs = inputs;
-    if (op.reduces()) {
-      made.axes = reduced_axes(op, operands, attributes);
-      made.inputs.resize(1);
-    }
     made.attributes = attributes;
-    made.output = add({type.dtype, type.shape, {}, -1}, inputs);
+    made.output = add({type.dtype, std::move(type.shape), {}, -1}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};
   }
@@ -128,6 +155,7 @@ class Lowering final : public Emitter {
                                   const Attributes& attributes, int outputs, bool constants) {
     auto movements = op.transform(operands, attributes, outputs);
     bool fits = true;
+    for (const Movement& movement : movements) check_fits(movement.dtype, movement.shape);
     for (const Movement& movement : movements) fits = fits && small(movement.dtype, movement.shape);
     if (constants && fits) return fold(op, inputs, attributes, outputs);
     std::vector<Ref> results;

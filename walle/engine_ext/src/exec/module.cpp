@@ -50,8 +50,8 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
 
 }  // namespace
 
-Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team)
-    : graph_(std::move(graph)), target_(target), team_(team) {
+Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team, std::int64_t& rounds_left)
+    : graph_(std::move(graph)), target_(target), team_(team), rounds_left_(rounds_left) {
   // All plain nodes that are ready go into one piece; then one interpreted node runs, which makes others ready.
   const auto giver = givers(*graph_);
   std::vector<bool> done(graph_->nodes.size(), false);
@@ -89,7 +89,7 @@ Block::Piece Block::interpret(std::size_t node) const {
   piece.interpreted = true;
   piece.nodes = {node};
   for (const auto& [key, graph] : graph_->nodes[node].graphs)
-    piece.bodies.push_back(std::make_unique<Block>(graph, target_, team_));
+    piece.bodies.push_back(std::make_unique<Block>(graph, target_, team_, rounds_left_));
   return piece;
 }
 
@@ -185,7 +185,7 @@ bool Block::run_plain(std::size_t index, std::vector<Var>& env) {
   }
   std::vector<Tensor> inputs;
   inputs.reserve(piece.inputs.size());
-  for (const int input : piece.inputs) inputs.push_back(std::get<Tensor>(env[at(input)]));
+  for (const int input : piece.inputs) inputs.push_back(contiguous(std::get<Tensor>(env[at(input)])));
   const auto plan = plan_for(index, inputs);
   if (plan == nullptr) return false;
   auto outputs = run_plan(*plan, inputs, team_);
@@ -203,7 +203,7 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
       tensors = tensors && inputs.back().index() <= 1;
     }
     if (const FlowFn flow = flow_function(node.op->name)) {
-      results = flow({node, std::move(inputs), piece.bodies, env, *target_.table});
+      results = flow({node, std::move(inputs), piece.bodies, env, *target_.table, rounds_left_});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
@@ -225,6 +225,9 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
 }
 
 std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> around) {
+  if (inputs.size() != graph_->inputs.size())
+    throw Error(ErrorKind::model, "graph '" + graph_->name + "' takes " + std::to_string(graph_->inputs.size()) +
+                                      " inputs and is given " + std::to_string(inputs.size()));
   std::vector<Var> env(graph_->values.size());
   for (std::size_t i = 0; i < env.size(); ++i) {
     const Value& value = graph_->values[i];
@@ -270,8 +273,8 @@ void Block::prepare() {
   }
 }
 
-Module::Module(std::shared_ptr<const Graph> graph, const Target& target)
-    : target_(target), team_(target.threads), block_(std::move(graph), target_, team_) {
+Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
+    : target_(target), team_(target.threads), max_rounds_(max_rounds), block_(std::move(graph), target_, team_, rounds_left_) {
   block_.prepare();
 }
 
@@ -288,6 +291,7 @@ std::vector<Var> Module::run(std::span<const Var> inputs) {
     check_input(value, std::get<Tensor>(inputs[i]));
   }
   const std::lock_guard lock(mutex_);
+  rounds_left_ = max_rounds_;
   return block_.run(inputs, {});
 }
 

@@ -16,7 +16,8 @@ namespace walle {
 // A graph, or the body of a control-flow node, made ready to run. Not thread-safe; the module is.
 class Block {
  public:
-  Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team);
+  // `rounds_left`, which outlives it, is what is left of the rounds that loops may have in this run.
+  Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team, std::int64_t& rounds_left);
 
   const Graph& graph() const noexcept { return *graph_; }
 
@@ -59,14 +60,18 @@ class Block {
   std::shared_ptr<const Graph> graph_;
   const Target& target_;
   Team& team_;
+  std::int64_t& rounds_left_;
   std::vector<Piece> pieces_;
 };
 
 // Thread-safe: runs of one module follow each other. Modules on one graph share its constants and run side by side.
 class Module {
  public:
+  // A run may go through this many rounds of its loops, all of them together: hours of them, but not for ever.
+  static constexpr std::int64_t kMaxRounds = std::int64_t{1} << 32;
+
   // Throws Error.
-  Module(std::shared_ptr<const Graph> graph, const Target& target);
+  Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds = kMaxRounds);
 
   const Graph& graph() const noexcept { return block_.graph(); }
   const Table& table() const noexcept { return *target_.table; }  // of what is not planned
@@ -83,6 +88,7 @@ class Module {
  private:
   const Target target_;
   Team team_;
+  std::int64_t max_rounds_, rounds_left_ = 0;
   mutable std::mutex mutex_;
   Block block_;
 };

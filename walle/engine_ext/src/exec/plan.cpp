@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "exec/raster_step.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -68,9 +69,13 @@ using Costs = std::vector<std::pair<std::string_view, double>>;
 // Of the backends that the target leaves open, the plainest first.
 Costs costs(const Program& program, const Target& target) {
   if (!target.searched) return {{target.table->name, predict_us(program, *target.table)}};
+  // A program that has composites whole was made for backends with kernels for them.
+  const bool fused = std::any_of(program.ops.begin(), program.ops.end(),
+                                 [](const ProgramOp& op) { return !op.is_raster() && op.op->fused != nullptr; });
   Costs found;
   for (const Backend& backend : backends())
-    if (backend.available && backend.exact) found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
+    if (backend.available && is_exact(backend) && (!fused || has_fused_kernels(kernels(backend.name))))
+      found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
   return found;
 }
 
@@ -91,6 +96,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     merge(program);
   else
     remove_unread(program);
+  fuse_softmax(program);
   fuse(program);
   const auto searching = std::chrono::steady_clock::now();
   plan->table = target.table;
@@ -139,7 +145,8 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
         planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
     }
     planned.algorithm = planned.step->algorithm();
-    scratch = std::max(scratch, planned.step->scratch_bytes());
+    const auto members = static_cast<std::size_t>(planned.step->scratch_each() ? target.threads : 1);
+    scratch = std::max(scratch, planned.step->scratch_bytes() * members);
     planned.candidates = op.candidates;
     planned.predicted_us = op.predicted_us;
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());

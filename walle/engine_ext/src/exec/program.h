@@ -24,7 +24,7 @@ struct Candidate {
 
 struct ProgramOp {
   std::string name;           // of the node that it came from
-  const OpDef* op = nullptr;  // atomic; null: a raster
+  const OpDef* op = nullptr;  // atomic, or a composite with a kernel of its own; null: a raster
   std::vector<int> inputs;    // value numbers; a region's source counts in these
   int output = -1;
   std::vector<std::size_t> axes;  // of a reduction
@@ -68,6 +68,8 @@ void merge(Program& program);
 // The last alone: what merging is measured against.
 void remove_unread(Program& program);
 
+// Takes the scale and the mask of attention scores into the softmax after them.
+void fuse_softmax(Program& program);
 // Takes bias, residual and bounds into the convolution or matrix product before them.
 void fuse(Program& program);
 // Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of

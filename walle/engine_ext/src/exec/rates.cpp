@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include "kernels/bfloat16.h"
+
 namespace walle {
 
 namespace {
@@ -106,7 +108,7 @@ struct MemoryRates {
 
 Rates measure(const Table& table) {
   static const MemoryRates memory;
-  const double pairs = table.bf16.panel == nullptr ? 0 : measure_panel(table, table.bf16.panel, 2);
+  const double pairs = bfloat16(table) == nullptr ? 0 : measure_panel(table, bfloat16(table)->panel, 2);
   return {measure_panel(table, table.panel, 1), pairs, measure_lanes(table), memory.streamed, memory.moved};
 }
 

@@ -25,12 +25,14 @@ Nest<N + 1> broadcast_nest(std::span<const Layout> inputs, const TensorType& res
   return Nest<N + 1>::make(result.shape, strides, item);
 }
 
-class UnaryStep final : public Step {
+class UnaryStep final : public SharedStep {
  public:
   UnaryStep(UnaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
       : kernel_(kernel), nest_(broadcast_nest<1>(inputs, result)), stride_(nest_.row_stride(0, item_size(inputs[0].dtype))) {}
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.walk({inputs[0], output}, 1, [&](const auto& at) { kernel_(at[0], stride_, at[1], nest_.row()); });
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    nest_.share(team, {inputs[0], output}, 1, [&](const auto& piece, const auto& from, int) {
+      piece.walk(from, 1, [&](const auto& at) { kernel_(at[0], stride_, at[1], piece.row()); });
+    });
   }
 
  private:
@@ -39,15 +41,16 @@ class UnaryStep final : public Step {
   std::int64_t stride_;
 };
 
-class BinaryStep final : public Step {
+class BinaryStep final : public SharedStep {
  public:
   BinaryStep(BinaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
       : kernel_(kernel), nest_(broadcast_nest<2>(inputs, result)) {
     for (std::size_t i = 0; i < 2; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
   }
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.walk({inputs[0], inputs[1], output}, 1,
-               [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], nest_.row()); });
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    nest_.share(team, {inputs[0], inputs[1], output}, 1, [&](const auto& piece, const auto& from, int) {
+      piece.walk(from, 1, [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], piece.row()); });
+    });
   }
 
  private:
@@ -104,6 +107,7 @@ class ReduceStep final : public Step {
     reduce_ = table.reduce[static_cast<std::size_t>(op)][type];
     join_ = table.binary[static_cast<std::size_t>(joins[static_cast<std::size_t>(op)])][type];
     copy_ = table.cast[type][type];
+    if (op == ReduceOp::ReduceSum && input.dtype == DType::f32) sum_rows_ = table.sum_rows;
     scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
     // Of nothing: a sum is 0, a product 1, the greatest the least number there is, the least the greatest (a mean 0 / 0).
     if (op == ReduceOp::ReduceMax || op == ReduceOp::ReduceMin) {
@@ -149,7 +153,12 @@ class ReduceStep final : public Step {
   }
   void run_rows(std::byte* input, std::byte* output) const noexcept {
     const std::int64_t row = nests_.kept.row(), stride = nests_.kept.row_stride(0, item_);
+    const bool at_once =
+        sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
     nests_.kept.walk({input, output}, 1, [&](const auto& to) {
+      if (at_once)
+        return sum_rows_(reinterpret_cast<const float*>(to[0]), nests_.reduced.row_stride(0, item_), nests_.reduced.row(),
+                         reinterpret_cast<float*>(to[1]), row);
       bool first = true;
       nests_.reduced.walk({to[0]}, 0, [&](const auto& from) {
         if (first)
@@ -166,6 +175,7 @@ class ReduceStep final : public Step {
   ReduceFn reduce_;
   BinaryFn join_, scale_;
   UnaryFn copy_;
+  SumRowsFn sum_rows_ = nullptr;
   alignas(8) std::byte identity_[8], count_[8];
   bool by_rows_;
 };
@@ -196,7 +206,7 @@ class ArgStep final : public Step {
 };
 
 // (..., m, k) @ (..., k, n) with broadcast batches; vectors count as one row or one column.
-class MatMulStep final : public Step {
+class MatMulStep final : public SharedStep {
  public:
   MatMulStep(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
     Layout a = inputs[0], b = inputs[1];
@@ -237,19 +247,24 @@ class MatMulStep final : public Step {
       swapped_ = true;
     }
     gemm_ = table.gemm[static_cast<std::size_t>(compute_index(result.dtype))];
-    scratch_bytes_ = gemm_.scratch_bytes(args_.m, args_.n, args_.k);
+    constexpr std::size_t kLine = Storage::kAlignment;  // every member's part is aligned
+    scratch_bytes_ = (gemm_.scratch_bytes(args_.m, args_.n, args_.k) + kLine - 1) / kLine * kLine;
   }
 
-  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    batch_.walk({inputs[0], inputs[1], output}, 0, [&](const auto& at) {
-      GemmArgs args = args_;
-      args.a = at[swapped_ ? 1 : 0];
-      args.b = at[swapped_ ? 0 : 1];
-      args.out = at[2];
-      args.scratch = scratch;
-      gemm_.run(args);
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    const std::int64_t weight = args_.m * args_.n * args_.k;
+    batch_.share(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
+      piece.walk(from, 0, [&](const auto& at) {
+        GemmArgs args = args_;
+        args.a = at[swapped_ ? 1 : 0];
+        args.b = at[swapped_ ? 0 : 1];
+        args.out = at[2];
+        args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
+        gemm_.run(args);
+      });
     });
   }
+  bool scratch_each() const noexcept override { return true; }
 
  private:
   // One B for a whole batch axis, and A's rows evenly spaced through it: the batch is just more rows.
@@ -272,6 +287,7 @@ class MatMulStep final : public Step {
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
                                 std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
   if (op.make_step != nullptr) return op.make_step({inputs, result, attributes, table});
+  if (op.fused != nullptr) return op.fused->make({inputs, result, attributes, table});
   if (is_half(inputs[0].dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
     return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
       return make_step(op, wide, wide_result, axes, attributes, table);

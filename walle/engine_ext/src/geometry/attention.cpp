@@ -35,8 +35,9 @@ class Attention {
     Ref k = heads(inputs_[1], kv_heads_), v = heads(inputs_[2], kv_heads_);
     std::int64_t past = 0;
     if (has(4)) {
-      past = shape(inputs_[4]).at(2);
+      const std::int64_t now = shape(k)[2];
       k = emitter_.one("Concat", {inputs_[4], k}, {{"axis", std::int64_t{2}}});
+      past = shape(k)[2] - now;
     }
     if (has(5)) v = emitter_.one("Concat", {inputs_[5], v}, {{"axis", std::int64_t{2}}});
     const Ref present_key = has(4) ? k : identity(k), present_value = has(5) ? v : identity(v);
@@ -133,7 +134,7 @@ class Attention {
     if (has(6)) {
       Tensor places = Tensor::empty(DType::i64, {1, 1, 1, kv_length});
       for (std::int64_t j = 0; j < kv_length; ++j) places.data<std::int64_t>()[j] = j;
-      const Ref lengths = reshaped(cast(inputs_[6], DType::i64), {shape(inputs_[6]).at(0), 1, 1, 1});
+      const Ref lengths = reshaped(cast(inputs_[6], DType::i64), {element_count(shape(inputs_[6])), 1, 1, 1});
       scores = one("Add", {scores, chosen(one("Less", {emitter_.constant(std::move(places)), lengths}))});
     }
     return scores;

@@ -11,7 +11,7 @@ namespace walle {
 #define WALLE_DECOMPOSE(name) \
   std::vector<Emitter::Ref> name(Emitter&, std::span<const Emitter::Ref>, const Attributes&, int)
 WALLE_DECOMPOSE(decompose_clip); WALLE_DECOMPOSE(decompose_gemm); WALLE_DECOMPOSE(decompose_gru);
-WALLE_DECOMPOSE(decompose_einsum); WALLE_DECOMPOSE(decompose_eye_like); WALLE_DECOMPOSE(decompose_matmul_integer);
+WALLE_DECOMPOSE(decompose_einsum); WALLE_DECOMPOSE(decompose_matmul_integer);
 WALLE_DECOMPOSE(decompose_one_hot); WALLE_DECOMPOSE(decompose_qlinear_matmul);
 WALLE_DECOMPOSE(decompose_layer_norm); WALLE_DECOMPOSE(decompose_log_softmax); WALLE_DECOMPOSE(decompose_shape); WALLE_DECOMPOSE(decompose_size);
 WALLE_DECOMPOSE(decompose_softmax);
@@ -25,7 +25,6 @@ WALLE_DECOMPOSE(decompose_global_lp_pool);
 WALLE_DECOMPOSE(decompose_global_max_pool);
 WALLE_DECOMPOSE(decompose_lp_pool);
 WALLE_DECOMPOSE(decompose_max_pool);
-WALLE_DECOMPOSE(decompose_max_unpool);
 WALLE_DECOMPOSE(decompose_qlinear_conv);
 WALLE_DECOMPOSE(decompose_resize);
 WALLE_DECOMPOSE(decompose_attention);
@@ -62,15 +61,16 @@ WALLE_DECOMPOSE(decompose_sum);
 WALLE_DECOMPOSE(decompose_swish);
 WALLE_DECOMPOSE(decompose_thresholded_relu);
 WALLE_DECOMPOSE(decompose_top_k);
-WALLE_DECOMPOSE(decompose_array_feature_extractor);
 WALLE_DECOMPOSE(decompose_binarizer);
 WALLE_DECOMPOSE(decompose_dft);
 WALLE_DECOMPOSE(decompose_dequantize_linear);
+WALLE_DECOMPOSE(decompose_dropout);
 WALLE_DECOMPOSE(decompose_dynamic_quantize_linear);
 WALLE_DECOMPOSE(decompose_label_encoder);
 WALLE_DECOMPOSE(decompose_mel_weight_matrix);
 WALLE_DECOMPOSE(decompose_quantize_linear);
 WALLE_DECOMPOSE(decompose_stft);
+WALLE_DECOMPOSE(decompose_tfidf_vectorizer);
 WALLE_DECOMPOSE(decompose_tree_ensemble);
 #undef WALLE_DECOMPOSE
 // clang-format on
@@ -95,7 +95,6 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view log_softmax[] = {"Exp", "Log", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view softmax[] = {"Div", "Exp", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view einsum[] = {"AsStrided", "Expand", "MatMul", "ReduceSum", "Reshape", "Transpose"};
-  static constexpr std::string_view eye_like[] = {"Cast"};
   static constexpr std::string_view matmul_integer[] = {"Cast", "MatMul", "Sub", "Unsqueeze"};
   static constexpr std::string_view one_hot[] = {"Add", "Cast", "Equal", "Less", "Slice", "Squeeze", "Unsqueeze", "Where"};
   static constexpr std::string_view affine_grid[] = {"MatMul", "Reshape", "Transpose"};
@@ -108,7 +107,6 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view global_max_pool[] = {"ReduceMax"};
   static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Power", "Sqrt", "Square"};
   static constexpr std::string_view max_pool[] = {"PoolArgMax", "PoolMax"};
-  static constexpr std::string_view max_unpool[] = {"IndexedScatter", "Pad"};
   static constexpr std::string_view qlinear_conv[] = {"Add",     "Cast", "Conv",    "Div",   "Maximum",
                                                       "Minimum", "Mul",  "Reshape", "Round", "Sub"};
   static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
@@ -144,11 +142,13 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
   static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
-  static constexpr std::string_view array_feature_extractor_parts[] = {"Gather", "Reshape"};
   static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
   static constexpr std::string_view dft_parts[] = {"Add", "Cast",    "Concat", "MatMul",   "Mul",
                                                    "Pad", "Reshape", "Slice",  "Transpose"};
   static constexpr std::string_view dequantize_linear_parts[] = {"Cast", "Expand", "Mul", "Reshape", "Slice", "Sub"};
+  static constexpr std::string_view dropout_parts[] = {"Cast", "Expand", "Identity", "Mul"};
+  static constexpr std::string_view tfidf_vectorizer_parts[] = {
+      "Add", "And", "Cast", "Concat", "Equal", "Expand", "Minimum", "Mul", "ReduceSum", "Reshape", "ScatterElements", "Slice"};
   static constexpr std::string_view dynamic_quantize_linear_parts[] = {
       "Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
   static constexpr std::string_view label_encoder_parts[] = {"And",   "ArgMax", "Cast",      "Equal",   "Gather",
@@ -166,7 +166,6 @@ std::span<const Composite> composites() noexcept {
       {"Adagrad", 5, 1 << 16, &decompose_adagrad, adagrad},
       {"Adam", 6, 1 << 16, &decompose_adam, adam},
       {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
-      {"ArrayFeatureExtractor", 2, 2, &decompose_array_feature_extractor, array_feature_extractor_parts},
       {"Attention", 3, 7, &decompose_attention, attention},
       {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
       {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
@@ -180,10 +179,10 @@ std::span<const Composite> composites() noexcept {
       {"DFT", 1, 3, &decompose_dft, dft_parts},
       {"DeformConv", 3, 5, &decompose_deform_conv, deform_conv},
       {"DequantizeLinear", 2, 3, &decompose_dequantize_linear, dequantize_linear_parts},
+      {"Dropout", 1, 3, &decompose_dropout, dropout_parts},
       {"DynamicQuantizeLinear", 1, 1, &decompose_dynamic_quantize_linear, dynamic_quantize_linear_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
       {"Elu", 1, 1, &decompose_elu, elu_parts},
-      {"EyeLike", 1, 1, &decompose_eye_like, eye_like},
       {"GRU", 3, 6, &decompose_gru, recurrent},
       {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
@@ -207,7 +206,6 @@ std::span<const Composite> composites() noexcept {
       {"MatMulInteger", 2, 4, &decompose_matmul_integer, matmul_integer},
       {"Max", 1, 1 << 16, &decompose_max, max_parts},
       {"MaxPool", 1, 1, &decompose_max_pool, max_pool},
-      {"MaxUnpool", 2, 3, &decompose_max_unpool, max_unpool},
       {"Mean", 1, 1 << 16, &decompose_mean, mean_parts},
       {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
       {"MelWeightMatrix", 5, 5, &decompose_mel_weight_matrix, mel_weight_matrix_parts},
@@ -238,6 +236,7 @@ std::span<const Composite> composites() noexcept {
       {"Softsign", 1, 1, &decompose_softsign, softsign_parts},
       {"Sum", 1, 1 << 16, &decompose_sum, sum_parts},
       {"Swish", 1, 1, &decompose_swish, swish_parts},
+      {"TfIdfVectorizer", 1, 1, &decompose_tfidf_vectorizer, tfidf_vectorizer_parts},
       {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
       {"TreeEnsemble", 1, 1, &decompose_tree_ensemble, tree_ensemble_parts},

@@ -55,4 +55,24 @@ std::vector<Movement> make_stack(std::span<const Operand> operands, const Attrib
   return joined(operands, axis, shapes, "Stack");
 }
 
+// Of ai.onnx.ml: the features of each row one after the other, as one matrix; one dimension is one row. `inputdimensions` says
+// again how many features each operand has.
+std::vector<Movement> make_feature_vectorizer(std::span<const Operand> operands, const Attributes& attributes, int) {
+  std::vector<Dims> shapes;
+  for (const Operand& operand : operands) {
+    const Dims& own = operand.shape;
+    if (operand.absent || own.empty() || own.size() > 2)
+      throw Error(ErrorKind::shape, "FeatureVectorizer of " + to_string(own) + "; one or two dimensions are needed");
+    shapes.push_back(own.size() == 1 ? Dims{1, own[0]} : own);
+  }
+  if (const auto said = attributes.get_ints("inputdimensions")) {
+    Dims found;
+    for (const Dims& shape : shapes) found.push_back(shape[1]);
+    if (*said != found)
+      throw Error(ErrorKind::shape,
+                  "FeatureVectorizer: inputdimensions is " + to_string(*said) + ", the inputs have " + to_string(found));
+  }
+  return joined(operands, 1, shapes, "FeatureVectorizer");
+}
+
 }  // namespace walle

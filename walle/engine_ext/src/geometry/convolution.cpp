@@ -1,5 +1,6 @@
 // Convolutions and poolings that are made of others: ConvTranspose, ConvInteger, QLinearConv, DeformConv, MaxPool, LpPool and the
 // global poolings.
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -44,6 +45,9 @@ Attributes chosen(const Attributes& attributes, std::span<const std::string_view
 
 constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "group"};
 
+// Larger dimensions and kernels are refused where strides and dilations, which are below 2^31, multiply them.
+constexpr std::int64_t kMaxSpatial = std::int64_t{1} << 30;
+
 constexpr std::string_view kDeformed[] = {"strides", "dilations", "pads", "offset_group"};
 
 Ref as_int(Emitter& emitter, Ref value) { return emitter.one("Cast", {value}, {{"to", std::string("int32")}}); }
@@ -55,7 +59,7 @@ Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bia
     if (zero == Emitter::kAbsent) return wide;
     Dims spread(emitter.operand(value).shape.size(), 1);
     const std::int64_t count = element_count(emitter.operand(zero).shape);
-    if (rows) spread[0] = count;
+    if (rows && !spread.empty()) spread[0] = count;
     if (!rows && count != 1) throw Error(ErrorKind::shape, "the zero point of an input must be one number");
     return emitter.one("Sub", {wide, reshaped(emitter, as_int(emitter, zero), spread)});
   };
@@ -70,7 +74,8 @@ Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bia
 std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims x = emitter.operand(inputs[0]).shape, w = emitter.operand(inputs[1]).shape;
   const std::int64_t groups = attributes.get_int("group", 1);
-  if (x.size() < 3 || x.size() > 5 || w.size() != x.size() || x[1] != w[0] || groups < 1 || x[1] % groups != 0)
+  if (x.size() < 3 || x.size() > 5 || w.size() != x.size() || x[1] != w[0] || groups < 1 || x[1] % groups != 0 ||
+      groups > std::max<std::int64_t>(x[1], 1))
     throw Error(ErrorKind::shape,
                 "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
   const std::size_t rank = x.size() - 2;
@@ -89,6 +94,9 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
   if (asked && asked->size() != rank) throw Error(ErrorKind::shape, "ConvTranspose: output_shape is " + to_string(*asked));
   Dims image(rank);
   for (std::size_t i = 0; i < rank; ++i) {
+    if (x[i + 2] >= kMaxSpatial || kernel[i] < 1 || kernel[i] >= kMaxSpatial ||
+        (asked && ((*asked)[i] < 1 || (*asked)[i] > kMaxElements)))
+      throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " is too large");
     if (x[i + 2] < 1) throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + ", which has no element");
     const std::int64_t full = strides[i] * (x[i + 2] - 1) + more[i] + (kernel[i] - 1) * dilations[i] + 1;
     if (asked || auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
@@ -218,7 +226,7 @@ std::vector<Ref> decompose_global_lp_pool(Emitter& emitter, std::span<const Ref>
 
 // Inputs: x, the places that MaxPool gave, the result's shape. Every element goes back to its place in the pooled tensor; a
 // larger result has the pooled tensor at its front.
-std::vector<Ref> decompose_max_unpool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+std::vector<Ref> max_unpool_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand input = emitter.operand(inputs[0]);
   const Dims x = input.shape;
   const auto kernel = attributes.get_ints("kernel_shape");
@@ -230,12 +238,16 @@ std::vector<Ref> decompose_max_unpool(Emitter& emitter, std::span<const Ref> inp
   const Dims strides = spatial_numbers("MaxUnpool", attributes, "strides", rank, 1, 1),
              pads = spatial_numbers("MaxUnpool", attributes, "pads", 2 * rank, 0, 0);
   Dims pooled = x;
+  for (std::size_t i = 0; i < rank; ++i)
+    if (x[i + 2] >= kMaxSpatial || (*kernel)[i] < 1 || (*kernel)[i] >= kMaxSpatial)
+      throw Error(ErrorKind::shape, "MaxUnpool of " + to_string(x) + " by " + to_string(*kernel));
   for (std::size_t i = 0; i < rank; ++i) pooled[i + 2] = (x[i + 2] - 1) * strides[i] - pads[i] - pads[i + rank] + (*kernel)[i];
   Dims result = pooled;
   if (inputs.size() > 2 && inputs[2] != Emitter::kAbsent) {
     const Tensor given = emitter.value(inputs[2], "'output_shape'");
     const Operand operand{given.dtype(), given.shape(), &given, false};
     result = required_numbers(std::span(&operand, 1), 0, Attributes(), "output_shape");
+    element_count(result);
     if (result.size() != x.size()) throw Error(ErrorKind::shape, "MaxUnpool to " + to_string(result));
   }
   const std::int64_t count = element_count(x), total = element_count(pooled);

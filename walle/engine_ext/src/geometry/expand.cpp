@@ -35,4 +35,35 @@ std::vector<Movement> make_tile(std::span<const Operand> operands, const Attribu
   return {std::move(result)};
 }
 
+// Of each operand (one dimension, or a number) its values all over the grid that the operands span; `indexing` "xy" (the first
+// two axes of the grid change places) or "ij".
+std::vector<Movement> make_meshgrid(std::span<const Operand> operands, const Attributes& attributes, int outputs) {
+  const std::string indexing = attributes.get_string("indexing", "xy");
+  if (indexing != "xy" && indexing != "ij")
+    throw Error(ErrorKind::model, "Meshgrid indexing '" + indexing + "'; known are xy and ij");
+  if (static_cast<std::size_t>(outputs) != operands.size())
+    throw Error(ErrorKind::model,
+                "Meshgrid of " + std::to_string(operands.size()) + " inputs with " + std::to_string(outputs) + " outputs");
+  const auto axis_of = [&](std::size_t input) {
+    return indexing == "xy" && input < 2 && operands.size() > 1 ? 1 - input : input;
+  };
+  Dims shape(operands.size(), 1);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].absent || operands[i].shape.size() > 1)
+      throw Error(ErrorKind::shape, "Meshgrid of " + to_string(operands[i].shape) + "; one dimension is needed");
+    shape[axis_of(i)] = element_count(operands[i].shape);
+  }
+  std::vector<Movement> results;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    Movement result{operands[i].dtype, shape, {}, {}};
+    Dims src(operands.size(), 0);
+    src[axis_of(i)] = 1;
+    if (element_count(shape) > 0)
+      result.regions.push_back(
+          region_of(static_cast<int>(i), shape, src, 0, contiguous_strides(shape), 0, operands[i].shape, shape));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
 }  // namespace walle

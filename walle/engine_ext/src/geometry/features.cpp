@@ -1,4 +1,4 @@
-// Of ai.onnx.ml: ArrayFeatureExtractor, Binarizer, LabelEncoder.
+// Of ai.onnx.ml: Binarizer and LabelEncoder.
 #include "geometry/composite.h"
 
 namespace walle {
@@ -15,14 +15,6 @@ Ref reshape(Emitter& emitter, Ref x, Dims shape) {
 }
 
 }  // namespace
-
-// The columns of X that Y names. One row of X gives a matrix of one row.
-std::vector<Ref> decompose_array_feature_extractor(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
-  const std::size_t rank = emitter.operand(inputs[0]).shape.size();
-  const std::int64_t count = element_count(emitter.operand(inputs[1]).shape);
-  const Ref taken = emitter.one("Gather", {inputs[0], reshape(emitter, inputs[1], {count})}, {{"axis", std::int64_t{-1}}});
-  return {rank == 1 ? reshape(emitter, taken, {1, count}) : taken};
-}
 
 // 1 where x is above the threshold, else 0, in x's dtype.
 std::vector<Ref> decompose_binarizer(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {

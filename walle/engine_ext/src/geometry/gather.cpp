@@ -61,6 +61,7 @@ IndexedMovement nd_movement(const Dims& data, const Dims& indices, std::size_t b
   const auto deep = static_cast<std::size_t>(depth);
   const std::int64_t outer = product(indices, 0, batch), places = product(indices, batch, indices.size() - 1);
   const std::int64_t inner = product(data, batch + deep, data.size()), whole = product(data, batch, data.size());
+  element_count({outer, places, inner});
   IndexedMovement movement{
       {outer, places, inner}, {whole, 0, 1}, {places * inner, inner, 1}, {places * depth, depth, 0}, 0, 0, 0, 1, {}, {}};
   const Dims strides = contiguous_strides(data);
@@ -107,10 +108,29 @@ std::vector<Movement> make_gather(std::span<const Operand> operands, const Attri
 std::vector<Ref> gather_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims from = emitter.operand(inputs[0]).shape, indices = emitter.operand(inputs[1]).shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
+  Dims shape = gather_shape(from, axis, indices);
   const std::int64_t outer = product(from, 0, axis), inner = product(from, axis + 1, from.size()), count = element_count(indices);
   const IndexedMovement movement{
       {outer, count, inner}, {from[axis] * inner, 0, 1}, {count * inner, inner, 1}, {0, 1, 0}, 0, 0, 0, 0, {inner}, {from[axis]}};
-  return {indexed_gather(emitter, inputs[0], inputs[1], movement, gather_shape(from, axis, indices))};
+  return {indexed_gather(emitter, inputs[0], inputs[1], movement, std::move(shape))};
+}
+
+// Of ai.onnx.ml: the elements of the last axis that operand 1 names; one dimension gives a matrix of one row.
+std::vector<Movement> make_array_feature_extractor(std::span<const Operand> operands, const Attributes&, int) {
+  Operand flat = operands[1];
+  flat.shape = {element_count(operands[1].shape)};
+  const Operand both[] = {operands[0], flat};
+  auto result = make_gather(both, {{"axis", std::int64_t{-1}}}, 1);
+  if (result[0].shape.size() == 1) result[0].shape.insert(result[0].shape.begin(), 1);
+  return result;
+}
+
+std::vector<Ref> array_feature_extractor_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
+  const Dims from = emitter.operand(inputs[0]).shape;
+  Dims flat{element_count(emitter.operand(inputs[1]).shape)};
+  const Ref columns = emitter.one("Reshape", {inputs[1]}, {{"shape", flat}, {"allowzero", std::int64_t{1}}});
+  const Ref taken = emitter.one("Gather", {inputs[0], columns}, {{"axis", std::int64_t{-1}}});
+  return {from.size() == 1 ? emitter.one("Unsqueeze", {taken}, {{"axes", Dims{0}}}) : taken};
 }
 
 // The others of the family are always indexed rasters.

@@ -5,6 +5,8 @@
 #include "geometry/merge.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 namespace walle {
 
@@ -163,6 +165,12 @@ std::optional<std::vector<Region>> compose(const Region& reader, std::span<const
     pieces.push_back(*piece->region);
   }
   if (count != reader.count()) return std::nullopt;
+  if constexpr (kCompositionsChecked) {
+    if (!is_composition(reader, writers, pieces)) {
+      std::fputs("walle: vertical merging moved other elements than the rasters that it merged\n", stderr);
+      std::abort();
+    }
+  }
   return pieces;
 }
 

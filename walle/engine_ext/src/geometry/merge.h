@@ -14,4 +14,16 @@ namespace walle {
 // uneven boundaries, say), or where it reads an element that no writer wrote.
 std::optional<std::vector<Region>> compose(const Region& reader, std::span<const Region> writers);
 
+// Whether `pieces` move just what `reader` reads of what `writers` wrote, to the same places: the meaning of compose, by walking
+// over every element.
+bool is_composition(const Region& reader, std::span<const Region> writers, std::span<const Region> pieces);
+
+// Whether compose holds each of its answers to is_composition, and aborts where one is wrong: in debug builds, and in those with
+// sanitizers.
+#if defined(WALLE_CHECKED) || !defined(NDEBUG)
+inline constexpr bool kCompositionsChecked = true;
+#else
+inline constexpr bool kCompositionsChecked = false;
+#endif
+
 }  // namespace walle

@@ -1,4 +1,4 @@
-// OneHot and EyeLike.
+// OneHot.
 #include <cstring>
 
 #include "geometry/composite.h"
@@ -34,32 +34,17 @@ std::vector<Ref> decompose_one_hot(Emitter& emitter, std::span<const Ref> inputs
                         {emitter.one("Less", {indices, whole(emitter, {0}, {})}), emitter.one("Add", {indices, size}), indices});
   const std::size_t rank = emitter.operand(indices).shape.size();
   const std::size_t axis = normal_axis(attributes.get_int("axis", -1), rank + 1);
-  Dims count(static_cast<std::size_t>(depth)), along(rank + 1, 1);
-  for (std::size_t i = 0; i < count.size(); ++i) count[i] = static_cast<std::int64_t>(i);
+  Dims along(rank + 1, 1);
   along[axis] = depth;
+  Tensor count = Tensor::empty(DType::i64, along);
+  for (std::int64_t i = 0; i < depth; ++i) count.data<std::int64_t>()[i] = i;
   const Ref hot = emitter.one("Equal", {emitter.one("Unsqueeze", {indices}, {{"axes", Dims{static_cast<std::int64_t>(axis)}}}),
-                                        whole(emitter, count, along)});
+                                        emitter.constant(std::move(count))});
   const auto value = [&](std::int64_t at) {
     return emitter.one("Squeeze", {emitter.one("Slice", {inputs[2]}, {{"starts", Dims{at}}, {"ends", Dims{at + 1}}})},
                        {{"axes", Dims{0}}});
   };
   return {emitter.one("Where", {hot, value(1), value(0)})};
-}
-
-// Ones on diagonal k, zeros elsewhere, of the input's shape: a constant.
-std::vector<Ref> decompose_eye_like(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
-  const Operand input = emitter.operand(inputs[0]);
-  if (input.shape.size() != 2)
-    throw Error(ErrorKind::shape, "EyeLike of " + to_string(input.shape) + "; two dimensions are needed");
-  const std::int64_t k = attributes.get_int("k", 0), rows = input.shape[0], columns = input.shape[1];
-  Attribute to = std::string(dtype_name(input.dtype));
-  for (const auto& [name, value] : attributes.items())
-    if (name == "dtype") to = value;
-  Tensor eye = Tensor::empty(DType::f32, {rows, columns});
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t column = 0; column < columns; ++column)
-      eye.data<float>()[row * columns + column] = column - row == k ? 1.0f : 0.0f;
-  return {emitter.one("Cast", {emitter.constant(std::move(eye))}, {{"to", to}})};
 }
 
 }  // namespace walle

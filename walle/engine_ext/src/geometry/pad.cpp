@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "geometry/frame.h"
 #include "geometry/runs.h"
 
 namespace walle {
@@ -10,12 +11,14 @@ namespace {
 // Where position `at` of an axis of `dim` elements comes from, outside of it too.
 std::int64_t source_of(const std::string& mode, std::int64_t at, std::int64_t dim) {
   if (mode == "edge") return std::clamp<std::int64_t>(at, 0, dim - 1);
-  const std::int64_t period = mode == "wrap" ? dim : std::max<std::int64_t>(2 * (dim - 1), 1);
+  // What comes back from the border repeats its element in mode symmetric, and skips it in mode reflect.
+  const std::int64_t twice = mode == "symmetric" ? 1 : 0;
+  const std::int64_t period = mode == "wrap" ? dim : std::max<std::int64_t>(2 * (dim - 1 + twice), 1);
   const std::int64_t rest = (at % period + period) % period;
-  return rest < dim ? rest : period - rest;
+  return rest < dim ? rest : period - rest - twice;
 }
 
-// Modes reflect, edge and wrap: each axis a few runs of its elements.
+// Modes reflect, symmetric, edge and wrap: each axis a few runs of its elements.
 std::vector<Movement> pad_by_elements(const Operand& operand, const std::string& mode, const Dims& before, const Dims& after) {
   constexpr std::size_t kMaxRuns = 1 << 16;
   const Dims& from = operand.shape;
@@ -31,6 +34,9 @@ std::vector<Movement> pad_by_elements(const Operand& operand, const std::string&
       runs.push_back(whole_axis(size));
       continue;
     }
+    if (static_cast<std::size_t>(size) > storage_limit() / sizeof(std::int64_t))
+      throw Error(ErrorKind::shape,
+                  "Pad of " + to_string(from) + " to " + std::to_string(size) + " needs more memory than there is");
     Dims indices(static_cast<std::size_t>(size));
     for (std::int64_t i = 0; i < size; ++i) indices[static_cast<std::size_t>(i)] = source_of(mode, i - before[axis], from[axis]);
     auto found = runs_of(indices, kMaxRuns);
@@ -43,14 +49,15 @@ std::vector<Movement> pad_by_elements(const Operand& operand, const std::string&
 
 }  // namespace
 
-// ONNX Pad. Mode "constant": pads (all begins, then all ends; negative ones crop), a fill value, axes as operands 1 to 3 or pads
-// and value as attributes. The border is cut into at most two boxes per axis, read from one fill element.
+// ONNX Pad, and NumPy's mode symmetric. Mode "constant": pads (all begins, then all ends; negative ones crop), a fill value, axes
+// as operands 1 to 3 or pads and value as attributes. The border is cut into at most two boxes per axis, read from one fill
+// element.
 std::vector<Movement> make_pad(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::size_t rank = from.size();
   const auto mode = attributes.get_string("mode", "constant");
-  if (mode != "constant" && mode != "reflect" && mode != "edge" && mode != "wrap")
-    throw Error(ErrorKind::unsupported, "Pad mode '" + mode + "'; known are constant, reflect, edge and wrap");
+  if (mode != "constant" && mode != "reflect" && mode != "symmetric" && mode != "edge" && mode != "wrap")
+    throw Error(ErrorKind::unsupported, "Pad mode '" + mode + "'; known are constant, reflect, symmetric, edge and wrap");
   const Dims pads = required_numbers(operands, 1, attributes, "pads");
   Dims axes(rank);
   for (std::size_t i = 0; i < rank; ++i) axes[i] = static_cast<std::int64_t>(i);
@@ -66,7 +73,7 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     const std::size_t axis = normal_axis(axes[i], rank);
     const std::int64_t before = pads[i], after = pads[i + axes.size()];
     constexpr std::int64_t kLimit = std::int64_t{1} << 40;
-    if (std::abs(before) > kLimit || std::abs(after) > kLimit || from[axis] > kLimit)
+    if (before < -kLimit || before > kLimit || after < -kLimit || after > kLimit || from[axis] > kLimit)
       throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " is too large");
     first[axis] = before;
     last[axis] = after;
@@ -80,8 +87,7 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
   }
   if (mode != "constant") return pad_by_elements(operands[0], mode, first, last);
   int filler = Movement::kFill;  // what the border reads
-  result.fill = Tensor::empty(result.dtype, {});
-  std::memset(result.fill.raw(), 0, item_size(result.dtype));
+  result.fill = zero_fill(result.dtype);
   if (operands.size() > 2 && !operands[2].absent) {
     if (element_count(operands[2].shape) != 1 || operands[2].dtype != result.dtype)
       throw Error(ErrorKind::dtype, "the fill value of Pad must be one " + std::string(dtype_name(result.dtype)));
@@ -94,28 +100,12 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     std::memcpy(result.fill.raw(), &number, sizeof(number));
   }
 
-  const Dims src = contiguous_strides(from), dst = contiguous_strides(result.shape), still(rank, 0), one{1};
-  const auto offset = [rank](const Dims& at, const Dims& stride) {
-    std::int64_t sum = 0;
-    for (std::size_t i = 0; i < rank; ++i) sum += at[i] * stride[i];
-    return sum;
-  };
-  if (element_count(size) > 0)
-    result.regions.push_back(region_of(0, size, src, offset(start, src), dst, offset(begin, dst), from, result.shape));
-  // Peel the border off axis by axis: what is left after an axis spans its kept range only.
-  Dims box = result.shape, corner(rank, 0);
-  for (std::size_t axis = 0; axis < rank; ++axis) {
-    for (const auto& [low, high] :
-         {std::pair{std::int64_t{0}, begin[axis]}, std::pair{begin[axis] + size[axis], result.shape[axis]}}) {
-      Dims side = box, at = corner;
-      side[axis] = high - low;
-      at[axis] = low;
-      if (element_count(side) > 0)
-        result.regions.push_back(region_of(filler, side, still, 0, dst, offset(at, dst), one, result.shape));
-    }
-    box[axis] = size[axis];
-    corner[axis] = begin[axis];
+  Frame frame{result.shape, begin, begin, contiguous_strides(from), contiguous_strides(result.shape), 0, 0};
+  for (std::size_t i = 0; i < rank; ++i) {
+    frame.high[i] += size[i];
+    frame.src_offset += start[i] * frame.src_stride[i];
   }
+  frame.add_to(result.regions, 0, filler, from, result.shape);
   return {std::move(result)};
 }
 

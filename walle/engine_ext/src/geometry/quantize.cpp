@@ -38,7 +38,7 @@ bool is_small_float(DType dtype) { return is_floating(dtype) && item_size(dtype)
 Ref spread(Emitter& emitter, Ref value, const Dims& shape, const Attributes& attributes) {
   const Dims own = emitter.operand(value).shape;
   const std::int64_t block = attributes.get_int("block_size", 0), asked = attributes.get_int("axis", 1);
-  if (block < 0) throw Error(ErrorKind::model, "a block_size of " + std::to_string(block));
+  if (block < 0 || block > kMaxElements) throw Error(ErrorKind::model, "a block_size of " + std::to_string(block));
   if (element_count(own) == 1 && block == 0) return reshape(emitter, value, {});
   const std::size_t axis = normal_axis(asked, shape.size());
   const auto misfit = [&](const std::string& wanted) {

@@ -32,6 +32,11 @@ std::vector<Region> regions_of(int source, const Dims& from, const std::vector<s
   std::vector<Region> regions;
   if (element_count(to) == 0) return regions;
   const Dims src = contiguous_strides(from), dst = contiguous_strides(to);
+  std::size_t count = 1;
+  constexpr std::size_t kMaxRegions = 1 << 16;
+  for (const auto& axis : runs)
+    if (__builtin_mul_overflow(count, axis.size(), &count) || count > kMaxRegions)
+      throw Error(ErrorKind::shape, "a movement from " + to_string(from) + " to " + to_string(to) + " takes too many regions");
   std::vector<std::size_t> at(runs.size(), 0);
   for (;;) {
     Dims size, src_stride, dst_stride;

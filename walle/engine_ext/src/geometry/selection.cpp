@@ -16,18 +16,13 @@ Dims numbers(Emitter& emitter, Ref tensor, const std::string& what) {
   return required_numbers({&operand, 1}, 0, {}, what);
 }
 
-Ref whole_constant(Emitter& emitter, Dims values, Dims shape) {
-  Tensor tensor = Tensor::empty(DType::i64, std::move(shape));
-  std::copy(values.begin(), values.end(), tensor.data<std::int64_t>());
-  return emitter.constant(std::move(tensor));
-}
-
 // 0, 1, ... along one axis of `rank`.
 Ref places(Emitter& emitter, std::int64_t count, std::size_t axis, std::size_t rank) {
-  Dims values(static_cast<std::size_t>(count)), shape(rank, 1);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
+  Dims shape(rank, 1);
   shape[axis] = count;
-  return whole_constant(emitter, std::move(values), std::move(shape));
+  Tensor tensor = Tensor::empty(DType::i64, std::move(shape));
+  for (std::int64_t i = 0; i < count; ++i) tensor.data<std::int64_t>()[i] = i;
+  return emitter.constant(std::move(tensor));
 }
 
 }  // namespace

@@ -217,7 +217,8 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
   const double low = mel(number_of(emitter, inputs[3], "the lower edge")),
                high = mel(number_of(emitter, inputs[4], "the upper edge"));
   const std::int64_t rows = length / 2 + 1;
-  Dims at;  // the spectrogram bin of each mel frequency
+  Tensor result = Tensor::empty(DType::f64, {rows, bins});  // before anything else: it may be too large
+  Dims at;                                                  // the spectrogram bin of each mel frequency
   for (std::int64_t i = 0; i < bins + 2; ++i) {
     const double hertz =
         700 * (std::pow(10, (static_cast<double>(i) * (high - low) / static_cast<double>(bins + 2) + low) / 2595) - 1);
@@ -227,8 +228,6 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
                                         std::to_string(rate) + " samples a second");
     at.push_back(static_cast<std::int64_t>(bin));
   }
-  element_count({rows, bins, 8});
-  Tensor result = Tensor::empty(DType::f64, {rows, bins});
   double* weights = result.data<double>();
   std::fill(weights, weights + rows * bins, 0.0);
   for (std::int64_t i = 0; i < bins; ++i) {

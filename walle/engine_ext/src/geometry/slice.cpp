@@ -72,4 +72,25 @@ std::vector<Movement> make_split(std::span<const Operand> operands, const Attrib
   return results;
 }
 
+// Each slice along `axis` (0 where it is left out) as an output of its own, without that axis.
+std::vector<Movement> make_unstack(std::span<const Operand> operands, const Attributes& attributes, int outputs) {
+  const Dims& from = operands[0].shape;
+  const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
+  if (from[axis] != outputs)
+    throw Error(ErrorKind::shape, "Unstack of axis " + std::to_string(axis) + " of " + to_string(from) + " into " +
+                                      std::to_string(outputs) + " outputs");
+  const auto without = [axis](Dims dims) {
+    dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
+    return dims;
+  };
+  const Dims strides = contiguous_strides(from), shape = without(from), src = without(strides);
+  std::vector<Movement> results;
+  for (std::int64_t at = 0; at < outputs; ++at) {
+    Movement result{operands[0].dtype, shape, {}, {}};
+    result.regions.push_back(region_of(0, shape, src, at * strides[axis], contiguous_strides(shape), 0, from, shape));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
 }  // namespace walle

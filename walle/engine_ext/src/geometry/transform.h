@@ -20,8 +20,8 @@ struct Operand {
   static Operand none() { return {DType::f32, {}, nullptr, true}; }
 };
 
-// One output: the regions fill every element of it once. Sources are operand numbers, their elements row-major; kFill reads the
-// one element of `fill`.
+// One output: the regions fill every element of it once. Sources are operand numbers, their elements row-major; kFill reads
+// `fill`, which has one element or few.
 struct Movement {
   static constexpr int kFill = -1;
 
@@ -70,6 +70,8 @@ Dims required_numbers(std::span<const Operand> operands, std::size_t index, cons
 // A region from an operand of shape `from` to an output of shape `to`, all strides and offsets in elements.
 Region region_of(int source, const Dims& size, const Dims& src_stride, std::int64_t src_offset, const Dims& dst_stride,
                  std::int64_t dst_offset, const Dims& from, const Dims& to);
+// A fill of zeros, of one element.
+Tensor zero_fill(DType dtype);
 // The common shape by NumPy's rule; throws Error (shape).
 Dims broadcast_shape(const Dims& a, const Dims& b);
 // The strides that read a tensor of `shape` and `strides` as `to`, which it broadcasts to; throws Error (shape).

@@ -65,7 +65,7 @@ class Trees {
     const std::int64_t targets = attributes_.get_int("n_targets", 0);
     if (targets < 1) throw Error(ErrorKind::model, "TreeEnsemble needs n_targets of 1 or more");
     const auto leaves = static_cast<std::int64_t>(weights_.size());
-    element_count({leaves, targets, 8});
+    check_table(leaves, targets);
     std::vector<double> table(static_cast<std::size_t>(leaves * targets), other);
     for (std::int64_t i = 0; i < leaves; ++i) {
       const std::int64_t target = leaf_targets_[static_cast<std::size_t>(i)];
@@ -80,6 +80,10 @@ class Trees {
   DType dtype() const { return dtype_; }
 
  private:
+  static void check_table(std::int64_t rows, std::int64_t columns) {
+    if (static_cast<std::size_t>(element_count({rows, columns})) > storage_limit() / sizeof(double))
+      throw Error(ErrorKind::model, "TreeEnsemble needs a table of " + to_string({rows, columns}) + ", more than memory has");
+  }
   std::vector<double> numbers(const char* name) const {
     const auto found = attributes_.get_floats(name);
     if (!found || found->empty()) throw Error(ErrorKind::model, std::string("TreeEnsemble needs the attribute '") + name + "'");
@@ -170,6 +174,7 @@ class Trees {
                   "membership_values holds " + std::to_string(sets.size()) + " sets for " + std::to_string(nodes) + " nodes");
     std::size_t width = 1;
     for (const auto& set : sets) width = std::max(width, set.size());
+    check_table(static_cast<std::int64_t>(modes_.size()), static_cast<std::int64_t>(width));
     std::vector<double> table(modes_.size() * width, std::numeric_limits<double>::quiet_NaN());
     auto set = sets.begin();
     for (std::size_t i = 0; i < count_; ++i)

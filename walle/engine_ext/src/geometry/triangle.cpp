@@ -14,8 +14,7 @@ std::vector<Movement> make_trilu(std::span<const Operand> operands, const Attrib
   const Dims given = whole_numbers(operands, 1, Attributes(), "k").value_or(Dims{0});
   if (given.size() != 1) throw Error(ErrorKind::shape, "k of Trilu must be one number");
   const std::int64_t rows = from[from.size() - 2], columns = from.back(), k = std::clamp(given[0], -rows - 1, columns + 1);
-  Movement result{operands[0].dtype, from, {}, Tensor::empty(operands[0].dtype, {})};
-  std::memset(result.fill.raw(), 0, item_size(result.dtype));
+  Movement result{operands[0].dtype, from, {}, zero_fill(operands[0].dtype)};
   if (element_count(from) == 0) return {std::move(result)};
   const std::int64_t batch = element_count(Dims(from.begin(), from.end() - 2));
   // Of `count` rows from `row` on, columns [low, high).

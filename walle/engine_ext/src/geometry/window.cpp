@@ -22,9 +22,19 @@ bool Window::padded() const noexcept {
   return false;
 }
 
+namespace {
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
+}  // namespace
+
+std::pair<std::int64_t, std::int64_t> Window::taps_in(std::size_t axis, std::int64_t o, std::int64_t low,
+                                                      std::int64_t high) const noexcept {
+  const std::int64_t at = source(axis, o, 0);
+  const std::int64_t first = std::clamp<std::int64_t>(ceil_div(low - at, dilation[axis]), 0, kernel[axis]);
+  return {first, std::clamp<std::int64_t>(ceil_div(high - at, dilation[axis]), first, kernel[axis])};
+}
+
 std::pair<std::int64_t, std::int64_t> Window::valid(std::size_t axis, std::int64_t k) const noexcept {
   const std::int64_t shift = begin[axis] - k * dilation[axis];  // o * stride in [shift, shift + in)
-  const auto ceil_div = [](std::int64_t a, std::int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); };
   const std::int64_t first = std::clamp<std::int64_t>(ceil_div(shift, stride[axis]), 0, out[axis]);
   return {first, std::clamp<std::int64_t>(ceil_div(shift + in[axis], stride[axis]), first, out[axis])};
 }
@@ -38,6 +48,7 @@ Window Window::make(const char* op, std::span<const std::int64_t> in, std::span<
   if (kernel.size() != rank)
     throw Error(ErrorKind::shape,
                 name + ": the kernel has " + std::to_string(kernel.size()) + " dimensions, the input " + std::to_string(rank));
+  element_count(Dims(kernel.begin(), kernel.end()));
   const Dims strides = spatial_numbers(op, attributes, "strides", rank, 1, 1);
   const Dims dilations = spatial_numbers(op, attributes, "dilations", rank, 1, 1);
   const std::string auto_pad = attributes.get_string("auto_pad", "NOTSET");
@@ -76,6 +87,7 @@ Window Window::make(const char* op, std::span<const std::int64_t> in, std::span<
     window.begin[axis] = begin;
     window.end[axis] = end;
   }
+  element_count(window.out_dims());
   return window;
 }
 

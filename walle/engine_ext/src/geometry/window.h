@@ -21,6 +21,13 @@ struct Window {
   bool padded() const noexcept;
   // The outputs along an axis whose tap `k` lies inside the input: [first, last).
   std::pair<std::int64_t, std::int64_t> valid(std::size_t axis, std::int64_t k) const noexcept;
+  // The taps of output `o` along an axis that lie in [low, high) of the input: [first, last).
+  std::pair<std::int64_t, std::int64_t> taps_in(std::size_t axis, std::int64_t o, std::int64_t low,
+                                                std::int64_t high) const noexcept;
+  // Those that lie inside the input.
+  std::pair<std::int64_t, std::int64_t> taps_of(std::size_t axis, std::int64_t o) const noexcept {
+    return taps_in(axis, o, 0, in[axis]);
+  }
   // The input that tap k of output o reads along an axis; may lie outside.
   std::int64_t source(std::size_t axis, std::int64_t o, std::int64_t k) const noexcept {
     return o * stride[axis] - begin[axis] + k * dilation[axis];

@@ -20,6 +20,12 @@ std::vector<int> reads(const Node& node) {
   return values;
 }
 
+bool needs_module(const Graph& graph) noexcept {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.op->module_only(); }) ||
+         std::any_of(graph.inputs.begin(), graph.inputs.end(),
+                     [&](int input) { return graph.values[static_cast<std::size_t>(input)].kind == ValueKind::object; });
+}
+
 void arrange(Graph& graph) {
   const auto quoted = [&](int value) { return "'" + graph.values[static_cast<std::size_t>(value)].name + "'"; };
   constexpr int kNobody = -1;

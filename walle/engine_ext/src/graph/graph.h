@@ -53,6 +53,10 @@ struct Graph {
 // The values that a node reads: its inputs, and what its subgraphs take from the graph around them.
 std::vector<int> reads(const Node& node);
 
+// Whether only a module runs it: it takes a sequence or an optional, or has a node whose outputs, or their shapes, are known no
+// sooner than it has run.
+bool needs_module(const Graph& graph) noexcept;
+
 // Checks that every value has one origin and puts the nodes into topological order (step 1 of a session, §4.2).
 // Throws Error (model) for a value that nothing gives or two nodes give, and for a cycle.
 void arrange(Graph& graph);

@@ -19,6 +19,10 @@ constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
 constexpr int kMaxRank = 32;
 constexpr int kAny = 255;        // a dtype or a rank
 constexpr int kMaxNesting = 16;  // of subgraphs
+// Far above any model that runs; planning takes the square of some of them.
+constexpr std::size_t kMaxNodes = 1 << 16, kMaxValues = 1 << 20;  // of a file, its subgraphs included
+constexpr std::size_t kMaxAttributes = 256;                       // of a node
+constexpr std::size_t kMaxName = 1 << 12, kMaxText = 1 << 20;     // bytes
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::model, "not a sound .walle file: " + what); }
 
@@ -53,8 +57,9 @@ class Reader {
     std::memcpy(&value, take(sizeof(T)), sizeof(T));
     return value;
   }
-  std::string text() {
+  std::string text(std::size_t most = kMaxName) {
     const auto size = number<std::uint32_t>();
+    if (size > most) broken("a text of " + std::to_string(size) + " bytes; at most " + std::to_string(most) + " are read");
     std::string value(reinterpret_cast<const char*>(take(size)), size);
     if (!is_utf8(value)) broken("a name is no UTF-8");
     return value;
@@ -75,6 +80,9 @@ class Reader {
     return values;
   }
   std::size_t left() const noexcept { return left_; }
+
+  // What the file has of them so far.
+  std::size_t node_count = 0, value_count = 0;
 
  private:
   const std::byte* take(std::size_t size) {
@@ -189,12 +197,12 @@ Attribute read_attribute(Reader& reader, std::uint8_t type) {
   switch (type) {
     case 0: return reader.number<std::int64_t>();
     case 1: return reader.number<double>();
-    case 2: return reader.text();
+    case 2: return reader.text(kMaxText);
     case 3: return reader.numbers<std::int64_t>(reader.count(8));
     case 4: return reader.numbers<double>(reader.count(8));
     case 6: {
       Texts texts(reader.count(4));
-      for (std::string& text : texts) text = reader.text();
+      for (std::string& text : texts) text = reader.text(kMaxText);
       return texts;
     }
     default: broken("an attribute is of unknown type " + std::to_string(type));
@@ -222,12 +230,15 @@ Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Se
       throw Error(ErrorKind::model, "node '" + node.name + "' leaves out input " + std::to_string(i) + " of " + op);
   if (node.outputs.empty()) throw Error(ErrorKind::model, "node '" + node.name + "' has no output");
   const std::uint32_t attributes = reader.count(6);
+  if (attributes > kMaxAttributes) broken("node '" + node.name + "' has " + std::to_string(attributes) + " attributes");
   for (std::uint32_t i = 0; i < attributes; ++i) {
     std::string key = reader.text();
     bool twice = node.attributes.has(key);
     for (const auto& [other, graph] : node.graphs) twice = twice || other == key;
     if (twice) broken("node '" + node.name + "' has attribute '" + key + "' twice");
     const auto type = reader.number<std::uint8_t>();
+    if (type == 5 && node.op->category != Category::control_flow && node.op->name != "SequenceMap")
+      throw Error(ErrorKind::model, "node '" + node.name + "' gives " + op + " a subgraph, '" + key + "'");
     if (type == 5)
       node.graphs.emplace_back(std::move(key),
                                read_graph(reader, storage, sections, static_cast<std::int64_t>(values), depth + 1));
@@ -243,6 +254,7 @@ std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<St
   auto graph = std::make_shared<Graph>();
   graph->name = reader.text();
   const std::uint32_t values = reader.count(5);
+  if ((reader.value_count += values) > kMaxValues) broken("it has more than " + std::to_string(kMaxValues) + " values");
   std::unordered_set<std::string> names;
   for (std::uint32_t i = 0; i < values; ++i) {
     graph->values.push_back(read_value(reader, storage, sections, around));
@@ -251,6 +263,7 @@ std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<St
     if (kind == ValueKind::input || kind == ValueKind::object) graph->inputs.push_back(static_cast<int>(i));
   }
   const std::uint32_t nodes = reader.count(20);
+  if ((reader.node_count += nodes) > kMaxNodes) broken("it has more than " + std::to_string(kMaxNodes) + " nodes");
   for (std::uint32_t i = 0; i < nodes; ++i) graph->nodes.push_back(read_node(reader, storage, sections, values, depth));
   const std::uint32_t outputs = reader.count(8);
   std::unordered_set<std::string> output_names;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "atomic/atomic.h"
+#include "atomic/fused.h"
 #include "geometry/composite.h"
 #include "geometry/transform.h"
 #include "kernels/table.h"
@@ -35,6 +36,7 @@ struct OpDef {
   std::span<const std::string_view> decomposes_to{};
   InferFn infer = nullptr;  // of an atomic operator with a kernel of its own shape
   StepFn make_step = nullptr;
+  const Fused* fused = nullptr;  // of a composite: the kernel that plans take for it where it applies
 
   // Runs in a module only: its outputs, or their shapes, are known no sooner than it has run.
   bool module_only() const noexcept {

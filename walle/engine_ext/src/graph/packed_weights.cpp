@@ -4,7 +4,9 @@ namespace walle {
 
 Tensor PackedWeights::get(const Tensor& constant, const std::string& key, const std::function<Tensor()>& make) {
   const std::lock_guard lock(mutex_);
-  Entry& entry = entries_[{constant.raw(), key}];
+  // A file may have constants of several shapes and types at one address.
+  const std::string whole_key = key + " of " + std::string(dtype_name(constant.dtype())) + " " + to_string(constant.shape());
+  Entry& entry = entries_[{constant.raw(), whole_key}];
   if (entry.source.lock() == constant.storage())
     if (auto storage = entry.packed.lock())
       return Tensor(std::move(storage), DType::f32, entry.shape, contiguous_strides(entry.shape), 0);

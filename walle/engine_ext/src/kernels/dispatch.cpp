@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/bfloat16.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -49,11 +50,11 @@ struct Tables {
   std::array<Table, 5> filled;
 
   Tables() noexcept
-      : backends{{{"scalar", true, true},
-                  {"avx2", has_avx2(), true},
-                  {"avx512", has_avx512(), true},
-                  {"neon", kHasNeon, true},
-                  {"avx512_bf16", has_avx512_bf16(), false}}} {
+      : backends{{{"scalar", true},
+                  {"avx2", has_avx2()},
+                  {"avx512", has_avx512()},
+                  {"neon", kHasNeon},
+                  {"avx512_bf16", has_avx512_bf16()}}} {
     fill_scalar(filled[0]);
     for (std::size_t i = 0; i < filled.size(); ++i) {
       filled[i] = filled[0];
@@ -62,11 +63,7 @@ struct Tables {
 #if defined(__x86_64__)
     if (backends[1].available) fill_avx2(filled[1]);
     if (backends[2].available) fill_avx512(filled[2]);
-    if (backends[4].available) {
-      filled[4] = filled[2];
-      filled[4].name = backends[4].name;
-      fill_avx512_bf16(filled[4]);
-    }
+    if (backends[4].available) fill_avx512(filled[4]);  // what it adds: kernels/bfloat16.h
 #elif defined(__aarch64__)
     fill_neon(filled[3]);
 #endif
@@ -103,7 +100,7 @@ const Table& choose() {
   if (const char* forced = std::getenv("WALLE_FORCE_ISA")) return named(forced, "WALLE_FORCE_ISA");
   std::size_t best = 0;
   for (std::size_t i = 0; i < tables().backends.size(); ++i)
-    if (tables().backends[i].available && tables().backends[i].exact) best = i;
+    if (tables().backends[i].available && is_exact(tables().backends[i])) best = i;
   return tables().at(best);
 }
 

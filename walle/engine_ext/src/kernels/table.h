@@ -104,6 +104,28 @@ struct Gemm {
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
 };
 
+// Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
+// of LeakyRelu and Swish.
+enum class MapOp : std::uint8_t { GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Swish, kCount };
+// out[i] = f(in[i]); out may be `in`.
+using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
+// out[i] = in[i] < 0 ? in[i] * slope[i * slope_step] : in[i], a step of 0 or 1.
+using PReluFn = void (*)(const float* in, const float* slope, std::int64_t slope_step, float* out, std::int64_t count) noexcept;
+// Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1; out may be in.
+struct RowsArgs {
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::int64_t rows = 0, count = 0, columns = 1;
+  // Of normalisations, which have one column: `count` numbers each; `shift` may be null.
+  const float* scale = nullptr;
+  const float* shift = nullptr;
+  float epsilon = 0;
+};
+using RowsFn = void (*)(const RowsArgs& args) noexcept;
+// out[c] = sum over rows of in[row * step + c], in float32, for at most kMostSummedRows rows.
+inline constexpr std::int64_t kMostSummedRows = 4096;
+using SumRowsFn = void (*)(const float* in, std::int64_t step, std::int64_t rows, float* out, std::int64_t columns) noexcept;
+
 // dst[r * dst_row + c] = src[c * src_column + r] for r < rows and c < columns; items of four bytes at multiples of four.
 using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
                              std::int64_t columns) noexcept;
@@ -185,20 +207,6 @@ struct Winograd {
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
-// Products of bfloat16 with sums in float32, two at a time: an element of A and of w is a pair of neighbours in k, the first in
-// the low half of 32 bits.
-struct Bfloat16 {
-  // As `panel`, over pairs; k counts them. Against exact arithmetic on the pairs, but for subnormal numbers, which may count as
-  // 0: |error| <= (2 * k + 3) * eps * sum |a| |w| per element.
-  PanelFn panel = nullptr;
-  // out[r * out_step + i] = the pair of in[r * in_step + 2 * i] and its neighbour, each rounded to the nearest, ties to even; 0
-  // stands for what is behind the last of `columns` floats. Steps count elements, of four bytes each.
-  void (*narrow)(const float* in, std::int64_t in_step, std::int64_t rows, std::int64_t columns, float* out,
-                 std::int64_t out_step) noexcept = nullptr;
-  // out[i * out_step] = the pair of low[i] and high[i]; 0 for a null `high`.
-  void (*pair)(const float* low, const float* high, std::int64_t count, float* out, std::int64_t out_step) noexcept = nullptr;
-};
-
 // A null entry means: no kernel for that element type.
 struct Table {
   std::string_view name;
@@ -216,6 +224,11 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  // Of composites of float32; null where only the decomposition computes them.
+  MapFn map[kCountOf<MapOp>] = {};
+  PReluFn prelu = nullptr;
+  RowsFn softmax = nullptr, log_softmax = nullptr, layer_norm = nullptr, rms_norm = nullptr;
+  SumRowsFn sum_rows = nullptr;
   TransposeFn transpose = nullptr;         // of four-byte items
   PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
   // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
@@ -224,7 +237,6 @@ struct Table {
   LaneFn depthwise = nullptr;
   Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
-  Bfloat16 bf16;
 };
 
 // Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.
@@ -232,16 +244,14 @@ void fill_scalar(Table& table) noexcept;
 void fill_avx2(Table& table) noexcept;
 void fill_avx512(Table& table) noexcept;
 void fill_neon(Table& table) noexcept;
-void fill_avx512_bf16(Table& table) noexcept;  // what a table of avx512 lacks
 
 struct Backend {
   std::string_view name;
   bool available;  // on this CPU
-  bool exact;      // no less than float32: one that is not runs where it is asked for by name alone
 };
 std::span<const Backend> backends() noexcept;
 
-// The table of the best exact instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
+// The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
 // Whether WALLE_FORCE_ISA names the one that "auto" means.

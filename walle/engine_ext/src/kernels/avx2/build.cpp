@@ -24,6 +24,7 @@ namespace {
 #include "kernels/avx2/vec.h"
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/composite-inl.h"
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"

@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
+#pragma GCC diagnostic ignored "-Wuninitialized"        // likewise
 #endif
 #include <immintrin.h>
 
@@ -27,6 +28,7 @@ namespace {
 #include "kernels/avx512/vec.h"
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/composite-inl.h"
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"

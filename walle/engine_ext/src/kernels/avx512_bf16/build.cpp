@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/table.h"
+#include "kernels/bfloat16.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bf16,avx2,fma"))), apply_to = function)
@@ -42,8 +42,9 @@ void panel_pairs(const PanelArgs& args) noexcept { panel_by<PairProduct>(args); 
 #endif
 
 namespace walle {
-void fill_avx512_bf16(Table& table) noexcept {
-  table.bf16 = {&avx512_bf16::panel_pairs, &avx512_bf16::narrow, &avx512_bf16::pair};
+const Bfloat16& avx512_bfloat16() noexcept {
+  static constexpr Bfloat16 all{&avx512_bf16::panel_pairs, &avx512_bf16::narrow, &avx512_bf16::pair};
+  return all;
 }
 }  // namespace walle
 #endif

@@ -39,6 +39,33 @@ struct TanhOp {
     return choose(less(size, set(0.625f)), small, bit_or(large, sign_bit(x)));
   }
 };
+// Against float64: <= 3 ulp. Below 1 an odd polynomial; above, 1 - e^-g with g the polynomial of -ln erfc on [1, 4], where it
+// ends.
+inline Vec erf(Vec x) noexcept {
+  const Vec size = abs(x), square = mul(x, x);
+  Vec p = set(7.853857823647559e-05f);
+  p = fma(p, square, set(-0.0008010192541405559f));
+  p = fma(p, square, set(0.005188327748328447f));
+  p = fma(p, square, set(-0.026853810995817184f));
+  p = fma(p, square, set(0.1128358542919159f));
+  p = fma(p, square, set(-0.3761262595653534f));
+  p = fma(p, square, set(0.12837916612625122f));
+  const Vec small = fma(p, x, x);
+  const Vec t = min_or_second(set(4.0f), size);
+  Vec g = set(2.1686850232072175e-05f);
+  g = fma(g, t, set(-0.00044133636401966214f));
+  g = fma(g, t, set(0.004204561933875084f));
+  g = fma(g, t, set(-0.025208257138729095f));
+  g = fma(g, t, set(0.10841857641935349f));
+  g = fma(g, t, set(0.6332198977470398f));
+  g = fma(g, t, set(1.1295784711837769f));
+  g = fma(g, t, set(-0.0001880402269307524f));
+  const Vec large = bit_or(sub(set(1.0f), exp(neg(g))), sign_bit(x));
+  return choose(less(size, set(1.0f)), small, large);
+}
+struct ErfOp {
+  static Vec of(Vec x) noexcept { return erf(x); }
+};
 struct NegOp {
   static Vec of(Vec x) noexcept { return neg(x); }
 };

@@ -17,6 +17,7 @@ void fill(Table& table) noexcept {
   WALLE_FAST(Reciprocal)
   WALLE_FAST(Tanh)
   WALLE_FAST(Sigmoid)
+  WALLE_FAST(Erf)
   WALLE_FAST(Floor)
   WALLE_FAST(Ceil)
   WALLE_FAST(Round)
@@ -45,6 +46,20 @@ void fill(Table& table) noexcept {
   min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
   table.axpy[0] = &axpy;
+#define WALLE_MAP(op) table.map[static_cast<std::size_t>(MapOp::op)] = &map<op##Map>;
+  WALLE_MAP(GeluErf)
+  WALLE_MAP(GeluTanh)
+  WALLE_MAP(HardSigmoid)
+  WALLE_MAP(HardSwish)
+  WALLE_MAP(LeakyRelu)
+  WALLE_MAP(Swish)
+#undef WALLE_MAP
+  table.prelu = &prelu;
+  table.softmax = &softmax<false>;
+  table.log_softmax = &softmax<true>;
+  table.layer_norm = &normalise<true>;
+  table.rms_norm = &normalise<false>;
+  table.sum_rows = &sum_rows;
   table.transpose = &transpose;
   table.permute_lanes = &permute_lanes;
   table.lanes = kLanes;

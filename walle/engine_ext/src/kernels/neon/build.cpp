@@ -17,6 +17,7 @@ namespace {
 #include "kernels/neon/vec.h"
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/composite-inl.h"
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"

@@ -1,7 +1,7 @@
-// The kernels of bfloat16 pairs in plain C++ (see Bfloat16 in kernels/table.h): what those of a backend that has them mean, for
-// blocks of any `pack` columns. Sums are taken in the order of k, in float32.
+// The kernels of bfloat16 pairs in plain C++ (see Bfloat16 in kernels/bfloat16.h): what those of a backend that has them mean,
+// for blocks of any `pack` columns. Sums are taken in the order of k, in float32.
 #pragma once
-#include "kernels/table.h"
+#include "kernels/bfloat16.h"
 
 namespace walle::scalar {
 

@@ -1,0 +1,148 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from math import pi, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+import walle
+from tests.sim.onnx_models import numbers
+from walle.engine_ext.onnx_import import chains, passes, write
+from walle.engine_ext.onnx_import.graph import Attribute, Graph, Node, TypeInfo
+from walle.engine_ext.operators import operators
+
+KNOWN = {one.name for one in operators()}
+X = numbers(2, 5, 6)
+F32 = np.float32
+
+
+def graph(nodes: Sequence[Node], constants: dict[str, Any], *, x: Any = X) -> Graph:
+    return Graph("g", tuple(nodes), {"x": TypeInfo("float32", x.shape)}, ("y",), constants)
+
+
+def run(one: Graph, x: Any = X) -> Any:
+    return np.asarray(walle.Session(write.write(one, KNOWN)).run({"x": x})["y"])
+
+
+def ops(one: Graph) -> list[str]:
+    return [node.op for node in passes.drop_dead(one).nodes]
+
+
+def normalisation(*, square: str = "Pow", axes: Sequence[int] = (-1,), swapped: bool = False) -> Graph:
+    reduction: dict[str, Attribute] = {"axes": list(axes), "keepdims": 1}
+
+    def pair(a: str, b: str) -> tuple[str, str]:
+        return (b, a) if swapped else (a, b)
+
+    row = X.shape[-len(axes) :]
+    nodes = [
+        Node("ReduceMean", ("x",), ("mean",), reduction),
+        Node("Sub", ("x", "mean"), ("centred",)),
+        Node(square, ("centred", "two" if square == "Pow" else "centred"), ("square",)),
+        Node("ReduceMean", ("square",), ("variance",), reduction),
+        Node("Add", pair("variance", "epsilon"), ("padded",)),
+        Node("Sqrt", ("padded",), ("deviation",)),
+        Node("Div", ("centred", "deviation"), ("normal",)),
+        Node("Mul", pair("normal", "scale"), ("scaled",)),
+        Node("Add", pair("scaled", "shift"), ("y",)),
+    ]
+    constants = {"two": F32(2), "epsilon": F32(1e-3), "scale": numbers(*row, seed=1), "shift": numbers(*row, seed=2)}
+    return graph(nodes, {name: np.asarray(value) for name, value in constants.items()})
+
+
+@pytest.mark.parametrize("square", ["Pow", "Mul"])
+@pytest.mark.parametrize("axes", [[-1], [2], [-2, -1], [2, 1]])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_chain_becomes_a_layer_normalization(square: str, axes: list[int], swapped: bool) -> None:
+    before = normalisation(square=square, axes=axes, swapped=swapped)
+    after = chains.fuse_layer_normalization(before)
+    assert ops(after) == ["LayerNormalization"]
+    np.testing.assert_allclose(run(after), run(before), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("at", "change"),
+    [
+        (0, {"attributes": {"axes": [0], "keepdims": 1}}),  # another mean
+        (0, {"attributes": {"axes": [-2], "keepdims": 1}}),
+        (1, {"inputs": ("mean", "x")}),  # the other way round
+        (2, {"inputs": ("centred", "epsilon")}),  # another power
+        (2, {"inputs": ("x", "two")}),  # of something else
+        (6, {"inputs": ("x", "deviation")}),
+        (4, {"inputs": ("variance", "scale")}),  # not one number
+        (7, {"inputs": ("normal", "x")}),  # not a constant
+    ],
+)
+def test_other_chains_stay(at: int, change: dict[str, Any]) -> None:
+    before = normalisation()
+    nodes = list(before.nodes)
+    nodes[at] = replace(nodes[at], **change)
+    before = replace(before, nodes=tuple(nodes))
+    assert "LayerNormalization" not in ops(chains.fuse_layer_normalization(before))
+
+
+def test_a_scale_that_broadcasts_is_no_layer_normalization() -> None:
+    before = normalisation()
+    before = replace(before, constants={**before.constants, "scale": np.ones(1, np.float32)})
+    assert "LayerNormalization" not in ops(chains.fuse_layer_normalization(before))
+
+
+NUMBERS = {
+    "half": 0.5, "one": 1.0, "root": sqrt(2), "inverse": sqrt(0.5), "three": 3.0, "cube": 0.044715,
+    "tanh": sqrt(2 / pi),
+}  # fmt: skip
+CONSTANTS = {name: np.asarray(value, np.float32) for name, value in NUMBERS.items()}
+DIVIDED = [Node("Div", ("x", "root"), ("u",)), Node("Erf", ("u",), ("e",)), Node("Add", ("e", "one"), ("s",))]
+SCALED = [Node("Mul", ("inverse", "x"), ("u",)), Node("Erf", ("u",), ("e",)), Node("Add", ("one", "e"), ("s",))]
+POWER = [Node("Pow", ("x", "three"), ("c",)), Node("Mul", ("c", "cube"), ("w",))]
+CUBE = [Node("Mul", ("x", "x"), ("q",)), Node("Mul", ("q", "x"), ("c",)), Node("Mul", ("cube", "c"), ("w",))]
+TANH = [
+    Node("Add", ("x", "w"), ("t",)),
+    Node("Mul", ("t", "tanh"), ("u",)),
+    Node("Tanh", ("u",), ("e",)),
+    Node("Add", ("e", "one"), ("s",)),
+]
+PRODUCTS = [
+    [Node("Mul", ("x", "s"), ("p",)), Node("Mul", ("p", "half"), ("y",))],
+    [Node("Mul", ("x", "half"), ("p",)), Node("Mul", ("p", "s"), ("y",))],
+    [Node("Mul", ("half", "s"), ("p",)), Node("Mul", ("x", "p"), ("y",))],
+]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("inner", [DIVIDED, SCALED, [*POWER, *TANH], [*CUBE, *TANH]])
+def test_a_chain_becomes_a_gelu(inner: list[Node], product: list[Node]) -> None:
+    before = graph([*inner, *product], CONSTANTS)
+    after = chains.fuse_gelu(before)
+    assert ops(after) == ["Gelu"]
+    np.testing.assert_allclose(run(after), run(before), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [*DIVIDED, Node("Mul", ("x", "s"), ("y",))],
+        [*DIVIDED, Node("Mul", ("x", "s"), ("p",)), Node("Mul", ("p", "three"), ("y",))],
+        [*DIVIDED, Node("Mul", ("u", "s"), ("p",)), Node("Mul", ("p", "half"), ("y",))],
+        [Node("Div", ("root", "x"), ("u",)), *DIVIDED[1:], *PRODUCTS[0]],
+        [Node("Div", ("x", "three"), ("u",)), *DIVIDED[1:], *PRODUCTS[0]],
+        [Node("Pow", ("x", "one"), ("c",)), POWER[1], *TANH, *PRODUCTS[0]],
+    ],
+)
+def test_other_products_stay(nodes: list[Node]) -> None:
+    assert "Gelu" not in ops(chains.fuse_gelu(graph(nodes, CONSTANTS)))
+
+
+def test_a_gelu_of_a_product() -> None:
+    inner = [
+        replace(node, inputs=tuple("z" if name == "x" else name for name in node.inputs)) for node in [*CUBE, *TANH]
+    ]
+    product = [
+        replace(node, inputs=tuple("z" if name == "x" else name for name in node.inputs)) for node in PRODUCTS[0]
+    ]
+    before = graph([Node("Mul", ("x", "three"), ("z",)), *inner, *product], CONSTANTS)
+    before = replace(before, types={"z": TypeInfo("float32", X.shape)})
+    after = chains.fuse_gelu(before)
+    assert ops(after) == ["Mul", "Gelu"]
+    np.testing.assert_allclose(run(after), run(before), rtol=1e-5, atol=1e-6)
