@@ -29,7 +29,8 @@ def run(graph: GraphBuilder, x: Array, backend: str, threads: int = 1) -> tuple[
 def rounded(x: Array) -> Array:
     bits = x.astype("float32").view("uint32").astype("uint64")
     bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return bits.astype("uint32").view("float32")
+    result: Array = bits.astype("uint32").view("float32")
+    return result
 
 
 def one(op: str, x: Array, w: Array, bias: Array | None = None, **attributes: Any) -> GraphBuilder:
