@@ -186,7 +186,7 @@ def markdown() -> str:
         DIFFERENCES,
         "## Agreement and time",
         "",
-        "The greatest difference of the results, and CPU time of a call in µs. "
+        "The greatest difference of the results, and CPU time of a call in µs.",
         f"Geometric mean of the ratios: {mean:.2f}.",
         "",
         "| function | size | differs by | walle.cv | OpenCV | ratio |",

@@ -12,6 +12,7 @@
 #include "exec/packing.h"
 #include "exec/program.h"
 #include "exec/rates.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -96,6 +97,7 @@ class Choosing {
   }
   int add_constant(Tensor tensor) {
     const int index = add_value(tensor.shape());
+    program_.values[at(index)].dtype = tensor.dtype();
     program_.values[at(index)].constant = std::move(tensor);
     return index;
   }
@@ -274,11 +276,12 @@ class Choosing {
     const auto searching = Clock::now();
     op.candidates = candidates_of(shape, rates_);
     searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
+    put_forced_first(op.name, op.candidates);
     const Candidate best = op.candidates.front();
     const LinearAlgorithm& algorithm = linear_named(best.algorithm);
     op.predicted_us = best.us;
     const Tensor packed = weights_.get(
-        w, std::string(table_.name) + " linear " + (&algorithm == &kLinearStrassen ? std::to_string(best.parameter) : "0"),
+        w, std::string(table_.name) + " linear" + (&algorithm == &kLinearPairs ? " bf16 " : " ") + std::to_string(best.parameter),
         [&] { return algorithm.pack(shape, best.parameter, w.data<float>()); });
     std::vector<Layout> inputs;
     for (const int input : op.inputs)
