@@ -174,8 +174,8 @@ Tensor pack_linear_pairs(const float* w, std::int64_t depth, std::int64_t column
       const std::uint32_t low = to_bfloat16(w[k * columns + j]), high = k + 1 < depth ? to_bfloat16(w[(k + 1) * columns + j]) : 0;
       pairs[static_cast<std::size_t>(k / 2 * columns + j)] = std::bit_cast<float>(low | high << 16);
     }
-  const auto numbers = 2 * static_cast<std::int64_t>(packed_linear_bytes(rows, columns, table)) / kFloat;
-  Tensor packed = Tensor::empty(DType::bf16, {numbers});
+  const auto elements = static_cast<std::int64_t>(packed_linear_bytes(rows, columns, table)) / kFloat;
+  Tensor packed = Tensor::empty(DType::f32, {elements});
   pack_linear(pairs.data(), columns, 1, rows, columns, table, reinterpret_cast<float*>(packed.raw()));
   return packed;
 }

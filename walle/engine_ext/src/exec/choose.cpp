@@ -81,7 +81,6 @@ class Choosing {
   }
   int add_constant(Tensor tensor) {
     const int index = add_value(tensor.shape());
-    program_.values[at(index)].dtype = tensor.dtype();
     program_.values[at(index)].constant = std::move(tensor);
     return index;
   }
