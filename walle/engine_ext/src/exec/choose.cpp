@@ -227,7 +227,7 @@ class Choosing {
     made.name = op.name;
     made.op = op.op;
     made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed),
-                   padded_bias(bias, best == &kPackedDepthwise ? 1 : conv.shape.groups),
+                   padded_bias(bias, best == &kPackedDepthwise || best == &kPackedGroups ? 1 : conv.shape.groups),
                    residual < 0 ? -1 : need_packed(residual)};
     if (conv.plain_input) need_plain(x);
     made.step = best->make(conv, parameter, low, high);
