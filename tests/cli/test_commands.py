@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "device run", "figures", "model convert", "model plan", "model run", "operators",
+    "cloud up", "demo", "device run", "figures", "model bench", "model calibrate", "model convert", "model plan",
+    "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "task check", "task new", "task simulate",
 }  # fmt: skip

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from walle.cli import app
+from walle.cli import app, measure
 from walle.cli.model import InputError, read_npy
+from walle.engine_ext import rates
 from walle.engine_ext.model import GraphBuilder
 from walle.errors import ConfigError, EngineError
 
@@ -141,3 +142,43 @@ def test_operators_stand_in_the_four_categories() -> None:
     categories = {row["category"] for row in known.values()}
     assert categories <= {"atomic", "transform", "composite", "control-flow", "sequence"}
     assert "MatMul" in CliRunner().invoke(app, ["operators"]).stdout
+
+
+def test_bench_times_a_model_and_its_operators(model: Path) -> None:
+    found = run("model", "bench", model, "--runs", 5, "--profile", "--threads", 2, "--backend", "scalar")
+    assert (found["backend"], found["threads"], found["runs"]) == ("scalar", 2, 5)
+    assert 0 < found["min_ms"] <= found["median_ms"]
+    assert 0 <= found["search_ms"] <= found["load_ms"]
+    assert found["first_ms"] > 0
+    assert {row["operator"] for row in found["operators"]} >= {"Linear"}
+    assert sum(float(row["share"].removesuffix(" %")) for row in found["operators"]) == pytest.approx(100, abs=1)
+    text = CliRunner().invoke(app, ["model", "bench", str(model), "--runs", "2", "--profile"])
+    assert text.exit_code == 0, text.output
+    assert "median" in text.stdout
+    assert "Linear" in text.stdout
+
+
+def test_bench_wants_the_shapes_that_a_model_leaves_open(tmp_path: Path) -> None:
+    graph = GraphBuilder("open")
+    graph.output("y", graph.op("Relu", [graph.input("x", (None, 3))]))
+    graph.save(tmp_path / "open.walle")
+    with pytest.raises(ConfigError, match="--shape x=8x16"):
+        run("model", "bench", tmp_path / "open.walle")
+    with pytest.raises(ConfigError, match="no input is named z"):
+        run("model", "bench", tmp_path / "open.walle", "--shape", "z=2")
+    assert run("model", "bench", tmp_path / "open.walle", "--shape", "x=2x3", "--runs", 1)["runs"] == 1
+
+
+def test_calibrate_keeps_the_rates_where_sessions_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(measure, "_RATE_SECONDS", 0.001)
+    found = run("model", "calibrate")
+    assert Path(found["file"]) == tmp_path / "walle" / "rates.json"
+    assert rates.read(Path(found["file"])) == found["rates"]
+    assert "scalar" in found["rates"]
+    text = CliRunner().invoke(app, ["model", "calibrate"]).stdout
+    assert "GFLOP/s" in text
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"rates\.json"):
+        run("model", "calibrate")

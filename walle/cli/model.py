@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli import measure
 from walle.cli.output import JsonFlag, emit, emit_rows, working
 from walle.errors import ConfigError
 
@@ -158,7 +159,7 @@ def _flat(values: Any) -> list[Any]:
     return [leaf for value in values for leaf in _flat(value)] if isinstance(values, list) else [values]
 
 
-def _parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
@@ -182,7 +183,7 @@ def plan(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what the engine will do for a model: the backend and each step."""
-    shapes = _parse_shapes(shape or [])
+    shapes = parse_shapes(shape or [])
     from walle import np
     from walle.engine_ext.session import load
 
@@ -247,5 +248,7 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle model run encoder.walle --input x=x.npy --input state=state.json")(run)
     group.command(epilog="Example: walle model convert encoder.onnx encoder.walle")(convert)
     group.command(epilog="Example: walle model plan encoder.walle")(plan)
+    group.command(epilog="Example: walle model bench encoder.walle --threads 2 --profile")(measure.bench)
+    group.command(epilog="Example: walle model calibrate")(measure.calibrate)
     app.add_typer(group, name="model")
     app.command(epilog="Example: walle operators --json")(operators)

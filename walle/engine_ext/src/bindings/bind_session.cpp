@@ -5,6 +5,7 @@
 #include "bindings/convert.h"
 #include "exec/eager.h"
 #include "exec/module.h"
+#include "exec/rates.h"
 #include "exec/session.h"
 #include "graph/load.h"
 #include "graph/open.h"
@@ -255,6 +256,48 @@ class BoundModule {
   Names names_;
 };
 
+py::dict rates_dict(const Rates& rates) {
+  py::dict result;
+  for (const RateName& one : rate_names()) result[py::str(std::string(one.name))] = rates.*one.rate;
+  return result;
+}
+
+// Rates go in and out as dicts of all of them by name.
+void bind_rates(py::module_& module) {
+  module.def("rates", [](const std::string& backend) { return rates_dict(rates(kernels(backend))); }, py::arg("backend"));
+  module.def(
+      "measure_rates",
+      [](const std::string& backend, double seconds) {
+        Rates measured;
+        {
+          const py::gil_scoped_release released;
+          measured = measure_rates(kernels(backend), seconds);
+        }
+        return rates_dict(measured);
+      },
+      py::arg("backend"), py::arg("seconds"));
+  module.def(
+      "set_rates",
+      [](const std::string& backend, const std::map<std::string, double>& given) {
+        Rates rates;
+        for (const RateName& one : rate_names()) {
+          const auto found = given.find(std::string(one.name));
+          if (found == given.end() || given.size() != rate_names().size())
+            throw Error(ErrorKind::backend, "rates of " + backend + ": the names are not those of this engine");
+          rates.*one.rate = found->second;
+        }
+        set_rates(kernels(backend), rates);
+      },
+      py::arg("backend"), py::arg("rates"));
+  module.def(
+      "peak_gflops",
+      [](const std::string& backend, double seconds) {
+        const py::gil_scoped_release released;
+        return peak_gflops(kernels(backend), seconds);
+      },
+      py::arg("backend"), py::arg("seconds"));
+}
+
 std::shared_ptr<const Graph> load(py::handle model) {
   if (PyObject_CheckBuffer(model.ptr())) {
     const auto bytes = tensor_from_buffer(model);
@@ -274,11 +317,13 @@ std::shared_ptr<const Graph> load(py::handle model) {
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
-      .def(py::init([](py::object model, const std::string& backend, int threads, bool merging) {
-             const Target target = Target::of(backend, threads);
+      .def(py::init([](py::object model, const std::string& backend, int threads, bool merging, Forced algorithms) {
+             Target target = Target::of(backend, threads);
+             target.forced = std::move(algorithms);
              return std::make_unique<BoundSession>(load(model), target, merging);
            }),
-           py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true)
+           py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true,
+           py::arg("algorithms") = Forced(), "`merging` and `algorithms` (by node: name, parameter) are there to be measured.")
       .def("run", &BoundSession::run, py::arg("inputs"))
       .def("profile", &BoundSession::profile, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)
@@ -307,6 +352,7 @@ void bind_session(py::module_& module) {
     for (const Backend& backend : backends()) list.append(py::make_tuple(std::string(backend.name), backend.available));
     return list;
   });
+  bind_rates(module);
   module.def("backend", [] { return std::string(kernels().name); }, "The name of the backend that \"auto\" stands for.");
 }
 

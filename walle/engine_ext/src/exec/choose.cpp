@@ -57,10 +57,11 @@ using Clock = std::chrono::steady_clock;
 
 class Choosing {
  public:
-  Choosing(Program& program, const Table& table, PackedWeights& weights)
+  Choosing(Program& program, const Table& table, PackedWeights& weights, const Forced& forced)
       : program_(program),
         table_(table),
         weights_(weights),
+        forced_(forced),
         packing_(table.pack),
         rates_(rates(table)),
         packed_(program.values.size(), -1),
@@ -204,9 +205,10 @@ class Choosing {
     PackedConv conv{conv_shape(x_shape, w_shape, DType::f32, op.attributes), &table_, packed_[at(x)] < 0};
     conv.plain_input = conv.plain_input && reads_plain(conv);
     const auto searching = Clock::now();
-    const std::vector<Candidate> candidates = candidates_of(conv, rates_);
+    std::vector<Candidate> candidates = candidates_of(conv, rates_);
     searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
     if (candidates.empty()) return false;
+    put_forced_first(op.name, candidates);
     const PackedAlgorithm* best = named(candidates.front().algorithm);
     const std::int64_t parameter = candidates.front().parameter;
 
@@ -244,6 +246,19 @@ class Choosing {
       program_.ops.push_back(std::move(last));
     }
     return true;
+  }
+
+  void put_forced_first(const std::string& name, std::vector<Candidate>& candidates) const {
+    const auto forced = forced_.find(name);
+    if (forced == forced_.end()) return;
+    const auto& [algorithm, parameter] = forced->second;
+    const auto wanted = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& one) {
+      return one.algorithm == algorithm && one.parameter == parameter;
+    });
+    if (wanted == candidates.end())
+      throw Error(ErrorKind::model, "node '" + name + "': " + algorithm + "(" + std::to_string(parameter) +
+                                        ") is no candidate; see the plan for those that are");
+    std::rotate(candidates.begin(), wanted, wanted + 1);
   }
 
   // What the order of packed weights hangs on, beside their shape.
@@ -374,8 +389,9 @@ class Choosing {
   Program& program_;
   const Table& table_;
   PackedWeights& weights_;
+  const Forced& forced_;
   Packing packing_;
-  const Rates& rates_;
+  const Rates rates_;
   std::vector<int> packed_;            // by value: its packed form, -1 for none
   std::map<int, ProgramOp> deferred_;  // by output
   double searched_ms_ = 0;
@@ -384,10 +400,12 @@ class Choosing {
 
 }  // namespace
 
-double choose(Program& program, const Table& table, PackedWeights& weights) { return Choosing(program, table, weights).run(); }
+double choose(Program& program, const Table& table, PackedWeights& weights, const Forced& forced) {
+  return Choosing(program, table, weights, forced).run();
+}
 
 double predict_us(const Program& program, const Table& table) {
-  const Rates& rate = rates(table);
+  const Rates rate = rates(table);
   const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
   const auto bytes = [&](int value) {
     return value < 0 ? 0.0

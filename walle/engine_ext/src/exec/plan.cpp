@@ -103,7 +103,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
   for (const auto& [backend, us] : plan->costs)
     if (us == least(plan->costs)) plan->table = &kernels(backend);
   const Table& table = *plan->table;
-  plan->search_ms = since(searching) + choose(program, table, *graph.packed);
+  plan->search_ms = since(searching) + choose(program, table, *graph.packed, target.forced);
   if (merging) merge(program);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);

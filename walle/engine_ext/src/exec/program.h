@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 
+#include "exec/target.h"
 #include "graph/graph.h"
 
 namespace walle {
@@ -74,8 +75,9 @@ void fuse_softmax(Program& program);
 void fuse(Program& program);
 // Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
 // float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters.
-// Returns the milliseconds that went into weighing, without those of packing weights.
-double choose(Program& program, const Table& table, PackedWeights& weights);
+// A forced algorithm is taken whatever it costs. Returns the milliseconds that went into weighing, without those of packing
+// weights. Throws Error (model) where a forced one is no candidate.
+double choose(Program& program, const Table& table, PackedWeights& weights, const Forced& forced);
 
 // The least sum over the program's operators that a backend can reach by its rates (eq. 1), in microseconds.
 double predict_us(const Program& program, const Table& table);

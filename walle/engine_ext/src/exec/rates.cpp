@@ -1,7 +1,9 @@
 #include "exec/rates.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,14 +12,18 @@ namespace walle {
 
 namespace {
 
-// The best of a few runs: other work on the machine only ever adds.
+constexpr int kLeastRuns = 5;
+
+// The best of a few runs, and of as many as begin within `seconds`: other work on the machine only ever adds.
 template <class F>
-double least_us(F&& run) {
+double least_us(double seconds, F&& run) {
+  using Clock = std::chrono::steady_clock;
+  const auto first = Clock::now();
   double least = 1e30;
-  for (int i = 0; i < 5; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kLeastRuns || Clock::now() - first < std::chrono::duration<double>(seconds); ++i) {
+    const auto begin = Clock::now();
     run();
-    least = std::min(least, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    least = std::min(least, std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   }
   return least;
 }
@@ -28,7 +34,7 @@ Tensor ones(std::int64_t count) {
   return tensor;
 }
 
-double measure_panel(const Table& table) {
+double measure_panel(const Table& table, double seconds) {
   constexpr std::int64_t kRows = 84, kDepth = 256;
   const std::int64_t pack = table.pack;
   const Tensor a = ones(kRows * pack * (kDepth / pack)), w = ones(kDepth * 2 * pack), out = ones(kRows * 2 * pack);
@@ -46,10 +52,10 @@ double measure_panel(const Table& table) {
   args.out_step = pack;
   args.out_block = kRows * pack;
   args.width = pack;
-  return 2.0 * static_cast<double>(kRows * kDepth * 2 * pack) / least_us([&] { table.panel(args); });
+  return 2.0 * static_cast<double>(kRows * kDepth * 2 * pack) / least_us(seconds, [&] { table.panel(args); });
 }
 
-double measure_lanes(const Table& table) {
+double measure_lanes(const Table& table, double seconds) {
   constexpr std::int64_t kWidth = 60, kTaps = 9;
   const std::int64_t pack = table.pack;
   const Tensor in = ones((kWidth + 2) * 3 * pack), w = ones(kTaps * pack), out = ones(kWidth * pack);
@@ -64,19 +70,20 @@ double measure_lanes(const Table& table) {
   args.w = w.data<float>();
   args.out = out.data<float>();
   constexpr int kTimes = 16;
-  return 2.0 * kTimes * static_cast<double>(kWidth * kTaps * pack) / least_us([&] {
+  return 2.0 * kTimes * static_cast<double>(kWidth * kTaps * pack) / least_us(seconds, [&] {
            for (int i = 0; i < kTimes; ++i) table.depthwise(args);
          });
 }
 
-double measure_copy(std::int64_t bytes) {
+double measure_copy(std::int64_t bytes, double seconds) {
   const Tensor from = ones(bytes / 4), to = ones(bytes / 4);
-  return 2.0 * static_cast<double>(bytes) / least_us([&] { std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(bytes)); });
+  return 2.0 * static_cast<double>(bytes) /
+         least_us(seconds, [&] { std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(bytes)); });
 }
 
 // One row against weights that no cache holds, by the best backend's kernel.
-double measure_stream() {
-  constexpr std::int64_t kDepth = 2048, kPanels = 96;
+double measure_stream(double seconds) {
+  constexpr std::int64_t kDepth = 2048, kPanels = 256;
   const Table& table = kernels();
   const std::int64_t columns = 2 * table.pack;
   const Tensor a = ones(kDepth), w = ones(kDepth * columns * kPanels), out = ones(columns);
@@ -90,7 +97,7 @@ double measure_stream() {
   args.blocks = 2;
   args.out = out.data<float>();
   args.out_block = args.width = table.pack;
-  return static_cast<double>(kDepth * columns * kPanels) * sizeof(float) / least_us([&] {
+  return static_cast<double>(kDepth * columns * kPanels) * sizeof(float) / least_us(seconds, [&] {
            for (std::int64_t panel = 0; panel < kPanels; ++panel) {
              args.w = w.data<float>() + panel * kDepth * columns;
              table.panel(args);
@@ -100,12 +107,22 @@ double measure_stream() {
 
 // Memory is the machine's, whatever the backend.
 struct MemoryRates {
-  double streamed = measure_stream(), moved = measure_copy(std::int64_t{1} << 19);
+  double streamed, moved;
+  explicit MemoryRates(double seconds) : streamed(measure_stream(seconds)), moved(measure_copy(std::int64_t{1} << 19, seconds)) {}
 };
 
-Rates measure(const Table& table) {
-  static const MemoryRates memory;
-  return {measure_panel(table), measure_lanes(table), memory.streamed, memory.moved};
+Rates measure(const Table& table, const MemoryRates& memory, double seconds) {
+  return {measure_panel(table, seconds), measure_lanes(table, seconds), memory.streamed, memory.moved};
+}
+
+// One for each backend that was asked for.
+struct Known {
+  std::mutex mutex;
+  std::map<std::string_view, Rates> rates;
+};
+Known& known() {
+  static Known all;
+  return all;
 }
 
 }  // namespace
@@ -114,12 +131,38 @@ double Rates::us(const Work& work) const noexcept {
   return std::max(work.panel / panel, work.streamed / streamed) + work.lanes / lanes + work.moved / moved;
 }
 
-const Rates& rates(const Table& table) {
-  static std::mutex mutex;
-  static std::map<std::string_view, Rates> known;
-  const std::lock_guard lock(mutex);
-  const auto found = known.find(table.name);
-  return found != known.end() ? found->second : known.emplace(table.name, measure(table)).first->second;
+std::span<const RateName> rate_names() noexcept {
+  static constexpr std::array<RateName, 4> names{
+      {{"panel", &Rates::panel}, {"lanes", &Rates::lanes}, {"streamed", &Rates::streamed}, {"moved", &Rates::moved}}};
+  return names;
+}
+
+Rates rates(const Table& table) {
+  const std::lock_guard lock(known().mutex);
+  const auto found = known().rates.find(table.name);
+  if (found != known().rates.end()) return found->second;
+  static const MemoryRates memory(0);
+  return known().rates.emplace(table.name, measure(table, memory, 0)).first->second;
+}
+
+void set_rates(const Table& table, const Rates& rates) {
+  for (const RateName& one : rate_names())
+    if (!std::isfinite(rates.*one.rate) || rates.*one.rate <= 0)
+      throw Error(ErrorKind::backend, "rate '" + std::string(one.name) + "' of " + std::string(table.name) + " is " +
+                                          std::to_string(rates.*one.rate) + ", it must be finite and above 0");
+  const std::lock_guard lock(known().mutex);
+  known().rates.insert_or_assign(table.name, rates);
+}
+
+Rates measure_rates(const Table& table, double seconds) { return measure(table, MemoryRates(seconds), seconds); }
+
+double peak_gflops(const Table& table, double seconds) {
+  constexpr std::int64_t kRounds = 20000;
+  float sum = 0;
+  const double us = least_us(seconds, [&] { sum += table.peak(kRounds); });
+  volatile float kept = sum;  // so that nothing is left out
+  static_cast<void>(kept);
+  return 2.0 * kRounds * kPeakChains * table.lanes / us / 1e3;
 }
 
 }  // namespace walle

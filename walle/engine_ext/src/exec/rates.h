@@ -13,7 +13,22 @@ struct Rates {
   double us(const Work& work) const noexcept;
 };
 
-// This backend's, measured at the first asking in about 20 ms. Thread-safe.
-const Rates& rates(const Table& table);
+// The rates by name, for what reads and writes them.
+struct RateName {
+  std::string_view name;
+  double Rates::* rate;
+};
+std::span<const RateName> rate_names() noexcept;
+
+// This backend's: as they were set, or measured at the first asking in about 20 ms. Thread-safe.
+Rates rates(const Table& table);
+// What rates() gives for this backend from now on. Throws Error (backend) for rates that are not finite and above 0.
+void set_rates(const Table& table, const Rates& rates);
+// Measured anew with `seconds` for each rate, and not set: the longer, the likelier other work is left out.
+Rates measure_rates(const Table& table, double seconds);
+
+// The most that one core does with this backend's instructions, in 10^9 floating-point operations a second (a multiply-add is
+// two): the best of several runs in `seconds`.
+double peak_gflops(const Table& table, double seconds);
 
 }  // namespace walle

@@ -204,6 +204,10 @@ struct Winograd {
   WinogradFn input = nullptr, output = nullptr;
 };
 
+// `rounds` times kPeakChains independent multiply-adds of one vector, for measuring what a core can do at most; gives their sum.
+inline constexpr int kPeakChains = 12;  // enough to hide the latency; with two constants they fit into 16 registers
+using PeakFn = float (*)(std::int64_t rounds) noexcept;
+
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
@@ -236,6 +240,7 @@ struct Table {
   PanelFn panel = nullptr;
   LaneFn depthwise = nullptr;
   Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
+  PeakFn peak = nullptr;
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
 };
 

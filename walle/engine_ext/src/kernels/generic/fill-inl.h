@@ -68,5 +68,6 @@ void fill(Table& table) noexcept {
   table.depthwise = &depthwise;
   table.pool_max = &pool_max;
   table.pool_sum = &pool_sum;
+  table.peak = &peak;
   fill_winograd<0>(table);
 }

@@ -23,6 +23,7 @@ namespace {
 #include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/winograd-inl.h"
+#include "kernels/generic/peak-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 

@@ -1,0 +1,170 @@
+"""Engines on nine networks (Fig. 10): this one against ONNX Runtime, MNN, OpenVINO, ncnn and PyTorch, where installed.
+
+Each engine runs in a process of its own; they take short turns of random order. The figures are medians of CPU and
+wall time, loading, the first run, search, memory over import, the error against float64 (this engine's own, on the
+model turned to float64), and the share of a core's peak that multiply-adds in registers reach in the same run.
+
+    python benchmarks/engine.py [FOLDER] [--models resnet18,din] [--engines walle,mnn] [--threads 1,2] [--json]
+    python benchmarks/engine.py --against HEAD~5       # both revisions of this engine, interleaved
+    python benchmarks/engine.py --plans                # search's choices against all candidates, timed
+
+FOLDER holds the networks as ONNX files with a manifest.json; they are written there with seeded random weights where
+they are missing. A picture and a page go into out/.
+"""
+
+import argparse
+import contextlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.fig10 import interleave, networks, plans, report, revision  # noqa: E402  # the path must be set first
+from benchmarks.fig10.engines import ENGINES, inputs_of  # noqa: E402
+from benchmarks.fig10.reference import reference  # noqa: E402
+
+_PEAK_SECONDS = 0.5
+
+
+def _names(text: str, known: list[str], what: str) -> list[str]:
+    names = text.split(",") if text else known
+    if unknown := sorted(set(names) - set(known)):
+        sys.exit(f"engine: no {what} {', '.join(unknown)}; there are: {', '.join(known)}")
+    return names
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def contestants(names: list[str], against: str, root: Path | None) -> list[interleave.Contestant]:
+    """Return those that can run here; the others are named with the reason."""
+    present = []
+    for name in names:
+        absent = ENGINES[name].absent()
+        if absent:
+            _say(f"engine: {name} is left out: {absent}")
+            continue
+        present.append(interleave.Contestant(name, name))
+        if against and report.ours(name):
+            present.append(interleave.Contestant(f"{name}@{against}", name, root))
+    return present
+
+
+def peak_gflops() -> float:
+    """Return the most float32 operations a second that one core did, by the best backend, in 10^9."""
+    from walle.engine_ext import _core
+
+    return max(_core.peak_gflops(name, _PEAK_SECONDS) for name, available in _core.backends() if available)
+
+
+@contextlib.contextmanager
+def other_revision(name: str) -> Iterator[Path | None]:
+    if not name:
+        yield None
+        return
+    _say(f"engine: building {name}")
+    try:
+        with revision.built(name) as root:
+            yield root
+    except RuntimeError as error:
+        sys.exit(f"engine: {error}")
+
+
+def compare(options: argparse.Namespace, names: list[str], manifest: dict[str, Any]) -> None:
+    engines = _names(options.engines, list(ENGINES), "engine")
+    results: report.Results = {}
+    with other_revision(options.against) as root:
+        present = contestants(engines, options.against, root)
+        if not present:
+            sys.exit("engine: none of these engines can run here")
+        gflops = peak_gflops()
+        for threads in map(int, options.threads.split(",")):
+            results[threads] = {}
+            for name in names:
+                model = options.folder / f"{name}.onnx"
+                wide = _float64(model)
+                turns = interleave.measure(present, model, wide, threads, options.rounds, options.seconds)
+                for finished, row in turns:
+                    results[threads][name] = row
+                    _progress(f"{name}, {threads} thread(s): round {finished} of {options.rounds}")
+    facts = {
+        "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "peak_gflops": gflops,
+        "rounds": options.rounds,
+        "turn_s": options.seconds,
+    }
+    text = report.table(results, manifest, gflops)
+    known = f"{facts['machine']}, one core's peak {gflops:.1f} GFLOP/s, {options.rounds} turns of {options.seconds} s"
+    out = ROOT / "out"
+    picture = out / "engine.png"
+    report.plot(results, picture)
+    report.page(text, known, picture, out / "engine.html")
+    if options.json:
+        shares = {"ratios": report.ratios(results), "revisions": report.revisions(results)}
+        print(json.dumps(facts | {"results": results} | shares, indent=1))
+    else:
+        print(known, text, f"picture: {picture}, page: {out / 'engine.html'}", sep="\n")
+
+
+def _float64(model: Path) -> Path:
+    """Return the reference, computed in a process of its own: float64 takes much memory."""
+    command = [sys.executable, "-m", "benchmarks.fig10.reference", str(model)]
+    env = interleave.environment(None)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"engine: {model.stem} in float64: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    return reference(model)
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def judge(options: argparse.Namespace, names: list[str], manifest: dict[str, Any]) -> None:
+    from walle import convert
+
+    reports = []
+    for name in names:
+        path = options.folder / f"{name}.walle"
+        if not path.exists():
+            convert(options.folder / f"{name}.onnx", path)
+        reports.append(plans.quality(path, inputs_of(manifest[name]), options.rounds, options.backend))
+        _progress(f"{name}: {100 * plans.excess(reports[-1]):.1f} % over the best found")
+    _progress("")
+    print(json.dumps(reports, indent=1) if options.json else plans.table(reports))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "build" / "networks")
+    parser.add_argument("--models", default="", help="networks, separated by commas; all where left out")
+    parser.add_argument("--engines", default="", help="engines, separated by commas; all where left out")
+    parser.add_argument("--threads", default="1,2", help="thread counts, separated by commas (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each engine (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn (default: %(default)s)")
+    parser.add_argument("--against", default="", metavar="REV", help="time this revision of the engine too")
+    parser.add_argument("--plans", action="store_true", help="judge search's choices instead")
+    parser.add_argument("--backend", default="auto", help="with --plans: the backend (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    options.folder = options.folder.resolve()
+    manifest_path = options.folder / "manifest.json"
+    given = list(json.loads(manifest_path.read_bytes())) if manifest_path.exists() else []
+    names = _names(options.models, list(dict.fromkeys([*networks.NETWORKS, *given])), "network")
+    networks.write(options.folder, [name for name in names if name in networks.NETWORKS])
+    manifest = json.loads(manifest_path.read_bytes())
+    (judge if options.plans else compare)(options, names, manifest)
+
+
+if __name__ == "__main__":
+    main()

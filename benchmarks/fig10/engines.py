@@ -1,0 +1,276 @@
+"""The engines of Fig. 10, each behind the same four calls; a library is imported by the process that runs it alone.
+
+An engine whose library is not installed is absent: `absent` says what it lacks, and the table names it.
+"""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+class Engine:
+    """One engine with one model: `imports`, `convert`, `load`, then `run` as often as wanted."""
+
+    name: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    precision: ClassVar[str] = "float32"
+
+    def __init__(self, model: Path, threads: int, entry: dict[str, Any]) -> None:
+        self.model, self.threads, self.entry = model, threads, entry
+
+    @classmethod
+    def absent(cls) -> str:
+        """Return why this engine cannot run here; nothing where it can."""
+        missing = [package for package in cls.packages if importlib.util.find_spec(package) is None]
+        return f"{', '.join(missing)} not installed" if missing else ""
+
+    def imports(self) -> None:
+        """Import the library; not counted as loading."""
+
+    def convert(self) -> None:
+        """Write the engine's own file beside the model where it is not there; not counted as loading."""
+
+    def load(self) -> None:
+        raise NotImplementedError
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        """Return the outputs in the manifest's order, in memory of their own."""
+        raise NotImplementedError
+
+    def search_ms(self) -> float | None:
+        """Return what choosing algorithms took, where the engine tells."""
+        return None
+
+
+class Walle(Engine):
+    name = "walle"
+    backend: ClassVar[str] = "auto"
+
+    @classmethod
+    def absent(cls) -> str:
+        from walle.engine_ext.session import backends
+
+        known = {backend.name: backend.available for backend in backends()} | {"auto": True}
+        if cls.backend not in known:
+            return f"this build has no backend {cls.backend}"
+        return "" if known[cls.backend] else f"this CPU has no {cls.backend}"
+
+    def imports(self) -> None:
+        import walle
+
+        self.walle = walle
+
+    def convert(self) -> None:
+        source, self.model = self.model, self.model.with_suffix(".walle")
+        if not self.model.exists():
+            self.walle.convert(source, self.model)
+
+    def load(self) -> None:
+        self.session = self.walle.Session(self.model, backend=self.backend, threads=self.threads)
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        outputs = self.session.run(inputs)
+        return [np.asarray(outputs[name]) for name in self.entry["outputs"]]
+
+    def search_ms(self) -> float | None:
+        plan = self.session.plan()
+        return None if plan is None else plan.search_ms
+
+
+class WalleBf16(Walle):
+    name, backend, precision = "walle-bf16", "avx512_bf16", "bfloat16"
+
+
+class OnnxRuntime(Engine):
+    name, packages = "onnxruntime", ("onnxruntime",)
+
+    def imports(self) -> None:
+        import onnxruntime
+
+        self.library = onnxruntime
+
+    def load(self) -> None:
+        options = self.library.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.log_severity_level = 3
+        self.session = self.library.InferenceSession(str(self.model), options, providers=["CPUExecutionProvider"])
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        return list(self.session.run(self.entry["outputs"], inputs))
+
+
+class Mnn(Engine):
+    """By MNN's sessions. Its converter is called as a function: the script around it installs a telemetry package."""
+
+    name, packages = "mnn", ("MNN",)
+    precision_level: ClassVar[str] = "normal"
+
+    def imports(self) -> None:
+        import MNN
+
+        self.library = MNN
+
+    def convert(self) -> None:
+        source, self.model = self.model, self.model.with_suffix(".mnn")
+        if self.model.exists():
+            return
+        import _tools
+
+        files = ["--modelFile", str(source), "--MNNModel", str(self.model)]
+        _tools.mnnconvert(["mnnconvert", "-f", "ONNX", *files, "--bizCode", "fig10"])
+
+    def load(self) -> None:
+        library = self.library
+        self.net = library.Interpreter(str(self.model))
+        level = self.precision_level
+        settings = {"backend": "CPU", "precision": level, "memory": level, "numThread": self.threads}
+        self.session = self.net.createSession(settings)
+        found = self.net.getSessionInputAll(self.session)
+        self.inputs = {}
+        for name, (shape, dtype) in self.entry["inputs"].items():
+            self.net.resizeTensor(found[name], tuple(shape))
+            kind = library.Halide_Type_Int if dtype == "int64" else library.Halide_Type_Float
+            self.inputs[name] = found[name], tuple(shape), kind
+        self.net.resizeSession(self.session)
+        outputs = self.net.getSessionOutputAll(self.session)
+        self.outputs = [outputs[name] for name in self.entry["outputs"]]
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        library = self.library
+        for name, array in inputs.items():
+            tensor, shape, kind = self.inputs[name]
+            given = array.astype(np.int32) if array.dtype == np.int64 else array
+            tensor.copyFrom(library.Tensor(shape, kind, given, library.Tensor_DimensionType_Caffe))
+        self.net.runSession(self.session)
+        results = []
+        for tensor in self.outputs:
+            shape = tensor.getShape()
+            space, kind = np.empty(shape, np.float32), library.Halide_Type_Float
+            host = library.Tensor(shape, kind, space, library.Tensor_DimensionType_Caffe)
+            tensor.copyToHostTensor(host)
+            results.append(np.array(host.getNumpyData()).reshape(shape))
+        return results
+
+
+class MnnLow(Mnn):
+    """MNN at its low precision, which takes bfloat16 where its build has it and float32 elsewhere."""
+
+    name, precision, precision_level = "mnn-low", "bfloat16", "low"
+
+
+class Ncnn(Engine):
+    name, packages = "ncnn", ("ncnn", "pnnx")
+    halved: ClassVar[bool] = False
+
+    def imports(self) -> None:
+        import ncnn
+
+        self.library = ncnn
+
+    def convert(self) -> None:
+        source, self.model = self.model, self.model.with_suffix(".ncnn.bin")
+        if self.model.exists():
+            return
+        tool = Path(sys.executable).with_name("pnnx")
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(source, Path(folder, "m.onnx"))
+            subprocess.run([tool, "m.onnx", "fp16=0"], cwd=folder, check=True, capture_output=True)
+            shutil.copy(Path(folder, "m_ncnn.py"), self.model.with_suffix(".py"))  # says which axis is the batch
+            shutil.copy(Path(folder, "m.ncnn.param"), self.model.with_suffix(".param"))
+            shutil.copy(Path(folder, "m.ncnn.bin"), self.model)
+
+    def load(self) -> None:
+        self.net = self.library.Net()
+        self.net.opt.num_threads = self.threads
+        self.net.opt.use_vulkan_compute = False
+        self.net.opt.use_bf16_storage = self.halved
+        if self.net.load_param(str(self.model.with_suffix(".param"))) or self.net.load_model(str(self.model)):
+            raise RuntimeError("ncnn does not load what pnnx wrote")
+        axis = re.search(r"batch_index=(\d+)", self.model.with_suffix(".py").read_text())
+        if axis is None:
+            raise RuntimeError("pnnx names no batch axis")
+        self.batch_axis = int(axis[1])
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        extractor = self.net.create_extractor()
+        for name, array in zip(self.net.input_names(), inputs.values(), strict=True):
+            given = array.astype(np.int32) if array.dtype == np.int64 else array
+            extractor.input(name, self.library.Mat(given, batch_index=self.batch_axis).clone())
+        return [np.array(extractor.extract(name)[1]) for name in self.net.output_names()]
+
+
+class NcnnBf16(Ncnn):
+    name, precision, halved = "ncnn-bf16", "bfloat16", True
+
+
+class OpenVino(Engine):
+    name, packages = "openvino", ("openvino",)
+    hint: ClassVar[str] = "f32"
+
+    def imports(self) -> None:
+        import openvino
+
+        self.library = openvino
+
+    def load(self) -> None:
+        settings = {
+            "INFERENCE_NUM_THREADS": self.threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": self.hint,
+        }
+        self.compiled = self.library.Core().compile_model(str(self.model), "CPU", settings)
+        self.request = self.compiled.create_infer_request()
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        found = self.request.infer(inputs, share_inputs=True)
+        return [np.array(found[name]) for name in self.entry["outputs"]]
+
+
+class OpenVinoBf16(OpenVino):
+    name, precision, hint = "openvino-bf16", "bfloat16", "bf16"
+
+
+class Torch(Engine):
+    """PyTorch: traced, frozen and optimised for inference."""
+
+    name, packages = "torch", ("torch",)
+
+    def imports(self) -> None:
+        import torch
+
+        self.library = torch
+        torch.set_num_threads(self.threads)
+
+    def load(self) -> None:
+        from benchmarks.fig10.torch_graph import TorchGraph
+
+        jit, inputs = self.library.jit, tuple(map(self.library.from_numpy, inputs_of(self.entry).values()))
+        with self.library.inference_mode():
+            traced = jit.trace(TorchGraph(self.model).eval(), inputs, check_trace=False)
+            self.net = jit.optimize_for_inference(jit.freeze(traced))
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        with self.library.inference_mode():
+            return [value.numpy() for value in self.net(*map(self.library.from_numpy, inputs.values()))]
+
+
+_ALL: tuple[type[Engine], ...] = (
+    Walle, OnnxRuntime, Mnn, OpenVino, Ncnn, Torch, WalleBf16, OpenVinoBf16, NcnnBf16, MnnLow,
+)  # fmt: skip
+ENGINES = {engine.name: engine for engine in _ALL}
+
+
+def inputs_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return seeded inputs of a manifest's entry: normal floats, and integers 0 and 1."""
+    random = np.random.default_rng(11)
+    return {
+        name: random.integers(0, 2, shape) if dtype == "int64" else random.standard_normal(shape).astype(np.float32)
+        for name, (shape, dtype) in entry["inputs"].items()
+    }

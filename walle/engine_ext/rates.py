@@ -1,0 +1,143 @@
+"""The rates of this machine's backends (P of eq. 3, §4.1): measured with care on request, and kept in the user's cache.
+
+Sessions use what the file has for this CPU, backend and engine version; for the rest the engine measures quickly when
+it first needs a rate. Only `save` writes the file, and only `walle model calibrate` calls it.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from walle.engine_ext import _core
+from walle.engine_ext.errors import BackendError
+
+_log = logging.getLogger(__name__)
+_FORMAT = 1
+_MOST_CPUS = 16  # a home folder may serve several machines; the file stays small
+
+type Rates = dict[str, dict[str, float]]  # backend → rate → operations or bytes per microsecond
+
+
+def cache_path() -> Path:
+    """Return where the rates of this user's machines are kept; $XDG_CACHE_HOME is heeded where it is absolute.
+
+    Raises RuntimeError where the user has no home.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "walle" / "rates.json"
+
+
+def cpu_model() -> str:
+    """Return the CPU's name, as the system tells it."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() == "model name":
+                    return value.strip()
+    except OSError:
+        pass
+    import platform
+
+    return platform.processor() or platform.machine()
+
+
+def _version() -> str:
+    from walle import __version__
+
+    return __version__
+
+
+def measure(backends: Iterable[str], seconds: float) -> Rates:
+    """Return the rates of backends that this CPU has, with `seconds` for each rate; nothing is set or written."""
+    return {name: _core.measure_rates(name, seconds) for name in backends}
+
+
+def read(path: Path) -> Rates:
+    """Return what the file has for this CPU and engine; nothing where there is no file.
+
+    Raises:
+        ValueError: it cannot be read, or is not what `save` writes.
+    """
+    return next((entry["rates"] for entry in _entries(path) if _mine(entry)), {})
+
+
+def _mine(entry: dict[str, Any]) -> bool:
+    return bool(entry["cpu"] == cpu_model() and entry["engine"] == _version())
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    import json
+
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get("cpus"), list):
+        raise ValueError(f"it is no file of rates of format {_FORMAT}")
+    for entry in content["cpus"]:
+        _check(entry)
+    return list(content["cpus"])
+
+
+def _check(entry: Any) -> None:
+    fits = isinstance(entry, dict) and isinstance(entry.get("cpu"), str) and isinstance(entry.get("engine"), str)
+    rates = entry.get("rates") if fits else None
+    if not isinstance(rates, dict) or not all(
+        isinstance(one, dict) and all(type(rate) in {int, float} for rate in one.values()) for one in rates.values()
+    ):
+        raise ValueError("an entry is not a CPU with its rates")
+
+
+def save(rates: Rates, path: Path) -> None:
+    """Write the rates of this CPU into the file, whole or not at all; other CPUs' of this engine version are kept.
+
+    A broken file is replaced. Raises OSError where the file cannot be written.
+    """
+    import json
+    import tempfile
+
+    try:
+        known = _entries(path)
+    except ValueError:
+        known = []
+    others = [entry for entry in known if entry["engine"] == _version() and not _mine(entry)]
+    mine = {"cpu": cpu_model(), "engine": _version(), "rates": rates}
+    content = {"format": _FORMAT, "cpus": [mine, *others][:_MOST_CPUS]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+@functools.cache
+def use_saved() -> None:
+    """Set the rates that were saved for this machine, once in a process; a broken file is ignored with a warning."""
+    try:
+        path = cache_path()
+    except RuntimeError:  # a user without a home
+        return
+    if not os.path.lexists(path):
+        return
+    available = {name for name, has in _core.backends() if has}
+    try:
+        for backend, rates in read(path).items():
+            if backend in available:
+                _core.set_rates(backend, rates)
+    except (ValueError, BackendError) as error:
+        _log.warning("%s is ignored: %s; `walle model calibrate` writes it anew", path, error)
