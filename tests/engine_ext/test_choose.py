@@ -224,7 +224,7 @@ def transposed(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def spread(x: Array, w: Array, attributes: dict[str, Any]) -> Array:
-    """Return the transposed convolution by its definition in float64: every input times the weights, where they fall."""
+    """Return the transposed convolution by its definition, in float64."""
     rank, groups = x.ndim - 2, attributes["group"]
     strides, dilations, pads = attributes["strides"], attributes["dilations"], attributes["pads"]
     out, kernel = w.shape[1], w.shape[2:]

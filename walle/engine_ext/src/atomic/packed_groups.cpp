@@ -8,8 +8,9 @@ namespace walle {
 
 namespace {
 
-// More than this many multiplications by 0 for each real one are dearer than what reads a channel at a time.
-constexpr std::int64_t kMostGroups = 32;
+// What the plain algorithms take for each multiplication of a group, in those of the tile kernel: they gather the input for as
+// few rows of weights as a group has output channels, as measured about as dear as this many rows more.
+constexpr std::int64_t kGatheredRows = 24;
 
 // How many groups become one; 0: none do.
 std::int64_t together(const PackedConv& conv) {
@@ -20,7 +21,8 @@ std::int64_t together(const PackedConv& conv) {
            (groups * shape.in_channels % conv.pack() == 0 && groups * shape.out_channels % conv.pack() == 0);
   };
   if (whole(1)) return 0;
-  for (std::int64_t groups = 2; groups <= std::min(kMostGroups, shape.groups); ++groups)
+  const std::int64_t most = 1 + kGatheredRows / std::max<std::int64_t>(1, shape.out_channels);
+  for (std::int64_t groups = 2; groups <= std::min(most, shape.groups); ++groups)
     if (shape.groups % groups == 0 && whole(groups)) return groups;
   return 0;
 }

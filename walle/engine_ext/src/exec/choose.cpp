@@ -274,6 +274,7 @@ class Choosing {
     const auto searching = Clock::now();
     op.candidates = candidates_of(shape, rates_);
     searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
+    put_forced_first(op.name, op.candidates);
     const Candidate best = op.candidates.front();
     const LinearAlgorithm& algorithm = linear_named(best.algorithm);
     op.predicted_us = best.us;
