@@ -16,7 +16,7 @@ type Build = Callable[[GraphBuilder, Value, dict[str, Any]], Value]
 type Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 RANDOM = numpy.random.default_rng(20261120)
-AVAILABLE = [backend.name for backend in backends() if backend.available]
+AVAILABLE = [backend.name for backend in backends() if backend.available and backend.exact]
 
 
 def normal(*shape: int) -> Array:

@@ -13,7 +13,7 @@ from walle.engine_ext.errors import BackendError
 from walle.engine_ext.model import GraphBuilder
 
 AVAILABLE = [backend.name for backend in walle.backends() if backend.available]
-NAMES = {"panel", "lanes", "streamed", "moved"}
+NAMES = {"panel", "pairs", "lanes", "streamed", "moved"}
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from walle.engine_ext.model import GraphBuilder
 
 type Array = npt.NDArray[Any]
 
-BACKENDS = [backend.name for backend in walle.backends() if backend.available]
+BACKENDS = [backend.name for backend in walle.backends() if backend.available and backend.exact]
 
 
 def run(

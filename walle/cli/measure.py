@@ -13,9 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from walle.cli.output import JsonFlag, emit, emit_rows, progress_console
 from walle.errors import ConfigError
 
-_RATE_SECONDS = 0.25  # for each rate: four of them on each backend stay far below ten seconds
+_RATE_SECONDS = 0.25  # for each rate: five of them on each backend stay far below ten seconds
 _MOST_RANDOM = 1 << 16  # values of an input that are drawn; a larger one repeats them
-_UNITS = {"panel": "GFLOP/s", "lanes": "GFLOP/s", "streamed": "GB/s", "moved": "GB/s"}  # 10^3 per microsecond
+# 10^3 per microsecond
+_UNITS = {"panel": "GFLOP/s", "pairs": "GFLOP/s", "lanes": "GFLOP/s", "streamed": "GB/s", "moved": "GB/s"}
 
 
 def _progress(*, as_json: bool) -> Progress:

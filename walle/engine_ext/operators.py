@@ -93,7 +93,7 @@ def markdown() -> str:
         "| | atomic | transform | composite | control flow and sequences | backends | by hand | by geometry | saved |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
-    names = ", ".join(name for name, _ in _core.backends())
+    names = ", ".join(name for name, *_ in _core.backends())
     rows = {"paper": PAPER, f"here ({names})": workload(), "here on the paper's 16": workload(PAPER.backends)}
     for name, one in rows.items():
         cells = " | ".join(f"{number:,}" for number in (*one, one.by_hand, one.by_geometry))

@@ -134,7 +134,7 @@ def use_saved() -> None:
         return
     if not os.path.lexists(path):
         return
-    available = {name for name, has in _core.backends() if has}
+    available = {name for name, has, _ in _core.backends() if has}
     try:
         for backend, rates in read(path).items():
             if backend in available:

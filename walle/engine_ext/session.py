@@ -23,10 +23,16 @@ class TensorInfo(NamedTuple):
 
 
 class BackendInfo(NamedTuple):
-    """An instruction set with its kernels, and whether this CPU has it."""
+    """An instruction set with its kernels, and whether this CPU has it.
+
+    One that is not `exact` computes products of float32 in fewer bits (avx512_bf16: operands of convolutions and of
+    products by constants are rounded to bfloat16, 8 significant bits, and summed in float32). "auto" never stands for
+    it: it runs where it is asked for by name.
+    """
 
     name: str
     available: bool
+    exact: bool
 
     @property
     def peak_gflops(self) -> float:

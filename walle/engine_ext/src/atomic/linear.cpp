@@ -6,7 +6,9 @@
 #include <array>
 #include <limits>
 
+#include "core/bfloat16.h"
 #include "core/nest.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -50,6 +52,7 @@ std::size_t packed_linear_bytes(std::int64_t depth, std::int64_t columns, const 
 
 void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept {
   const std::int64_t pack = table.pack, blocks = (args.columns + pack - 1) / pack, chunk = linear_chunk(args.depth, table);
+  const PanelFn kernel = args.pairs ? bfloat16(table)->panel : table.panel;
   const std::int64_t panels = (blocks + 1) / 2;
   // As many rows at a time as stay near for the next panel, evenly; fewer where a team would have too little to share.
   std::int64_t at_once = std::max<std::int64_t>(1, kRowsBytes / (std::max<std::int64_t>(1, chunk) * kFloat));
@@ -76,7 +79,7 @@ void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept
       if (args.finish.bias != nullptr) panel.finish.bias = args.finish.bias + block * pack;
       if (args.finish.residual != nullptr) panel.finish.residual = args.finish.residual + row * args.out_row + block * pack;
       if (k + chunk >= args.depth) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
-      table.panel(panel);
+      kernel(panel);
     });
   }
 }
@@ -84,10 +87,12 @@ void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept
 namespace {
 
 // The weights are packed once where they are constants that the plan keeps; else, in every run.
+enum class Weights { plain, packed, pairs };
+
 class LinearStep final : public SharedStep {
  public:
-  LinearStep(const StepRequest& request, bool packed, std::string_view algorithm)
-      : table_(request.table), packed_(packed), algorithm_(algorithm) {
+  LinearStep(const StepRequest& request, Weights weights, std::string_view algorithm)
+      : table_(request.table), weights_(weights), algorithm_(algorithm) {
     const Dims& x = request.inputs[0].shape;
     args_.depth = x.back();
     args_.columns = request.result.shape.back();
@@ -98,17 +103,19 @@ class LinearStep final : public SharedStep {
     args_.finish.high = static_cast<float>(request.attributes.get_float("high", args_.finish.high));
     bias_ = request.inputs.size() > 2 && !request.inputs[2].absent;
     residual_ = request.inputs.size() > 3 && !request.inputs[3].absent;
-    if (!packed_) scratch_bytes_ = packed_linear_bytes(args_.depth, args_.columns, table_);
+    if (weights_ == Weights::plain) scratch_bytes_ = packed_linear_bytes(args_.depth, args_.columns, table_);
+    if (weights_ == Weights::pairs) scratch_bytes_ = static_cast<std::size_t>(args_.rows * ((args_.depth + 1) / 2) * kFloat);
   }
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     LinearArgs args = args_;
     args.a = reinterpret_cast<const float*>(inputs[0]);
-    args.w = reinterpret_cast<const float*>(packed_ ? inputs[1] : scratch);
+    args.w = reinterpret_cast<const float*>(weights_ == Weights::plain ? scratch : inputs[1]);
     args.out = reinterpret_cast<float*>(output);
     if (bias_) args.finish.bias = reinterpret_cast<const float*>(inputs[2]);
     if (residual_) args.finish.residual = reinterpret_cast<const float*>(inputs[3]);
-    if (!packed_)
+    if (weights_ == Weights::pairs) to_pairs(team, args, reinterpret_cast<float*>(scratch));
+    if (weights_ == Weights::plain)
       pack_linear(reinterpret_cast<const float*>(inputs[1]), args.columns, 1, args.depth, args.columns, table_,
                   reinterpret_cast<float*>(scratch));
     run_linear(team, args, table_);
@@ -116,8 +123,21 @@ class LinearStep final : public SharedStep {
   std::string_view algorithm() const noexcept override { return algorithm_; }
 
  private:
+  void to_pairs(Team& team, LinearArgs& args, float* pairs) const noexcept {
+    constexpr std::int64_t kRows = 64;
+    const std::int64_t row = (args.depth + 1) / 2;
+    team.each((args.rows + kRows - 1) / kRows, [&](std::int64_t stretch, int) {
+      const std::int64_t first = stretch * kRows, rows = std::min(kRows, args.rows - first);
+      bfloat16(table_)->narrow(args.a + first * args.a_row, args.a_row, rows, args.depth, pairs + first * row, row);
+    });
+    args.pairs = true;
+    args.a = pairs;
+    args.a_row = args.depth = row;
+  }
+
   const Table& table_;
-  bool packed_, bias_ = false, residual_ = false;
+  Weights weights_;
+  bool bias_ = false, residual_ = false;
   std::string_view algorithm_;
   LinearArgs args_;
 };
@@ -142,7 +162,9 @@ TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
   return {DType::f32, result};
 }
 
-std::unique_ptr<Step> make_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, false, "packing"); }
+std::unique_ptr<Step> make_linear(const StepRequest& request) {
+  return std::make_unique<LinearStep>(request, Weights::plain, "packing");
+}
 
 namespace {
 
@@ -174,19 +196,55 @@ Tensor packed_pack(const LinearShape& shape, std::int64_t, const float* w) {
 }
 
 std::unique_ptr<Step> packed_make(const StepRequest& request, std::int64_t) {
-  return std::make_unique<LinearStep>(request, true, kLinearPacked.name);
+  return std::make_unique<LinearStep>(request, Weights::packed, kLinearPacked.name);
 }
 std::unique_ptr<Step> gemv_make(const StepRequest& request, std::int64_t) {
-  return std::make_unique<LinearStep>(request, true, kLinearGemv.name);
+  return std::make_unique<LinearStep>(request, Weights::packed, kLinearGemv.name);
+}
+
+std::vector<std::int64_t> pairs_parameters(const LinearShape& shape) {
+  return bfloat16(*shape.table) != nullptr ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+
+Work pairs_work(const LinearShape& shape, std::int64_t) {
+  Work work = packed_work(shape, 0);
+  work.pairs = work.panel;
+  work.panel = 0;
+  work.streamed /= 2;
+  work.moved +=
+      static_cast<double>(shape.rows * shape.depth * kFloat);  // x once, and half of it again on its way through scratch
+  return work;
+}
+
+// [pairs, columns, 2] in the order of pack_linear.
+Tensor pairs_pack(const LinearShape& shape, std::int64_t, const float* w) {
+  const std::int64_t depth = shape.depth, columns = shape.columns;
+  const Table& table = *shape.table;
+  const std::int64_t rows = (depth + 1) / 2;
+  std::vector<float> pairs(static_cast<std::size_t>(rows * columns));  // by their bits
+  for (std::int64_t k = 0; k < depth; k += 2)
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const std::uint32_t low = to_bfloat16(w[k * columns + j]), high = k + 1 < depth ? to_bfloat16(w[(k + 1) * columns + j]) : 0;
+      pairs[static_cast<std::size_t>(k / 2 * columns + j)] = std::bit_cast<float>(low | high << 16);
+    }
+  const auto numbers = 2 * static_cast<std::int64_t>(packed_linear_bytes(rows, columns, table)) / kFloat;
+  Tensor packed = Tensor::empty(DType::bf16, {numbers});
+  pack_linear(pairs.data(), columns, 1, rows, columns, table, reinterpret_cast<float*>(packed.raw()));
+  return packed;
+}
+
+std::unique_ptr<Step> pairs_make(const StepRequest& request, std::int64_t) {
+  return std::make_unique<LinearStep>(request, Weights::pairs, kLinearPairs.name);
 }
 
 }  // namespace
 
 const LinearAlgorithm kLinearPacked{"packed", &packed_parameters, &packed_work, &packed_pack, &packed_make};
 const LinearAlgorithm kLinearGemv{"gemv", &gemv_parameters, &packed_work, &packed_pack, &gemv_make};
+const LinearAlgorithm kLinearPairs{"packed bf16", &pairs_parameters, &pairs_work, &pairs_pack, &pairs_make};
 
 std::span<const LinearAlgorithm* const> linear_algorithms() noexcept {
-  static constexpr std::array<const LinearAlgorithm*, 3> all{&kLinearPacked, &kLinearGemv, &kLinearStrassen};
+  static constexpr std::array<const LinearAlgorithm*, 4> all{&kLinearPacked, &kLinearGemv, &kLinearStrassen, &kLinearPairs};
   return all;
 }
 

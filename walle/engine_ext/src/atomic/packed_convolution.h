@@ -19,6 +19,7 @@ struct PackedConv {
 // What is counted of an algorithm's work: Q of eq. 3, by the rate at which this backend does each (see exec/rates.h).
 struct Work {
   double panel = 0;     // floating-point operations of the tile kernel, the padding of tiles included
+  double pairs = 0;     // of the tile kernel of bfloat16
   double lanes = 0;     // of lane by lane kernels: depthwise sums, Winograd transforms
   double streamed = 0;  // bytes of weights that no cache near the core holds, read once for each pass over them
   double moved = 0;     // bytes that are read and written between memory and memory
@@ -40,6 +41,7 @@ struct PackedAlgorithm {
 std::span<const PackedAlgorithm* const> packed_algorithms() noexcept;
 
 extern const PackedAlgorithm kPackedTiles;      // direct and 1x1, by the tile kernel
+extern const PackedAlgorithm kPackedPairs;      // the same in bfloat16, where the backend has it
 extern const PackedAlgorithm kPackedDepthwise;  // a group for each channel
 extern const PackedAlgorithm kPackedGroups;     // groups that fill no blocks, several as one
 extern const PackedAlgorithm kPackedWinograd;   // F(unit, kernel)

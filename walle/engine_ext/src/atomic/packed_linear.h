@@ -13,6 +13,7 @@ struct LinearArgs {
   float* out = nullptr;
   std::int64_t out_row = 0;
   Finish finish;
+  bool pairs = false;  // elements of a and w are pairs of bfloat16, and depth counts these
 };
 void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept;
 
@@ -41,6 +42,7 @@ std::span<const LinearAlgorithm* const> linear_algorithms() noexcept;
 
 extern const LinearAlgorithm kLinearPacked;    // the tile kernel
 extern const LinearAlgorithm kLinearGemv;      // the same for few rows, by more sums than the tile has elements
+extern const LinearAlgorithm kLinearPairs;     // x and weights rounded to bfloat16, where the backend has it
 extern const LinearAlgorithm kLinearStrassen;  // strassen.cpp
 
 // As many elements of the summed-over axis as one panel of packed weights has.

@@ -9,6 +9,7 @@
 #include "exec/session.h"
 #include "graph/load.h"
 #include "graph/open.h"
+#include "kernels/bfloat16.h"
 
 namespace py = pybind11;
 
@@ -349,7 +350,8 @@ void bind_session(py::module_& module) {
       py::arg("model"), py::arg("backend"), py::arg("threads") = 1, "A Session, or a Module of a model that only a module runs.");
   module.def("backends", [] {
     py::list list;
-    for (const Backend& backend : backends()) list.append(py::make_tuple(std::string(backend.name), backend.available));
+    for (const Backend& backend : backends())
+      list.append(py::make_tuple(std::string(backend.name), backend.available, is_exact(backend)));
     return list;
   });
   bind_rates(module);

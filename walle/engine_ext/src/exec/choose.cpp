@@ -12,6 +12,7 @@
 #include "exec/packing.h"
 #include "exec/program.h"
 #include "exec/rates.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -39,6 +40,10 @@ std::vector<Candidate> candidates_of(const LinearShape& shape, const Rates& rate
       candidates.push_back({algorithm->name, parameter, rates.us(algorithm->work(shape, parameter))});
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
   return candidates;
+}
+// Algorithms that share packed weights have one name here.
+std::string_view linear_order(const LinearAlgorithm& algorithm) {
+  return algorithm.pack == kLinearPacked.pack ? kLinearPacked.name : algorithm.name;
 }
 const LinearAlgorithm& linear_named(std::string_view name) {
   const auto all = linear_algorithms();
@@ -96,6 +101,7 @@ class Choosing {
   }
   int add_constant(Tensor tensor) {
     const int index = add_value(tensor.shape());
+    program_.values[at(index)].dtype = tensor.dtype();
     program_.values[at(index)].constant = std::move(tensor);
     return index;
   }
@@ -279,7 +285,7 @@ class Choosing {
     const LinearAlgorithm& algorithm = linear_named(best.algorithm);
     op.predicted_us = best.us;
     const Tensor packed = weights_.get(
-        w, std::string(table_.name) + " linear " + (&algorithm == &kLinearStrassen ? std::to_string(best.parameter) : "0"),
+        w, std::string(table_.name) + " linear " + std::string(linear_order(algorithm)) + std::to_string(best.parameter),
         [&] { return algorithm.pack(shape, best.parameter, w.data<float>()); });
     std::vector<Layout> inputs;
     for (const int input : op.inputs)

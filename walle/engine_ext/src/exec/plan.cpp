@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "exec/raster_step.h"
+#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -73,7 +74,7 @@ Costs costs(const Program& program, const Target& target) {
                                  [](const ProgramOp& op) { return !op.is_raster() && op.op->fused != nullptr; });
   Costs found;
   for (const Backend& backend : backends())
-    if (backend.available && (!fused || has_fused_kernels(kernels(backend.name))))
+    if (backend.available && is_exact(backend) && (!fused || has_fused_kernels(kernels(backend.name))))
       found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
   return found;
 }

@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 
+#include "kernels/bfloat16.h"
+
 namespace walle {
 
 namespace {
@@ -34,7 +36,8 @@ Tensor ones(std::int64_t count) {
   return tensor;
 }
 
-double measure_panel(const Table& table, double seconds) {
+// The operations of an element of `grain` numbers count as many times.
+double measure_panel(const Table& table, PanelFn panel, std::int64_t grain, double seconds) {
   constexpr std::int64_t kRows = 84, kDepth = 256;
   const std::int64_t pack = table.pack;
   const Tensor a = ones(kRows * pack * (kDepth / pack)), w = ones(kDepth * 2 * pack), out = ones(kRows * 2 * pack);
@@ -52,7 +55,7 @@ double measure_panel(const Table& table, double seconds) {
   args.out_step = pack;
   args.out_block = kRows * pack;
   args.width = pack;
-  return 2.0 * static_cast<double>(kRows * kDepth * 2 * pack) / least_us(seconds, [&] { table.panel(args); });
+  return 2.0 * static_cast<double>(kRows * kDepth * grain * 2 * pack) / least_us(seconds, [&] { panel(args); });
 }
 
 double measure_lanes(const Table& table, double seconds) {
@@ -112,7 +115,9 @@ struct MemoryRates {
 };
 
 Rates measure(const Table& table, const MemoryRates& memory, double seconds) {
-  return {measure_panel(table, seconds), measure_lanes(table, seconds), memory.streamed, memory.moved};
+  const double panel = measure_panel(table, table.panel, 1, seconds);
+  const double pairs = bfloat16(table) == nullptr ? panel : measure_panel(table, bfloat16(table)->panel, 2, seconds);
+  return {panel, pairs, measure_lanes(table, seconds), memory.streamed, memory.moved};
 }
 
 // One for each backend that was asked for.
@@ -128,12 +133,16 @@ Known& known() {
 }  // namespace
 
 double Rates::us(const Work& work) const noexcept {
-  return std::max(work.panel / panel, work.streamed / streamed) + work.lanes / lanes + work.moved / moved;
+  const double products = work.panel / panel + work.pairs / pairs;
+  return std::max(products, work.streamed / streamed) + work.lanes / lanes + work.moved / moved;
 }
 
 std::span<const RateName> rate_names() noexcept {
-  static constexpr std::array<RateName, 4> names{
-      {{"panel", &Rates::panel}, {"lanes", &Rates::lanes}, {"streamed", &Rates::streamed}, {"moved", &Rates::moved}}};
+  static constexpr std::array<RateName, 5> names{{{"panel", &Rates::panel},
+                                                  {"pairs", &Rates::pairs},
+                                                  {"lanes", &Rates::lanes},
+                                                  {"streamed", &Rates::streamed},
+                                                  {"moved", &Rates::moved}}};
   return names;
 }
 

@@ -5,9 +5,9 @@
 namespace walle {
 
 struct Rates {
-  // Per microsecond: operations of the tile kernel and of lane-by-lane kernels, bytes of weights streamed from memory, bytes
-  // moved between values in the caches.
-  double panel = 0, lanes = 0, streamed = 0, moved = 0;
+  // Per microsecond: operations of the tile kernel, of that of bfloat16 (the same where there is none) and of lane-by-lane
+  // kernels, bytes of weights streamed from memory, bytes moved between values in the caches.
+  double panel = 0, pairs = 0, lanes = 0, streamed = 0, moved = 0;
 
   // Q / P of a piece of work. Weights stream while the tile kernel computes, so the slower of the two counts.
   double us(const Work& work) const noexcept;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/bfloat16.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -28,6 +29,14 @@ bool has_avx512() noexcept {
 #endif
 }
 
+bool has_avx512_bf16() noexcept {
+#if defined(__x86_64__)
+  return has_avx512() && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 // Every 64-bit ARM CPU has it.
 #if defined(__aarch64__)
 constexpr bool kHasNeon = true;
@@ -37,10 +46,15 @@ constexpr bool kHasNeon = false;
 
 // Each starts from the scalar kernels; its very code needs the instructions, so it is filled on a CPU that has them only.
 struct Tables {
-  std::array<Backend, 4> backends;  // ascending preference
-  std::array<Table, 4> filled;
+  std::array<Backend, 5> backends;  // ascending preference
+  std::array<Table, 5> filled;
 
-  Tables() noexcept : backends{{{"scalar", true}, {"avx2", has_avx2()}, {"avx512", has_avx512()}, {"neon", kHasNeon}}} {
+  Tables() noexcept
+      : backends{{{"scalar", true},
+                  {"avx2", has_avx2()},
+                  {"avx512", has_avx512()},
+                  {"neon", kHasNeon},
+                  {"avx512_bf16", has_avx512_bf16()}}} {
     fill_scalar(filled[0]);
     for (std::size_t i = 0; i < filled.size(); ++i) {
       filled[i] = filled[0];
@@ -49,6 +63,7 @@ struct Tables {
 #if defined(__x86_64__)
     if (backends[1].available) fill_avx2(filled[1]);
     if (backends[2].available) fill_avx512(filled[2]);
+    if (backends[4].available) fill_avx512(filled[4]);  // what it adds: kernels/bfloat16.h
 #elif defined(__aarch64__)
     fill_neon(filled[3]);
 #endif
@@ -85,7 +100,7 @@ const Table& choose() {
   if (const char* forced = std::getenv("WALLE_FORCE_ISA")) return named(forced, "WALLE_FORCE_ISA");
   std::size_t best = 0;
   for (std::size_t i = 0; i < tables().backends.size(); ++i)
-    if (tables().backends[i].available) best = i;
+    if (tables().backends[i].available && is_exact(tables().backends[i])) best = i;
   return tables().at(best);
 }
 

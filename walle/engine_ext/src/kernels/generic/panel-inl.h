@@ -1,14 +1,20 @@
-// The tile kernel of float32 products over the including instruction set's vec.h (see PanelArgs): rows x blocks of accumulators
+// The tile kernel of products over the including instruction set's vec.h (see PanelArgs): rows x blocks of accumulators
 // stay in registers (eq. 4's tile under the register constraint), one column of A is broadcast against one row of weights. Few
 // rows have sums of their own for every second or fourth k, so that no sum waits for the one before it.
 //
-// Against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
+// `Product` joins an element of A with a row of w; elements are of 32 bits: a float, or whatever the product takes one for.
+//
+// Of floats, against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
+struct FloatProduct {
+  static Vec add(Vec factor, Vec columns, Vec sum) noexcept { return fma(factor, columns, sum); }
+  static Vec bounded(Vec sum, Vec low, Vec high) noexcept { return min_or_second(high, max_or_second(low, sum)); }
+};
 
 // Weights that no cache holds are asked for this many floats ahead (16 KB), which is more than the hardware does by itself. Past
 // the end of the weights it is a hint without effect.
 inline constexpr std::int64_t kAhead = 4096, kLine = 16;
 
-template <int kTileRows, int kBlocks, bool kPackedSteps>
+template <class Product, int kTileRows, int kBlocks, bool kPackedSteps>
 void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
   const std::int64_t a_step = kPackedSteps ? kLanes : args.a_step;
   const bool cut = args.width != kLanes;
@@ -58,7 +64,7 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
       for (int row = 0; row < kTileRows; ++row) {
         const Vec factor = set(from[k + row * a_step]);
 #pragma GCC unroll 2
-        for (int block = 0; block < kBlocks; ++block) into[row][block] = fma(factor, columns[block], into[row][block]);
+        for (int block = 0; block < kBlocks; ++block) into[row][block] = Product::add(factor, columns[block], into[row][block]);
       }
     };
     std::int64_t k = args.segments[s].length;
@@ -78,7 +84,7 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
   for (int row = 0; row < kTileRows; ++row)
 #pragma GCC unroll 2
     for (int block = 0; block < kBlocks; ++block) {
-      const Vec result = min_or_second(high, max_or_second(low, sums[row][block]));
+      const Vec result = Product::bounded(sums[row][block], low, high);
       float* to = out + row * args.out_step + block * args.out_block;
       if (cut && block == kBlocks - 1)
         store_first(to, result, args.width);
@@ -88,18 +94,19 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
 }
 
 using TileFn = void (*)(const PanelArgs& args, const float* a, float* out) noexcept;
-template <int kBlocks, bool kPackedSteps, class Heights>
+template <class Product, int kBlocks, bool kPackedSteps, class Heights>
 struct Tiles;
 // One for each height from 1 on. A plain array: a library's inline function built here could stand in for the baseline's.
-template <int kBlocks, bool kPackedSteps, int... kRowsLessOne>
-struct Tiles<kBlocks, kPackedSteps, std::integer_sequence<int, kRowsLessOne...>> {
-  static constexpr TileFn of[] = {&panel_tile<kRowsLessOne + 1, kBlocks, kPackedSteps>...};
+template <class Product, int kBlocks, bool kPackedSteps, int... kRowsLessOne>
+struct Tiles<Product, kBlocks, kPackedSteps, std::integer_sequence<int, kRowsLessOne...>> {
+  static constexpr TileFn of[] = {&panel_tile<Product, kRowsLessOne + 1, kBlocks, kPackedSteps>...};
 };
 
-template <int kBlocks, int kMost>
+template <class Product, int kBlocks, int kMost>
 void panel_of(const PanelArgs& args) noexcept {
   using Heights = std::make_integer_sequence<int, kMost>;
-  const TileFn* tiles = args.a_step == kLanes ? Tiles<kBlocks, true, Heights>::of : Tiles<kBlocks, false, Heights>::of;
+  const TileFn* tiles =
+      args.a_step == kLanes ? Tiles<Product, kBlocks, true, Heights>::of : Tiles<Product, kBlocks, false, Heights>::of;
   // As few tiles as will do, as even as can be.
   std::int64_t left = args.rows, count = (args.rows + kMost - 1) / kMost, row = 0;
   for (; count > 0; --count) {
@@ -110,9 +117,11 @@ void panel_of(const PanelArgs& args) noexcept {
   }
 }
 
-inline void panel(const PanelArgs& args) noexcept {
+template <class Product>
+void panel_by(const PanelArgs& args) noexcept {
   if (args.blocks == 2)
-    panel_of<2, kPairRows>(args);
+    panel_of<Product, 2, kPairRows>(args);
   else
-    panel_of<1, kSingleRows>(args);
+    panel_of<Product, 1, kSingleRows>(args);
 }
+inline void panel(const PanelArgs& args) noexcept { panel_by<FloatProduct>(args); }

@@ -1,0 +1,27 @@
+// Products of bfloat16 with sums in float32, two at a time: an element of A and of w is a pair of neighbours in k, the first in
+// the low half of 32 bits.
+#pragma once
+#include "kernels/table.h"
+
+namespace walle {
+
+struct Bfloat16 {
+  // As Table's `panel`, over pairs; k counts them. Against exact arithmetic on the pairs, but for subnormal numbers, which may
+  // count as 0: |error| <= (2 * k + 3) * eps * sum |a| |w| per element.
+  PanelFn panel = nullptr;
+  // out[r * out_step + i] = the pair of in[r * in_step + 2 * i] and its neighbour, each rounded to the nearest, ties to even; 0
+  // stands for what is behind the last of `columns` floats. Steps count elements, of four bytes each.
+  void (*narrow)(const float* in, std::int64_t in_step, std::int64_t rows, std::int64_t columns, float* out,
+                 std::int64_t out_step) noexcept = nullptr;
+  // out[i * out_step] = the pair of low[i] and high[i]; 0 for a null `high`.
+  void (*pair)(const float* low, const float* high, std::int64_t count, float* out, std::int64_t out_step) noexcept = nullptr;
+};
+
+// What goes with a backend's table: that of avx512_bf16 alone has them; null for the others.
+const Bfloat16* bfloat16(const Table& table) noexcept;
+const Bfloat16& avx512_bfloat16() noexcept;  // on a CPU that has AVX512_BF16
+
+// Whether a backend computes no less than float32. One that does not runs where it is asked for by name alone.
+inline bool is_exact(const Backend& backend) noexcept { return backend.name != "avx512_bf16"; }
+
+}  // namespace walle
