@@ -3,6 +3,7 @@
 #include "atomic/packed_linear.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "core/bfloat16.h"
@@ -35,7 +36,10 @@ void pack_linear(const float* w, std::int64_t row, std::int64_t col, std::int64_
       const std::int64_t width = columns - n > pack ? 2 * pack : pack, real = std::min(width, columns - n);
       for (std::int64_t k = 0; k < height; ++k, packed += width) {
         const float* from = w + (k0 + k) * row + n * col;
-        for (std::int64_t j = 0; j < real; ++j) packed[j] = from[j * col];
+        if (col == 1)
+          std::copy_n(from, real, packed);
+        else
+          for (std::int64_t j = 0; j < real; ++j) packed[j] = from[j * col];
         for (std::int64_t j = real; j < width; ++j) packed[j] = 0.0f;
       }
     }
@@ -87,7 +91,8 @@ enum class Weights { plain, packed, pairs };
 
 class LinearStep final : public SharedStep {
  public:
-  LinearStep(const StepRequest& request, Weights weights) : table_(request.table), weights_(weights) {
+  LinearStep(const StepRequest& request, Weights weights, std::string_view algorithm)
+      : table_(request.table), weights_(weights), algorithm_(algorithm) {
     const Dims& x = request.inputs[0].shape;
     args_.depth = x.back();
     args_.columns = request.result.shape.back();
@@ -115,9 +120,7 @@ class LinearStep final : public SharedStep {
                   reinterpret_cast<float*>(scratch));
     run_linear(team, args, table_);
   }
-  std::string_view algorithm() const noexcept override {
-    return weights_ == Weights::plain ? "packing" : weights_ == Weights::pairs ? "packed bf16" : "packed";
-  }
+  std::string_view algorithm() const noexcept override { return algorithm_; }
 
  private:
   void to_pairs(Team& team, LinearArgs& args, float* pairs) const noexcept {
@@ -135,6 +138,7 @@ class LinearStep final : public SharedStep {
   const Table& table_;
   Weights weights_;
   bool bias_ = false, residual_ = false;
+  std::string_view algorithm_;
   LinearArgs args_;
 };
 
@@ -158,15 +162,64 @@ TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
   return {DType::f32, result};
 }
 
-std::unique_ptr<Step> make_packed_linear(const StepRequest& request) {
-  return std::make_unique<LinearStep>(request, Weights::packed);
+std::unique_ptr<Step> make_linear(const StepRequest& request) {
+  return std::make_unique<LinearStep>(request, Weights::plain, "packing");
 }
-std::unique_ptr<Step> make_packed_linear_pairs(const StepRequest& request) {
-  return std::make_unique<LinearStep>(request, Weights::pairs);
-}
-std::unique_ptr<Step> make_linear(const StepRequest& request) { return std::make_unique<LinearStep>(request, Weights::plain); }
 
-Tensor pack_linear_pairs(const float* w, std::int64_t depth, std::int64_t columns, const Table& table) {
+namespace {
+
+// With fewer rows than this the tile kernel splits its sums.
+constexpr std::int64_t kFewRows = 4;
+
+std::vector<std::int64_t> packed_parameters(const LinearShape& shape) {
+  return shape.rows >= kFewRows || shape.rows == 0 ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+std::vector<std::int64_t> gemv_parameters(const LinearShape& shape) {
+  return packed_parameters(shape).empty() ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+
+Work packed_work(const LinearShape& shape, std::int64_t) {
+  Work work;
+  const auto rows = static_cast<double>(shape.rows), depth = static_cast<double>(shape.depth);
+  const auto weights = static_cast<double>(packed_linear_bytes(shape.depth, shape.columns, *shape.table));
+  work.panel = 2 * rows * weights / kFloat;
+  work.streamed = weights;
+  work.moved = rows * (depth + static_cast<double>(shape.columns)) * kFloat;
+  return work;
+}
+
+Tensor packed_pack(const LinearShape& shape, std::int64_t, const float* w) {
+  Tensor made = Tensor::empty(
+      DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(shape.depth, shape.columns, *shape.table)) / kFloat});
+  pack_linear(w, shape.columns, 1, shape.depth, shape.columns, *shape.table, made.data<float>());
+  return made;
+}
+
+std::unique_ptr<Step> packed_make(const StepRequest& request, std::int64_t) {
+  return std::make_unique<LinearStep>(request, Weights::packed, kLinearPacked.name);
+}
+std::unique_ptr<Step> gemv_make(const StepRequest& request, std::int64_t) {
+  return std::make_unique<LinearStep>(request, Weights::packed, kLinearGemv.name);
+}
+
+std::vector<std::int64_t> pairs_parameters(const LinearShape& shape) {
+  return bfloat16(*shape.table) != nullptr ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+
+Work pairs_work(const LinearShape& shape, std::int64_t) {
+  Work work = packed_work(shape, 0);
+  work.pairs = work.panel;
+  work.panel = 0;
+  work.streamed /= 2;
+  work.moved +=
+      static_cast<double>(shape.rows * shape.depth * kFloat);  // x once, and half of it again on its way through scratch
+  return work;
+}
+
+// [pairs, columns, 2] in the order of pack_linear.
+Tensor pairs_pack(const LinearShape& shape, std::int64_t, const float* w) {
+  const std::int64_t depth = shape.depth, columns = shape.columns;
+  const Table& table = *shape.table;
   const std::int64_t rows = (depth + 1) / 2;
   std::vector<float> pairs(static_cast<std::size_t>(rows * columns));  // by their bits
   for (std::int64_t k = 0; k < depth; k += 2)
@@ -180,15 +233,19 @@ Tensor pack_linear_pairs(const float* w, std::int64_t depth, std::int64_t column
   return packed;
 }
 
-Work packed_linear_work(std::int64_t rows, std::int64_t depth, std::int64_t columns, const Table& table, bool pairs) noexcept {
-  const auto numbers = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-  const std::int64_t width = (columns + table.pack - 1) / table.pack * table.pack;
-  Work work;
-  (pairs ? work.pairs : work.panel) = 2 * numbers(rows, depth) * static_cast<double>(width);
-  work.streamed = numbers(depth, width) * kFloat / (pairs ? 2 : 1);
-  // x once, and half of it again on its way through scratch.
-  work.moved = (numbers(rows, depth) * (pairs ? 2 : 1) + numbers(rows, columns)) * kFloat;
-  return work;
+std::unique_ptr<Step> pairs_make(const StepRequest& request, std::int64_t) {
+  return std::make_unique<LinearStep>(request, Weights::pairs, kLinearPairs.name);
+}
+
+}  // namespace
+
+const LinearAlgorithm kLinearPacked{"packed", &packed_parameters, &packed_work, &packed_pack, &packed_make};
+const LinearAlgorithm kLinearGemv{"gemv", &gemv_parameters, &packed_work, &packed_pack, &gemv_make};
+const LinearAlgorithm kLinearPairs{"packed bf16", &pairs_parameters, &pairs_work, &pairs_pack, &pairs_make};
+
+std::span<const LinearAlgorithm* const> linear_algorithms() noexcept {
+  static constexpr std::array<const LinearAlgorithm*, 4> all{&kLinearPacked, &kLinearGemv, &kLinearStrassen, &kLinearPairs};
+  return all;
 }
 
 }  // namespace walle

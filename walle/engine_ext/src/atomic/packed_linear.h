@@ -22,13 +22,30 @@ void pack_linear(const float* w, std::int64_t row, std::int64_t col, std::int64_
                  float* packed) noexcept;
 std::size_t packed_linear_bytes(std::int64_t depth, std::int64_t columns, const Table& table) noexcept;
 
-// Linear whose operand 1 has been packed; the second one takes what pack_linear_pairs made, [pairs, columns, 2] in such an order,
-// and rounds x to bfloat16 in every run.
-std::unique_ptr<Step> make_packed_linear(const StepRequest& request);
-std::unique_ptr<Step> make_packed_linear_pairs(const StepRequest& request);
-Tensor pack_linear_pairs(const float* w, std::int64_t depth, std::int64_t columns, const Table& table);
+// A matrix product by constant weights [depth, columns], as the search weighs it.
+struct LinearShape {
+  std::int64_t rows = 0, depth = 0, columns = 0;
+  const Table* table = nullptr;
+};
+// One way to compute it. `parameter` is its own: how deep Strassen's recursion goes, say.
+struct LinearAlgorithm {
+  std::string_view name;
+  // The parameters that may be tried for such a product; none: it does not apply.
+  std::vector<std::int64_t> (*parameters)(const LinearShape& shape);
+  Work (*work)(const LinearShape& shape, std::int64_t parameter);
+  // `w` is row-major. What the step will read as its operand 1; hangs on depth, columns, backend and parameter alone.
+  Tensor (*pack)(const LinearShape& shape, std::int64_t parameter, const float* w);
+  std::unique_ptr<Step> (*make)(const StepRequest& request, std::int64_t parameter);
+};
+// In the order in which a tie is decided.
+std::span<const LinearAlgorithm* const> linear_algorithms() noexcept;
 
-// Q of eq. 3.
-Work packed_linear_work(std::int64_t rows, std::int64_t depth, std::int64_t columns, const Table& table, bool pairs) noexcept;
+extern const LinearAlgorithm kLinearPacked;    // the tile kernel
+extern const LinearAlgorithm kLinearGemv;      // the same for few rows, by more sums than the tile has elements
+extern const LinearAlgorithm kLinearPairs;     // x and weights rounded to bfloat16, where the backend has it
+extern const LinearAlgorithm kLinearStrassen;  // strassen.cpp
+
+// As many elements of the summed-over axis as one panel of packed weights has.
+std::int64_t linear_chunk(std::int64_t depth, const Table& table);
 
 }  // namespace walle

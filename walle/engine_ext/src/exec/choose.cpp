@@ -30,6 +30,26 @@ std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates)
   return candidates;
 }
 
+LinearShape linear_shape(const Dims& result, const Dims& w, const Table& table) {
+  return {w[1] == 0 ? 0 : element_count(result) / w[1], w[0], w[1], &table};
+}
+std::vector<Candidate> candidates_of(const LinearShape& shape, const Rates& rates) {
+  std::vector<Candidate> candidates;
+  for (const LinearAlgorithm* algorithm : linear_algorithms())
+    for (const std::int64_t parameter : algorithm->parameters(shape))
+      candidates.push_back({algorithm->name, parameter, rates.us(algorithm->work(shape, parameter))});
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
+  return candidates;
+}
+// Algorithms that share packed weights have one name here.
+std::string_view linear_order(const LinearAlgorithm& algorithm) {
+  return algorithm.pack == kLinearPacked.pack ? kLinearPacked.name : algorithm.name;
+}
+const LinearAlgorithm& linear_named(std::string_view name) {
+  const auto all = linear_algorithms();
+  return **std::find_if(all.begin(), all.end(), [&](const LinearAlgorithm* algorithm) { return algorithm->name == name; });
+}
+
 // Few channels are read where they lie: blocks of them would be mostly padding.
 bool reads_plain(const PackedConv& conv) { return conv.shape.groups == 1 && conv.shape.in_channels * 2 <= conv.pack(); }
 
@@ -214,7 +234,7 @@ class Choosing {
     made.name = op.name;
     made.op = op.op;
     made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed),
-                   padded_bias(bias, best == &kPackedDepthwise ? 1 : conv.shape.groups),
+                   padded_bias(bias, best == &kPackedDepthwise || best == &kPackedGroups ? 1 : conv.shape.groups),
                    residual < 0 ? -1 : need_packed(residual)};
     if (conv.plain_input) need_plain(x);
     made.step = best->make(conv, parameter, low, high);
@@ -255,30 +275,23 @@ class Choosing {
   void choose_linear(ProgramOp& op) {
     if (op.is_raster() || op.op->name != "Linear" || !value(op.inputs[1]).is_constant()) return;
     const Tensor& w = value(op.inputs[1]).constant;
-    const std::int64_t depth = w.shape()[0], columns = w.shape()[1];
-    const std::int64_t rows = columns == 0 ? 0 : element_count(value(op.output).shape) / columns;
-    op.candidates = {{"packed", 0, rates_.us(packed_linear_work(rows, depth, columns, table_, false))}};
-    if (bfloat16(table_) != nullptr) {
-      op.candidates.push_back({"packed bf16", 0, rates_.us(packed_linear_work(rows, depth, columns, table_, true))});
-      if (op.candidates[1].us < op.candidates[0].us) std::swap(op.candidates[0], op.candidates[1]);
-    }
+    const LinearShape shape = linear_shape(value(op.output).shape, w.shape(), table_);
+    const auto searching = Clock::now();
+    op.candidates = candidates_of(shape, rates_);
+    searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
     put_forced_first(op.name, op.candidates);
-    op.predicted_us = op.candidates.front().us;
-    const bool pairs = op.candidates.front().algorithm == "packed bf16";
-    const Tensor packed = weights_.get(w, std::string(table_.name) + (pairs ? " linear bf16" : " linear"), [&] {
-      if (pairs) return pack_linear_pairs(w.data<float>(), depth, columns, table_);
-      Tensor made =
-          Tensor::empty(DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(depth, columns, table_) / sizeof(float))});
-      pack_linear(w.data<float>(), columns, 1, depth, columns, table_, made.data<float>());
-      return made;
-    });
+    const Candidate best = op.candidates.front();
+    const LinearAlgorithm& algorithm = linear_named(best.algorithm);
+    op.predicted_us = best.us;
+    const Tensor packed = weights_.get(
+        w, std::string(table_.name) + " linear " + std::string(linear_order(algorithm)) + std::to_string(best.parameter),
+        [&] { return algorithm.pack(shape, best.parameter, w.data<float>()); });
     std::vector<Layout> inputs;
     for (const int input : op.inputs)
       inputs.push_back(input < 0
                            ? Layout{DType::f32, {}, {}, nullptr, true}
                            : Layout{DType::f32, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
-    op.step = (pairs ? make_packed_linear_pairs
-                     : make_packed_linear)({inputs, {DType::f32, value(op.output).shape}, op.attributes, table_});
+    op.step = algorithm.make({inputs, {DType::f32, value(op.output).shape}, op.attributes, table_}, best.parameter);
     op.inputs[1] = add_constant(packed);
   }
 
@@ -414,6 +427,10 @@ double predict_us(const Program& program, const Table& table) {
         us += candidates.front().us;
         continue;
       }
+    }
+    if (!op.is_raster() && op.op->name == "Linear" && program.values[at(op.inputs[1])].is_constant()) {
+      us += candidates_of(linear_shape(shape(op.output), shape(op.inputs[1]), table), rate).front().us;
+      continue;
     }
     Work work;
     for (const int input : op.inputs) work.moved += bytes(input);

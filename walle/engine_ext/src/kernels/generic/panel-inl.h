@@ -1,5 +1,6 @@
 // The tile kernel of products over the including instruction set's vec.h (see PanelArgs): rows x blocks of accumulators
-// stay in registers (eq. 4's tile under the register constraint), one column of A is broadcast against one row of weights.
+// stay in registers (eq. 4's tile under the register constraint), one column of A is broadcast against one row of weights. Few
+// rows have sums of their own for every second or fourth k, so that no sum waits for the one before it.
 //
 // `Product` joins an element of A with a row of w; elements are of 32 bits: a float, or whatever the product takes one for.
 //
@@ -17,7 +18,9 @@ template <class Product, int kTileRows, int kBlocks, bool kPackedSteps>
 void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
   const std::int64_t a_step = kPackedSteps ? kLanes : args.a_step;
   const bool cut = args.width != kLanes;
-  Vec sums[kTileRows][kBlocks];
+  constexpr int kParts = kTileRows * kBlocks < 4 ? 4 : kTileRows * kBlocks < 8 ? 2 : 1;
+  Vec all[kParts][kTileRows][kBlocks];
+  auto& sums = all[0];
   const auto at = [&](const float* first, int row, int block) { return first + row * args.out_step + block * args.out_block; };
   const auto fetch = [&](const float* p, int block) { return cut && block == kBlocks - 1 ? load_first(p, args.width) : load(p); };
   if (args.accumulate) {
@@ -41,23 +44,41 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
           sums[row][block] = add(sums[row][block], fetch(at(residual, row, block), block));
     }
   }
+#pragma GCC unroll 4
+  for (int part = 1; part < kParts; ++part)
+#pragma GCC unroll 16
+    for (int row = 0; row < kTileRows; ++row)
+#pragma GCC unroll 2
+      for (int block = 0; block < kBlocks; ++block) all[part][row][block] = set(0.0f);
   const float* w = args.w;
   for (std::int64_t s = 0; s < args.segment_count; ++s) {
     const float* from = a + args.segments[s].offset;
-    for (std::int64_t k = args.segments[s].length; k > 0; --k, ++from, w += kBlocks * kLanes) {
+    const auto join = [&](std::int64_t k, Vec(&into)[kTileRows][kBlocks]) {
       Vec columns[kBlocks];
 #pragma GCC unroll 2
-      for (int block = 0; block < kBlocks; ++block) columns[block] = load(w + block * kLanes);
+      for (int block = 0; block < kBlocks; ++block) columns[block] = load(w + (k * kBlocks + block) * kLanes);
 #pragma GCC unroll 2
-      for (std::int64_t line = 0; line < kBlocks * kLanes; line += kLine) __builtin_prefetch(w + kAhead + line);
+      for (std::int64_t line = 0; line < kBlocks * kLanes; line += kLine)
+        __builtin_prefetch(w + k * kBlocks * kLanes + kAhead + line);
 #pragma GCC unroll 16
       for (int row = 0; row < kTileRows; ++row) {
-        const Vec factor = set(from[row * a_step]);
+        const Vec factor = set(from[k + row * a_step]);
 #pragma GCC unroll 2
-        for (int block = 0; block < kBlocks; ++block) sums[row][block] = Product::add(factor, columns[block], sums[row][block]);
+        for (int block = 0; block < kBlocks; ++block) into[row][block] = Product::add(factor, columns[block], into[row][block]);
       }
-    }
+    };
+    std::int64_t k = args.segments[s].length;
+    for (; k >= kParts; k -= kParts, from += kParts, w += kParts * kBlocks * kLanes)
+#pragma GCC unroll 4
+      for (int part = 0; part < kParts; ++part) join(part, all[part]);
+    for (; kParts > 1 && k > 0; --k, ++from, w += kBlocks * kLanes) join(0, sums);
   }
+#pragma GCC unroll 4
+  for (int part = 1; part < kParts; ++part)
+#pragma GCC unroll 16
+    for (int row = 0; row < kTileRows; ++row)
+#pragma GCC unroll 2
+      for (int block = 0; block < kBlocks; ++block) sums[row][block] = add(sums[row][block], all[part][row][block]);
   const Vec low = set(args.finish.low), high = set(args.finish.high);
 #pragma GCC unroll 16
   for (int row = 0; row < kTileRows; ++row)
