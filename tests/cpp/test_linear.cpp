@@ -81,7 +81,8 @@ double most(const std::vector<float>& numbers) {
 
 void check_case(const Case& one) {
   constexpr double kEps = 6e-8;
-  for (const LinearAlgorithm* algorithm : linear_algorithms())
+  for (const LinearAlgorithm* algorithm : linear_algorithms()) {
+    if (algorithm == &kLinearPairs) continue;  // of bfloat16: another bound, held to in test_bfloat16.py
     for (const std::int64_t parameter : algorithm->parameters(one.shape)) {
       CHECK(algorithm->work(one.shape, parameter).panel > 0);
       const auto found = one.run(*algorithm, parameter, 1);
@@ -101,6 +102,7 @@ void check_case(const Case& one) {
       CHECK(typical <= 3.0 * std::pow(3.0, static_cast<double>(parameter)) * kEps * depth);
       if (check::failures > 5) return;
     }
+  }
 }
 
 }  // namespace

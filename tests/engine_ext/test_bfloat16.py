@@ -107,6 +107,24 @@ def test_a_large_convolution_and_product_go_over_to_bfloat16() -> None:
     assert "packed bf16" in check("MatMul", x, w, None, 1)
 
 
+def test_weights_that_several_readers_share_are_packed_once_and_read_by_all() -> None:
+    random = numpy.random.default_rng(7)
+    x = random.standard_normal((1, 64, 20, 20)).astype("float32")
+    graph = GraphBuilder("net")
+    value, w = (
+        graph.input("x", x.shape),
+        graph.constant("w", random.standard_normal((64, 64, 1, 1)).astype("float32") / 8),
+    )
+    first = graph.op("Conv", [value, w])
+    rows = graph.op("Reshape", [graph.op("Conv", [first, w]), graph.constant("s", numpy.array([400, 64]))])
+    v = graph.constant("v", random.standard_normal((64, 64)).astype("float32") / 8)
+    graph.output("y", graph.op("MatMul", [graph.op("MatMul", [rows, v]), v]))
+    found, algorithms = run(graph, x, "avx512_bf16")
+    wanted, _ = run(graph, x, "scalar")
+    assert {"1x1 bf16", "packed bf16"} <= algorithms
+    assert abs(found - wanted).max() < 0.05 * abs(wanted).max()
+
+
 def test_what_a_last_block_holds_behind_its_channels_counts_nothing() -> None:
     """A reciprocal makes infinities of the zeros there."""
     random = numpy.random.default_rng(6)

@@ -49,8 +49,8 @@ def convolutions(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the shapes of x and w and the attributes; arrays would make reports unreadable."""
     rank = draw(st.integers(1, 3))
     groups = draw(st.sampled_from([1, 1, 1, 2, 32]))
-    in_channels = draw(st.sampled_from([1, 3, 8, 16, 20, 37] if groups == 1 else [1, 16]))
-    out_channels = draw(st.sampled_from([1, 5, 16, 24, 48] if groups == 1 else [1, 16]))
+    in_channels = draw(st.sampled_from([1, 3, 8, 16, 20, 37] if groups == 1 else [1, 3, 4, 8, 16]))
+    out_channels = draw(st.sampled_from([1, 5, 16, 24, 48] if groups == 1 else [1, 2, 4, 6, 16]))
     kernel = [draw(st.integers(1, 4)) for _ in range(rank)]
     if draw(st.booleans()):
         kernel = [draw(st.sampled_from([1, 3, 5]))] * rank
@@ -183,3 +183,115 @@ def test_packed_weights_are_shared_by_plans_of_several_shapes() -> None:
         live.append(walle.engine_ext._core.live_storage_bytes())
     weights = 512 * 512 * 4
     assert live[2] - live[0] < weights  # two more plans have their own memory, but no weights of their own
+
+
+def test_groups_that_fill_no_blocks_are_merged() -> None:
+    graph = GraphBuilder("g")
+    w = graph.constant("w", normal(128, 4, 3, 3))
+    graph.output("y", graph.op("Conv", [graph.input("x", (1, 128, 14, 14)), w], pads=[1, 1, 1, 1], group=32))
+    plan = walle.Session(graph.to_bytes()).plan()
+    assert plan is not None
+    step = next(op for op in plan.ops if op.op == "Conv")
+    assert {candidate.algorithm for candidate in step.candidates} == {"merged groups"}
+
+
+@st.composite
+def transposed(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw the shapes of x and w and the attributes of a transposed convolution."""
+    rank = draw(st.integers(1, 3))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    strides = [draw(st.integers(1, 4)) for _ in range(rank)]
+    kernel = [draw(st.integers(1, 5)) for _ in range(rank)]
+    dilations = [draw(st.sampled_from([1, 1, 1, 2])) for _ in range(rank)]
+    more = [draw(st.integers(0, max(s, d) - 1)) for s, d in zip(strides, dilations, strict=True)]
+    size = [draw(st.integers(1, 5)) for _ in range(rank)]
+    pads = [draw(st.integers(0, min(2, (k - 1) * d))) for k, d in zip(kernel * 2, dilations * 2, strict=True)]
+    for i in range(rank):  # something is left
+        if (size[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + more[i] - pads[i] - pads[i + rank] < 1:
+            pads[i] = pads[i + rank] = 0
+    return {
+        "x": (draw(st.integers(1, 2)), groups * draw(st.integers(1, 9)), *size),
+        "out": draw(st.integers(1, 9)),
+        "kernel": kernel,
+        "attributes": {
+            "strides": strides,
+            "dilations": dilations,
+            "pads": pads,
+            "output_padding": more,
+            "group": groups,
+        },
+    }
+
+
+def spread(x: Array, w: Array, attributes: dict[str, Any]) -> Array:
+    """Return the transposed convolution by its definition, in float64."""
+    rank, groups = x.ndim - 2, attributes["group"]
+    strides, dilations, pads = attributes["strides"], attributes["dilations"], attributes["pads"]
+    out, kernel = w.shape[1], w.shape[2:]
+    full = [
+        (n - 1) * s + (k - 1) * d + 1 + m
+        for n, s, k, d, m in zip(x.shape[2:], strides, kernel, dilations, attributes["output_padding"], strict=True)
+    ]
+    y = numpy.zeros((x.shape[0], groups * out, *full))
+    each = x.shape[1] // groups
+    for group in range(groups):
+        xs, ws = (
+            a.astype("float64")[part]
+            for a, part in [
+                (x, (slice(None), slice(group * each, (group + 1) * each))),
+                (w, slice(group * each, (group + 1) * each)),
+            ]
+        )
+        for place in numpy.ndindex(*kernel):
+            to = tuple(
+                slice(p * d, p * d + (n - 1) * s + 1, s)
+                for p, d, n, s in zip(place, dilations, x.shape[2:], strides, strict=True)
+            )
+            y[(slice(None), slice(group * out, (group + 1) * out), *to)] += numpy.einsum(
+                "nc...,cm->nm...", xs, ws[(slice(None), slice(None), *place)]
+            )
+    return y[(slice(None), slice(None), *(slice(pads[i], full[i] - pads[i + rank]) for i in range(rank)))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(transposed(), st.booleans())
+def test_transposed_convolutions_are_what_they_are_defined_as(case: dict[str, Any], constant: bool) -> None:
+    x, w = normal(*case["x"]), normal(case["x"][1], case["out"], *case["kernel"])
+    bias = normal(case["out"] * case["attributes"]["group"])
+    graph = GraphBuilder("g")
+    weights = graph.constant("w", w) if constant else graph.input("w", w.shape)
+    inputs = [graph.input("x", x.shape), weights, graph.constant("b", bias)]
+    graph.output("y", graph.op("ConvTranspose", inputs, **case["attributes"]))
+    wanted = spread(x, w, case["attributes"]) + bias.reshape(-1, *[1] * (x.ndim - 2))
+    feeds = {"x": x} if constant else {"x": x, "w": w}
+    for backend in AVAILABLE:
+        found = numpy.asarray(Session(graph.to_bytes(), backend=backend).run(feeds)["y"])
+        numpy.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * abs(wanted).max(), err_msg=backend)
+
+
+def test_transposed_convolutions_run_on_the_packed_kernels() -> None:
+    graph = GraphBuilder("g")
+    inputs = [graph.input("x", (1, 32, 14, 14)), graph.constant("w", normal(32, 16, 4, 4))]
+    graph.output("y", graph.op("ConvTranspose", inputs, strides=[2, 2], pads=[1, 1, 1, 1]))
+    plan = walle.Session(graph.to_bytes()).plan()
+    assert plan is not None
+    assert [op.op for op in plan.ops if op.op != "Raster"] == ["Conv"]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_products_by_constant_weights_show_their_candidates(rows: int) -> None:
+    x, w, bias = normal(rows, 128), normal(128, 256), normal(256)
+    graph = GraphBuilder("g")
+    product = graph.op("MatMul", [graph.input("x", x.shape), graph.constant("w", w)])
+    graph.output("y", graph.op("Relu", [graph.op("Add", [product, graph.constant("b", bias)])]))
+    exact = numpy.maximum(x.astype("float64") @ w + bias, 0)
+    for backend in AVAILABLE:
+        session = Session(graph.to_bytes(), backend=backend)
+        plan = session.plan()
+        assert plan is not None
+        (step,) = (op for op in plan.ops if op.op == "Linear")
+        names = {candidate.algorithm for candidate in step.candidates}
+        assert names == ({"packed", "strassen"} if rows == 64 else {"gemv"})
+        assert step.algorithm == step.candidates[0].algorithm
+        found = numpy.asarray(session.run({"x": x})["y"])
+        numpy.testing.assert_allclose(found, exact, atol=2e-3, err_msg=backend)

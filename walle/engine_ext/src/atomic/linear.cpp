@@ -205,34 +205,35 @@ std::unique_ptr<Step> gemv_make(const StepRequest& request, std::int64_t) {
   return std::make_unique<LinearStep>(request, Weights::packed, kLinearGemv.name);
 }
 
-// [pairs, columns, 2] in the order of packed weights.
+std::vector<std::int64_t> pairs_parameters(const LinearShape& shape) {
+  return bfloat16(*shape.table) != nullptr ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+}
+
+Work pairs_work(const LinearShape& shape, std::int64_t) {
+  Work work = packed_work(shape, 0);
+  work.pairs = work.panel;
+  work.panel = 0;
+  work.streamed /= 2;
+  work.moved +=
+      static_cast<double>(shape.rows * shape.depth * kFloat);  // x once, and half of it again on its way through scratch
+  return work;
+}
+
+// [pairs, columns, 2] in the order of pack_linear.
 Tensor pairs_pack(const LinearShape& shape, std::int64_t, const float* w) {
-  const std::int64_t depth = shape.depth, columns = shape.columns, rows = (depth + 1) / 2;
+  const std::int64_t depth = shape.depth, columns = shape.columns;
+  const Table& table = *shape.table;
+  const std::int64_t rows = (depth + 1) / 2;
   std::vector<float> pairs(static_cast<std::size_t>(rows * columns));  // by their bits
   for (std::int64_t k = 0; k < depth; k += 2)
     for (std::int64_t j = 0; j < columns; ++j) {
       const std::uint32_t low = to_bfloat16(w[k * columns + j]), high = k + 1 < depth ? to_bfloat16(w[(k + 1) * columns + j]) : 0;
       pairs[static_cast<std::size_t>(k / 2 * columns + j)] = std::bit_cast<float>(low | high << 16);
     }
-  const auto numbers = 2 * static_cast<std::int64_t>(packed_linear_bytes(rows, columns, *shape.table)) / kFloat;
-  Tensor packed = Tensor::empty(DType::bf16, {numbers});
-  pack_linear(pairs.data(), columns, 1, rows, columns, *shape.table, reinterpret_cast<float*>(packed.raw()));
+  const auto elements = static_cast<std::int64_t>(packed_linear_bytes(rows, columns, table)) / kFloat;
+  Tensor packed = Tensor::empty(DType::f32, {elements});
+  pack_linear(pairs.data(), columns, 1, rows, columns, table, reinterpret_cast<float*>(packed.raw()));
   return packed;
-}
-
-std::vector<std::int64_t> pairs_parameters(const LinearShape& shape) {
-  return bfloat16(*shape.table) != nullptr ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
-}
-
-Work pairs_work(const LinearShape& shape, std::int64_t) {
-  const auto numbers = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-  const std::int64_t pack = shape.table->pack, width = (shape.columns + pack - 1) / pack * pack;
-  Work work;
-  work.pairs = 2 * numbers(shape.rows, shape.depth) * static_cast<double>(width);
-  work.streamed = numbers(shape.depth, width) * kFloat / 2;
-  // x once, and half of it again on its way through scratch.
-  work.moved = (2 * numbers(shape.rows, shape.depth) + numbers(shape.rows, shape.columns)) * kFloat;
-  return work;
 }
 
 std::unique_ptr<Step> pairs_make(const StepRequest& request, std::int64_t) {
@@ -243,7 +244,6 @@ std::unique_ptr<Step> pairs_make(const StepRequest& request, std::int64_t) {
 
 const LinearAlgorithm kLinearPacked{"packed", &packed_parameters, &packed_work, &packed_pack, &packed_make};
 const LinearAlgorithm kLinearGemv{"gemv", &gemv_parameters, &packed_work, &packed_pack, &gemv_make};
-
 const LinearAlgorithm kLinearPairs{"packed bf16", &pairs_parameters, &pairs_work, &pairs_pack, &pairs_make};
 
 std::span<const LinearAlgorithm* const> linear_algorithms() noexcept {

@@ -83,7 +83,8 @@ std::unique_ptr<Step> depthwise_make(const PackedConv& conv, std::int64_t, float
 const PackedAlgorithm kPackedDepthwise{"depthwise", &depthwise_parameters, &depthwise_work, &depthwise_pack, &depthwise_make};
 
 std::span<const PackedAlgorithm* const> packed_algorithms() noexcept {
-  static constexpr std::array<const PackedAlgorithm*, 4> all{&kPackedDepthwise, &kPackedTiles, &kPackedPairs, &kPackedWinograd};
+  static constexpr std::array<const PackedAlgorithm*, 5> all{&kPackedDepthwise, &kPackedTiles, &kPackedPairs, &kPackedWinograd,
+                                                             &kPackedGroups};
   return all;
 }
 

@@ -43,6 +43,7 @@ std::span<const PackedAlgorithm* const> packed_algorithms() noexcept;
 extern const PackedAlgorithm kPackedTiles;      // direct and 1x1, by the tile kernel
 extern const PackedAlgorithm kPackedPairs;      // the same in bfloat16, where the backend has it
 extern const PackedAlgorithm kPackedDepthwise;  // a group for each channel
+extern const PackedAlgorithm kPackedGroups;     // groups that fill no blocks, several as one
 extern const PackedAlgorithm kPackedWinograd;   // F(unit, kernel)
 
 }  // namespace walle

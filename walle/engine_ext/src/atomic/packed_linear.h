@@ -42,6 +42,7 @@ std::span<const LinearAlgorithm* const> linear_algorithms() noexcept;
 
 extern const LinearAlgorithm kLinearPacked;    // the tile kernel
 extern const LinearAlgorithm kLinearGemv;      // the same for few rows, by more sums than the tile has elements
+extern const LinearAlgorithm kLinearPairs;     // x and weights rounded to bfloat16, where the backend has it
 extern const LinearAlgorithm kLinearStrassen;  // strassen.cpp
 extern const LinearAlgorithm kLinearPairs;     // in bfloat16, on a backend that has it; x is rounded in every run
 

@@ -317,7 +317,7 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
         for (std::int64_t i = c; i < c + kGrain; ++i) places.push_back(i < last ? i * taps + tap : -1);
   }
   // A panel's rows of weights are turned over first; then whole rows of the result are put in order.
-  Tensor packed = Tensor::empty(kGrain == 1 ? DType::f32 : DType::bf16, {shape.groups, sums.depth, blocks * pack * kGrain});
+  Tensor packed = Tensor::empty(DType::f32, {shape.groups, sums.depth, blocks * pack});  // elements of 32 bits
   Tensor turned = Tensor::empty(DType::f32, {depth, 2 * pack});
   auto* to = reinterpret_cast<Number*>(packed.raw());
   for (std::int64_t g = 0; g < shape.groups; ++g, w += shape.out_channels * depth, to += sums.depth * blocks * pack * kGrain)

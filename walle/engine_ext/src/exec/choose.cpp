@@ -41,6 +41,10 @@ std::vector<Candidate> candidates_of(const LinearShape& shape, const Rates& rate
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
   return candidates;
 }
+// Algorithms that share packed weights have one name here.
+std::string_view linear_order(const LinearAlgorithm& algorithm) {
+  return algorithm.pack == kLinearPacked.pack ? kLinearPacked.name : algorithm.name;
+}
 const LinearAlgorithm& linear_named(std::string_view name) {
   const auto all = linear_algorithms();
   return **std::find_if(all.begin(), all.end(), [&](const LinearAlgorithm* algorithm) { return algorithm->name == name; });
@@ -97,7 +101,6 @@ class Choosing {
   }
   int add_constant(Tensor tensor) {
     const int index = add_value(tensor.shape());
-    program_.values[at(index)].dtype = tensor.dtype();
     program_.values[at(index)].constant = std::move(tensor);
     return index;
   }
@@ -231,7 +234,7 @@ class Choosing {
     made.name = op.name;
     made.op = op.op;
     made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed),
-                   padded_bias(bias, best == &kPackedDepthwise ? 1 : conv.shape.groups),
+                   padded_bias(bias, best == &kPackedDepthwise || best == &kPackedGroups ? 1 : conv.shape.groups),
                    residual < 0 ? -1 : need_packed(residual)};
     if (conv.plain_input) need_plain(x);
     made.step = best->make(conv, parameter, low, high);
@@ -281,7 +284,7 @@ class Choosing {
     const LinearAlgorithm& algorithm = linear_named(best.algorithm);
     op.predicted_us = best.us;
     const Tensor packed = weights_.get(
-        w, std::string(table_.name) + " linear" + (&algorithm == &kLinearPairs ? " bf16 " : " ") + std::to_string(best.parameter),
+        w, std::string(table_.name) + " linear " + std::string(linear_order(algorithm)) + std::to_string(best.parameter),
         [&] { return algorithm.pack(shape, best.parameter, w.data<float>()); });
     std::vector<Layout> inputs;
     for (const int input : op.inputs)

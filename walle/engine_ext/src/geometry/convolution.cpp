@@ -68,6 +68,64 @@ Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bia
   return emitter.one("Conv", operands, chosen(attributes, kWindow));
 }
 
+// Beyond this many taps for each real one, Col2Im is cheaper than phases that are mostly 0.
+constexpr std::int64_t kMostPhaseTaps = 4;
+std::int64_t phase_taps(const Dims& kernel, const Dims& strides) {
+  std::int64_t taps = 1;
+  for (std::size_t i = 0; i < kernel.size(); ++i) taps *= (kernel[i] + strides[i] - 1) / strides[i] * strides[i];
+  return taps;
+}
+
+// The weights of a transposed convolution of strides s as those of a plain one that gives s * s... phases of each channel, of
+// which each sees every s-th tap, the last one first: [groups * out, phases, in, taps / s...], 0 where a phase has a tap less.
+Tensor phase_weights(const Tensor& w, std::int64_t groups, const Dims& strides, const Dims& shape) {
+  const std::size_t rank = strides.size();
+  const std::int64_t in = w.shape()[0] / groups, out = w.shape()[1];
+  const Dims kernel(w.shape().begin() + 2, w.shape().end());
+  const Dims taps(shape.begin() + 2, shape.end());
+  const std::int64_t phases = element_count(strides), steps = element_count(taps), places = element_count(kernel);
+  Tensor made = Tensor::empty(DType::f32, shape);
+  float* to = made.data<float>();
+  std::fill_n(to, made.size(), 0.0f);
+  for (std::int64_t place = 0; place < places; ++place) {
+    std::int64_t phase = 0, step = 0, rest = place, phase_unit = 1, step_unit = 1;
+    for (std::size_t i = rank; i-- > 0; rest /= kernel[i]) {
+      const std::int64_t k = rest % kernel[i];
+      phase += k % strides[i] * phase_unit;
+      step += (taps[i] - 1 - k / strides[i]) * step_unit;
+      phase_unit *= strides[i];
+      step_unit *= taps[i];
+    }
+    for (std::int64_t g = 0; g < groups; ++g)
+      for (std::int64_t c = 0; c < in; ++c)
+        for (std::int64_t m = 0; m < out; ++m)
+          to[(((g * out + m) * phases + phase) * in + c) * steps + step] =
+              w.data<float>()[((g * in + c) * out + m) * places + place];
+  }
+  return made;
+}
+
+// A transposed convolution without dilation by constant weights, up to all that it covers and 0 beyond, [N, M, reach...].
+Ref phased(Emitter& emitter, Ref value, const Tensor& weights, std::int64_t groups, const Dims& strides, Dims& reach) {
+  const Dims x = emitter.operand(value).shape;
+  const std::size_t rank = strides.size();
+  const std::int64_t channels = groups * weights.shape()[1], phases = element_count(strides);
+  Dims shape{channels * phases, weights.shape()[0] / groups}, pads(2 * rank), split{x[0], channels}, perm{0, 1},
+      last{x[0], channels};
+  for (std::size_t i = 0; i < rank; ++i) {
+    shape.push_back((weights.shape()[i + 2] + strides[i] - 1) / strides[i]);
+    pads[i] = pads[i + rank] = shape.back() - 1;
+    split.push_back(strides[i]);
+    perm.insert(perm.end(), {static_cast<std::int64_t>(2 + rank + i), static_cast<std::int64_t>(2 + i)});
+    reach[i] = (x[i + 2] + shape.back() - 1) * strides[i];
+    last.push_back(reach[i]);
+  }
+  for (std::size_t i = 0; i < rank; ++i) split.push_back(reach[i] / strides[i]);
+  const Ref w = emitter.constant(phase_weights(weights, groups, strides, shape));
+  const Ref y = emitter.one("Conv", {value, w}, {{"pads", pads}, {"group", groups}});
+  return reshaped(emitter, emitter.one("Transpose", {reshaped(emitter, y, split)}, {{"perm", perm}}), last);
+}
+
 }  // namespace
 
 // x [N, C, in...], w [C, M / group, kernel...]: every input element times the weights, added up where they fall.
@@ -110,26 +168,37 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
     if (image[i] < 1)
       throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " leaves nothing");
   }
+  // Where more is asked for than is covered, the image ends in zeros.
+  const auto cropped = [&](Ref value, const Dims& reach) {
+    Dims rest(2 * (rank + 2), 0);
+    for (std::size_t i = 0; i < rank; ++i) {
+      rest[i + 2] = -pads[i];
+      rest[i + 2 + rank + 2] = image[i] + pads[i] - reach[i];
+    }
+    const Ref result = emitter.one("Pad", {value}, {{"pads", rest}});
+    return inputs.size() > 2 && inputs[2] != Emitter::kAbsent
+               ? emitter.one("Add", {result, per_channel(emitter, inputs[2], rank + 2)})
+               : result;
+  };
+  const Operand weights_given = emitter.operand(inputs[1]);
+  if (weights_given.constant != nullptr && weights_given.dtype == DType::f32 &&
+      std::all_of(dilations.begin(), dilations.end(), [](std::int64_t d) { return d == 1; }) &&
+      phase_taps(kernel, strides) <= kMostPhaseTaps * element_count(kernel)) {
+    Dims reach(rank);
+    const Ref whole_image = phased(emitter, inputs[0], *weights_given.constant, groups, strides, reach);
+    return {cropped(whole_image, reach)};
+  }
   const std::int64_t places = element_count(Dims(x.begin() + 2, x.end())), taps = element_count(kernel);
   const std::int64_t in = x[1] / groups, out = w[1];
   // [group, out * taps, in] times [batch, group, in, places].
   Ref weights = emitter.one("Transpose", {reshaped(emitter, inputs[1], {groups, in, out * taps})}, {{"perm", Dims{0, 2, 1}}});
   Ref columns = emitter.one("MatMul", {weights, reshaped(emitter, inputs[0], {x[0], groups, in, places})});
   columns = reshaped(emitter, columns, {x[0], groups * out * taps, places});
-  // Where more is asked for than is covered, the image ends in zeros: Col2Im sees an image of just the covered size first.
-  Dims covered(rank), rest(2 * (rank + 2), 0);
-  for (std::size_t i = 0; i < rank; ++i) {
-    const std::int64_t reach = strides[i] * (x[i + 2] - 1) + (kernel[i] - 1) * dilations[i] + 1;
-    covered[i] = reach;
-    rest[i + 2] = -pads[i];
-    rest[i + 2 + rank + 2] = image[i] + pads[i] - reach;
-  }
-  Ref result = emitter.one("Col2Im", {columns, whole(emitter, covered), whole(emitter, kernel)},
-                           {{"strides", strides}, {"dilations", dilations}});
-  result = emitter.one("Pad", {result}, {{"pads", rest}});
-  if (inputs.size() > 2 && inputs[2] != Emitter::kAbsent)
-    result = emitter.one("Add", {result, per_channel(emitter, inputs[2], rank + 2)});
-  return {result};
+  Dims covered(rank);  // Col2Im sees an image of just this size
+  for (std::size_t i = 0; i < rank; ++i) covered[i] = strides[i] * (x[i + 2] - 1) + (kernel[i] - 1) * dilations[i] + 1;
+  const Ref result = emitter.one("Col2Im", {columns, whole(emitter, covered), whole(emitter, kernel)},
+                                 {{"strides", strides}, {"dilations", dilations}});
+  return {cropped(result, covered)};
 }
 
 // Inputs: x, w, x's zero point, w's zero point.
