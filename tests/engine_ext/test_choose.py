@@ -236,7 +236,7 @@ def spread(x: Array, w: Array, attributes: dict[str, Any]) -> Array:
     each = x.shape[1] // groups
     for group in range(groups):
         xs, ws = (
-            a.astype("float64")[part]
+            a.astype("float64")[part]  # type: ignore[call-overload]
             for a, part in [
                 (x, (slice(None), slice(group * each, (group + 1) * each))),
                 (w, slice(group * each, (group + 1) * each)),
