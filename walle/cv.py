@@ -8,9 +8,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
+    if name.startswith("_") or isinstance(vars(_cv).get(name), type(_cv)):  # nothing that the package itself uses
+        raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
     value: object = getattr(_cv, name)
-    if not name.startswith("_"):
-        globals()[name] = value
+    globals()[name] = value
     return value
 
 

@@ -14,6 +14,8 @@ else:
     from walle.engine_ext.np import __all__
 
     def __getattr__(name: str) -> object:
+        if name.startswith("__") or name not in _np.__dir__():  # nothing that the package itself uses
+            raise AttributeError(f"walle.np has no {name!r}")
         found = globals()[name] = getattr(_np, name)
         return found
 

@@ -154,3 +154,9 @@ def test_results_go_into_dst() -> None:
 def test_what_does_not_fit_is_named(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call(np.zeros((10, 12, 3), "uint8"))
+
+
+def test_a_number_counts_for_every_channel() -> None:
+    image = numpy.full((4, 5, 3), 100, "uint8")
+    for ours, wanted in [(cv.subtract(image, 30), 70), (cv.add(image, 30), 130), (cv.multiply(image, 2), 200)]:
+        assert (numpy.asarray(ours) == wanted).all()

@@ -76,6 +76,8 @@ class Output:
             _core.vm_break_limit("log_kb")
 
     def write(self, text: str) -> int:
+        if type(text) is not str:  # a subclass could say what it likes of itself
+            text = str.__str__(text)
         self.spend(len(text))
         if self.line is None:
             _stdout.write(text)

@@ -37,7 +37,14 @@ ALLOWED_IMPORTS = frozenset(
 )  # fmt: skip
 
 # What a task gets of a module that could otherwise reach files.
-_PARTS = {"io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET")}
+_PARTS = {
+    "io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET"),
+    # Not scrypt and pbkdf2_hmac, whose memory and time no limit sees.
+    "hashlib": (
+        "blake2b", "blake2s", "md5", "new", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256",
+        "sha3_384", "sha3_512", "shake_128", "shake_256", "algorithms_available", "algorithms_guaranteed",
+    ),
+}  # fmt: skip
 
 # What a task gets in place of a module's own function.
 _REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's could not be stopped
@@ -220,6 +227,3 @@ def _can_be_had(module: ModuleType, name: str) -> bool:
         return hasattr(module, name)
     except ImportError:
         return False
-
-
-_run = exec  # a task's code runs in its module's namespace

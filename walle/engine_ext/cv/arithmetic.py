@@ -17,11 +17,10 @@ def _second(given: ndarray, value: Operand) -> tuple[ndarray, bool]:
     """Return the other operand (a number or a Scalar is one pixel), and whether it has the image's dtype."""
     if isinstance(value, (int, float)) or (isinstance(value, (tuple, list)) and len(value) <= 4):
         channels = given.shape[2] if given.ndim == 3 else 1
-        numbers = (
-            (scalar(value) + [0.0] * channels)[:channels]
-            if not isinstance(value, (int, float))
-            else scalar(value)[:channels] + [0.0] * max(channels - 4, 0)
-        )
+        if isinstance(value, (int, float)):  # for every channel, as OpenCV 5 has it
+            numbers = [float(value)] * channels
+        else:
+            numbers = (scalar(value) + [0.0] * channels)[:channels]
         pixel = _core.asarray(numbers if given.ndim == 3 else numbers[0], "float64")
         return pixel, False
     other = image(value)

@@ -36,6 +36,8 @@ struct LinearAlgorithm {
   // `w` is row-major. What the step will read as its operand 1; hangs on depth, columns, backend and parameter alone.
   Tensor (*pack)(const LinearShape& shape, std::int64_t parameter, const float* w);
   std::unique_ptr<Step> (*make)(const StepRequest& request, std::int64_t parameter);
+  // Taken where it is asked for by name alone: an element's error is bounded by the whole of x, not by its own row.
+  bool by_name = false;
 };
 // In the order in which a tie is decided.
 std::span<const LinearAlgorithm* const> linear_algorithms() noexcept;
@@ -44,7 +46,6 @@ extern const LinearAlgorithm kLinearPacked;    // the tile kernel
 extern const LinearAlgorithm kLinearGemv;      // the same for few rows, by more sums than the tile has elements
 extern const LinearAlgorithm kLinearPairs;     // x and weights rounded to bfloat16, where the backend has it
 extern const LinearAlgorithm kLinearStrassen;  // strassen.cpp
-extern const LinearAlgorithm kLinearPairs;     // in bfloat16, on a backend that has it; x is rounded in every run
 
 // As many elements of the summed-over axis as one panel of packed weights has.
 std::int64_t linear_chunk(std::int64_t depth, const Table& table);

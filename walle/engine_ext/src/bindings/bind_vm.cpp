@@ -312,6 +312,7 @@ void bind_vm(py::module_& module) {
       "Bytes of Python objects and engine memory that the present VM took.");
   module.def("vm_abandoned", &vm::Interpreter::abandoned, "Abandoned VM threads that are still busy.");
   module.def("vm_shut_down", [](double timeout) {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) throw py::type_error("a VM cannot shut VMs down");
     const py::gil_scoped_release release;
     return vm::Interpreter::shut_down(nanoseconds(timeout));
   });

@@ -38,9 +38,11 @@ class Team {
   using Call = void (*)(void* work, std::int64_t i, int member);
 
   void share(std::int64_t count, Call call, void* work) noexcept;
+  bool forked() const noexcept;
   void take_turns(int member) noexcept;
   void serve(int member) noexcept;
 
+  int process_ = 0;
   Call call_ = nullptr;
   void* work_ = nullptr;
   std::int64_t count_ = 0;

@@ -57,7 +57,8 @@ void check_heeded(const Program& program) {
     const std::string_view name = attributes.unread();
     if (name.empty()) continue;
     const auto runs = [&](const ProgramOp& op) { return op.name == node->name; };
-    if (node->op->make_step != nullptr && std::none_of(program.ops.begin(), program.ops.end(), runs))
+    if ((node->op->make_step != nullptr || node->op->category == Category::composite) &&
+        std::none_of(program.ops.begin(), program.ops.end(), runs))
       continue;  // nobody reads it
     throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" +
                                             std::string(name) + "' is not heeded by the engine");
