@@ -91,7 +91,7 @@ def test_composites_decompose_into_what_they_name(name: str) -> None:
 
 
 # Their operands have forms of their own; test_spatial.py, test_module.py, test_recurrent.py and the conformance tests
-# run them.
+# run them. Those of np's linear algebra and of cv's images run at once only, in test_np*.py and test_cv*.py.
 OTHER_OPERANDS = {
     "ApproximatePolygon",
     "CannyEdges",
