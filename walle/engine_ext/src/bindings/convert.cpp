@@ -419,21 +419,19 @@ Tensor binary(const std::string& given, py::handle a, py::handle b) {
 
 namespace {
 
-// How many of the flags are set: bytes are added to bytes while those can hold the sums.
-std::int64_t count_true(const std::byte* flags, std::int64_t count) {
-  constexpr std::int64_t kBlock = 4096, kMost = 255;
-  constexpr auto kAdd = static_cast<std::size_t>(BinaryOp::Add), kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
-  constexpr std::size_t kI32 = 2, kU8 = 4;
+// The sum of small whole numbers in 64 bits: widened and summed in 32 bits, a piece at a time that those can hold.
+std::int64_t sum_small(const Tensor& x) {
+  constexpr std::int64_t kBlock = 16384;
+  constexpr auto kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
+  constexpr std::size_t kI32 = 2;
   const Table& table = kernels();
-  alignas(64) std::byte sums[kBlock];
+  const UnaryFn widen = table.cast[static_cast<std::size_t>(compute_index(x.dtype()))][kI32];
+  const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
   alignas(64) std::int32_t wide[kBlock];
   std::int64_t total = 0;
-  for (std::int64_t done = 0; done < count;) {
-    const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMost, (count - done) / size);
-    std::memcpy(sums, flags + done, static_cast<std::size_t>(size));
-    for (std::int64_t i = 1; i < blocks; ++i) table.binary[kAdd][kU8](sums, 1, flags + done + i * size, 1, sums, size);
-    done += size * blocks;
-    table.cast[kU8][kI32](sums, 1, wide, size);
+  for (std::int64_t done = 0; done < x.size(); done += kBlock) {
+    const std::int64_t size = std::min(kBlock, x.size() - done);
+    widen(x.raw() + done * item, 1, wide, size);
     std::int32_t part = 0;
     table.reduce[kSum][kI32](wide, 1, size, &part);
     total += part;
@@ -441,17 +439,21 @@ std::int64_t count_true(const std::byte* flags, std::int64_t count) {
   return total;
 }
 
-// Sums, greatest and least of all flags, without converting them first; any and all stop early.
-std::optional<Tensor> reduced_flags(const std::string& name, const Tensor& x, bool keepdims) {
-  if (x.dtype() != DType::b8 || !x.contiguous()) return std::nullopt;
-  const bool sum = name == "ReduceSum", most = name == "ReduceMax", least = name == "ReduceMin";
-  if (!sum && !most && !least) return std::nullopt;
-  Tensor result = Tensor::empty(sum ? DType::i64 : DType::b8, Dims(keepdims ? x.shape().size() : 0, 1));
+// Sums of all of an array of bools or small whole numbers, and the greatest and least of all flags, without converting them first;
+// any and all stop early.
+std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bool keepdims) {
+  if (!x.contiguous()) return std::nullopt;
+  const Dims shape(keepdims ? x.shape().size() : 0, 1);
+  if (name == "ReduceSum" && (x.dtype() == DType::b8 || (is_integer(x.dtype()) && item_size(x.dtype()) <= 2))) {
+    Tensor result = Tensor::empty(DType::i64, shape);
+    *result.data<std::int64_t>() = sum_small(x);
+    return result;
+  }
+  const bool most = name == "ReduceMax";
+  if (x.dtype() != DType::b8 || (!most && name != "ReduceMin")) return std::nullopt;
+  Tensor result = Tensor::empty(DType::b8, shape);
   const auto size = static_cast<std::size_t>(x.size());
-  if (sum)
-    *result.data<std::int64_t>() = count_true(x.raw(), x.size());
-  else
-    *result.data<bool>() = (size > 0 && std::memchr(x.raw(), most ? 1 : 0, size) != nullptr) == most;
+  *result.data<bool>() = (size > 0 && std::memchr(x.raw(), most ? 1 : 0, size) != nullptr) == most;
   return result;
 }
 
@@ -459,7 +461,7 @@ std::optional<Tensor> reduced_flags(const std::string& name, const Tensor& x, bo
 
 Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool keepdims) {
   if (axis.is_none())
-    if (auto result = reduced_flags(name, x, keepdims)) return *std::move(result);
+    if (auto result = reduced_small(name, x, keepdims)) return *std::move(result);
   const OpDef& op = operator_named(name);
   Tensor input = x;
   if (name == "ReduceSum" || name == "ReduceProd") {
