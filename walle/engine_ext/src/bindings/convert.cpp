@@ -274,12 +274,12 @@ Attributes attributes_of(const py::dict& items) {
   return attributes;
 }
 
-namespace {
-
-const OpDef& operator_named(const std::string& name) {
+const OpDef& operator_named(std::string_view name) {
   if (const OpDef* op = find_operator(name)) return *op;
-  throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
+  throw Error(ErrorKind::unsupported, "unknown operator '" + std::string(name) + "'");
 }
+
+namespace {
 
 // The dtype in which an operator computes what it was given as `dtype`.
 DType computed_in(const OpDef& op, DType dtype) {
@@ -383,12 +383,66 @@ Tensor delivered(Tensor result, py::handle out) {
   return to;
 }
 
-Tensor unary(const std::string& given, const Tensor& x) {
-  const std::string name(x.dtype() == DType::b8 ? logical(given) : given);
-  const OpDef& op = operator_named(name);
+namespace {
+
+// Small dense operands go to the kernel at once: a step made ready for them would cost more than it saves. Bools, which have
+// other operators, broadcasts and mixed dtypes go the long way.
+constexpr std::int64_t kFew = 4096;  // elements
+
+bool few(const Tensor& x) { return x.dtype() != DType::b8 && x.size() <= kFew && x.contiguous(); }
+
+std::optional<Tensor> unary_at_once(const OpDef& op, const Tensor& x) {
+  const int type = compute_index(x.dtype());
+  if (type < 0 || !few(x)) return std::nullopt;
+  const bool test = op.family == Family::test;
+  if (!test && op.family != Family::unary) return std::nullopt;
+  const UnaryFn kernel = (test ? kernels().test : kernels().unary)[op.code][type];
+  if (kernel == nullptr) return std::nullopt;
+  Tensor result = Tensor::empty(test ? DType::b8 : x.dtype(), x.shape());
+  kernel(x.raw(), 1, result.raw(), x.size());
+  return result;
+}
+
+const Tensor* held(py::handle value) { return py::isinstance<Tensor>(value) ? &py::cast<const Tensor&>(value) : nullptr; }
+
+std::optional<Tensor> binary_at_once(const OpDef& op, py::handle a, py::handle b) {
+  const bool compares = op.family == Family::compare;
+  if (!compares && op.family != Family::binary) return std::nullopt;
+  const Tensor *x = held(a), *y = held(b), *like = x != nullptr ? x : y;
+  if (like == nullptr || !few(*like)) return std::nullopt;
+  const DType dtype = like->dtype();
+  const int type = compute_index(dtype);
+  if (type < 0 || (op.name == "Div" && floating(dtype) != dtype)) return std::nullopt;
+  const BinaryFn kernel = (compares ? kernels().compare : kernels().binary)[op.code][type];
+  if (kernel == nullptr) return std::nullopt;
+  alignas(8) std::byte number[8];
+  if (x != nullptr && y != nullptr) {
+    if (y->dtype() != dtype || y->shape() != x->shape() || !y->contiguous()) return std::nullopt;
+  } else {
+    const py::handle other = x != nullptr ? b : a;
+    const bool plain = PyFloat_CheckExact(other.ptr()) || PyLong_CheckExact(other.ptr());
+    if (!plain || op.name == "Power" || with_number(dtype, natural_dtype(other)) != dtype) return std::nullopt;
+    put_number(other, dtype, number);
+  }
+  Tensor result = Tensor::empty(compares ? DType::b8 : dtype, like->shape());
+  kernel(x != nullptr ? x->raw() : number, x != nullptr ? 1 : 0, y != nullptr ? y->raw() : number, y != nullptr ? 1 : 0,
+         result.raw(), like->size());
+  return result;
+}
+
+}  // namespace
+
+Tensor unary(const OpDef& given, const Tensor& x) {
+  if (auto result = unary_at_once(given, x)) return *std::move(result);
+  const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical(given.name)) : given;
   const Tensor inputs[] = {cast(x, computed_in(op, x.dtype()))};
   return run(op, inputs);
 }
+Tensor unary(const OpDef& op, py::handle x) {
+  const Tensor* tensor = held(x);
+  return tensor != nullptr ? unary(op, *tensor) : unary(op, as_tensor(x));
+}
+Tensor unary(std::string_view name, const Tensor& x) { return unary(operator_named(name), x); }
 
 namespace {
 
@@ -403,19 +457,20 @@ const char* power_by(py::handle exponent, DType dtype) {
 
 }  // namespace
 
-Tensor binary(const std::string& given, py::handle a, py::handle b) {
+Tensor binary(const OpDef& given, py::handle a, py::handle b) {
+  if (auto result = binary_at_once(given, a, b)) return *std::move(result);
   Mixed operands = mixed(a, b);
-  const std::string name(operands.dtype == DType::b8 ? logical(given) : given);
-  const OpDef& op = operator_named(name);
+  const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical(given.name)) : given;
   DType dtype = operands.dtype;
-  if (name == "Power" && operands.a.storage() && !operands.b.storage())
-    if (const char* own = power_by(b, dtype)) return unary(own, cast(operands.a, computed_in(op, dtype)));
+  if (op.name == "Power" && operands.a.storage() && !operands.b.storage())
+    if (const char* own = power_by(b, dtype)) return unary(operator_named(own), cast(operands.a, computed_in(op, dtype)));
   // Div is true division here; the registry's own divides integers as ONNX does.
-  dtype = name == "Div" ? floating(dtype) : computed_in(op, dtype);
+  dtype = op.name == "Div" ? floating(dtype) : computed_in(op, dtype);
   const Tensor inputs[] = {operands.a.storage() ? cast(operands.a, dtype) : scalar(a, dtype),
                            operands.b.storage() ? cast(operands.b, dtype) : scalar(b, dtype)};
   return run(op, inputs);
 }
+Tensor binary(std::string_view name, py::handle a, py::handle b) { return binary(operator_named(name), a, b); }
 
 namespace {
 
