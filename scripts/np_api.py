@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     text = DOCUMENT.read_text() if DOCUMENT.exists() else f"# What a task can call\n\n## `walle.np`\n\n{BEGIN}\n{END}\n"
     if parser.parse_args().check:
-        sys.exit("\n".join(problems(text)))
+        sys.exit("\n".join(problems(text)) or 0)
     if BEGIN not in text:
         text = f"{text.rstrip()}\n\n## `walle.np`\n\n{BEGIN}\n{END}\n"
     DOCUMENT.write_text(text[: text.index(BEGIN)] + section() + text[text.index(END) + len(END) :])

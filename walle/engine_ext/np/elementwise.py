@@ -387,7 +387,10 @@ def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
     left, right = alike([a, b])
     if left.dtype not in FLOATS:
         return maximum(left, right)
-    return _core.where(isnan(left), right, _core.where(isnan(right), left, maximum(left, right)))
+    result = maximum(left, right)
+    if not isnan(result).any():
+        return result
+    return _core.where(isnan(left), right, _core.where(isnan(right), left, result))
 
 
 def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
@@ -395,7 +398,10 @@ def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
     left, right = alike([a, b])
     if left.dtype not in FLOATS:
         return minimum(left, right)
-    return _core.where(isnan(left), right, _core.where(isnan(right), left, minimum(left, right)))
+    result = minimum(left, right)
+    if not isnan(result).any():
+        return result
+    return _core.where(isnan(left), right, _core.where(isnan(right), left, result))
 
 
 def clip(x: ArrayLike, low: ArrayLike | None = None, high: ArrayLike | None = None) -> ndarray:

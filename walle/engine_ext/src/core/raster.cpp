@@ -19,6 +19,10 @@ void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::
   T value;
   if (src_step == 0) {
     std::memcpy(&value, src, sizeof(T));
+    if (dst_step == sizeof(T)) {  // known steps leave room for vectors
+      for (std::int64_t i = 0; i < count; ++i) std::memcpy(dst + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
+      return;
+    }
     for (std::int64_t i = 0; i < count; ++i) std::memcpy(dst + i * dst_step, &value, sizeof(T));
     return;
   }

@@ -205,6 +205,34 @@ struct AsinFast : UnitFit {
 struct AcosFast : UnitFit {
   static double of(double x) noexcept { return 2 * wide_atan(__builtin_sqrt((1 - x) / (1 + x))); }
 };
+// By logarithms; what is small, where the logarithm of nearly 1 would lose digits, by its series.
+struct AsinhFast {
+  static bool fits(float x) noexcept { return __builtin_fabsf(x) < __builtin_inff(); }
+  static double of(double x) noexcept {
+    const double size = __builtin_fabs(x), square = x * x;
+    double p = 35.0 / 1152;
+    p = __builtin_fma(p, square, -5.0 / 112);
+    p = __builtin_fma(p, square, 3.0 / 40);
+    p = __builtin_fma(p, square, -1.0 / 6);
+    const double small = __builtin_fma(p * square, size, size), large = natural_log(size + __builtin_sqrt(square + 1));
+    return __builtin_copysign(size < 0.0625 ? small : large, x);
+  }
+};
+struct AcoshFast {
+  static bool fits(float x) noexcept { return (x >= 1.0f) & (x < __builtin_inff()); }
+  static double of(double x) noexcept { return natural_log(x + __builtin_sqrt((x - 1) * (x + 1))); }
+};
+struct AtanhFast {
+  static bool fits(float x) noexcept { return __builtin_fabsf(x) < 1.0f; }
+  static double of(double x) noexcept {
+    const double square = x * x;
+    double p = 1.0 / 7;
+    p = __builtin_fma(p, square, 1.0 / 5);
+    p = __builtin_fma(p, square, 1.0 / 3);
+    const double small = __builtin_fma(p * square, x, x), large = 0.5 * natural_log((1 + x) / (1 - x));
+    return __builtin_fabs(x) < 0.03125 ? small : large;
+  }
+};
 struct CbrtFast {
   static bool fits(float x) noexcept { return (x != 0.0f) & (__builtin_fabsf(x) < __builtin_inff()); }
   static double of(double x) noexcept { return __builtin_copysign(wide_exp(natural_log(__builtin_fabs(x)) * (1.0 / 3)), x); }
@@ -310,6 +338,9 @@ void fill_transcendental(Table& table) noexcept {
   WALLE_FAST(Asin)
   WALLE_FAST(Acos)
   WALLE_FAST(Cbrt)
+  WALLE_FAST(Asinh)
+  WALLE_FAST(Acosh)
+  WALLE_FAST(Atanh)
 #undef WALLE_FAST
 #define WALLE_FAST(op)                                                         \
   {                                                                            \
