@@ -120,9 +120,11 @@ inline void resample_planes(const AxisTaps& axis, const std::uint8_t* in, Out* o
 }
 template <int channels, class Out>
 inline void resample_taps(const AxisTaps& axis, const std::uint8_t* in, Out* out, std::int64_t pixels) noexcept {
-  if (axis.taps == 2) return resample_planes<channels, 2>(axis, in, out, pixels);
-  if (axis.taps == 3) return resample_planes<channels, 3>(axis, in, out, pixels);
-  resample_planes<channels, 4>(axis, in, out, pixels);
+  if (axis.taps == 2 || sizeof(Out) == 2) return resample_planes<channels, 2>(axis, in, out, pixels);
+  if constexpr (sizeof(Out) > 2) {  // sixteenths are of two taps
+    if (axis.taps == 3) return resample_planes<channels, 3>(axis, in, out, pixels);
+    resample_planes<channels, 4>(axis, in, out, pixels);
+  }
 }
 template <class Out>
 void resample_whole(const AxisTaps& axis, int channels, const void* input, void* output, std::int64_t pixels) noexcept {
