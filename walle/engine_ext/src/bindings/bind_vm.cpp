@@ -164,11 +164,16 @@ void sleep_here(double seconds) {
 
 // A function that makes modules, which refuses some names. The original is held where no walk over Python objects finds it.
 py::cpp_function guard(const py::object& original, const std::unordered_set<std::string>& names, bool are_kept) {
+  const py::object plain = py::type::of(py::module_::import("sys").attr("implementation"));  // SimpleNamespace
   if (PyObject_IS_GC(original.ptr()) && PyObject_GC_IsTracked(original.ptr())) PyObject_GC_UnTrack(original.ptr());
-  return py::cpp_function([original, names, are_kept](const py::object& spec, const py::args& rest) {
+  return py::cpp_function([original, plain, names, are_kept](const py::object& spec, const py::args& rest) {
     const auto name = spec.attr("name").cast<std::string>();
     if (names.contains(name) != are_kept) throw py::import_error(name + " cannot be loaded in a VM");
-    return original(spec, *rest);
+    // Not the caller's spec, whose attributes may be something else at the next look.
+    const py::object origin = py::getattr(spec, "origin", py::none());
+    if (!origin.is_none() && !py::type::of(origin).is(py::type::of(py::str())))
+      throw py::import_error("the origin of " + name + " is no text");
+    return original(plain(py::arg("name") = name, py::arg("origin") = origin), *rest);
   });
 }
 
@@ -259,6 +264,7 @@ void bind_vm(py::module_& module) {
              return self.vm().join(nanoseconds(timeout));
            })
       .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
+      .def_property_readonly("abandoned", [](const VMHandle& self) { return self.vm().was_given_up(); })
       .def_property_readonly("calls", [](const VMHandle& self) { return self.vm().calls(); })
       .def_property_readonly("create_ms", [](const VMHandle& self) { return self.vm().create_ms(); });
 
