@@ -15,7 +15,7 @@ from typing import Any
 
 import walle
 import walle.engine_ext
-from walle.engine_ext import _core
+from walle.engine_ext import _core, rates
 from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, LimitExceeded, TaskError, VMClosedError, forget_desks
 from walle.engine_ext.sources import TaskFiles, TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
@@ -77,6 +77,7 @@ class VM:
         self.name = files.name
         self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
         sources = read_sources(files)
+        rates.use_saved()
         config = {
             "name": files.name,
             "folder": str(files.folder or ""),
@@ -179,10 +180,10 @@ class _Waiter:
 class VMPool:
     """At most `size` VMs, each for one task; calls of one task share its VM and follow one another.
 
-    May be used from any event loop and thread. Calls that find every VM busy take their turns in the order in which they
-    came, and while there are such, those of a task that has a VM come after them. A VM that was abandoned is replaced at
-    its task's next call; a task that had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use
-    up those of others.
+    May be used from any event loop and thread. Calls that find every VM busy take turns in the order in which they came;
+    while there are such, calls of a task that has a VM come after them. A VM that was abandoned is replaced at its
+    task's next call; a task that had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up
+    those of others.
     """
 
     def __init__(self, size: int) -> None:
