@@ -5,6 +5,7 @@ development, the sources themselves (`main.py`), which are compiled here and nev
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,8 +52,18 @@ class TaskFiles:
 
     @property
     def key(self) -> str | int:
-        """Equal for two mentions of the same task."""
+        """Equal for two mentions of the same task, as long as one in memory is there."""
         return str(self.folder) if self.folder else id(self.files)
+
+    def identity(self) -> str:
+        """Tell the task from every other for good: its folder, or a digest of its name and files."""
+        if self.folder:
+            return str(self.folder)
+        digest = hashlib.sha256(self.name.encode())
+        for path, data in sorted(self.files.items()):
+            digest.update(b"%d %d %b" % (len(path.encode()), len(data), path.encode()))
+            digest.update(data)
+        return digest.hexdigest()
 
 
 def task_files(task: TaskLike, name: str = "") -> TaskFiles:
