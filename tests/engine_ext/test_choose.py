@@ -204,7 +204,7 @@ def transposed(draw: st.DrawFn) -> dict[str, Any]:
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     strides = [draw(st.integers(1, 4)) for _ in range(rank)]
     kernel = [draw(st.integers(1, 5)) for _ in range(rank)]
-    dilations = [draw(st.sampled_from([1, 1, 1, 2])) for _ in range(rank)]
+    dilations = [draw(st.sampled_from([1, 1, 2, 3])) for _ in range(rank)]
     more = [draw(st.integers(0, max(s, d) - 1)) for s, d in zip(strides, dilations, strict=True)]
     size = [draw(st.integers(1, 5)) for _ in range(rank)]
     pads = [draw(st.integers(0, min(2, (k - 1) * d))) for k, d in zip(kernel * 2, dilations * 2, strict=True)]
@@ -271,10 +271,11 @@ def test_transposed_convolutions_are_what_they_are_defined_as(case: dict[str, An
         numpy.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * abs(wanted).max(), err_msg=backend)
 
 
-def test_transposed_convolutions_run_on_the_packed_kernels() -> None:
+@pytest.mark.parametrize("dilations", [[1, 1], [2, 2], [3, 2]])
+def test_transposed_convolutions_run_on_the_packed_kernels(dilations: list[int]) -> None:
     graph = GraphBuilder("g")
     inputs = [graph.input("x", (1, 32, 14, 14)), graph.constant("w", normal(32, 16, 4, 4))]
-    graph.output("y", graph.op("ConvTranspose", inputs, strides=[2, 2], pads=[1, 1, 1, 1]))
+    graph.output("y", graph.op("ConvTranspose", inputs, strides=[2, 2], pads=[1, 1, 1, 1], dilations=dilations))
     plan = walle.Session(graph.to_bytes()).plan()
     assert plan is not None
     assert [op.op for op in plan.ops if op.op != "Raster"] == ["Conv"]

@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
 
+// As many floats stay in a first-level cache between two passes.
+constexpr std::int64_t kNear = 2048;
+
 // Of one operation of the tile kernel, which needs fewer loads.
 constexpr double kSlower = 4;
 
@@ -23,18 +26,27 @@ class DepthwiseStep final : public SharedStep {
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_out());
     const auto* bias = reinterpret_cast<const float*>(inputs[2]);
+    const Activation& activation = conv_.activation;
     const auto* residual = reinterpret_cast<const float*>(inputs[3]);
+    const auto* slope = conv_.slope(inputs);
     team.each(
         conv_.shape.batch * blocks,
         [&](std::int64_t plane, int) {
           const std::int64_t block = plane % blocks, at = plane * rows_.out_plane();
+          std::int64_t begun = 0;  // rows follow each other: the activation goes over several short ones at once
           for (const LaneRows::Row& row : rows_.rows()) {
             LaneArgs args = rows_.args(row, reinterpret_cast<const float*>(inputs[0]) + plane * rows_.in_plane(),
                                        reinterpret_cast<float*>(output) + at);
             args.w = reinterpret_cast<const float*>(inputs[1]) + block * conv_.shape.window.taps() * pack;
             args.finish = {bias == nullptr ? nullptr : bias + block * pack,
-                           residual == nullptr ? nullptr : residual + at + row.out, low_, high_};
+                           residual == nullptr || activation.residual_last() ? nullptr : residual + at + row.out, low_, high_};
             conv_.table->depthwise(args);
+            const std::int64_t end = row.out + row.count * pack;
+            if (!activation.any() || (end - begun < kNear && end < rows_.out_plane())) continue;
+            activation.run(reinterpret_cast<float*>(output) + at + begun, (end - begun) / pack, pack, pack,
+                           slope == nullptr ? nullptr : slope + block * pack,
+                           residual == nullptr ? nullptr : residual + at + begun);
+            begun = end;
           }
         },
         kSlower * conv_.shape.multiplications());

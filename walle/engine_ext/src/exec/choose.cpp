@@ -190,22 +190,22 @@ class Choosing {
     return packed_[at(index)];
   }
 
-  // A bias in whole blocks, so that kernels read whole vectors.
-  int padded_bias(int index, std::int64_t groups) {
+  // A bias or slope in whole blocks, so that kernels read whole vectors.
+  int padded_by_channel(int index, std::int64_t groups) {
     if (index < 0) return -1;
-    const Tensor& bias = value(index).constant;
-    const std::int64_t channels = bias.size() / groups, width = packing_.blocks_of(channels) * pack();
-    if (bias.size() % pack() == 0 && channels * groups == width * groups) return index;
+    const Tensor given = value(index).constant;
+    const std::int64_t channels = given.size() / groups, width = packing_.blocks_of(channels) * pack();
+    if (given.size() % pack() == 0 && channels * groups == width * groups) return index;
     Tensor padded = Tensor::empty(DType::f32, {groups * width});
     std::fill_n(padded.data<float>(), groups * width, 0.0f);
     for (std::int64_t g = 0; g < groups; ++g)
-      std::copy_n(bias.data<float>() + g * channels, channels, padded.data<float>() + g * width);
+      std::copy_n(given.data<float>() + g * channels, channels, padded.data<float>() + g * width);
     return add_constant(std::move(padded));
   }
 
   bool choose_conv(ProgramOp& op) {
     if (op.is_raster() || op.op->name != "Conv" || value(op.output).dtype != DType::f32) return false;
-    op.inputs.resize(4, -1);
+    op.inputs.resize(std::max<std::size_t>(4, op.inputs.size()), -1);
     const int x = op.inputs[0], w = op.inputs[1], bias = op.inputs[2], residual = op.inputs[3];
     const Dims x_shape = value(x).shape, w_shape = value(w).shape;
     if (!value(w).is_constant() || (bias >= 0 && !value(bias).is_constant())) return false;
@@ -220,15 +220,10 @@ class Choosing {
     const PackedAlgorithm* best = named(candidates.front().algorithm);
     const std::int64_t parameter = candidates.front().parameter;
 
-    std::string activation = op.attributes.get_string("activation", "");
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    auto low = static_cast<float>(op.attributes.get_float("low", -kInfinity));
-    auto high = static_cast<float>(op.attributes.get_float("high", kInfinity));
-    if (activation == "Relu") {
-      low = std::max(low, 0.0f);
-      high = std::max(high, 0.0f);
-      activation.clear();
-    }
+    const auto low = static_cast<float>(op.attributes.get_float("low", -kInfinity));
+    const auto high = static_cast<float>(op.attributes.get_float("high", kInfinity));
+    conv.activation = Activation(op.attributes, table_);
     const Tensor& weights = value(w).constant;
     const Tensor packed =
         weights_.get(weights, key(*best, parameter, conv), [&] { return best->pack(conv, parameter, weights.data<float>()); });
@@ -236,23 +231,16 @@ class Choosing {
     ProgramOp made;
     made.name = op.name;
     made.op = op.op;
-    made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed),
-                   padded_bias(bias, best == &kPackedDepthwise || best == &kPackedGroups ? 1 : conv.shape.groups),
+    const std::int64_t groups = best == &kPackedDepthwise || best == &kPackedGroups ? 1 : conv.shape.groups;
+    made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed), padded_by_channel(bias, groups),
                    residual < 0 ? -1 : need_packed(residual)};
+    if (conv.activation.has_slope()) made.inputs.push_back(padded_by_channel(op.inputs[kSlope], groups));
     if (conv.plain_input) need_plain(x);
     made.step = best->make(conv, parameter, low, high);
     made.predicted_us = candidates.front().us;
     made.candidates = candidates;
     made.output = packed_result(op.output);
     program_.ops.push_back(std::move(made));
-    if (!activation.empty()) {
-      ProgramOp last;
-      last.name = op.name;
-      last.op = find_operator(activation);
-      last.inputs = {packed_[at(op.output)]};
-      last.output = packed_result(op.output);
-      program_.ops.push_back(std::move(last));
-    }
     return true;
   }
 
