@@ -28,6 +28,13 @@ Activation::Activation(const Attributes& attributes, const Table& table, DType d
     throw Error(ErrorKind::dtype, name + " takes no " + std::string(dtype_name(dtype)));
 }
 
+Activation Activation::watched(std::atomic<bool>& spoilt, const Table& table) const noexcept {
+  Activation result = *this;
+  result.sum_ = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][static_cast<std::size_t>(Compute::f32)];
+  result.spoilt_ = &spoilt;
+  return result;
+}
+
 void Activation::run(void* at, std::int64_t count, const float* slope) const noexcept {
   if (unary_ != nullptr) unary_(at, 1, at, count);
   if (map_ != nullptr) map_(at, at, count, a_, b_);
@@ -47,6 +54,10 @@ void Activation::run_row(float* at, std::int64_t count, const float* slope, std:
   if (map_ != nullptr) map_(at, at, count, a_, b_);
   if (prelu_ != nullptr) prelu_(at, slope, period, at, count);
   if (residual_last_ && residual != nullptr) add_(at, 1, residual, 1, at, count);
+  if (spoilt_ == nullptr) return;
+  float total;  // NaN too where infinities of both signs meet
+  sum_(at, 1, count, &total);
+  if (total != total) spoilt_->store(true, std::memory_order_relaxed);
 }
 
 }  // namespace walle

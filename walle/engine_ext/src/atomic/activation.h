@@ -6,6 +6,8 @@
 // of each channel is operand kSlope; of a map, `activation_map` (a MapOp) and its numbers `activation_a` and `activation_b`;
 // `residual_last`. All but the elementwise operators are exec/fuse.cpp's alone.
 #pragma once
+#include <atomic>
+
 #include "core/attributes.h"
 #include "kernels/table.h"
 
@@ -19,9 +21,15 @@ class Activation {
   // Throws Error (unsupported, dtype) for one that there is no kernel for.
   Activation(const Attributes& attributes, const Table& table, DType dtype = DType::f32);
 
-  bool any() const noexcept { return unary_ != nullptr || map_ != nullptr || prelu_ != nullptr || residual_last_; }
+  // Whether there is anything to run.
+  bool any() const noexcept {
+    return unary_ != nullptr || map_ != nullptr || prelu_ != nullptr || residual_last_ || spoilt_ != nullptr;
+  }
   bool has_slope() const noexcept { return prelu_ != nullptr; }
   bool residual_last() const noexcept { return residual_last_; }
+
+  // The same, and `spoilt` becomes true where a result of the first run() is NaN.
+  Activation watched(std::atomic<bool>& spoilt, const Table& table) const noexcept;
 
   // In place over `rows` rows of `width` float32 numbers, `step` apart. `slope` is of the first column, and null where there is
   // none; `residual` is laid out as `at`, and heeded where it comes last; null: there is none.
@@ -37,6 +45,8 @@ class Activation {
   MapFn map_ = nullptr;
   PReluFn prelu_ = nullptr;
   BinaryFn add_ = nullptr;
+  ReduceFn sum_ = nullptr;
+  std::atomic<bool>* spoilt_ = nullptr;
   float a_ = 0, b_ = 0;
   bool residual_last_ = false;
   std::int64_t pack_ = 1;

@@ -45,6 +45,8 @@ struct PackedAlgorithm {
 };
 // In the order in which a tie is decided.
 std::span<const PackedAlgorithm* const> packed_algorithms() noexcept;
+// Of the algorithms of plain layouts for float32 (see convolution.h), which gather columns for one matrix product a group.
+Work plain_conv_work(const ConvShape& shape) noexcept;
 
 extern const PackedAlgorithm kPackedTiles;      // direct and 1x1, by the tile kernel
 extern const PackedAlgorithm kPackedPairs;      // the same in bfloat16, where the backend has it
