@@ -100,7 +100,8 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view affine_grid[] = {"MatMul", "Reshape", "Transpose"};
   static constexpr std::string_view average_pool[] = {"PoolMean"};
   static constexpr std::string_view conv_integer[] = {"Cast", "Conv", "Reshape", "Sub"};
-  static constexpr std::string_view conv_transpose[] = {"Add", "Col2Im", "MatMul", "Pad", "Reshape", "Transpose"};
+  static constexpr std::string_view conv_transpose[] = {"Add",    "Col2Im", "Concat",  "Conv",     "Expand",
+                                                        "MatMul", "Pad",    "Reshape", "Transpose"};
   static constexpr std::string_view deform_conv[] = {"Add", "DeformColumns", "MatMul", "Reshape"};
   static constexpr std::string_view global_average_pool[] = {"ReduceMean"};
   static constexpr std::string_view global_lp_pool[] = {"Abs", "Power", "ReduceSum", "Sqrt", "Square"};
