@@ -62,7 +62,9 @@ def peak_gflops() -> float:
     """Return the most float32 operations a second that one core did, by the best backend, in 10^9."""
     from walle.engine_ext import _core
 
-    return max(_core.peak_gflops(name, _PEAK_SECONDS) for name, available in _core.backends() if available)
+    return max(
+        _core.peak_gflops(name, _PEAK_SECONDS) for name, available, exact in _core.backends() if available and exact
+    )
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ _HOMES = {
     "convert": "walle.engine_ext.onnx_import",
     "operators": "walle.engine_ext.operators",
 }
-_MODULES = frozenset({"np", "onnx_backend", "vm"})
+_MODULES = frozenset({"cv", "np", "onnx_backend", "vm"})
 
 __all__ = [
     "BackendInfo",
@@ -39,6 +39,7 @@ __all__ = [
     "__version__",
     "backends",
     "convert",
+    "cv",
     "np",
     "onnx_backend",
     "operators",

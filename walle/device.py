@@ -62,7 +62,7 @@ class DeviceConfig:
     ca_pem: str  # certificate authority of the tunnel server
     token: str  # lets a device in
     trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
-    vms: int = 16  # task VMs at once; a task beyond them costs an interpreter at each change, so let there be enough
+    vms: int = 8  # task VMs at once; a task beyond them costs a few milliseconds of wiping and loading at each change
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
 

@@ -45,14 +45,15 @@ def deadline_s(manifest: Manifest) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Version:
-    """A version as the pool takes it: where it lies, and what its errors call it."""
+    """A version as the pool takes it: where it lies, what its errors call it, and what it may take."""
 
     folder: Path
     name: str
+    limits: Mapping[str, int]
 
     @classmethod
     def of(cls, files: Path, manifest: Manifest) -> "_Version":
-        return cls(files, f"{manifest.name} {manifest.version}")
+        return cls(files, f"{manifest.name} {manifest.version}", manifest.limits)
 
 
 class TaskRunner:

@@ -2,6 +2,16 @@
 
 from walle.engine_ext.bytecode import BytecodeError
 from walle.engine_ext.imports import ForbiddenImport
-from walle.engine_ext.vm import VM, DeadlineExceeded, TaskError, VMClosedError, VMPool
+from walle.engine_ext.vm import VM, DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMClosedError, VMPool
 
-__all__ = ["VM", "BytecodeError", "DeadlineExceeded", "ForbiddenImport", "TaskError", "VMClosedError", "VMPool"]
+__all__ = [
+    "VM",
+    "BytecodeError",
+    "DeadlineExceeded",
+    "ForbiddenImport",
+    "LimitExceeded",
+    "TaskError",
+    "TaskQuarantined",
+    "VMClosedError",
+    "VMPool",
+]

@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 
-class Engine:
+class Engine(ABC):
     """One engine with one model: `imports`, `convert`, `load`, then `run` as often as wanted."""
 
     name: ClassVar[str]
@@ -31,18 +32,19 @@ class Engine:
         missing = [package for package in cls.packages if importlib.util.find_spec(package) is None]
         return f"{', '.join(missing)} not installed" if missing else ""
 
-    def imports(self) -> None:
+    def imports(self) -> None:  # noqa: B027 -- nothing to do for some
         """Import the library; not counted as loading."""
 
-    def convert(self) -> None:
+    def convert(self) -> None:  # noqa: B027 -- nothing to do for some
         """Write the engine's own file beside the model where it is not there; not counted as loading."""
 
+    @abstractmethod
     def load(self) -> None:
-        raise NotImplementedError
+        """Make the model ready to run, from the engine's own file."""
 
+    @abstractmethod
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         """Return the outputs in the manifest's order, in memory of their own."""
-        raise NotImplementedError
 
     def search_ms(self) -> float | None:
         """Return what choosing algorithms took, where the engine tells."""

@@ -48,7 +48,9 @@ def test_bundle_holds_what_travels_and_nothing_else() -> None:
     assert set(bundle.blobs) == {entry.sha256 for entry in manifest.files}
     assert all(len(bundle.blobs[entry.sha256]) == entry.size_bytes for entry in manifest.files)
     assert (manifest.name, manifest.version, manifest.commit) == ("shop/ipv", "v1", "c" * 40)
-    assert (manifest.sequence, manifest.limits) == (("page_exit",), {"deadline_ms": 500, "memory_mb": 8})
+    rest = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
+    assert manifest.sequence == ("page_exit",)
+    assert manifest.limits == {"deadline_ms": 500, "memory_mb": 8} | rest
     assert manifest.bytecode == (sys.implementation.cache_tag,)
     assert not any(b"return 1 / x" in blob for blob in bundle.blobs.values())
 

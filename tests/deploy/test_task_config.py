@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tests.sim.tasks import CONFIG
 from walle.deploy.task_config import LIMITS, MAX_CONFIG_BYTES, PHASES, PLACES, TaskConfig, TaskConfigError, is_name
 
+REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
+
 FULL = b"""
 [task]
 name = "ipv"
@@ -33,14 +35,14 @@ def test_every_part_is_read() -> None:
         ("page_enter", "page_exit"),
         {"preprocess": "device", "execute": "auto", "postprocess": "cloud"},
         {"resources/encoder.walle": "shared", "resources/user.walle": "exclusive"},
-        {"deadline_ms": 250, "memory_mb": 32},
+        {"deadline_ms": 250, "memory_mb": 32} | REST,
         "simulation/events.jsonl",
     )
 
 
 def test_what_is_left_out_has_its_default() -> None:
     config = TaskConfig.parse(CONFIG, "task.toml")
-    assert (config.limits, config.files) == ({"deadline_ms": 500, "memory_mb": 32}, {})
+    assert (config.limits, config.files) == ({"deadline_ms": 500, "memory_mb": 32} | REST, {})
     assert set(config.phases.values()) == {"device"}
     assert config.simulation_events == ""
 

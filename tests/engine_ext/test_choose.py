@@ -1,5 +1,7 @@
 """What search makes of convolutions: packed layouts and every algorithm, held to the plain scalar ones."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -236,7 +238,7 @@ def spread(x: Array, w: Array, attributes: dict[str, Any]) -> Array:
     each = x.shape[1] // groups
     for group in range(groups):
         xs, ws = (
-            a.astype("float64")[part]
+            a.astype("float64")[part]  # type: ignore[call-overload]
             for a, part in [
                 (x, (slice(None), slice(group * each, (group + 1) * each))),
                 (w, slice(group * each, (group + 1) * each)),
@@ -295,3 +297,54 @@ def test_products_by_constant_weights_show_their_candidates(rows: int) -> None:
         assert step.algorithm == step.candidates[0].algorithm
         found = numpy.asarray(session.run({"x": x})["y"])
         numpy.testing.assert_allclose(found, exact, atol=2e-3, err_msg=backend)
+
+
+def test_a_value_of_one_element_is_not_read_as_a_block() -> None:
+    x, one = normal(1, 16, 4, 4), normal(1, 1, 1, 1)
+
+    def model(plain: dict[str, Any]) -> GraphBuilder:
+        graph = GraphBuilder("g")
+        first = conv(graph, graph.input("x", x.shape), (16, 16, 1, 1), "first", plain)
+        wide = graph.op("Expand", [graph.input("s", one.shape), graph.constant("shape", numpy.array([1, 17, 1, 1]))])
+        both = graph.op("Concat", [graph.op("GlobalAveragePool", [first]), wide], axis=1)
+        graph.output("y", conv(graph, both, (32, 33, 1, 1), "last", plain))
+        return graph
+
+    global RANDOM
+    results = []
+    for backend, plain in [("scalar", {"algorithm": "direct"}), *((name, {}) for name in AVAILABLE)]:
+        RANDOM = numpy.random.default_rng(1)
+        session = Session(model(plain).to_bytes(), backend=backend)
+        results.append(numpy.asarray(session.run({"x": x, "s": one})["y"]))
+    for found in results[1:]:
+        numpy.testing.assert_allclose(found, results[0], rtol=1e-4, atol=1e-4)
+
+
+def test_strassen_is_taken_by_name_alone() -> None:
+    """Its error is bounded by the greatest row: a token that is large would spoil the others."""
+    x = normal(512, 512)
+    x[:256] *= 1e6
+    w = normal(512, 512)
+    graph = GraphBuilder("g")
+    graph.output("y", graph.op("MatMul", [graph.input("x", x.shape), graph.constant("w", w)]))
+    found = numpy.asarray(Session(graph.to_bytes()).run({"x": x})["y"])
+    wanted = x.astype("float64") @ w.astype("float64")
+    assert numpy.abs(found - wanted)[256:].max() < 1e-4 * numpy.abs(wanted)[256:].max()
+
+
+def test_a_session_of_several_threads_runs_in_a_forked_process() -> None:
+    code = """
+import os, sys, numpy
+from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.session import Session
+graph = GraphBuilder("g")
+graph.output("y", graph.op("MatMul", [graph.input("x", (512, 512)), graph.constant("w", numpy.ones((512, 512), "f"))]))
+session = Session(graph.to_bytes(), threads=2)
+session.run({"x": numpy.ones((512, 512), "f")})
+child = os.fork()
+if child == 0:
+    right = numpy.asarray(session.run({"x": numpy.ones((512, 512), "f")})["y"])[0, 0] == 512
+    os._exit(0 if right else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)

@@ -93,7 +93,7 @@ def test_transform_operators(data: st.DataObject) -> None:
     widths = data.draw(
         st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=there.ndim, max_size=there.ndim)
     )
-    same(np.pad(here, widths, 1), numpy.pad(there, widths, constant_values=1))
+    same(np.pad(here, widths, constant_values=1), numpy.pad(there, widths, constant_values=1))
     chosen = data.draw(st.lists(st.integers(-size, size - 1), max_size=6))
     same(np.take(here, numpy.array(chosen, "int64"), axis), numpy.take(there, numpy.array(chosen, "int64"), axis))
     same(np.flip(here, axis), numpy.flip(there, axis))
@@ -144,7 +144,7 @@ def test_masks_and_index_arrays() -> None:
     same(here, there)
 
 
-@pytest.mark.parametrize("key", [3, -4, (0, 0, 0), (..., ...), "a", 1.0, [5], (slice(None), [0, 9]), ([0], [0])])
+@pytest.mark.parametrize("key", [3, -4, (0, 0, 0), (..., ...), "a", 1.0, [5], (slice(None), [0, 9])])
 def test_bad_indices_are_index_errors(key: Any) -> None:
     with pytest.raises(IndexError):
         np.zeros((3, 4))[key]

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm import VM
 from walle.errors import ConfigError, VMError
 from walle.vm import DeadlineExceeded, TaskError, VMClosedError
 
-MAIN = """
+MAIN = (
+    DEEP_SLEEP
+    + """
 import time
 
 count = 0
@@ -74,9 +76,6 @@ def tidy(log):
         global count
         count = 100
 
-def sleep(seconds):
-    time.sleep(seconds)
-
 def work(rounds):
     total = 0
     for number in range(rounds):
@@ -114,6 +113,7 @@ def deep(levels):
         value = [value]
     return value
 """
+)
 
 
 @contextlib.asynccontextmanager

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import DEEP_SLEEP, write_task
 
-MAIN = """
+MAIN = (
+    DEEP_SLEEP.replace("(seconds)", "(seconds=100)", 1)
+    + """
 import re
-import time
 
 def ready():
     return 1
@@ -27,9 +28,6 @@ def swallow():
         except BaseException:
             pass
 
-def sleep():
-    time.sleep(100)
-
 def regex():
     re.match(r"(a+)+$", "a" * 60 + "b")
 
@@ -39,6 +37,7 @@ class Lingering:
 
 kept = [Lingering()]
 """
+)
 
 PROGRAM = """
 import asyncio, sys, threading

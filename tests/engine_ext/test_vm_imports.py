@@ -181,3 +181,18 @@ def test_the_list_names_modules_that_exist() -> None:
     for name in ALLOWED_IMPORTS:
         if not name.startswith("walle."):
             importlib.import_module(name)
+
+
+@pytest.mark.asyncio
+async def test_no_module_is_reached_through_the_numeric_ones(tmp_path: Path) -> None:
+    write_task(
+        tmp_path,
+        """
+        import walle.cv as cv
+        import walle.np as np
+
+        def run():
+            return [hasattr(np, "importlib"), hasattr(cv, "importlib"), float(np.ones(3).sum())]
+        """,
+    )
+    assert await run(tmp_path) == [False, False, 3.0]

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle.engine_ext.bytecode import BytecodeError
 from walle.errors import ConfigError
 from walle.vm import DeadlineExceeded, VMClosedError, VMPool
 
-MAIN = """
-import time
+MAIN = (
+    DEEP_SLEEP
+    + """
 from walle_name import name
 
 count = 0
@@ -21,13 +22,11 @@ def bump():
     count += 1
     return name, count
 
-def sleep(seconds):
-    time.sleep(seconds)
-
 def loop():
     while True:
         pass
 """
+)
 
 
 def tasks(folder: Path, count: int) -> list[Path]:

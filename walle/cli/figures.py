@@ -48,4 +48,4 @@ def figures(
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: walle figures vm_parallel")(figures)
+    app.command(epilog="Example: walle figures vm")(figures)

@@ -9,7 +9,7 @@ sequence = ["page_exit"]
 execute = "device"
 [files]
 "resources/encoder.walle" = "shared"
-[limits]
+[limits]                                  # those that are not named have the values of LIMITS
 deadline_ms = 500
 [simulation]
 events = "simulation/events.jsonl"
@@ -31,7 +31,10 @@ PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "exclusive")
 LIMITS = {  # key: (default, least, most)
     "deadline_ms": (500, 1, 60_000),
-    "memory_mb": (32, 1, 1024),
+    "memory_mb": (32, 1, 1024),  # Python objects and engine memory together
+    "log_kb": (64, 1, 1024),  # that one run logs and prints
+    "output_kb": (1024, 1, 65_536),  # of one result, and of one payload for the cloud
+    "recursion": (1000, 50, 5000),  # calls within calls
 }
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_SEQUENCE = 64

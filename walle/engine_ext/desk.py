@@ -25,14 +25,27 @@ class TaskError(VMError):
         self.traceback_text = traceback_text
 
 
-class DeadlineExceeded(VMError):  # noqa: N818 -- the public name of the design
+class LimitExceeded(VMError):  # noqa: N818 -- as DeadlineExceeded, the public name of the design
+    """The call broke a limit of task.toml and was stopped. `place` is file:line of the task's code where it did.
+
+    `limit` is the key, such as "memory_mb", and `most` what it may be.
+    """
+
+    def __init__(self, task: str, limit: str, most: float, place: str) -> None:
+        super().__init__(f"task {task} broke its limit {limit} = {most:g} and was stopped at {place or 'its end'}")
+        self.task = task
+        self.limit = limit
+        self.most = most
+        self.place = place
+
+
+class DeadlineExceeded(LimitExceeded):
     """The call ran longer than `limit_s` and was stopped; `place` is file:line of the task's code at that moment."""
 
     def __init__(self, task: str, limit_s: float, place: str) -> None:
-        super().__init__(f"task {task} ran longer than {limit_s:g} s and was stopped at {place or 'its end'}")
-        self.task = task
+        super().__init__(task, "deadline_ms", limit_s * 1000, place)
+        self.args = (f"task {task} ran longer than {limit_s:g} s and was stopped at {place or 'its end'}",)
         self.limit_s = limit_s
-        self.place = place
 
 
 class VMClosedError(VMError):
@@ -48,10 +61,17 @@ class _Call:
     """One call as its loop sees it."""
 
     def __init__(
-        self, vm: _core.VM, task: str, host: Host | None, limit_s: float | None, future: asyncio.Future[Any]
+        self,
+        vm: _core.VM,
+        task: str,
+        limits: Mapping[str, int],
+        host: Host | None,
+        limit_s: float | None,
+        future: asyncio.Future[Any],
     ) -> None:
         self.vm = vm
         self.task = task
+        self.limits = limits
         self.host = host or {}
         self.limit_s = limit_s
         self.future = future
@@ -78,14 +98,15 @@ class Desk:
         self,
         vm: _core.VM,
         task: str,
+        limits: Mapping[str, int],
         function: str,
         args: tuple[Any, ...],
         limit_s: float | None,
         host: Host | None,
     ) -> Any:
-        """As `VM.call`; `task` is what errors call it."""
+        """As `VM.call`; `task` is what errors call it, `limits` what they quote."""
         call_id = next(_call_ids)
-        call = _Call(vm, task, host, limit_s, asyncio.get_running_loop().create_future())
+        call = _Call(vm, task, limits, host, limit_s, asyncio.get_running_loop().create_future())
         self._calls[call_id] = call
         try:
             vm.submit(self._mailbox, call_id, function, args, limit_s)
@@ -134,6 +155,8 @@ def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
     task = call.task
     if outcome == "deadline":
         return DeadlineExceeded(task, call.limit_s or 0.0, text)
+    if outcome == "limit":
+        return LimitExceeded(task, value, call.limits.get(value, 0), text)
     if outcome == "not_plain":
         return TaskError(task, "TypeError", text, "")
     if outcome == "failed":

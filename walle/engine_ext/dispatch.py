@@ -6,11 +6,12 @@ Runs inside a VM, started by the boot code of `walle.engine_ext.vm`; light on im
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
 
+from walle.engine_ext import _core, fence, wiping
 from walle.engine_ext._core import Stopped
 from walle.engine_ext.imports import ForbiddenImport, TaskModules
+from walle.engine_ext.wiping import load_shared
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _MESSAGE_CHARS = 2_000
 _TRACEBACK_FRAMES = 40
 _CHAIN = 4
+_FRAMES_BELOW = 20  # of the runtime, below a task's own
 
 
 class Task:
@@ -41,7 +43,7 @@ class Task:
         self._modules.clear()
 
 
-_tasks: list[Task] = []  # the VM's one task, once it has started
+_tasks: list[Task] = []  # the VM's one task, while it has one
 
 
 def task() -> Task:
@@ -49,19 +51,63 @@ def task() -> Task:
     return _tasks[0]
 
 
-def wipe() -> None:
-    """Let go of all that is the task's, as the VM's last call: finalizers are the task's code, and may be stopped."""
-    _functions.clear()
-    for one in _tasks:
-        one.clear()
-    gc.collect()
+class Output:
+    """What a VM has for sys.stdout and sys.stderr: text goes to the process's own, or where the running call wants it.
 
+    All that a call writes or logs counts; beyond the task's log_kb the call is stopped.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self.most_chars = 0  # 0: no limit
+        self.spent_chars = 0
+        self.line: Callable[[str], None] | None = None  # takes what is printed, line by line
+        self._begun = ""
+
+    def spend(self, chars: int) -> None:
+        """Count text of the running call.
+
+        Raises:
+            Stopped: it was too much.
+        """
+        self.spent_chars += chars
+        if 0 < self.most_chars < self.spent_chars:
+            _core.vm_break_limit("log_kb")
+
+    def write(self, text: str) -> int:
+        if type(text) is not str:  # a subclass could say what it likes of itself
+            text = str.__str__(text)
+        self.spend(len(text))
+        if self.line is None:
+            _stdout.write(text)
+            _stdout.flush()  # nobody else does when the process ends
+            return len(text)
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self.line(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: a write leaves nothing behind."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def clear(self) -> None:
+        """Forget the call that ended."""
+        self.line, self._begun, self.spent_chars, self.most_chars = None, "", 0, 0
+
+
+_stdout: Any = sys.stdout
+output = Output()
 
 _functions: dict[str, Callable[..., Any]] = {}  # what calls have named so far
 
 
 def dispatch(name: str, args: tuple[Any, ...]) -> Any:
     """Run one call."""
+    output.spent_chars = 0
     function = _functions.get(name)
     if function is None:
         function = _functions[name] = find(name)
@@ -73,7 +119,7 @@ def find(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.rpartition(":")
     if module_name and not module_name.startswith("walle."):
         raise AttributeError(f"{name!r} is neither a function of main nor of a walle module")
-    module = importlib.import_module(module_name) if module_name else task().main()
+    module = load_shared(module_name) if module_name else task().main()
     function = getattr(module, function_name, None)
     if not callable(function):
         raise AttributeError(f"{module.__name__} has no function {function_name!r}")  # noqa: TRY004 -- as for any name
@@ -124,16 +170,38 @@ def describe(error: BaseException) -> dict[str, Any]:
     return description
 
 
-def _unraisable(found: sys.UnraisableHookArgs) -> None:
-    """Tell of an error in a finalizer, unless it is how the finalizer was stopped."""
-    if found.exc_type is not Stopped:
-        sys.__unraisablehook__(found)
-
-
 def start(config: Mapping[str, Any]) -> None:
-    """Set this VM's task."""
-    sys.unraisablehook = _unraisable
+    """Take a task in, the VM's only one until it is wiped."""
+    limits = config["limits"]
+    sys.setrecursionlimit(limits.get("recursion", sys.getrecursionlimit()) + _FRAMES_BELOW)
+    output.most_chars = limits.get("log_kb", 0) << 10
     _tasks.append(Task(config))
 
 
+def wipe() -> None:
+    """Let go of all that is the task's; its finalizers run here, and may be stopped. C++ puts the rest back."""
+    wiping.reset()  # first of all, as it takes the task's hooks off what follows
+    _functions.clear()
+    for one in _tasks:
+        one.clear()
+    _tasks.clear()
+    output.clear()
+    gc.collect()
+
+
+def settle() -> None:
+    """Make this interpreter a home for tasks, once."""
+    fence.put_up()
+    sys.unraisablehook = _core.vm_unraisable
+    sys.stdout = sys.stderr = output
+    sys.stdin = None
+    gc.callbacks.append(_core.vm_rest)
+
+
+def ready() -> None:
+    """Do nothing: a call that shows that the VM is there."""
+
+
+freeze = gc.freeze
+thaw = gc.unfreeze
 _OWN_FILES = frozenset({__file__, TaskModules.load.__code__.co_filename})

@@ -2,7 +2,9 @@
 
 A task's modules live in a registry of their own, not in `sys.modules`, so that a task with a `random.py` does not
 change what the standard library imports; their `__builtins__` have a checking `__import__` and lack what reaches files
-or compiles code. Walle's own modules and the standard library import freely.
+or compiles code. Of a library module a task gets a copy of the public names, without the modules that the library uses
+itself (`random._os`); what it assigns there is seen by itself only. Walle's own modules and the standard library import
+freely.
 
 This guards against mistakes and makes a task's needs explicit. It is no wall against an author who wants to break out
 of CPython: who may ship a task at all is settled by signatures.
@@ -14,12 +16,14 @@ import builtins
 import sys
 from types import ModuleType
 
+from walle.engine_ext import _core
 from walle.engine_ext.bytecode import load_code
+from walle.engine_ext.wiping import load_shared
 from walle.errors import VMError
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
 # A name allows what lies below it: `collections` allows `collections.abc`.
@@ -33,7 +37,20 @@ ALLOWED_IMPORTS = frozenset(
 )  # fmt: skip
 
 # What a task gets of a module that could otherwise reach files.
-_PARTS = {"io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET")}
+_PARTS = {
+    "io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET"),
+    # Not scrypt and pbkdf2_hmac, whose memory and time no limit sees.
+    "hashlib": (
+        "blake2b", "blake2s", "md5", "new", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256",
+        "sha3_384", "sha3_512", "shake_128", "shake_256", "algorithms_available", "algorithms_guaranteed",
+    ),
+}  # fmt: skip
+
+# What a task gets in place of a module's own function.
+_REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's could not be stopped
+
+# What the library's C code imports in a task's name, when a function of an allowed module first needs it.
+_BEHIND = frozenset({"_strptime"})
 
 _WITHHELD = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
 
@@ -63,7 +80,7 @@ class TaskModules:
     def __init__(self, sources: Mapping[str, tuple[bool, str, bytes]]) -> None:
         self._sources = sources
         self._modules: dict[str, ModuleType] = {}
-        self._facades: dict[str, ModuleType] = {"walle": ModuleType("walle")}  # only what a task may see of them
+        self._facades: dict[str, ModuleType] = {}  # what this task sees of library modules
         self._builtins: dict[str, Any] = {
             name: value for name, value in vars(builtins).items() if name not in _WITHHELD
         }
@@ -109,6 +126,7 @@ class TaskModules:
         for namespace in namespaces:
             namespace.clear()
         self._modules.clear()
+        self._facades.clear()
 
     def _import(
         self,
@@ -122,13 +140,17 @@ class TaskModules:
             name = self._absolute(name, globals or {}, level)
         if name.partition(".")[0] in self._sources:
             return self._import_own(name, fromlist or (), top=not level and not fromlist)
-        if name == "walle" or name.startswith("walle."):
-            return self._import_walle(name, fromlist or ())
-        if not is_allowed(name):
-            raise self._forbidden(name)
-        if name in _PARTS:
-            return self._part(name)
-        return _import(name, None, None, fromlist or (), 0)  # type: ignore[no-any-return]
+        if name in _BEHIND:
+            return load_shared(name)
+        wanted = [f"walle.{item}" for item in fromlist or ()] if name == "walle" else [name]
+        for full_name in wanted:
+            if not is_allowed(full_name):
+                raise self._forbidden(full_name)
+            load_shared(full_name)
+        for item in fromlist or ():
+            self._load_below(f"{name}.{item}")
+        facade = self._facade(name)
+        return facade if fromlist else self._facades[name.partition(".")[0]]
 
     def _absolute(self, name: str, namespace: Mapping[str, Any], level: int) -> str:
         parts = str(namespace.get("__package__") or "").split(".")
@@ -146,24 +168,27 @@ class TaskModules:
                 self.load(f"{name}.{item}")
         return self.load(name.partition(".")[0]) if top else module
 
-    def _import_walle(self, name: str, fromlist: tuple[str, ...]) -> ModuleType:
-        facade = self._facades["walle"]
-        wanted = [f"walle.{item}" for item in fromlist] if name == "walle" else [name]
-        for full_name in wanted:
-            if not is_allowed(full_name):
-                raise self._forbidden(full_name)
-            top = full_name.split(".")[1]
-            setattr(facade, top, getattr(_import(full_name), top))
-        if name == "walle" or not fromlist:
-            return facade
-        return _import(name, None, None, fromlist)  # type: ignore[no-any-return]
+    def _load_below(self, name: str) -> None:
+        """Load a module that `from package import name` names, if it is one."""
+        package, _, leaf = name.rpartition(".")
+        whole = sys.modules.get(package)
+        if not hasattr(whole, "__path__") or hasattr(whole, leaf) or not is_allowed(name):
+            return
+        try:
+            load_shared(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
 
-    def _part(self, name: str) -> ModuleType:
-        if name not in self._facades:
-            whole = _import(name)
-            part = self._facades[name] = ModuleType(name, whole.__doc__)
-            part.__dict__.update({item: getattr(whole, item) for item in _PARTS[name]})
-        return self._facades[name]
+    def _facade(self, name: str) -> ModuleType:
+        """Return what this task sees of a loaded library module, made at its first import of it and kept up to date."""
+        facade = self._facades.get(name)
+        if facade is None:
+            facade = self._facades[name] = _facade_of(name, sys.modules[name])
+        parent, _, leaf = name.rpartition(".")
+        if parent:
+            setattr(self._facade(parent), leaf, facade)
+        return facade
 
     def _forbidden(self, name: str) -> ForbiddenImport:
         frame = sys._getframe(2)
@@ -172,5 +197,33 @@ class TaskModules:
         return ForbiddenImport(name, frame.f_code.co_filename, frame.f_lineno)
 
 
-_import: Callable[..., Any] = builtins.__import__
+def _facade_of(name: str, whole: ModuleType) -> ModuleType:
+    """Return a module with the public names of a library module; packages above what is allowed come out empty."""
+    facade = ModuleType(name, whole.__doc__)
+    if not is_allowed(name):
+        return facade
+    parts = _PARTS.get(name)
+    listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if _can_be_had(whole, item)]
+    for item in parts or [*(item for item in vars(whole) if not item.startswith("_")), *listed]:
+        value = getattr(whole, item)
+        if type(value) is not ModuleType:
+            facade.__dict__[item] = value
+        elif item in listed or f"{name}.{item}" in sys.modules:  # a part of the package, not what it uses
+            facade.__dict__[item] = _facade_of(f"{name}.{item}", value)
+    facade.__dict__.update(_REPLACED.get(name, {}))
+    if listed:
+        facade.__dict__["__all__"] = listed
+    if hasattr(whole, "__getattr__"):
+        facade.__dict__["__getattr__"] = whole.__getattr__
+    return facade
+
+
 _run = exec  # a task's code runs in its module's namespace
+
+
+def _can_be_had(module: ModuleType, name: str) -> bool:
+    """Tell whether the module has the name, and not only behind a module that a VM lacks (`types.CapsuleType`)."""
+    try:
+        return hasattr(module, name)
+    except ImportError:
+        return False

@@ -93,7 +93,8 @@ def _check(entry: Any) -> None:
     fits = isinstance(entry, dict) and isinstance(entry.get("cpu"), str) and isinstance(entry.get("engine"), str)
     rates = entry.get("rates") if fits else None
     if not isinstance(rates, dict) or not all(
-        isinstance(one, dict) and all(type(rate) in {int, float} for rate in one.values()) for one in rates.values()
+        isinstance(one, dict) and all(type(rate) in {int, float} and 0 < rate < 1e18 for rate in one.values())
+        for one in rates.values()
     ):
         raise ValueError("an entry is not a CPU with its rates")
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from walle.engine_ext import _core, rates
+from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ModelError
-from walle.engine_ext.np import ArrayLike, ndarray
+from walle.engine_ext.np.likes import ArrayLike
 
 _PEAK_SECONDS = 0.02
 

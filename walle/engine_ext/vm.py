@@ -4,34 +4,48 @@ import asyncio
 import atexit
 import collections
 import marshal
+import os
+import sys
 import sysconfig
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import walle
 import walle.engine_ext
 from walle.engine_ext import _core
-from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, TaskError, VMClosedError
+from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, LimitExceeded, TaskError, VMClosedError
 from walle.engine_ext.sources import TaskFiles, TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
 
-__all__ = ["VM", "DeadlineExceeded", "Host", "TaskError", "VMClosedError", "VMPool"]
+__all__ = [
+    "VM",
+    "DeadlineExceeded",
+    "Host",
+    "LimitExceeded",
+    "TaskError",
+    "TaskQuarantined",
+    "VMClosedError",
+    "VMPool",
+]
 
 GRACE_S = 0.25  # from the wish to stop a call to giving its VM up
+MAX_STRIKES = 3  # abandoned VMs of one task
+_STRIKES_KEPT = 1_000  # tasks
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
-# Runs in the new interpreter with `config` in its globals. The package's folder is on the path only while the package
+# Runs in each new interpreter with `paths` in its globals. The package's folder is on the path only while the package
 # is found for the first time, so that what is installed beside walle stays out of reach.
 _BOOT = """
 import sys
-sys.path[:] = config["stdlib"] + config["walle"]
+sys.path[:] = paths["stdlib"] + paths["walle"]
 sys.dont_write_bytecode = True
 import walle.engine_ext
-walle.engine_ext.__path__[:] = config["engine_ext"]
-from walle.engine_ext.dispatch import Stopped, describe, dispatch, start
-sys.path[:] = config["stdlib"]
-start(config)
+walle.engine_ext.__path__[:] = paths["engine_ext"]
+from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, thaw, wipe
+sys.path[:] = paths["stdlib"]
+settle()
 """
 
 
@@ -47,26 +61,37 @@ class VM:
     The constructor reads and checks the task's code and returns while the interpreter starts on its thread. Calls may
     come from any event loop and run in order, one at a time. Dropping the last reference closes the VM.
 
+    `limits`, those of the task where they are not given, are keys of task.toml's [limits]: memory_mb, output_kb, log_kb
+    and recursion; there is none for a key that is missing, and the deadline is each call's.
+
     Raises:
         BytecodeError: a file of the task does not compile, or is another Python's bytecode.
         VMError: too many abandoned VMs are still busy.
     """
 
-    def __init__(self, task: TaskLike, *, name: str = "", grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self, task: TaskLike, *, name: str = "", limits: Mapping[str, int] | None = None, grace_s: float = GRACE_S
+    ) -> None:
         files = task_files(task, name)
         self.name = files.name
+        self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
         sources = read_sources(files)
         config = {
             "name": files.name,
             "folder": str(files.folder or ""),
             "files": {path: bytes(data) for path, data in files.files.items() if not path.endswith((".py", ".pyc"))},
             "modules": sources,
-            "stdlib": _stdlib_paths(),
-            "walle": [str(Path(path).parent) for path in walle.__path__],
-            "engine_ext": _ENGINE_PATHS,
+            "limits": self.limits,
         }
         try:
-            self._core = _core.VM(files.name, _BOOT_CODE, config, {file for _, file, _ in sources.values()}, grace_s)
+            self._core = _core.VM(
+                files.name,
+                config,
+                {file for _, file, _ in sources.values()},
+                grace_s,
+                self.limits.get("memory_mb", 0) << 20,
+                self.limits.get("output_kb", 0) << 10,
+            )
         except RuntimeError as error:
             raise VMError(f"task {files.name}: {error}") from error
 
@@ -81,12 +106,13 @@ class VM:
         Raises:
             TaskError: the task raised, or its result is no plain data.
             DeadlineExceeded: the call was stopped. Where it did not stop in time, the VM is no longer alive.
+            LimitExceeded: it was stopped, or its result refused, for another of the VM's limits.
             ForbiddenImport: the task imports what it may not.
             VMClosedError: the VM takes no calls.
             TypeError: an argument is no plain data.
         """
         desk = Desk.of(asyncio.get_running_loop())
-        return await desk.call(self._core, self.name, function, args, deadline, host)
+        return await desk.call(self._core, self.name, self.limits, function, args, deadline, host)
 
     def close(self) -> None:
         """Stop what runs, refuse what waits, and let the thread end; returns at once."""
@@ -118,6 +144,16 @@ class _Entry:
         self.vm = vm
         self.task = task
         self.users = 0
+        self.struck = False  # its being abandoned is counted
+
+
+class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
+    """The task's calls did not stop when they had to, so often that it is not run any more."""
+
+    def __init__(self, task: str, strikes: int) -> None:
+        super().__init__(f"task {task} is not run any more: {strikes} of its calls could not be stopped")
+        self.task = task
+        self.strikes = strikes
 
 
 type _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
@@ -126,7 +162,8 @@ type _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 class VMPool:
     """At most `size` VMs, each for one task; calls of one task share its VM and follow one another.
 
-    May be used from any event loop and thread. A VM that was abandoned is replaced at its task's next call.
+    May be used from any event loop and thread. A VM that was abandoned is replaced at its task's next call; a task that
+    had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up those of others.
     """
 
     def __init__(self, size: int) -> None:
@@ -138,13 +175,22 @@ class VMPool:
             collections.OrderedDict()
         )  # least recently used first
         self._waiters: collections.deque[_Waiter] = collections.deque()
+        self._strikes: collections.OrderedDict[str | int, int] = collections.OrderedDict()
         self._closed = False
 
     async def call(
         self, task: TaskLike, function: str, *args: Any, deadline: float | None = None, host: Host | None = None
     ) -> Any:
-        """As `VM.call`, in the task's VM; waits for room while every VM is another task's and busy."""
-        entry = await self._acquire(task_files(task), task)
+        """As `VM.call`, in the task's VM; waits for room while every VM is another task's and busy.
+
+        Raises:
+            TaskQuarantined: the task had too many VMs abandoned.
+        """
+        files = task_files(task)
+        strikes = self._strikes.get(files.key, 0)
+        if strikes >= MAX_STRIKES:
+            raise TaskQuarantined(files.name, strikes)
+        entry = await self._acquire(files, task)
         try:
             return await entry.vm.call(function, *args, deadline=deadline, host=host)
         finally:
@@ -209,6 +255,11 @@ class VMPool:
     def _release(self, entry: _Entry) -> None:
         with self._lock:
             entry.users -= 1
+            if not entry.vm.alive and not self._closed and not entry.struck:
+                entry.struck = True
+                self._strikes[entry.task.key] = self._strikes.pop(entry.task.key, 0) + 1
+                if len(self._strikes) > _STRIKES_KEPT:
+                    self._strikes.popitem(last=False)
             if entry.users == 0:
                 self._wake_one()
 
@@ -228,8 +279,14 @@ def _set_done(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_BOOT_CODE = marshal.dumps(compile(_BOOT, "<walle boot>", "exec"))
-_ENGINE_PATHS = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
+_PATHS = {
+    "stdlib": _stdlib_paths(),
+    "walle": [str(Path(path).parent) for path in walle.__path__],
+    "engine_ext": list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)])),
+}
 
 _core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
+_core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _PATHS)
+if not sys.flags.dev_mode and "PYTHONMALLOC" not in os.environ:  # those allocators' blocks cannot be measured
+    _core.vm_watch_memory()
 atexit.register(_core.vm_shut_down, _EXIT_S)

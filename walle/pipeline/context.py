@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from walle.engine_ext import dispatch, host
+from walle.engine_ext.wiping import load_shared
 from walle.errors import PipelineError
 from walle.pipeline.stream import Events
 
@@ -29,17 +30,22 @@ class TaskContextError(PipelineError):
 
 
 class Log:
-    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result."""
+    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result.
+
+    What a task prints is in it too. A run that logs more than the task's log_kb is stopped.
+    """
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
         self.dropped = 0
 
     def __call__(self, text: object, level: str = "info") -> None:
+        line = str(text)
+        dispatch.output.spend(len(line))
         if len(self.lines) >= MAX_LOG_LINES:
             self.dropped += 1
             return
-        self.lines.append((level, str(text)[:MAX_LOG_CHARS]))
+        self.lines.append((level, line[:MAX_LOG_CHARS]))
 
     def debug(self, text: object) -> None:
         self(text, "debug")
@@ -92,6 +98,7 @@ class Context:
         self.log = Log()
         self.store = Store()
         self.phase = ""
+        dispatch.output.line = self.log
 
     def resource(self, name: str) -> memoryview:
         """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded as they are touched.
@@ -113,8 +120,7 @@ class Context:
             EngineError: the engine cannot load it.
         """
         if name not in _sessions:
-            from walle.engine_ext.session import load as load_model
-
+            load_model = load_shared("walle.engine_ext.session").load
             path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
             if path is None:
                 raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")

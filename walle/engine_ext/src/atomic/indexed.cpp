@@ -3,9 +3,9 @@
 #include "core/indexed.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "atomic/atomic.h"
-#include "core/raster.h"
 
 namespace walle {
 
@@ -14,13 +14,6 @@ namespace {
 constexpr const char* kOutOfRange = "an index is out of range";
 
 std::int64_t count_of(const Layout& layout) { return element_count(layout.shape); }
-
-void move_region(const Region& region, const std::byte* src, std::byte* dst, std::size_t item) noexcept {
-  if (region.axes == 0)
-    std::memcpy(dst, src, item);
-  else
-    raster(region, src, dst, item);
-}
 
 class GatherStep final : public Step {
  public:
@@ -31,12 +24,8 @@ class GatherStep final : public Step {
         wide_(request.inputs[1].dtype == DType::i64) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    const auto item = static_cast<std::int64_t>(item_);
-    const auto move = [&](const Region& region, std::int64_t indexed, std::int64_t plain) {
-      move_region(region, inputs[0] + indexed * item, output + plain * item, item_);
-    };
-    const bool sound = wide_ ? raster_.walk(reinterpret_cast<const std::int64_t*>(inputs[1]), move)
-                             : raster_.walk(reinterpret_cast<const std::int32_t*>(inputs[1]), move);
+    const bool sound = wide_ ? raster_.gather(reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[0], output, item_)
+                             : raster_.gather(reinterpret_cast<const std::int32_t*>(inputs[1]), inputs[0], output, item_);
     if (!sound) fail(kOutOfRange);
   }
 
@@ -45,6 +34,19 @@ class GatherStep final : public Step {
   std::size_t item_;
   bool wide_;
 };
+
+// Sums of single elements, as a histogram makes them, without a call for each.
+template <class T>
+bool add_elements(const IndexedRaster& raster, const std::int64_t* indices, const std::byte* from, std::byte* to) noexcept {
+  const T* updates = reinterpret_cast<const T*>(from);
+  T* sums = reinterpret_cast<T*>(to);
+  return raster.walk(indices, [&](const Region&, std::int64_t indexed, std::int64_t plain) {
+    if constexpr (std::is_integral_v<T>)
+      sums[indexed] = static_cast<T>(static_cast<std::uint64_t>(sums[indexed]) + static_cast<std::uint64_t>(updates[plain]));
+    else
+      sums[indexed] += updates[plain];
+  });
+}
 
 // Copies the data, then writes (or joins) the updates one after the other.
 class ScatterStep final : public Step {
@@ -66,20 +68,34 @@ class ScatterStep final : public Step {
       throw Error(ErrorKind::unsupported, "reduction '" + reduction + "'; known are none, add, mul, max, min");
     const int type = compute_index(request.result.dtype);
     if (type >= 0) join_ = request.table.binary[static_cast<std::size_t>(op)][static_cast<std::size_t>(type)];
+    if (op == BinaryOp::Add && raster_.by_elements()) {
+      const DType dtype = request.result.dtype;
+      sums_ = dtype == DType::f32   ? &add_elements<float>
+              : dtype == DType::f64 ? &add_elements<double>
+              : dtype == DType::i64 ? &add_elements<std::int64_t>
+                                    : nullptr;
+    }
     if (join_ == nullptr)
       throw Error(ErrorKind::dtype, "reduction '" + reduction + "' takes no " + std::string(dtype_name(request.result.dtype)));
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     if (bytes_ > 0) std::memcpy(output, inputs[0], bytes_);
+    if (join_ == nullptr) {
+      const bool written = wide_ ? raster_.scatter(reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[2], output, item_)
+                                 : raster_.scatter(reinterpret_cast<const std::int32_t*>(inputs[1]), inputs[2], output, item_);
+      if (!written) fail(kOutOfRange);
+      return;
+    }
+    if (sums_ != nullptr && wide_) {
+      if (!sums_(raster_, reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[2], output)) fail(kOutOfRange);
+      return;
+    }
     const auto item = static_cast<std::int64_t>(item_);
     const auto move = [&](const Region& region, std::int64_t indexed, std::int64_t plain) {
       const std::byte* from = inputs[2] + plain * item;
       std::byte* to = output + indexed * item;
-      if (join_ == nullptr)
-        move_region(region, from, to, item_);
-      else
-        join_region(region, from, to);
+      join_region(region, from, to);
     };
     const bool sound = wide_ ? raster_.walk(reinterpret_cast<const std::int64_t*>(inputs[1]), move)
                              : raster_.walk(reinterpret_cast<const std::int32_t*>(inputs[1]), move);
@@ -113,6 +129,7 @@ class ScatterStep final : public Step {
   IndexedRaster raster_;
   std::size_t item_, bytes_;
   BinaryFn join_ = nullptr;
+  bool (*sums_)(const IndexedRaster&, const std::int64_t*, const std::byte*, std::byte*) noexcept = nullptr;
   bool wide_;
 };
 

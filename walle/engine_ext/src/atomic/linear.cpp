@@ -61,26 +61,29 @@ void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept
   if (stretches > 0) at_once = (args.rows + stretches - 1) / stretches;
   for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // of nothing: bias and residual alone
     const Segment segment{k, std::min(chunk, args.depth - k)};
-    team.each(stretches * panels, [&](std::int64_t unit, int) {
-      const std::int64_t row = unit / panels * at_once, block = unit % panels * 2;
-      PanelArgs panel;
-      panel.rows = std::min(at_once, args.rows - row);
-      panel.a = args.a + row * args.a_row;
-      panel.a_step = args.a_row;
-      panel.segments = &segment;
-      panel.segment_count = 1;
-      panel.blocks = std::min<std::int64_t>(2, blocks - block);
-      panel.width = std::min(pack, args.columns - (block + panel.blocks - 1) * pack);
-      panel.w = args.w + k * blocks * pack + segment.length * block * pack;
-      panel.out = args.out + row * args.out_row + block * pack;
-      panel.out_step = args.out_row;
-      panel.out_block = pack;
-      panel.accumulate = k > 0;
-      if (args.finish.bias != nullptr) panel.finish.bias = args.finish.bias + block * pack;
-      if (args.finish.residual != nullptr) panel.finish.residual = args.finish.residual + row * args.out_row + block * pack;
-      if (k + chunk >= args.depth) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
-      kernel(panel);
-    });
+    team.each(
+        stretches * panels,
+        [&](std::int64_t unit, int) {
+          const std::int64_t row = unit / panels * at_once, block = unit % panels * 2;
+          PanelArgs panel;
+          panel.rows = std::min(at_once, args.rows - row);
+          panel.a = args.a + row * args.a_row;
+          panel.a_step = args.a_row;
+          panel.segments = &segment;
+          panel.segment_count = 1;
+          panel.blocks = std::min<std::int64_t>(2, blocks - block);
+          panel.width = std::min(pack, args.columns - (block + panel.blocks - 1) * pack);
+          panel.w = args.w + k * blocks * pack + segment.length * block * pack;
+          panel.out = args.out + row * args.out_row + block * pack;
+          panel.out_step = args.out_row;
+          panel.out_block = pack;
+          panel.accumulate = k > 0;
+          if (args.finish.bias != nullptr) panel.finish.bias = args.finish.bias + block * pack;
+          if (args.finish.residual != nullptr) panel.finish.residual = args.finish.residual + row * args.out_row + block * pack;
+          if (k + chunk >= args.depth) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
+          kernel(panel);
+        },
+        2.0 * static_cast<double>(args.rows * segment.length) * static_cast<double>(args.columns));
   }
 }
 

@@ -1,8 +1,11 @@
-// Operators that order elements: the greatest or least k along an axis. NaN counts as greater than all numbers.
+// Operators that order elements: the greatest or least k along an axis, and where values belong in an ordered vector. NaN counts
+// as greater than all numbers.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "atomic/conversion.h"
+#include "atomic/radix.h"
 #include "core/small_float.h"
 
 namespace walle {
@@ -52,10 +55,15 @@ class TopStep final : public Step {
     Dims shape = input.shape, in_strides = input.strides, out_strides = out;
     for (Dims* dims : {&shape, &in_strides, &out_strides}) dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
     others_ = Nest<2>::make(shape, {in_strides, out_strides}, {sizeof(T), item_size(request.result.dtype)});
-    scratch_bytes_ = static_cast<std::size_t>(length_) * sizeof(std::int64_t);
+    // Nearly all of a long axis is cheaper to sort whole, by digits.
+    constexpr std::int64_t kShort = 32;
+    whole_ = length_ > kShort && count_ > length_ / 8 && length_ < (std::int64_t{1} << 32);
+    scratch_bytes_ =
+        whole_ ? radix_scratch_bytes<T>(length_, !values_) : static_cast<std::size_t>(length_) * sizeof(std::int64_t);
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    if (whole_) return run_whole(inputs[0], output, scratch);
     auto* places = reinterpret_cast<std::int64_t*>(scratch);
     others_.walk({inputs[0], output}, 0, [&](const auto& at) {
       const auto* from = reinterpret_cast<const T*>(at[0]);
@@ -74,9 +82,67 @@ class TopStep final : public Step {
   }
 
  private:
+  void run_whole(std::byte* input, std::byte* output, std::byte* scratch) const noexcept {
+    others_.walk({input, output}, 0, [&](const auto& at) {
+      const auto* from = reinterpret_cast<const T*>(at[0]);
+      if (values_)
+        radix_sort<T>(from, stride_, length_, largest_, scratch, [&](std::int64_t i, T value) {
+          if (i < count_) reinterpret_cast<T*>(at[1])[i * out_stride_] = value;
+        });
+      else
+        radix_order<T>(from, stride_, length_, largest_, scratch, [&](std::int64_t i, std::int64_t place) {
+          if (i < count_) reinterpret_cast<std::int64_t*>(at[1])[i * out_stride_] = place;
+        });
+    });
+  }
+
   Nest<2> others_;
   std::int64_t length_, count_, stride_, out_stride_;
-  bool values_, largest_;
+  bool values_, largest_, whole_ = false;
+};
+
+// out[i]: how many elements of the line come before values[i] (`right`: and how many equal it).
+template <class T>
+class SearchStep final : public Step {
+ public:
+  explicit SearchStep(const StepRequest& request)
+      : length_(request.inputs[0].shape[0]),
+        count_(element_count(request.result.shape)),
+        right_(request.attributes.get_int("right", 0) != 0) {}
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const auto* values = reinterpret_cast<const T*>(inputs[1]);
+    auto* out = reinterpret_cast<std::int64_t*>(output);
+    if (right_)
+      search<true>(reinterpret_cast<const T*>(inputs[0]), values, out);
+    else
+      search<false>(reinterpret_cast<const T*>(inputs[0]), values, out);
+  }
+
+ private:
+  // Without branches, so that many searches overlap.
+  template <bool right>
+  void search(const T* line, const T* values, std::int64_t* out) const noexcept {
+    for (std::int64_t i = 0; i < count_; ++i) {
+      const T value = values[i];
+      std::int64_t base = 0, rest = length_;
+      while (rest > 1) {
+        const std::int64_t half = rest / 2;
+        base += before<right>(line[base + half - 1], value) ? half : 0;
+        rest -= half;
+      }
+      out[i] = base + (rest == 1 && before<right>(line[base], value) ? 1 : 0);
+    }
+  }
+  template <bool right>
+  static bool before(T a, T b) noexcept {
+    const bool nan_a = a != a, nan_b = b != b;
+    if constexpr (right) return (a <= b) | nan_b;
+    return (a < b) | (!nan_a & nan_b);
+  }
+
+  std::int64_t length_, count_;
+  bool right_;
 };
 
 TensorType infer_top(std::span<const Operand> operands, const Attributes& attributes) {
@@ -105,6 +171,20 @@ TensorType infer_top_indices(std::span<const Operand> operands, const Attributes
 }
 TensorType infer_top_values(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_top(operands, attributes);
+}
+TensorType infer_search_sorted(std::span<const Operand> operands, const Attributes&) {
+  if (operands[1].absent || operands[1].dtype != operands[0].dtype || operands[0].shape.size() != 1)
+    throw Error(ErrorKind::shape, "SearchSorted takes a vector and values of its dtype, not " +
+                                      std::string(dtype_name(operands[0].dtype)) + " of shape " + to_string(operands[0].shape));
+  with_type(operands[0].dtype, [](auto*) {});
+  return {DType::i64, operands[1].shape};
+}
+std::unique_ptr<Step> make_search_sorted(const StepRequest& request) {
+  std::unique_ptr<Step> step;
+  with_type(request.inputs[0].dtype, [&](auto* type) {
+    step = std::make_unique<SearchStep<std::remove_const_t<std::remove_pointer_t<decltype(type)>>>>(request);
+  });
+  return step;
 }
 std::unique_ptr<Step> make_top_indices(const StepRequest& request) { return make_top(request, false); }
 std::unique_ptr<Step> make_top_values(const StepRequest& request) { return make_top(request, true); }

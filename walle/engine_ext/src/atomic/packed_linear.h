@@ -36,6 +36,8 @@ struct LinearAlgorithm {
   // `w` is row-major. What the step will read as its operand 1; hangs on depth, columns, backend and parameter alone.
   Tensor (*pack)(const LinearShape& shape, std::int64_t parameter, const float* w);
   std::unique_ptr<Step> (*make)(const StepRequest& request, std::int64_t parameter);
+  // Taken where it is asked for by name alone: an element's error is bounded by the whole of x, not by its own row.
+  bool by_name = false;
 };
 // In the order in which a tie is decided.
 std::span<const LinearAlgorithm* const> linear_algorithms() noexcept;

@@ -117,10 +117,11 @@ class TilesStep final : public SharedStep {
       const float* from = x + n * source_.planes * in_plane;
       if (source_.copied) {
         auto* padded = reinterpret_cast<float*>(scratch);
-        team.each(source_.planes, [&](std::int64_t plane, int) {
+        const auto copy = [&](std::int64_t plane, int) {
           (this->*(source_.grain > 1 ? &TilesStep::round_plane : &TilesStep::copy_plane))(plane, from + plane * in_plane,
                                                                                           padded + plane * source_.plane);
-        });
+        };
+        team.each(source_.planes, copy, operations());
         from = padded;
       }
       run_image(team, inputs, from, out, n * out_image);
@@ -146,6 +147,8 @@ class TilesStep final : public SharedStep {
       lines_.push_back({whole.in + at * in_step, whole.out + at * conv_.pack(), std::min(kPiece, whole.count - at)});
   }
 
+  double operations() const noexcept { return 2 * conv_.shape.multiplications() / static_cast<double>(conv_.shape.batch); }
+
   // One unit of work is a pair of blocks of channels for some lines: its weights stay near while the lines go by.
   void run_image(Team& team, std::byte* const* inputs, const float* x, float* out, std::int64_t image) const noexcept {
     const std::int64_t panels = (conv_.blocks_of(conv_.shape.out_channels) + 1) / 2, count = conv_.shape.groups * panels;
@@ -156,10 +159,13 @@ class TilesStep final : public SharedStep {
       at_once = std::min(at_once, std::max<std::int64_t>(1, lines / wanted));
     }
     const std::int64_t stretches = (lines + at_once - 1) / at_once;
-    team.each(stretches * count, [&](std::int64_t unit, int) {
-      const std::int64_t first = unit / count * at_once;
-      run_panel(inputs, x, out, image, unit % count / panels, unit % panels, first, std::min(lines, first + at_once));
-    });
+    team.each(
+        stretches * count,
+        [&](std::int64_t unit, int) {
+          const std::int64_t first = unit / count * at_once;
+          run_panel(inputs, x, out, image, unit % count / panels, unit % panels, first, std::min(lines, first + at_once));
+        },
+        operations());
   }
 
   void run_panel(std::byte* const* inputs, const float* x, float* out, std::int64_t image, std::int64_t group, std::int64_t panel,

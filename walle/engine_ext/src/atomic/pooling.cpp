@@ -131,6 +131,8 @@ class PackedPoolStep final : public SharedStep {
  public:
   PackedPoolStep(const Window& window, std::int64_t planes, PackedPool kind, const Table& table)
       : rows_(window, table.pack), planes_(planes), kernel_(kind == PackedPool::max ? table.pool_max : table.pool_sum) {
+    constexpr double kSlower = 4;  // than an operation of the tile kernel, which needs fewer loads
+    operations_ = kSlower * static_cast<double>(planes * table.pack) * static_cast<double>(window.out_count() * window.taps());
     scales_.reserve(rows_.rows().size());
     for (const LaneRows::Row& row : rows_.rows()) {
       const auto taps = static_cast<float>(kind == PackedPool::mean ? static_cast<std::int64_t>(row.tap_count) : row.counted);
@@ -138,20 +140,24 @@ class PackedPoolStep final : public SharedStep {
     }
   }
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    team.each(planes_, [&](std::int64_t plane, int) {
-      for (std::size_t i = 0; i < scales_.size(); ++i) {
-        LaneArgs args = rows_.args(rows_.rows()[i], reinterpret_cast<const float*>(inputs[0]) + plane * rows_.in_plane(),
-                                   reinterpret_cast<float*>(output) + plane * rows_.out_plane());
-        args.w = &scales_[i];
-        kernel_(args);
-      }
-    });
+    team.each(
+        planes_,
+        [&](std::int64_t plane, int) {
+          for (std::size_t i = 0; i < scales_.size(); ++i) {
+            LaneArgs args = rows_.args(rows_.rows()[i], reinterpret_cast<const float*>(inputs[0]) + plane * rows_.in_plane(),
+                                       reinterpret_cast<float*>(output) + plane * rows_.out_plane());
+            args.w = &scales_[i];
+            kernel_(args);
+          }
+        },
+        operations_);
   }
 
  private:
   LaneRows rows_;
   std::int64_t planes_;
   LaneFn kernel_;
+  double operations_ = 0;
   std::vector<float> scales_;
 };
 

@@ -332,6 +332,6 @@ std::unique_ptr<Step> make(const StepRequest& request, std::int64_t levels) {
 
 }  // namespace
 
-const LinearAlgorithm kLinearStrassen{"strassen", &parameters, &work, &pack, &make};
+const LinearAlgorithm kLinearStrassen{"strassen", &parameters, &work, &pack, &make, true};
 
 }  // namespace walle

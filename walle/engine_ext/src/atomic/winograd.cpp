@@ -149,15 +149,23 @@ class WinogradStep final : public SharedStep {
     float* m = reinterpret_cast<float*>(scratch + tiling_.v_bytes());
     for (std::int64_t first = 0; first < tiling_.tiles; first += tiling_.at_once) {
       const std::int64_t last = std::min(first + tiling_.at_once, tiling_.tiles);
-      team.each(tiling_.groups * tiling_.in_blocks,
-                [&](std::int64_t block, int) { to_positions(reinterpret_cast<const float*>(inputs[0]), first, last, block, v); });
-      team.each(tiling_.positions, [&](std::int64_t position, int) {
-        multiply(v, reinterpret_cast<const float*>(inputs[1]), position, last - first, m);
-      });
-      team.each(tiling_.groups * tiling_.out_blocks, [&](std::int64_t block, int) {
-        from_positions(m, first, last, block, reinterpret_cast<const float*>(inputs[2]),
-                       reinterpret_cast<const float*>(inputs[3]), reinterpret_cast<float*>(output));
-      });
+      const double operations = 2.0 * static_cast<double>(tiling_.positions * (last - first) * tiling_.groups) *
+                                static_cast<double>(tiling_.in_channels * tiling_.out_channels);
+      team.each(
+          tiling_.groups * tiling_.in_blocks,
+          [&](std::int64_t block, int) { to_positions(reinterpret_cast<const float*>(inputs[0]), first, last, block, v); },
+          operations);
+      team.each(
+          tiling_.positions,
+          [&](std::int64_t position, int) { multiply(v, reinterpret_cast<const float*>(inputs[1]), position, last - first, m); },
+          operations);
+      team.each(
+          tiling_.groups * tiling_.out_blocks,
+          [&](std::int64_t block, int) {
+            from_positions(m, first, last, block, reinterpret_cast<const float*>(inputs[2]),
+                           reinterpret_cast<const float*>(inputs[3]), reinterpret_cast<float*>(output));
+          },
+          operations);
     }
   }
   std::string_view algorithm() const noexcept override { return kPackedWinograd.name; }

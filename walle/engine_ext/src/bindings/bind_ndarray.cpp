@@ -1,4 +1,4 @@
-// walle.np.ndarray: NumPy's names on Tensor. What needs more than one operator is in walle/engine_ext/np.py.
+// walle.np.ndarray: NumPy's names on Tensor. What needs more than one operator is in walle/engine_ext/np/.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
@@ -101,9 +101,12 @@ void bind_arithmetic(Class& cls) {
   both("__floordiv__", "__rfloordiv__", "__ifloordiv__", "FloorDiv");
   both("__mod__", "__rmod__", "__imod__", "FloorMod");
   both("__pow__", "__rpow__", "__ipow__", "Power");
-  both("__and__", "__rand__", nullptr, "And");
-  both("__or__", "__ror__", nullptr, "Or");
-  both("__xor__", "__rxor__", nullptr, "Xor");
+  // On bools these are logic, on integers they go bit by bit (bitwise_name).
+  both("__and__", "__rand__", "__iand__", "BitwiseAnd");
+  both("__or__", "__ror__", "__ior__", "BitwiseOr");
+  both("__xor__", "__rxor__", "__ixor__", "BitwiseXor");
+  both("__lshift__", "__rlshift__", "__ilshift__", "ShiftLeft");
+  both("__rshift__", "__rrshift__", "__irshift__", "ShiftRight");
   both("__eq__", nullptr, nullptr, "Equal");
   both("__ne__", nullptr, nullptr, "NotEqual");
   both("__lt__", nullptr, nullptr, "Less");
@@ -111,10 +114,35 @@ void bind_arithmetic(Class& cls) {
   both("__gt__", nullptr, nullptr, "Greater");
   both("__ge__", nullptr, nullptr, "GreaterOrEqual");
   both("__matmul__", "__rmatmul__", nullptr, "MatMul");
+  cls.def("__divmod__",
+          [](py::handle a, py::handle b) { return py::make_tuple(binary("FloorDiv", a, b), binary("FloorMod", a, b)); });
   cls.def("__neg__", [](const Tensor& x) { return unary("Neg", x); });
   cls.def("__pos__", [](const Tensor& x) { return copy(x); });
   cls.def("__abs__", [](const Tensor& x) { return unary("Abs", x); });
-  cls.def("__invert__", [](const Tensor& x) { return unary("Not", x); });
+  cls.def("__invert__", [](const Tensor& x) { return unary("BitwiseNot", x); });
+}
+
+// Methods that are functions of walle.np with the array as first argument; their module loads at the first use.
+template <class Class>
+void bind_functions(Class& cls) {
+  for (const char* name :
+       {"argpartition", "argsort", "choose", "clip",         "compress", "cumprod", "cumsum",   "diagonal", "nonzero", "ptp",
+        "put",          "repeat",  "round",  "searchsorted", "squeeze",  "std",     "swapaxes", "take",     "trace",   "var"}) {
+    cls.def(
+        name,
+        [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
+          return py::module_::import("walle.engine_ext.np").attr(name)(self, *args, **kwargs);
+        },
+        "The function of walle.np of this name.");
+  }
+  for (const char* name : {"sort", "partition"})
+    cls.def(
+        name,
+        [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
+          const py::object sorted = py::module_::import("walle.engine_ext.np").attr(name)(self, *args, **kwargs);
+          assign(py::cast<const Tensor&>(sorted), py::cast<const Tensor&>(self));
+        },
+        "As the function of walle.np, in place.");
 }
 
 template <class Class>
@@ -122,24 +150,30 @@ void bind_reductions(Class& cls) {
   const auto reduction = [&cls](const char* name, const char* op) {
     const std::string operation = op;
     cls.def(
-        name, [operation](const Tensor& x, py::handle axis, bool keepdims) { return reduce(operation, x, axis, keepdims); },
-        py::arg("axis") = py::none(), py::arg("keepdims") = false);
+        name,
+        [operation](const Tensor& x, py::handle axis, py::handle dtype, py::handle out, bool keepdims) {
+          return delivered(reduce(operation, dtype.is_none() ? x : cast(x, dtype_of(dtype)), axis, keepdims), out);
+        },
+        py::arg("axis") = py::none(), py::arg("dtype") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false);
   };
   reduction("sum", "ReduceSum");
   reduction("prod", "ReduceProd");
-  reduction("max", "ReduceMax");
-  reduction("min", "ReduceMin");
   reduction("mean", "ReduceMean");
-  reduction("argmax", "ArgMax");
-  reduction("argmin", "ArgMin");
-  cls.def(
-      "all",
-      [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMin", cast(x, DType::b8), axis, keepdims); },
-      py::arg("axis") = py::none(), py::arg("keepdims") = false);
-  cls.def(
-      "any",
-      [](const Tensor& x, py::handle axis, bool keepdims) { return reduce("ReduceMax", cast(x, DType::b8), axis, keepdims); },
-      py::arg("axis") = py::none(), py::arg("keepdims") = false);
+  const auto selection = [&cls](const char* name, const char* op, bool logic) {
+    const std::string operation = op;
+    cls.def(
+        name,
+        [operation, logic](const Tensor& x, py::handle axis, py::handle out, bool keepdims) {
+          return delivered(reduce(operation, logic ? cast(x, DType::b8) : x, axis, keepdims), out);
+        },
+        py::arg("axis") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false);
+  };
+  selection("max", "ReduceMax", false);
+  selection("min", "ReduceMin", false);
+  selection("argmax", "ArgMax", false);
+  selection("argmin", "ArgMin", false);
+  selection("all", "ReduceMin", true);
+  selection("any", "ReduceMax", true);
 }
 
 }  // namespace
@@ -186,6 +220,12 @@ void bind_ndarray(py::module_& module) {
            })
       .def("__repr__", text)
       .def("item", item, "The only element, as Python's number.")
+      .def("item",
+           [](const py::object& x, const py::args& at) {
+             const Tensor& given = py::cast<const Tensor&>(x);
+             return at.size() == 1 && given.ndim() != 1 ? item(get_item(reshaped(given, {-1}), at[0]))
+                                                        : item(get_item(given, at));
+           })
       .def("tolist", nested_list)
       .def("tobytes",
            [](const Tensor& x) {
@@ -224,6 +264,7 @@ void bind_ndarray(py::module_& module) {
       .def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
   bind_arithmetic(cls);
   bind_reductions(cls);
+  bind_functions(cls);
   // Equality is elementwise, so only an array of one number without dimensions is the same as its number.
   cls.def("__hash__", [](const Tensor& x) {
     if (x.ndim() != 0) throw py::type_error("an array with dimensions has no hash");

@@ -1,8 +1,9 @@
-// Operators as functions: what walle/engine_ext/np.py gives NumPy's names to, and the registry.
+// Operators as functions: what walle/engine_ext/np/ gives NumPy's names to, and the registry.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "core/paint.h"
 #include "exec/eager.h"
 #include "vm/lending.h"
 
@@ -48,6 +49,21 @@ Tensor broadcast_to(const Tensor& x, py::handle shape) {
   return {vm::read_only(x.storage()), x.dtype(), std::move(to), std::move(strides), x.offset()};
 }
 
+// A view of x's storage; strides and the offset from x's first element in elements.
+Tensor as_strided(const Tensor& x, py::handle shape, py::handle strides, std::int64_t offset) {
+  return {vm::read_only(x.storage()), x.dtype(), dims_of(shape), dims_of(strides), x.offset() + offset};
+}
+
+// Functions of one and two operands with NumPy's calling convention, made once for each name.
+py::object unary_function(const std::string& name, const std::string& op) {
+  return py::cpp_function([op](py::handle x, py::handle out) { return delivered(unary(op, as_tensor(x)), out); },
+                          py::name(name.c_str()), py::arg("x"), py::arg("out") = py::none());
+}
+py::object binary_function(const std::string& name, const std::string& op) {
+  return py::cpp_function([op](py::handle a, py::handle b, py::handle out) { return delivered(binary(op, a, b), out); },
+                          py::name(name.c_str()), py::arg("a"), py::arg("b"), py::arg("out") = py::none());
+}
+
 }  // namespace
 
 void bind_operators(py::module_& module) {
@@ -59,6 +75,18 @@ void bind_operators(py::module_& module) {
         return reduce(op, as_tensor(x), axis, keepdims);
       },
       py::arg("op"), py::arg("x"), py::arg("axis"), py::arg("keepdims"));
+  module.def(
+      "clip", [](py::handle x, py::handle low, py::handle high) { return clip(as_tensor(x), low, high); }, py::arg("x"),
+      py::arg("low"), py::arg("high"));
+  module.def("unary_function", &unary_function, py::arg("name"), py::arg("op"));
+  module.def("binary_function", &binary_function, py::arg("name"), py::arg("op"));
+  module.def(
+      "as_strided",
+      [](py::handle x, py::handle shape, py::handle strides, std::int64_t offset) {
+        return as_strided(as_tensor(x), shape, strides, offset);
+      },
+      py::arg("x"), py::arg("shape"), py::arg("strides"), py::arg("offset") = 0,
+      "A read-only view of the array's memory; strides and offset in elements.");
   module.def("where", &where, py::arg("condition"), py::arg("a"), py::arg("b"));
   module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
              "The outputs of any operator of the registry, computed at once.");
@@ -71,6 +99,7 @@ void bind_operators(py::module_& module) {
   module.def(
       "broadcast_to", [](py::handle x, py::handle shape) { return broadcast_to(as_tensor(x), shape); }, py::arg("x"),
       py::arg("shape"));
+  module.def("paint", &paint, py::arg("image"), py::arg("spans"), py::arg("colour"));
   module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
   module.def(
       "operators",

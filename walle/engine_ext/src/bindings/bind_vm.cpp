@@ -1,11 +1,14 @@
 // VMs and mailboxes for walle.engine_ext.vm, and the VM-side door to the host. The asyncio side is Python; nothing here waits
 // while it holds a GIL.
+#include <poll.h>
 #include <pybind11/stl.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "bindings/bind.h"
 #include "vm/birth.h"
+#include "vm/home.h"
 #include "vm/interpreter.h"
 #include "vm/lending.h"
 #include "vm/mailbox.h"
@@ -94,6 +97,7 @@ const char* outcome_name(vm::Outcome outcome) {
     case vm::Outcome::failed: return "failed";
     case vm::Outcome::not_plain: return "not_plain";
     case vm::Outcome::deadline: return "deadline";
+    case vm::Outcome::limit: return "limit";
     case vm::Outcome::cancelled: return "cancelled";
     case vm::Outcome::closed: return "closed";
     case vm::Outcome::ask: return "ask";
@@ -104,12 +108,16 @@ const char* outcome_name(vm::Outcome outcome) {
 // What Python holds: dropping it closes the VM.
 class VMHandle {
  public:
-  VMHandle(const std::string& name, const py::bytes& boot, py::handle config, std::unordered_set<std::string> task_files,
-           double grace) {
+  VMHandle(const std::string& name, py::handle config, std::unordered_set<std::string> task_files, double grace,
+           std::int64_t memory_bytes, std::int64_t output_bytes) {
     if (PyInterpreterState_Get() != PyInterpreterState_Main())
       throw std::runtime_error("a VM can only be made by the main interpreter");
-    vm::Settings settings{name, boot, read_value(config, "config"), std::move(task_files),
-                          std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace))};
+    vm::Settings settings{name,
+                          read_value(config, "config"),
+                          std::move(task_files),
+                          std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace)),
+                          memory_bytes,
+                          output_bytes};
     vm_ = vm::Interpreter::start(std::move(settings), kPort);
   }
   VMHandle(const VMHandle&) = delete;
@@ -122,6 +130,53 @@ class VMHandle {
  private:
   std::shared_ptr<vm::Interpreter> vm_;
 };
+
+// Microseconds from submitting a call without arguments to having its result, for each of `count` calls in turn: what a caller in
+// C++ sees.
+std::vector<double> round_trips(vm::Interpreter& vm, const std::string& function, int count) {
+  const auto mailbox = std::make_shared<vm::Mailbox>();
+  std::vector<double> times_us;
+  for (int call = 1; call <= count; ++call) {
+    const auto begin = std::chrono::steady_clock::now();
+    vm.submit(mailbox, static_cast<std::uint64_t>(call), function, {vm::Tuple{}}, std::nullopt);
+    pollfd waiting{mailbox->fd(), POLLIN, 0};
+    while (poll(&waiting, 1, -1) < 0 && errno == EINTR) {
+    }
+    for (const vm::Notice& notice : mailbox->take_all())
+      if (notice.outcome != vm::Outcome::ok)
+        throw std::runtime_error(std::string("the call ended with ") + outcome_name(notice.outcome));
+    times_us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return times_us;
+}
+
+vm::Interpreter& vm_here() {
+  vm::Interpreter* here = vm::Interpreter::here();
+  if (here == nullptr) throw std::runtime_error("only code in a VM can ask for this");
+  return *here;
+}
+
+// time.sleep for tasks: it ends when the call is stopped.
+void sleep_here(double seconds) {
+  if (!(seconds >= 0)) throw py::value_error("sleep length must be non-negative");
+  if (!vm_here().sleep(nanoseconds(seconds))) throw py::error_already_set();
+}
+
+// A function that makes modules, which refuses some names. The original is held where no walk over Python objects finds it.
+py::cpp_function guard(const py::object& original, const std::unordered_set<std::string>& names, bool are_kept) {
+  if (PyObject_IS_GC(original.ptr()) && PyObject_GC_IsTracked(original.ptr())) PyObject_GC_UnTrack(original.ptr());
+  return py::cpp_function([original, names, are_kept](const py::object& spec, const py::args& rest) {
+    const auto name = spec.attr("name").cast<std::string>();
+    if (names.contains(name) != are_kept) throw py::import_error(name + " cannot be loaded in a VM");
+    return original(spec, *rest);
+  });
+}
+
+// sys.unraisablehook of VMs. In C, because a Stopped that arrived in a hook in Python would be told of in turn.
+void tell_unraisable(const py::object& found) {
+  if (found.attr("exc_type").is(py::module_::import("walle.engine_ext._core").attr("Stopped"))) return;
+  py::module_::import("sys").attr("__unraisablehook__")(found);
+}
 
 py::list drain(vm::Mailbox& mailbox) {
   vm::Lender::current()->drain();
@@ -179,14 +234,20 @@ void bind_vm(py::module_& module) {
       .def("drain", &drain, "Notices so far: (call id, outcome, value, text).");
 
   py::class_<VMHandle>(module, "VM")
-      .def(py::init<const std::string&, const py::bytes&, py::handle, std::unordered_set<std::string>, double>(), py::arg("name"),
-           py::arg("boot"), py::arg("config"), py::arg("task_files"), py::arg("grace"))
+      .def(py::init<const std::string&, py::handle, std::unordered_set<std::string>, double, std::int64_t, std::int64_t>(),
+           py::arg("name"), py::arg("config"), py::arg("task_files"), py::arg("grace"), py::arg("memory_bytes"),
+           py::arg("output_bytes"))
       .def("submit",
            [](const VMHandle& self, std::shared_ptr<vm::Mailbox> mailbox, std::uint64_t call_id, const std::string& function,
               const py::tuple& arguments, std::optional<double> deadline) {
              std::optional<std::chrono::nanoseconds> limit;
              if (deadline) limit = nanoseconds(*deadline);
              self.vm().submit(std::move(mailbox), call_id, function, read_value(arguments, "args"), limit);
+           })
+      .def("round_trips",
+           [](const VMHandle& self, const std::string& function, int count) {
+             const py::gil_scoped_release release;
+             return round_trips(self.vm(), function, count);
            })
       .def("cancel", [](const VMHandle& self, std::uint64_t call_id) { self.vm().cancel(call_id); })
       .def("answer", [](const VMHandle& self, std::uint64_t call_id, py::handle value,
@@ -203,8 +264,55 @@ void bind_vm(py::module_& module) {
 
   module.attr("Stopped") = py::reinterpret_steal<py::object>(make_stopped());
   module.def("vm_set_empty_site", [](const py::bytes& code) { vm::set_empty_site(code); });
+  module.def("vm_set_boot", [](const py::bytes& code, py::handle paths) {
+    vm::Home::set_boot({std::string(code), read_value(paths, "paths")}, kPort);
+  });
+  module.def("vm_counts", [] {
+    const vm::HomeCounts counts = vm::Home::counts();
+    py::dict all;
+    all["made"] = counts.made;
+    all["lived_in"] = counts.lived_in;
+    all["recycled"] = counts.recycled;
+    all["destroyed"] = counts.destroyed;
+    all["spare"] = counts.spare;
+    all["last_reason"] = counts.last_reason;
+    return all;
+  });
+  module.def(
+      "vm_before_import", [] { vm_here().home().pristine.before_import(); },
+      "Before a module that is to stay is loaded; in a VM.");
+  module.def("vm_after_import", [] { vm_here().home().pristine.after_import(); }, "After it was loaded, or was not.");
+  module.def(
+      "vm_pristine",
+      [] {
+        vm::Pristine& pristine = vm_here().home().pristine;
+        return py::make_tuple(pristine.size(), pristine.bytes());
+      },
+      "(objects, bytes) that the present VM's home keeps to be wiped; in a VM.");
+  module.def("vm_sleep", &sleep_here, "time.sleep that ends when the call is stopped; in a VM.");
+  module.def(
+      "vm_break_limit",
+      [](const std::string& limit) {
+        vm_here().break_limit(limit);
+        if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+      },
+      "Stops the running call for a limit that it broke: raises Stopped.");
+  module.def(
+      "vm_rest",
+      [](const py::args&) {
+        if (vm::Interpreter* here = vm::Interpreter::here()) here->rest_if_given_up();
+      },
+      "In gc.callbacks of a VM.");
+  module.def("vm_unraisable", &tell_unraisable);
+  module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs by name.");
+  module.def("vm_watch_memory", &vm::Heap::watch, "Count what VMs' Python objects take, from now on.");
+  module.def("vm_lost", &vm::Interpreter::lost, "VM threads that rest for good in C calls that never end.");
+  module.def(
+      "vm_used_bytes", [] { return vm_here().used_bytes(); },
+      "Bytes of Python objects and engine memory that the present VM took.");
   module.def("vm_abandoned", &vm::Interpreter::abandoned, "Abandoned VM threads that are still busy.");
   module.def("vm_shut_down", [](double timeout) {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) throw py::type_error("a VM cannot shut VMs down");
     const py::gil_scoped_release release;
     return vm::Interpreter::shut_down(nanoseconds(timeout));
   });

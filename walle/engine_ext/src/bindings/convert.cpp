@@ -323,6 +323,33 @@ Mixed mixed(py::handle a, py::handle b) {
 
 }  // namespace
 
+Tensor clip(const Tensor& x, py::handle low, py::handle high) {
+  const auto bounded = [](const Tensor& given, const char* name, py::handle bound) {
+    return bound.is_none() ? given : binary(name, py::cast(given), bound);
+  };
+  const auto number = [](py::handle bound) {
+    return bound.is_none() || PyFloat_CheckExact(bound.ptr()) || PyLong_CheckExact(bound.ptr());
+  };
+  if (!is_floating(x.dtype()) || is_half(x.dtype()) || !x.contiguous() || !number(low) || !number(high) || low.is_none() ||
+      high.is_none())
+    return bounded(bounded(x, "Maximum", low), "Minimum", high);
+  const Tensor bottom = scalar(low, x.dtype()), top = scalar(high, x.dtype());
+  Tensor result = Tensor::empty(x.dtype(), x.shape());
+  const auto type = static_cast<std::size_t>(compute_index(x.dtype()));
+  const BinaryFn raise = kernels().binary[static_cast<std::size_t>(BinaryOp::Maximum)][type],
+                 lower = kernels().binary[static_cast<std::size_t>(BinaryOp::Minimum)][type];
+  constexpr std::int64_t kBlock = 4096;  // both kernels over a piece before the next one, which leaves it in cache
+  const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
+  const py::gil_scoped_release released;
+  for (std::int64_t at = 0; at < x.size(); at += kBlock) {
+    std::byte* to = result.raw() + at * item;
+    const std::int64_t count = std::min(kBlock, x.size() - at);
+    raise(x.raw() + at * item, 1, bottom.raw(), 0, to, count);
+    lower(to, 1, top.raw(), 0, to, count);
+  }
+  return result;
+}
+
 Tensor where(py::handle condition, py::handle a, py::handle b) {
   const Mixed operands = mixed(a, b);
   const Tensor inputs[] = {as_tensor(condition, DType::b8),
@@ -331,16 +358,58 @@ Tensor where(py::handle condition, py::handle a, py::handle b) {
   return run(operator_named("Where"), inputs);
 }
 
-Tensor unary(const std::string& name, const Tensor& x) {
+namespace {
+
+// Bit by bit and logical operators are one on bools.
+std::string_view logical(std::string_view name) {
+  constexpr std::string_view both[][2] = {
+      {"BitwiseAnd", "And"}, {"BitwiseOr", "Or"}, {"BitwiseXor", "Xor"}, {"BitwiseNot", "Not"}};
+  for (const auto& [bits, logic] : both)
+    if (name == bits) return logic;
+  return name;
+}
+
+}  // namespace
+
+Tensor delivered(Tensor result, py::handle out) {
+  if (out.is_none()) return result;
+  const Tensor& to = py::cast<const Tensor&>(out);
+  if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
+    throw Error(ErrorKind::dtype, "`out` is " + std::string(dtype_name(to.dtype())) + ", which cannot hold " +
+                                      std::string(dtype_name(result.dtype())));
+  if (to.shape() != result.shape())
+    throw Error(ErrorKind::shape, "`out` has shape " + to_string(to.shape()) + ", the result " + to_string(result.shape()));
+  assign(cast(result, to.dtype()), to);
+  return to;
+}
+
+Tensor unary(const std::string& given, const Tensor& x) {
+  const std::string name(x.dtype() == DType::b8 ? logical(given) : given);
   const OpDef& op = operator_named(name);
   const Tensor inputs[] = {cast(x, computed_in(op, x.dtype()))};
   return run(op, inputs);
 }
 
-Tensor binary(const std::string& name, py::handle a, py::handle b) {
-  const OpDef& op = operator_named(name);
+namespace {
+
+// x ** 2 and the like, which have operators of their own.
+const char* power_by(py::handle exponent, DType dtype) {
+  if (!PyLong_CheckExact(exponent.ptr()) && !PyFloat_CheckExact(exponent.ptr())) return nullptr;
+  const double power = PyFloat_AsDouble(exponent.ptr());
+  if (power == 2) return "Square";
+  if (!is_floating(dtype)) return nullptr;
+  return power == 0.5 ? "Sqrt" : power == -1 ? "Reciprocal" : nullptr;
+}
+
+}  // namespace
+
+Tensor binary(const std::string& given, py::handle a, py::handle b) {
   Mixed operands = mixed(a, b);
+  const std::string name(operands.dtype == DType::b8 ? logical(given) : given);
+  const OpDef& op = operator_named(name);
   DType dtype = operands.dtype;
+  if (name == "Power" && operands.a.storage() && !operands.b.storage())
+    if (const char* own = power_by(b, dtype)) return unary(own, cast(operands.a, computed_in(op, dtype)));
   // Div is true division here; the registry's own divides integers as ONNX does.
   dtype = name == "Div" ? floating(dtype) : computed_in(op, dtype);
   const Tensor inputs[] = {operands.a.storage() ? cast(operands.a, dtype) : scalar(a, dtype),
@@ -348,7 +417,49 @@ Tensor binary(const std::string& name, py::handle a, py::handle b) {
   return run(op, inputs);
 }
 
+namespace {
+
+// How many of the flags are set: bytes are added to bytes while those can hold the sums.
+std::int64_t count_true(const std::byte* flags, std::int64_t count) {
+  constexpr std::int64_t kBlock = 4096, kMost = 255;
+  constexpr auto kAdd = static_cast<std::size_t>(BinaryOp::Add), kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
+  constexpr std::size_t kI32 = 2, kU8 = 4;
+  const Table& table = kernels();
+  alignas(64) std::byte sums[kBlock];
+  alignas(64) std::int32_t wide[kBlock];
+  std::int64_t total = 0;
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMost, (count - done) / size);
+    std::memcpy(sums, flags + done, static_cast<std::size_t>(size));
+    for (std::int64_t i = 1; i < blocks; ++i) table.binary[kAdd][kU8](sums, 1, flags + done + i * size, 1, sums, size);
+    done += size * blocks;
+    table.cast[kU8][kI32](sums, 1, wide, size);
+    std::int32_t part = 0;
+    table.reduce[kSum][kI32](wide, 1, size, &part);
+    total += part;
+  }
+  return total;
+}
+
+// Sums, greatest and least of all flags, without converting them first; any and all stop early.
+std::optional<Tensor> reduced_flags(const std::string& name, const Tensor& x, bool keepdims) {
+  if (x.dtype() != DType::b8 || !x.contiguous()) return std::nullopt;
+  const bool sum = name == "ReduceSum", most = name == "ReduceMax", least = name == "ReduceMin";
+  if (!sum && !most && !least) return std::nullopt;
+  Tensor result = Tensor::empty(sum ? DType::i64 : DType::b8, Dims(keepdims ? x.shape().size() : 0, 1));
+  const auto size = static_cast<std::size_t>(x.size());
+  if (sum)
+    *result.data<std::int64_t>() = count_true(x.raw(), x.size());
+  else
+    *result.data<bool>() = (size > 0 && std::memchr(x.raw(), most ? 1 : 0, size) != nullptr) == most;
+  return result;
+}
+
+}  // namespace
+
 Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool keepdims) {
+  if (axis.is_none())
+    if (auto result = reduced_flags(name, x, keepdims)) return *std::move(result);
   const OpDef& op = operator_named(name);
   Tensor input = x;
   if (name == "ReduceSum" || name == "ReduceProd") {
@@ -381,6 +492,35 @@ Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
   return {x.storage(), x.dtype(), std::move(shape), std::move(strides), offset};
 }
 
+namespace {
+
+// The strides that show x's elements in another shape of as many, row by row; nothing where no strides do. Runs of axes of both
+// shapes with equal products go together, and x's must step as one.
+std::optional<Dims> strides_as(const Tensor& x, const Dims& shape) {
+  if (x.contiguous()) return contiguous_strides(shape);
+  Dims from, step;
+  for (std::size_t i = 0; i < x.shape().size(); ++i)
+    if (x.shape()[i] != 1) {
+      from.push_back(x.shape()[i]);
+      step.push_back(x.strides()[i]);
+    }
+  Dims result(shape.size(), 0);
+  std::size_t i = 0, j = 0;
+  while (i < from.size() && j < shape.size()) {
+    const std::size_t first = i;
+    std::int64_t left = from[i++], right = shape[j++];
+    const std::size_t begin = j - 1;
+    while (left != right) (left < right) ? left *= from[i++] : right *= shape[j++];
+    for (std::size_t k = first; k + 1 < i; ++k)
+      if (step[k] != step[k + 1] * from[k + 1]) return std::nullopt;
+    std::int64_t stride = step[i - 1];
+    for (std::size_t k = j; k-- > begin; stride *= shape[k]) result[k] = stride;
+  }
+  return result;
+}
+
+}  // namespace
+
 Tensor reshaped(const Tensor& x, Dims shape) {
   std::size_t open = shape.size();
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -396,6 +536,7 @@ Tensor reshaped(const Tensor& x, Dims shape) {
   }
   if (element_count(shape) != x.size())
     throw Error(ErrorKind::shape, "cannot reshape an array of shape " + to_string(x.shape()) + " to " + to_string(shape));
+  if (auto strides = strides_as(x, shape)) return view(x, std::move(shape), *std::move(strides), x.offset());
   const Tensor dense = contiguous(x);
   Dims strides = contiguous_strides(shape);
   return view(dense, std::move(shape), std::move(strides), dense.offset());

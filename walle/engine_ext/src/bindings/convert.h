@@ -34,15 +34,19 @@ Dims dims_of(pybind11::handle numbers);  // an int or a sequence of ints
 // Operators of walle.np with its dtype rules; `op` is a name of the registry.
 Tensor unary(const std::string& op, const Tensor& x);
 Tensor binary(const std::string& op, pybind11::handle a, pybind11::handle b);
+// min(max(x, low), high); a bound may be None.
+Tensor clip(const Tensor& x, pybind11::handle low, pybind11::handle high);
 Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b);
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 
-// x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds one array of indices or a
-// mask.
+// `result`, or `out` with the result in it where that is not None. Throws Error (shape, dtype) where it does not fit.
+Tensor delivered(Tensor result, pybind11::handle out);
+
+// x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds arrays of indices or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);
-Tensor reshaped(const Tensor& x, Dims shape);  // a view where x is contiguous; one dimension may be -1
+Tensor reshaped(const Tensor& x, Dims shape);  // a view where strides can show it; one dimension may be -1
 
 }  // namespace walle

@@ -1,7 +1,9 @@
-// x[key] and x[key] = value: views for ints, slices, None and an ellipsis; Gather for one array of indices or a mask.
+// x[key] and x[key] = value as in NumPy: ints, slices, None and an ellipsis are a view; arrays of indices and masks are an
+// indexed raster over that view, read or written in place.
 #include <optional>
 
 #include "bindings/convert.h"
+#include "core/indexed.h"
 #include "exec/eager.h"
 
 namespace py = pybind11;
@@ -14,158 +16,254 @@ bool is_array_key(py::handle item) {
   return py::isinstance<Tensor>(item) || PyList_Check(item.ptr()) ||
          (PyObject_CheckBuffer(item.ptr()) && !PyIndex_Check(item.ptr()));
 }
+bool is_int_key(py::handle item) { return PyIndex_Check(item.ptr()) && !PyBool_Check(item.ptr()) && !is_array_key(item); }
 
-// A mask of flags as the whole numbers of the true ones.
+[[noreturn]] void out_of_range(std::int64_t index, std::int64_t axis, std::int64_t size) {
+  throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) + " of size " +
+                        std::to_string(size));
+}
+
+// The places of a mask's true elements, counted row by row.
 Tensor positions(const Tensor& mask) {
   const Tensor dense = contiguous(mask);
-  std::vector<std::int64_t> found;
-  for (std::int64_t i = 0; i < dense.size(); ++i)
-    if (dense.data<bool>()[i]) found.push_back(i);
-  Tensor result = Tensor::empty(DType::i64, {static_cast<std::int64_t>(found.size())});
-  std::copy(found.begin(), found.end(), result.data<std::int64_t>());
+  const bool* flags = dense.data<bool>();
+  const std::int64_t size = dense.size();
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < size; ++i) count += flags[i];
+  Tensor result = Tensor::empty(DType::i64, {count});
+  std::int64_t* to = result.data<std::int64_t>();
+  for (std::int64_t i = 0, found = 0; found < count; ++i) {
+    to[found] = i;
+    found += flags[i];
+  }
   return result;
 }
 
-struct Basic {
-  Tensor view;                   // the ints, slices, None and ellipsis applied
-  std::optional<Tensor> chosen;  // indices along one axis of the view
-  std::int64_t axis = 0;
+// One part of a key, made ready.
+struct Part {
+  enum class Kind { integer, slice, new_axis, ellipsis, indices, mask } kind;
+  py::handle given;
+  Tensor array{};        // of indices or a mask
+  std::size_t axes = 0;  // how many axes of x it takes
 };
 
-Basic apply(const Tensor& x, py::handle key) {
+std::vector<Part> parts_of(const Tensor& x, py::handle key) {
   std::vector<py::handle> items;
   if (PyTuple_Check(key.ptr()))
     for (const py::handle item : py::reinterpret_borrow<py::tuple>(key)) items.push_back(item);
   else
     items.push_back(key);
+  std::vector<Part> parts;
   std::size_t named = 0;
   bool ellipsis = false;
   for (const py::handle item : items) {
-    if (item.ptr() == Py_Ellipsis) {
+    Part part{Part::Kind::integer, item, {}, 1};
+    if (item.is_none()) {
+      part.kind = Part::Kind::new_axis;
+      part.axes = 0;
+    } else if (item.ptr() == Py_Ellipsis) {
       if (ellipsis) throw py::index_error("an index holds more than one ellipsis");
       ellipsis = true;
-    } else if (!item.is_none()) {
-      ++named;
+      part.kind = Part::Kind::ellipsis;
+      part.axes = 0;
+    } else if (PySlice_Check(item.ptr())) {
+      part.kind = Part::Kind::slice;
+    } else if (is_array_key(item)) {
+      part.array = as_tensor(item);
+      if (part.array.size() == 0 && PyList_Check(item.ptr())) part.array = cast(part.array, DType::i64);
+      part.kind = part.array.dtype() == DType::b8 ? Part::Kind::mask : Part::Kind::indices;
+      if (part.kind == Part::Kind::mask) part.axes = part.array.shape().size();
+      if (part.kind == Part::Kind::indices && !is_integer(part.array.dtype()))
+        throw py::index_error("indices are whole numbers, not " + std::string(dtype_name(part.array.dtype())));
+      if (part.kind == Part::Kind::mask && part.axes == 0) throw py::index_error("a mask needs a dimension");
+    } else if (!is_int_key(item)) {
+      throw py::index_error("an index is made of ints, slices, None, an ellipsis, arrays of whole numbers and masks, not " +
+                            std::string(Py_TYPE(item.ptr())->tp_name));
     }
+    named += part.axes;
+    parts.push_back(std::move(part));
   }
   const std::size_t rank = x.shape().size();
   if (named > rank)
     throw py::index_error(std::to_string(named) + " indices for an array of " + std::to_string(rank) + " dimensions");
+  if (!ellipsis) parts.push_back({Part::Kind::ellipsis, Py_Ellipsis, {}, 0});
+  for (Part& part : parts)
+    if (part.kind == Part::Kind::ellipsis) part.axes = rank - named;
+  return parts;
+}
 
-  Basic result;
+// What a key picks: a view, or (with arrays) the elements of a base that an indexed movement reaches, in the order of `shape`.
+struct Picked {
+  Tensor view;  // where there are no arrays
+  bool indexed = false;
+  IndexedMovement movement;
+  Tensor indices;  // (arrays, elements of each)
+  Dims shape;
+};
+
+// An array of indices along one or more merged axes of x.
+struct Along {
+  Tensor indices;
+  std::int64_t axis, size, weight;
+};
+
+std::int64_t integer_key(py::handle item, std::int64_t axis, std::int64_t size) {
+  const py::ssize_t index = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
+  if (index == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (index < -size || index >= size) out_of_range(index, axis, size);
+  return index < 0 ? index + size : index;
+}
+
+void add_mask(const Tensor& x, const Part& part, std::size_t axis, std::vector<Along>& arrays) {
+  const Dims over(x.shape().begin() + static_cast<std::ptrdiff_t>(axis),
+                  x.shape().begin() + static_cast<std::ptrdiff_t>(axis + part.axes));
+  if (part.array.shape() != over)
+    throw py::index_error("a mask of shape " + to_string(part.array.shape()) + " on axes of shape " + to_string(over));
+  const Tensor places = positions(part.array);
+  bool one = true;  // the axes step as one
+  for (std::size_t i = axis; i + 1 < axis + part.axes; ++i) one = one && x.strides()[i] == x.strides()[i + 1] * x.shape()[i + 1];
+  if (one) {
+    arrays.push_back({places, static_cast<std::int64_t>(axis), element_count(over), x.strides()[axis + part.axes - 1]});
+    return;
+  }
+  std::int64_t below = element_count(over);
+  for (std::size_t i = 0; i < part.axes; ++i) {
+    Tensor along = Tensor::empty(DType::i64, places.shape());
+    below = over[i] == 0 ? 0 : below / over[i];
+    for (std::int64_t j = 0; j < places.size(); ++j)
+      along.data<std::int64_t>()[j] = places.data<std::int64_t>()[j] / below % over[i];
+    arrays.push_back({along, static_cast<std::int64_t>(axis + i), over[i], x.strides()[axis + i]});
+  }
+}
+
+// The indices of all arrays one after the other, broadcast against each other, in range.
+Tensor gathered(const std::vector<Along>& arrays, const Dims& shape) {
+  const std::int64_t count = element_count(shape);
+  Tensor all = Tensor::empty(DType::i64, {static_cast<std::int64_t>(arrays.size()), count});
+  for (std::size_t k = 0; k < arrays.size(); ++k) {
+    const Along& along = arrays[k];
+    const std::int64_t offset = static_cast<std::int64_t>(k) * count;
+    assign(cast(along.indices, DType::i64), view(all, shape, contiguous_strides(shape), offset));
+    const std::int64_t* index = all.data<std::int64_t>() + offset;
+    bool inside = true;
+    for (std::int64_t i = 0; i < count; ++i) inside &= index[i] >= -along.size && index[i] < along.size;
+    for (std::int64_t i = 0; !inside && i < count; ++i)
+      if (index[i] < -along.size || index[i] >= along.size) out_of_range(index[i], along.axis, along.size);
+  }
+  return all;
+}
+
+Picked pick(const Tensor& x, py::handle key) {
+  const std::vector<Part> parts = parts_of(x, key);
+  Picked result;
+  for (const Part& part : parts)
+    result.indexed = result.indexed || part.kind == Part::Kind::indices || part.kind == Part::Kind::mask;
   Dims shape, strides;
   std::int64_t offset = x.offset();
   std::size_t axis = 0;
-  const auto keep = [&](std::size_t count) {
-    for (; count > 0; --count, ++axis) {
-      shape.push_back(x.shape()[axis]);
-      strides.push_back(x.strides()[axis]);
+  std::vector<Along> arrays;
+  // Where the arrays' own axes go in the result: at the first array, or in front where something stands between two of them.
+  std::size_t place = 0;
+  enum { before, within, behind } where = before;
+  for (const Part& part : parts) {
+    const bool array =
+        part.kind == Part::Kind::indices || part.kind == Part::Kind::mask || (result.indexed && part.kind == Part::Kind::integer);
+    if (array) {
+      if (where == before) place = shape.size();
+      if (where == behind) place = 0;
+      where = within;
+    } else if (where == within && !(part.kind == Part::Kind::ellipsis && part.axes == 0 && &part == &parts.back())) {
+      where = behind;
     }
-  };
-  for (const py::handle item : items) {
-    if (item.is_none()) {
-      shape.push_back(1);
-      strides.push_back(0);
-    } else if (item.ptr() == Py_Ellipsis) {
-      keep(rank - named);
-    } else if (PySlice_Check(item.ptr())) {
-      py::ssize_t start, stop, step;
-      if (PySlice_Unpack(item.ptr(), &start, &stop, &step) < 0) throw py::error_already_set();
-      const py::ssize_t length = PySlice_AdjustIndices(static_cast<py::ssize_t>(x.shape()[axis]), &start, &stop, step);
-      if (length > 0) offset += start * x.strides()[axis];
-      shape.push_back(length);
-      strides.push_back(length > 1 ? x.strides()[axis] * step : 0);
-      ++axis;
-    } else if (PyIndex_Check(item.ptr()) && !PyBool_Check(item.ptr()) && !is_array_key(item)) {
-      const auto dim = x.shape()[axis];
-      const py::ssize_t index = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
-      if (index == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-      if (index < -dim || index >= dim)
-        throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) +
-                              " of size " + std::to_string(dim));
-      offset += (index < 0 ? index + dim : index) * x.strides()[axis];
-      ++axis;
-    } else if (is_array_key(item)) {
-      if (result.chosen) throw py::index_error("an index holds more than one array; index in two steps");
-      Tensor chosen = as_tensor(item);
-      if (chosen.size() == 0) chosen = cast(chosen, DType::i64);
-      if (chosen.dtype() == DType::b8) {
-        if (chosen.shape() != Dims{x.shape()[axis]})
-          throw py::index_error("a mask of shape " + to_string(chosen.shape()) + " on an axis of size " +
-                                std::to_string(x.shape()[axis]));
-        chosen = positions(chosen);
-      } else if (chosen.dtype() != DType::i64 && chosen.dtype() != DType::i32) {
-        if (chosen.dtype() != DType::u8)
-          throw py::index_error("indices are whole numbers, not " + std::string(dtype_name(chosen.dtype())));
-        chosen = cast(chosen, DType::i64);
+    switch (part.kind) {
+      case Part::Kind::new_axis:
+        shape.push_back(1);
+        strides.push_back(0);
+        break;
+      case Part::Kind::ellipsis:
+        for (std::size_t i = 0; i < part.axes; ++i) {
+          shape.push_back(x.shape()[axis + i]);
+          strides.push_back(x.strides()[axis + i]);
+        }
+        break;
+      case Part::Kind::slice: {
+        py::ssize_t start, stop, step;
+        if (PySlice_Unpack(part.given.ptr(), &start, &stop, &step) < 0) throw py::error_already_set();
+        const py::ssize_t length = PySlice_AdjustIndices(static_cast<py::ssize_t>(x.shape()[axis]), &start, &stop, step);
+        if (length > 0) offset += start * x.strides()[axis];
+        shape.push_back(length);
+        strides.push_back(length > 1 ? x.strides()[axis] * step : 0);
+        break;
       }
-      const std::int64_t dim = x.shape()[axis];
-      const Tensor wide = contiguous(cast(chosen, DType::i64));
-      for (std::int64_t i = 0; i < wide.size(); ++i)
-        if (const std::int64_t index = wide.data<std::int64_t>()[i]; index < -dim || index >= dim)
-          throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) +
-                                " of size " + std::to_string(dim));
-      result.chosen = wide;
-      result.axis = static_cast<std::int64_t>(shape.size());
-      keep(1);
-    } else {
-      throw py::index_error("an index is made of ints, slices, None, an ellipsis and one array, not " +
-                            std::string(Py_TYPE(item.ptr())->tp_name));
+      case Part::Kind::integer:
+        offset += integer_key(part.given, static_cast<std::int64_t>(axis), x.shape()[axis]) * x.strides()[axis];
+        break;
+      case Part::Kind::indices:
+        arrays.push_back({part.array, static_cast<std::int64_t>(axis), x.shape()[axis], x.strides()[axis]});
+        break;
+      case Part::Kind::mask: add_mask(x, part, axis, arrays); break;
     }
+    axis += part.axes;
   }
-  keep(rank - axis);
-  if (element_count(shape) == 0) offset = 0;
-  result.view = view(x, std::move(shape), std::move(strides), offset);
+  if (!result.indexed) {
+    if (element_count(shape) == 0) offset = 0;
+    result.view = view(x, std::move(shape), std::move(strides), offset);
+    return result;
+  }
+  Dims chosen;
+  for (const Along& along : arrays) chosen = broadcast_shape(chosen, along.indices.shape());
+  result.indices = gathered(arrays, chosen);
+  const std::int64_t count = element_count(chosen);
+  const auto at = static_cast<std::ptrdiff_t>(place);
+  IndexedMovement& movement = result.movement;
+  movement.size = shape;
+  movement.size.insert(movement.size.begin() + at, count);
+  movement.indexed_stride = std::move(strides);
+  movement.indexed_stride.insert(movement.indexed_stride.begin() + at, 0);
+  movement.plain_stride = contiguous_strides(movement.size);
+  movement.index_stride.assign(movement.size.size(), 0);
+  movement.index_stride[place] = 1;
+  movement.indexed_offset = offset;
+  movement.index_step = count;
+  for (const Along& along : arrays) {
+    movement.weight.push_back(along.weight);
+    movement.extent.push_back(along.size);
+  }
+  result.shape = std::move(shape);
+  result.shape.insert(result.shape.begin() + at, chosen.begin(), chosen.end());
   return result;
 }
 
-// A mask over all of x: one flag per element.
-std::optional<Tensor> whole_mask(const Tensor& x, py::handle key) {
-  if (x.ndim() < 2 || !is_array_key(key)) return std::nullopt;
-  const Tensor mask = as_tensor(key);
-  if (mask.dtype() != DType::b8 || mask.shape() != x.shape()) return std::nullopt;
-  return mask;
-}
-
-Tensor gather(const Tensor& x, const Tensor& indices, std::int64_t axis) {
-  const Tensor inputs[] = {x, indices};
-  return evaluate_one("Gather", inputs, {{"axis", axis}});
-}
+std::int64_t held(const Tensor& x) { return static_cast<std::int64_t>(x.storage()->size_bytes() / item_size(x.dtype())); }
 
 }  // namespace
 
 Tensor get_item(const Tensor& x, py::handle key) {
-  if (const auto mask = whole_mask(x, key)) return gather(reshaped(x, {-1}), positions(*mask), 0);
-  const Basic basic = apply(x, key);
-  return basic.chosen ? gather(basic.view, *basic.chosen, basic.axis) : basic.view;
+  const Picked picked = pick(x, key);
+  if (!picked.indexed) return picked.view;
+  Tensor result = Tensor::empty(x.dtype(), picked.shape);
+  if (result.size() == 0) return result;
+  const IndexedRaster raster(picked.movement, held(x), result.size(), picked.indices.size(), true);
+  raster.gather(picked.indices.data<const std::int64_t>(), x.storage()->data(), result.raw(), item_size(x.dtype()));
+  return result;
 }
 
 void set_item(const Tensor& x, py::handle key, py::handle value) {
-  const Tensor source = as_tensor(value, x.dtype());
-  if (const auto mask = whole_mask(x, key)) {
-    const Tensor inputs[] = {*mask, source, x};
-    return assign(evaluate_one("Where", inputs), x);
-  }
-  const Basic basic = apply(x, key);
-  if (!basic.chosen) return assign(source, basic.view);
-  // One index at a time, the last one winning, as NumPy does; the value is seen in the shape of the gathered result.
-  const auto axis = static_cast<std::size_t>(basic.axis);
-  Dims shape = basic.view.shape();
-  const Tensor flat = reshaped(*basic.chosen, {-1});
-  if (basic.chosen->ndim() != 1) throw py::index_error("assignment takes indices of one dimension");
-  shape[axis] = flat.size();
-  const Tensor wide = view(source, shape, broadcast_strides(source.shape(), source.strides(), shape), source.offset());
-  const auto row = [axis](const Tensor& tensor, std::int64_t index) {
-    Dims rest = tensor.shape(), strides = tensor.strides();
-    const std::int64_t offset = tensor.offset() + index * strides[axis];
-    rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(axis));
-    strides.erase(strides.begin() + static_cast<std::ptrdiff_t>(axis));
-    return view(tensor, std::move(rest), std::move(strides), offset);
-  };
-  for (std::int64_t i = 0; i < flat.size(); ++i) {
-    const std::int64_t index = flat.data<std::int64_t>()[i];
-    assign(row(wide, i), row(basic.view, index < 0 ? index + basic.view.shape()[axis] : index));
-  }
+  Tensor source = as_tensor(value, x.dtype());
+  const Picked picked = pick(x, key);
+  // What is assigned may have more leading axes of 1 than the place.
+  const std::size_t rank = picked.indexed ? picked.shape.size() : picked.view.shape().size();
+  while (source.shape().size() > rank && source.shape()[0] == 1)
+    source = view(source, Dims(source.shape().begin() + 1, source.shape().end()),
+                  Dims(source.strides().begin() + 1, source.strides().end()), source.offset());
+  if (!picked.indexed) return assign(source, picked.view);
+  if (!x.storage() || !x.storage()->writable()) throw Error(ErrorKind::dtype, "the array is read-only; copy it first");
+  const Dims strides = broadcast_strides(source.shape(), source.strides(), picked.shape);
+  if (element_count(picked.shape) == 0) return;
+  const Tensor wide = Tensor::empty(x.dtype(), picked.shape);  // a copy, which x's own elements do not overlap
+  assign(source, wide);
+  const IndexedRaster raster(picked.movement, held(x), wide.size(), picked.indices.size(), false);
+  raster.scatter(picked.indices.data<const std::int64_t>(), wide.raw(), x.storage()->data(), item_size(x.dtype()));
 }
 
 }  // namespace walle

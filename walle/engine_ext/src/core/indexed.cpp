@@ -1,6 +1,9 @@
 #include "core/indexed.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "core/raster.h"
 
 namespace walle {
 
@@ -81,13 +84,16 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   const auto indices = static_cast<std::int64_t>(movement.weight.size());
   if (indices > 0)
     check("index", movement.size, movement.index_stride, movement.index_offset, {movement.index_step}, {indices}, index_extent);
+  std::size_t last = 0;  // axes up to the last one that the indices hang on are walked: what is left of a piece lies together
+  for (std::size_t i = 0; i < movement.size.size(); ++i)
+    if (movement.index_stride[i] != 0) last = i + 1;
   Dims size, indexed, plain;
   movement_.size.clear();
   movement_.indexed_stride.clear();
   movement_.plain_stride.clear();
   movement_.index_stride.clear();
   for (std::size_t i = 0; i < movement.size.size(); ++i) {
-    const bool walked = movement.index_stride[i] != 0;
+    const bool walked = i < last;
     (walked ? movement_.size : size).push_back(movement.size[i]);
     (walked ? movement_.indexed_stride : indexed).push_back(empty ? 0 : movement.indexed_stride[i]);
     (walked ? movement_.plain_stride : plain).push_back(movement.plain_stride[i]);
@@ -109,5 +115,58 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   region_.src.offset += src_low;
   region_.dst.offset += dst_low;
 }
+
+namespace {
+
+// Each piece that an index reaches: one element, one run of elements, or a region. `gather`: read there, else write there.
+template <class T, bool gather, class Index>
+bool move_all(const IndexedRaster& raster, const Region& piece, const Index* indices, const std::byte* src,
+              std::byte* dst) noexcept {
+  constexpr auto kItem = static_cast<std::int64_t>(sizeof(T));
+  const auto from = [&](std::int64_t indexed, std::int64_t plain) { return src + (gather ? indexed : plain) * kItem; };
+  const auto to = [&](std::int64_t indexed, std::int64_t plain) { return dst + (gather ? plain : indexed) * kItem; };
+  if (piece.axes == 0)
+    return raster.walk(indices, [&](const Region&, std::int64_t indexed, std::int64_t plain) {
+      std::memcpy(to(indexed, plain), from(indexed, plain), sizeof(T));
+    });
+  const bool run = piece.axes == 1 && piece.src.stride[0] == 1 && piece.dst.stride[0] == 1;
+  if (run) {
+    src += piece.src.offset * kItem;
+    dst += piece.dst.offset * kItem;
+    const std::size_t bytes = static_cast<std::size_t>(piece.size[0]) * sizeof(T);
+    return raster.walk(indices, [&](const Region&, std::int64_t indexed, std::int64_t plain) {
+      std::memcpy(to(indexed, plain), from(indexed, plain), bytes);
+    });
+  }
+  return raster.walk(indices, [&](const Region& region, std::int64_t indexed, std::int64_t plain) {
+    walle::raster(region, from(indexed, plain), to(indexed, plain), sizeof(T));
+  });
+}
+
+template <bool gather, class Index>
+bool move_items(const IndexedRaster& raster, const Region& piece, const Index* indices, const std::byte* src, std::byte* dst,
+                std::size_t item) noexcept {
+  switch (item) {
+    case 1: return move_all<std::uint8_t, gather>(raster, piece, indices, src, dst);
+    case 2: return move_all<std::uint16_t, gather>(raster, piece, indices, src, dst);
+    case 4: return move_all<std::uint32_t, gather>(raster, piece, indices, src, dst);
+    default: return move_all<std::uint64_t, gather>(raster, piece, indices, src, dst);
+  }
+}
+
+}  // namespace
+
+template <class Index>
+bool IndexedRaster::gather(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept {
+  return move_items<true>(*this, region_, indices, src, dst, item);
+}
+template <class Index>
+bool IndexedRaster::scatter(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept {
+  return move_items<false>(*this, region_, indices, src, dst, item);
+}
+template bool IndexedRaster::gather(const std::int32_t*, const std::byte*, std::byte*, std::size_t) const noexcept;
+template bool IndexedRaster::gather(const std::int64_t*, const std::byte*, std::byte*, std::size_t) const noexcept;
+template bool IndexedRaster::scatter(const std::int32_t*, const std::byte*, std::byte*, std::size_t) const noexcept;
+template bool IndexedRaster::scatter(const std::int64_t*, const std::byte*, std::byte*, std::size_t) const noexcept;
 
 }  // namespace walle

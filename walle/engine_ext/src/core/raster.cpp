@@ -2,35 +2,37 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstdlib>
 #include <cstring>
 
 namespace walle {
 
 namespace {
 
-// dst[i] = src[i * step], elements of type T at any byte address.
+// dst[i] = src[i], steps in bytes, what is moved at any address.
 template <class T>
 void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::int64_t dst_step, std::int64_t count) noexcept {
-  if (src_step == 1 && dst_step == 1) {
+  if (src_step == sizeof(T) && dst_step == sizeof(T)) {
     std::memcpy(dst, src, static_cast<std::size_t>(count) * sizeof(T));
     return;
   }
   T value;
   if (src_step == 0) {
     std::memcpy(&value, src, sizeof(T));
-    for (std::int64_t i = 0; i < count; ++i) std::memcpy(dst + i * dst_step * std::int64_t{sizeof(T)}, &value, sizeof(T));
+    for (std::int64_t i = 0; i < count; ++i) std::memcpy(dst + i * dst_step, &value, sizeof(T));
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    std::memcpy(&value, src + i * src_step * std::int64_t{sizeof(T)}, sizeof(T));
-    std::memcpy(dst + i * dst_step * std::int64_t{sizeof(T)}, &value, sizeof(T));
+    std::memcpy(&value, src + i * src_step, sizeof(T));
+    std::memcpy(dst + i * dst_step, &value, sizeof(T));
   }
 }
 
-// The two innermost axes where the source runs along the outer one: blocks keep both sides' lines in cache.
+// The two innermost axes where the source runs along the outer one: blocks keep both sides' lines in cache. Steps in bytes; the
+// others are those of neighbours.
 template <class T>
-void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t columns, std::int64_t src_column,
-               std::int64_t dst_row) noexcept {
+void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t columns, std::int64_t src_row,
+               std::int64_t src_column, std::int64_t dst_row, std::int64_t dst_column) noexcept {
   constexpr std::int64_t kBlock = 16;
   for (std::int64_t row = 0; row < rows; row += kBlock) {
     const std::int64_t row_end = std::min(row + kBlock, rows);
@@ -38,54 +40,74 @@ void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int
       const std::int64_t column_end = std::min(column + kBlock, columns);
       for (std::int64_t r = row; r < row_end; ++r)
         for (std::int64_t c = column; c < column_end; ++c)
-          std::memcpy(dst + (r * dst_row + c) * std::int64_t{sizeof(T)}, src + (c * src_column + r) * std::int64_t{sizeof(T)},
-                      sizeof(T));
+          std::memcpy(dst + r * dst_row + c * dst_column, src + c * src_column + r * src_row, sizeof(T));
     }
   }
 }
 
+// The region's first `axes` axes, moving a T at each place; strides are of elements of `item` bytes.
 template <class T>
-void run(const Region& region, const std::byte* src, std::byte* dst) noexcept {
-  const auto axes = static_cast<std::size_t>(region.axes);
-  constexpr std::int64_t kItem = sizeof(T);
-  src += region.src.offset * kItem;
-  dst += region.dst.offset * kItem;
+void run(const Region& region, std::size_t axes, std::int64_t item, const std::byte* src, std::byte* dst) noexcept {
+  src += region.src.offset * item;
+  dst += region.dst.offset * item;
   if (axes == 0) {
     std::memcpy(dst, src, sizeof(T));
     return;
   }
+  const auto size = static_cast<std::int64_t>(sizeof(T));
   const std::size_t last = axes - 1;
-  const bool pair = axes >= 2 && region.src.stride[last - 1] == 1 && region.src.stride[last] != 1 && region.dst.stride[last] == 1;
+  const auto near = [&](std::int64_t stride) { return std::abs(stride * item) == size; };
+  const bool pair =
+      axes >= 2 && near(region.src.stride[last - 1]) && !near(region.src.stride[last]) && near(region.dst.stride[last]);
   const std::size_t outer = pair ? last - 1 : last;
   std::array<std::int64_t, kMaxAxes> at{};
   for (;;) {
     if (pair)
-      transpose<T>(src, dst, region.size[last - 1], region.size[last], region.src.stride[last], region.dst.stride[last - 1]);
+      transpose<T>(src, dst, region.size[last - 1], region.size[last], region.src.stride[last - 1] * item,
+                   region.src.stride[last] * item, region.dst.stride[last - 1] * item, region.dst.stride[last] * item);
     else
-      move_row<T>(src, region.src.stride[last], dst, region.dst.stride[last], region.size[last]);
+      move_row<T>(src, region.src.stride[last] * item, dst, region.dst.stride[last] * item, region.size[last]);
     std::size_t axis = outer;
     for (;;) {
       if (axis == 0) return;
       --axis;
-      src += region.src.stride[axis] * kItem;
-      dst += region.dst.stride[axis] * kItem;
+      src += region.src.stride[axis] * item;
+      dst += region.dst.stride[axis] * item;
       if (++at[axis] < region.size[axis]) break;
-      src -= region.size[axis] * region.src.stride[axis] * kItem;
-      dst -= region.size[axis] * region.dst.stride[axis] * kItem;
+      src -= region.size[axis] * region.src.stride[axis] * item;
+      dst -= region.size[axis] * region.dst.stride[axis] * item;
       at[axis] = 0;
     }
   }
 }
 
+template <std::size_t size>
+using Few = std::array<std::byte, size>;
+
 }  // namespace
 
 void raster(const Region& region, const std::byte* src, std::byte* dst, std::size_t item) noexcept {
   if (region.count() == 0) return;
+  const auto axes = static_cast<std::size_t>(region.axes);
+  const auto bytes = static_cast<std::int64_t>(item);
+  // A few neighbours that stay together, such as the channels of a pixel, move as one.
+  if (axes >= 2 && region.src.stride[axes - 1] == 1 && region.dst.stride[axes - 1] == 1) {
+    switch (region.size[axes - 1] * bytes) {
+      case 2: return run<Few<2>>(region, axes - 1, bytes, src, dst);
+      case 3: return run<Few<3>>(region, axes - 1, bytes, src, dst);
+      case 4: return run<Few<4>>(region, axes - 1, bytes, src, dst);
+      case 6: return run<Few<6>>(region, axes - 1, bytes, src, dst);
+      case 8: return run<Few<8>>(region, axes - 1, bytes, src, dst);
+      case 12: return run<Few<12>>(region, axes - 1, bytes, src, dst);
+      case 16: return run<Few<16>>(region, axes - 1, bytes, src, dst);
+      default: break;
+    }
+  }
   switch (item) {
-    case 1: return run<std::uint8_t>(region, src, dst);
-    case 2: return run<std::uint16_t>(region, src, dst);
-    case 4: return run<std::uint32_t>(region, src, dst);
-    case 8: return run<std::uint64_t>(region, src, dst);
+    case 1: return run<std::uint8_t>(region, axes, bytes, src, dst);
+    case 2: return run<std::uint16_t>(region, axes, bytes, src, dst);
+    case 4: return run<std::uint32_t>(region, axes, bytes, src, dst);
+    case 8: return run<std::uint64_t>(region, axes, bytes, src, dst);
     default: assert(false && "an element has 1, 2, 4 or 8 bytes");
   }
 }

@@ -1,5 +1,7 @@
 #include "core/team.h"
 
+#include <unistd.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -21,6 +23,7 @@ void breathe() noexcept {
 }  // namespace
 
 Team::Team(int size) {
+  process_ = ::getpid();
   try {
     for (int member = 1; member < size; ++member) threads_.emplace_back([this, member] { serve(member); });
   } catch (...) {
@@ -33,13 +36,23 @@ Team::Team(int size) {
 }
 
 Team::~Team() {
+  if (forked()) {  // nobody is there to be told or waited for
+    for (std::thread& thread : threads_) thread.detach();
+    return;
+  }
   over_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
+bool Team::forked() const noexcept { return process_ != ::getpid(); }
+
 void Team::share(std::int64_t count, Call call, void* work) noexcept {
+  if (forked()) {  // a forked process has its caller's thread alone
+    for (std::int64_t i = 0; i < count; ++i) call(work, i, 0);
+    return;
+  }
   call_ = call;
   work_ = work;
   count_ = count;

@@ -15,13 +15,17 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
+  // Less than some ten microseconds of one core, in multiplications and additions: not worth waking another thread for.
+  static constexpr double kWorthSharing = 2e6;
+
   int size() const noexcept { return static_cast<int>(threads_.size()) + 1; }
 
   // work(i, member) for each i in [0, count), spread over the members (0 to size - 1), and back when all are done. One call at a
   // time; `work` must not throw and must not call this team.
+  // `operations` is what there is to do in all, as far as it is known.
   template <class F>
-  void each(std::int64_t count, F&& work) noexcept {
-    if (threads_.empty() || count <= 1) {
+  void each(std::int64_t count, F&& work, double operations = kWorthSharing) noexcept {
+    if (threads_.empty() || count <= 1 || operations < kWorthSharing) {
       for (std::int64_t i = 0; i < count; ++i) work(i, 0);
       return;
     }
@@ -34,9 +38,11 @@ class Team {
   using Call = void (*)(void* work, std::int64_t i, int member);
 
   void share(std::int64_t count, Call call, void* work) noexcept;
+  bool forked() const noexcept;
   void take_turns(int member) noexcept;
   void serve(int member) noexcept;
 
+  int process_ = 0;
   Call call_ = nullptr;
   void* work_ = nullptr;
   std::int64_t count_ = 0;

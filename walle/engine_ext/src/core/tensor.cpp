@@ -6,9 +6,12 @@
 #endif
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+
+#include "core/tenant.h"
 
 namespace walle {
 
@@ -20,20 +23,40 @@ std::atomic<std::size_t> most_bytes{static_cast<std::size_t>(::sysconf(_SC_PHYS_
 
 // Large memory in large pages, where the system has them on offer: weights are read from end to end in every run, and a first
 // touch of 2 MiB at once makes loading quicker.
-constexpr std::size_t kLargePage = std::size_t{2} << 20;
+constexpr std::size_t kLargePage = std::size_t{2} << 20, kLargeBytes = 2 * kLargePage;
 
 std::byte* take(std::size_t bytes) noexcept {
 #if defined(__linux__)
-  if (bytes >= 2 * kLargePage) {
-    void* data = std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
-    if (data != nullptr) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
-    return static_cast<std::byte*>(data);
-  }
+  void* data = std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
+  if (data != nullptr) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
+  return static_cast<std::byte*>(data);
+#else
+  return nullptr;
 #endif
-  return static_cast<std::byte*>(std::aligned_alloc(Storage::kAlignment, bytes));
+}
+
+// Smaller memory by malloc and a shift: a block that aligned_alloc gives back seldom fits the next request of its size, so that
+// equal temporaries would touch new pages again and again.
+struct Block {
+  void* base = nullptr;
+  std::byte* data = nullptr;
+};
+Block block(std::size_t bytes) noexcept {
+  if (bytes >= kLargeBytes)
+    if (std::byte* data = take(bytes)) return {data, data};
+  void* base = std::malloc(bytes + Storage::kAlignment);
+  if (base == nullptr) return {};
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  const std::uintptr_t first = (address + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment;
+  return {base, static_cast<std::byte*>(base) + (first - address)};
 }
 
 }  // namespace
+
+std::shared_ptr<Tenant>& tenant_here() noexcept {
+  thread_local std::shared_ptr<Tenant> tenant;
+  return tenant;
+}
 
 std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
 
@@ -44,14 +67,25 @@ void limit_storage(std::size_t bytes) noexcept { most_bytes.store(bytes, std::me
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment, limit = storage_limit();
   if (padded < size_bytes || padded > limit || live_storage_bytes() > limit - padded) throw std::bad_alloc();
-  std::byte* data = take(padded);
+  const std::shared_ptr<Tenant>& tenant = tenant_here();
+  const auto counted = static_cast<std::int64_t>(padded);
+  if (tenant && !tenant->may_take(counted)) throw std::bad_alloc();
+  const Block taken = block(padded);
+  void* base = taken.base;
+  std::byte* data = taken.data;
   if (data == nullptr) throw std::bad_alloc();
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
   std::memset(data + tail, 0, padded - tail);
   live_bytes.fetch_add(padded, std::memory_order_relaxed);
-  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [data, padded] {
-    std::free(data);
+  const auto free_it = [base, padded] {
+    std::free(base);
     live_bytes.fetch_sub(padded, std::memory_order_relaxed);
+  };
+  if (!tenant) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));
+  tenant->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
+  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [free_it, counted, tenant = tenant] {
+    free_it();
+    tenant->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
   }));
 }
 

@@ -33,12 +33,15 @@ std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates)
 LinearShape linear_shape(const Dims& result, const Dims& w, const Table& table) {
   return {w[1] == 0 ? 0 : element_count(result) / w[1], w[0], w[1], &table};
 }
+// Those that are taken by name alone come last.
 std::vector<Candidate> candidates_of(const LinearShape& shape, const Rates& rates) {
-  std::vector<Candidate> candidates;
+  std::vector<Candidate> candidates, by_name;
   for (const LinearAlgorithm* algorithm : linear_algorithms())
     for (const std::int64_t parameter : algorithm->parameters(shape))
-      candidates.push_back({algorithm->name, parameter, rates.us(algorithm->work(shape, parameter))});
+      (algorithm->by_name ? by_name : candidates)
+          .push_back({algorithm->name, parameter, rates.us(algorithm->work(shape, parameter))});
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
+  candidates.insert(candidates.end(), by_name.begin(), by_name.end());
   return candidates;
 }
 // Algorithms that share packed weights have one name here.
@@ -279,6 +282,8 @@ class Choosing {
     const auto searching = Clock::now();
     op.candidates = candidates_of(shape, rates_);
     searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
+    std::stable_partition(op.candidates.begin(), op.candidates.end(),
+                          [](const Candidate& one) { return !linear_named(one.algorithm).by_name; });
     put_forced_first(op.name, op.candidates);
     const Candidate best = op.candidates.front();
     const LinearAlgorithm& algorithm = linear_named(best.algorithm);

@@ -106,6 +106,8 @@ std::optional<std::vector<Region>> Packing::whole_channels(std::span<const Dims>
   const auto extent = [&](const Dims& plain) { return element_count(shape(plain)); };
   const auto channels = channels_of(sources, result, regions);
   if (!channels) return std::nullopt;
+  for (const Channel& channel : *channels)  // one element stays plain, and is no block that could be copied
+    if (element_count(sources[static_cast<std::size_t>(channel.source)]) == 1) return std::nullopt;
   const Planes to(result);
   std::vector<Region> packed;
   for (std::int64_t c = 0; c < to.channels;) {

@@ -1,5 +1,7 @@
 #include "exec/plan.h"
 
+#include "core/tenant.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -22,8 +24,10 @@ std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases
                              double* us) noexcept {
   using Clock = std::chrono::steady_clock;
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
+  const Tenant* tenant = tenant_here().get();
   Clock::time_point begin = us != nullptr ? Clock::now() : Clock::time_point();
   for (const PlannedOp& op : plan.ops) {
+    if (tenant != nullptr && tenant->stopping.load(std::memory_order_relaxed)) return Fault{&op, nullptr};
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
       addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
@@ -53,7 +57,8 @@ void check_heeded(const Program& program) {
     const std::string_view name = attributes.unread();
     if (name.empty()) continue;
     const auto runs = [&](const ProgramOp& op) { return op.name == node->name; };
-    if (node->op->make_step != nullptr && std::none_of(program.ops.begin(), program.ops.end(), runs))
+    if ((node->op->make_step != nullptr || node->op->category == Category::composite) &&
+        std::none_of(program.ops.begin(), program.ops.end(), runs))
       continue;  // nobody reads it
     throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" +
                                             std::string(name) + "' is not heeded by the engine");
@@ -179,8 +184,9 @@ std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs, Team& t
     plan.bases[base++] = outputs.back().raw();
   }
   std::vector<std::byte*> addresses(plan.max_inputs);
-  if (const auto fault = run_ops(plan, plan.bases, addresses.data(), team, us))
-    throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
+  const auto fault = run_ops(plan, plan.bases, addresses.data(), team, us);
+  if (fault && fault->what == nullptr) throw WorkStopped();
+  if (fault) throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
   return outputs;
 }
 

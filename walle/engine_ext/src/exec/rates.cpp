@@ -7,7 +7,9 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
+#include "core/tenant.h"
 #include "kernels/bfloat16.h"
 
 namespace walle {
@@ -120,6 +122,18 @@ Rates measure(const Table& table, const MemoryRates& memory, double seconds) {
   return {panel, pairs, measure_lanes(table, seconds), memory.streamed, memory.moved};
 }
 
+// The memory of a measurement is the process's, and not that of the task whose session asked first.
+class Unaccounted {
+ public:
+  Unaccounted() : tenant_(std::exchange(tenant_here(), nullptr)) {}
+  ~Unaccounted() { tenant_here() = std::move(tenant_); }
+  Unaccounted(const Unaccounted&) = delete;
+  Unaccounted& operator=(const Unaccounted&) = delete;
+
+ private:
+  std::shared_ptr<Tenant> tenant_;
+};
+
 // One for each backend that was asked for.
 struct Known {
   std::mutex mutex;
@@ -150,6 +164,7 @@ Rates rates(const Table& table) {
   const std::lock_guard lock(known().mutex);
   const auto found = known().rates.find(table.name);
   if (found != known().rates.end()) return found->second;
+  const Unaccounted here;
   static const MemoryRates memory(0);
   return known().rates.emplace(table.name, measure(table, memory, 0)).first->second;
 }

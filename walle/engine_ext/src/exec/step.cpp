@@ -123,12 +123,16 @@ class ReduceStep final : public Step {
     // Rows of kept elements are joined whole where they lie closer in memory than the reduced ones.
     by_rows_ = nests_.kept.axes > 0 && nests_.reduced.axes > 0 &&
                std::abs(nests_.kept.row_stride(0, item_)) < std::abs(nests_.reduced.row_stride(0, item_));
+    short_rows_ = by_rows_ && nests_.kept.row() <= kShortRow && nests_.kept.row_stride(0, item_) == 1 &&
+                  nests_.reduced.row_stride(0, item_) == nests_.kept.row();
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t kept = nests_.kept.count();
     if (nests_.reduced.count() == 0)
       copy_(&identity_, 0, output, kept);
+    else if (short_rows_)
+      run_short_rows(inputs[0], output);
     else if (by_rows_)
       run_rows(inputs[0], output);
     else
@@ -170,6 +174,31 @@ class ReduceStep final : public Step {
     });
   }
 
+  // Rows of a few elements (channels, say) that follow each other: as many of them as fill a buffer are one row, joined whole,
+  // and its parts are joined last.
+  void run_short_rows(std::byte* input, std::byte* output) const noexcept {
+    const std::int64_t row = nests_.kept.row(), count = nests_.reduced.row();
+    const std::int64_t many = std::min(kShortBuffer / row, count), bytes = row * static_cast<std::int64_t>(item_);
+    alignas(64) std::byte sums[kShortBuffer * 8];
+    nests_.kept.walk({input, output}, 1, [&](const auto& to) {
+      bool first = true;
+      nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
+        copy_(from[0], 1, sums, many * row);
+        std::int64_t done = many;
+        for (; done + many <= count; done += many) join_(sums, 1, from[0] + done * bytes, 1, sums, many * row);
+        for (std::int64_t i = 0; i < many + count - done; ++i) {
+          const std::byte* part = i < many ? sums + i * bytes : from[0] + (done + i - many) * bytes;
+          if (first)
+            copy_(part, 1, to[1], row);
+          else
+            join_(to[1], 1, part, 1, to[1], row);
+          first = false;
+        }
+      });
+    });
+  }
+
+  static constexpr std::int64_t kShortRow = 32, kShortBuffer = 512;
   ReduceNests nests_;
   std::size_t item_;
   ReduceFn reduce_;
@@ -177,7 +206,7 @@ class ReduceStep final : public Step {
   UnaryFn copy_;
   SumRowsFn sum_rows_ = nullptr;
   alignas(8) std::byte identity_[8], count_[8];
-  bool by_rows_;
+  bool by_rows_, short_rows_;
 };
 
 // The last place of the best element is the first one from behind.

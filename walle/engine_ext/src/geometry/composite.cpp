@@ -143,8 +143,8 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
   static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
-  static constexpr std::string_view dft_parts[] = {"Add", "Cast",    "Concat", "MatMul",   "Mul",
-                                                   "Pad", "Reshape", "Slice",  "Transpose"};
+  static constexpr std::string_view dft_parts[] = {"Cast",    "Concat", "FourierTransform", "Mul", "Pad",
+                                                   "Reshape", "Slice",  "Transpose"};
   static constexpr std::string_view dequantize_linear_parts[] = {"Cast", "Expand", "Mul", "Reshape", "Slice", "Sub"};
   static constexpr std::string_view dropout_parts[] = {"Cast", "Expand", "Identity", "Mul"};
   static constexpr std::string_view tfidf_vectorizer_parts[] = {
@@ -156,8 +156,8 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view mel_weight_matrix_parts[] = {"Cast"};
   static constexpr std::string_view quantize_linear_parts[] = {"Add",     "Cast",    "Div",   "Expand", "Maximum",
                                                                "Minimum", "Reshape", "Round", "Slice"};
-  static constexpr std::string_view stft_parts[] = {"Add", "AsStrided", "Cast",    "Concat", "MatMul",
-                                                    "Mul", "Pad",       "Reshape", "Slice",  "Transpose"};
+  static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast",    "Concat", "FourierTransform", "Mul",
+                                                    "Pad",       "Reshape", "Slice",  "Transpose"};
   static constexpr std::string_view tree_ensemble_parts[] = {
       "And",       "Cast", "Equal",       "Expand", "Gather", "GatherElements", "Greater",    "GreaterOrEqual",
       "IsNaN",     "Less", "LessOrEqual", "Not",    "Or",     "ReduceMax",      "ReduceMean", "ReduceMin",

@@ -1,8 +1,5 @@
-// DFT, STFT and MelWeightMatrix. A Fourier transform is matrix products with constant twiddle factors: of length N1 * N2 it is N2
-// transforms of length N1, a twist, and N1 transforms of length N2 (Cooley and Tukey 1965). All of it in float64, rounded once.
+// DFT, STFT and MelWeightMatrix: what goes before and behind a FourierTransform. All of it in float64, rounded once.
 #include <cmath>
-#include <numbers>
-#include <utility>
 
 #include "geometry/composite.h"
 
@@ -11,9 +8,6 @@ namespace walle {
 namespace {
 
 using Ref = Emitter::Ref;
-
-// A length up to kRadix, or without a divisor up to it, is one product with a matrix; kMaxRadix bounds that matrix to 64 MiB.
-constexpr std::int64_t kRadix = 64, kMaxRadix = 1448;
 
 Ref reshape(Emitter& emitter, Ref x, Dims shape) {
   return emitter.one("Reshape", {x}, {{"shape", std::move(shape)}, {"allowzero", std::int64_t{1}}});
@@ -24,68 +18,6 @@ Ref slice(Emitter& emitter, Ref x, std::int64_t axis, std::int64_t start, std::i
 }
 Ref cast(Emitter& emitter, Ref x, DType dtype) {
   return emitter.operand(x).dtype == dtype ? x : emitter.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
-}
-
-// exp(sign * 2 pi i * turns / n), 0 <= turns < n, exact at the quarters. The angle taken is at most pi / 4, so that both numbers
-// are within 2^-52; long double would be more exact on x86 only, and is software on 64-bit ARM.
-std::pair<double, double> unit(std::int64_t turns, std::int64_t n, int sign) {
-  const std::int64_t quarter = 4 * turns / n, rest = 4 * turns - quarter * n;
-  const bool mirrored = 2 * rest > n;
-  const double angle = std::numbers::pi / 2 * (static_cast<double>(mirrored ? n - rest : rest) / static_cast<double>(n));
-  double c = std::cos(angle), s = std::sin(angle);
-  if (mirrored) std::swap(c, s);
-  constexpr int turn[4][4] = {{1, 0, 0, 1}, {0, -1, 1, 0}, {-1, 0, 0, -1}, {0, 1, -1, 0}};
-  const auto& t = turn[quarter];
-  return {t[0] * c + t[1] * s, sign * (t[2] * c + t[3] * s)};
-}
-
-// ((n, component), (k, part)): what takes n numbers of `components` (real, or real and imaginary) to their transform.
-Tensor matrix(std::int64_t n, std::int64_t components, int sign) {
-  Tensor result = Tensor::empty(DType::f64, {n * components, n * 2});
-  double* at = result.data<double>();
-  for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t component = 0; component < components; ++component)
-      for (std::int64_t k = 0; k < n; ++k) {
-        const auto [c, s] = unit(i * k % n, n, sign);
-        *at++ = component == 0 ? c : -s;
-        *at++ = component == 0 ? s : c;
-      }
-  return result;
-}
-
-// (b, n, components) → (b, n, 2).
-Ref transform(Emitter& emitter, Ref x, std::int64_t b, std::int64_t n, std::int64_t components, int sign) {
-  std::int64_t radix = n;
-  if (n > kRadix)
-    for (radix = kRadix; radix > 1 && n % radix != 0;) --radix;
-  if (radix == 1) radix = n;
-  if (radix > kMaxRadix)
-    throw Error(ErrorKind::unsupported, "a Fourier transform of length " + std::to_string(n) +
-                                            ", which has a prime factor above " + std::to_string(kMaxRadix));
-  if (radix == n) {
-    const Ref rows = reshape(emitter, x, {b, n * components});
-    return reshape(emitter, emitter.one("MatMul", {rows, emitter.constant(matrix(n, components, sign))}), {b, n, 2});
-  }
-  const std::int64_t rest = n / radix;
-  Ref y = transpose(emitter, reshape(emitter, x, {b, radix, rest, components}), {0, 2, 1, 3});
-  y = reshape(emitter, transform(emitter, reshape(emitter, y, {b * rest, radix, components}), b * rest, radix, components, sign),
-              {b, rest, radix, 2});
-  // The twist: times exp(sign * 2 pi i * (place in rest) * (place in radix) / n).
-  Tensor straight = Tensor::empty(DType::f64, {rest, radix, 2}), crossed = Tensor::empty(DType::f64, {rest, radix, 2});
-  for (std::int64_t i = 0; i < rest; ++i)
-    for (std::int64_t k = 0; k < radix; ++k) {
-      const auto [c, s] = unit(i * k, n, sign);
-      const std::int64_t at = 2 * (i * radix + k);
-      straight.data<double>()[at] = straight.data<double>()[at + 1] = c;
-      crossed.data<double>()[at] = -s;
-      crossed.data<double>()[at + 1] = s;
-    }
-  const Ref swapped = slice(emitter, y, 3, 1, -3, -1);
-  y = emitter.one(
-      "Add", {emitter.one("Mul", {y, emitter.constant(straight)}), emitter.one("Mul", {swapped, emitter.constant(crossed)})});
-  y = reshape(emitter, transpose(emitter, y, {0, 2, 1, 3}), {b * radix, rest, 2});
-  y = reshape(emitter, transform(emitter, y, b * radix, rest, 2, sign), {b, radix, rest, 2});
-  return reshape(emitter, transpose(emitter, y, {0, 2, 1, 3}), {b, n, 2});
 }
 
 // The first `count` along axis 1 of three, with zeros behind where there are fewer.
@@ -171,7 +103,7 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
     if (components == 1) x = emitter.one("Pad", {x}, {{"pads", Dims{0, 0, 0, 0, 0, 1}}});
     x = whole_spectrum(emitter, x, n);
   }
-  x = transform(emitter, x, batch, n, to_real ? 2 : components, inverse ? 1 : -1);
+  x = emitter.one("FourierTransform", {x}, {{"inverse", std::int64_t{inverse}}});
   if (inverse) x = emitter.one("Mul", {x, emitter.number(1 / static_cast<double>(n), DType::f64)});
   if (to_real) x = slice(emitter, x, 2, 0, 1);
   if (onesided && !inverse) x = slice(emitter, x, 1, 0, n / 2 + 1);

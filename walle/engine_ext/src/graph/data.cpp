@@ -79,20 +79,35 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
 // ONNX NonZero: the coordinates of all elements that are not 0, (rank, count), in row-major order.
 std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, int) {
   const Tensor& x = inputs[0];
-  Dims found;
+  const std::int64_t size = x.size();
+  std::int64_t count = 0;
   with_elements(x, [&](const auto* at) {
-    for (std::int64_t i = 0, count = x.size(); i < count; ++i)
-      if (at[i] != 0) found.push_back(i);
+    for (std::int64_t i = 0; i < size; ++i) count += at[i] != 0;
   });
-  const auto count = static_cast<std::int64_t>(found.size());
   Tensor result = Tensor::empty(DType::i64, {x.ndim(), count});
-  for (int axis = x.ndim(); axis-- > 0;) {
-    const std::int64_t dim = x.shape()[static_cast<std::size_t>(axis)];
-    for (std::int64_t i = 0; i < count; ++i) {
-      result.data<std::int64_t>()[axis * count + i] = found[static_cast<std::size_t>(i)] % dim;
-      found[static_cast<std::size_t>(i)] /= dim;
+  if (count == 0) return {result};
+  if (x.ndim() == 0) return {result};
+  const auto last = static_cast<std::size_t>(x.ndim() - 1);
+  const std::int64_t row = x.shape()[last];
+  auto* places = result.data<std::int64_t>();
+  auto* columns = places + static_cast<std::int64_t>(last) * count;
+  with_elements(x, [&](const auto* at) {  // row by row; the coordinates of a row are the same but for the last
+    Dims outer(last, 0);
+    for (std::int64_t start = 0, found = 0; found < count; start += row) {
+      const std::int64_t before = found;
+      for (std::int64_t i = 0; i < row && found < count; ++i) {  // without a branch for each element
+        columns[found] = i;
+        found += at[start + i] != 0;
+      }
+      for (std::size_t axis = 0; axis < last; ++axis)
+        std::fill(places + static_cast<std::int64_t>(axis) * count + before,
+                  places + static_cast<std::int64_t>(axis) * count + found, outer[axis]);
+      for (std::size_t axis = last; axis-- > 0;) {
+        if (++outer[axis] < x.shape()[axis]) break;
+        outer[axis] = 0;
+      }
     }
-  }
+  });
   return {result};
 }
 
@@ -155,11 +170,26 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
 
 std::vector<Tensor> non_max_suppression(std::span<const Tensor>, const Attributes&, int);  // suppression.cpp
 
+std::vector<Tensor> component_statistics(std::span<const Tensor>, const Attributes&, int);  // components.cpp
+std::vector<Tensor> approximate_polygon(std::span<const Tensor>, const Attributes&, int);   // polygons.cpp
+std::vector<Tensor> convex_hull(std::span<const Tensor>, const Attributes&, int);
+std::vector<Tensor> find_contours(std::span<const Tensor>, const Attributes&, int);  // contours.cpp
+std::vector<Tensor> line_spans(std::span<const Tensor>, const Attributes&, int);     // spans.cpp
+std::vector<Tensor> polygon_spans(std::span<const Tensor>, const Attributes&, int);
+std::vector<Tensor> circle_spans(std::span<const Tensor>, const Attributes&, int);
+
 std::span<const DataOp> data_operators() noexcept {
-  static constexpr std::array<DataOp, 4> table{{
+  static constexpr std::array<DataOp, 11> table{{
+      {"ApproximatePolygon", 1, 1, &approximate_polygon},
+      {"CircleSpans", 0, 0, &circle_spans},
+      {"ComponentStatistics", 1, 1, &component_statistics},
       {"Compress", 2, 2, &compress},
+      {"ConvexHull", 1, 1, &convex_hull},
+      {"FindContours", 1, 1, &find_contours},
+      {"LineSpans", 1, 1, &line_spans},
       {"NonMaxSuppression", 2, 5, &non_max_suppression},
       {"NonZero", 1, 1, &non_zero},
+      {"PolygonSpans", 2, 2, &polygon_spans},
       {"Unique", 1, 1, &unique},
   }};
   return table;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/bfloat16.h"
+#include "kernels/image.h"
 #include "kernels/table.h"
 
 namespace walle {
@@ -48,6 +49,7 @@ constexpr bool kHasNeon = false;
 struct Tables {
   std::array<Backend, 5> backends;  // ascending preference
   std::array<Table, 5> filled;
+  std::array<ImageTable, 5> images;
 
   Tables() noexcept
       : backends{{{"scalar", true},
@@ -67,6 +69,14 @@ struct Tables {
 #elif defined(__aarch64__)
     fill_neon(filled[3]);
 #endif
+    fill_scalar_image(images[0]);
+    images.fill(images[0]);  // plain loops: the baseline of 64-bit ARM has vectors already
+#if defined(__x86_64__)
+    if (backends[1].available) fill_avx2_image(images[1]);
+    if (backends[2].available) fill_avx512_image(images[2]);
+    if (backends[4].available) fill_avx512_image(images[4]);
+#endif
+    for (std::size_t i = 0; i < filled.size(); ++i) filled[i].image = &images[i];
   }
   const Table& at(std::size_t index) const noexcept { return filled[index]; }
 };

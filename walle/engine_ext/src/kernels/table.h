@@ -211,6 +211,8 @@ using PeakFn = float (*)(std::int64_t rounds) noexcept;
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
+struct ImageTable;  // kernels/image.h
+
 // A null entry means: no kernel for that element type.
 struct Table {
   std::string_view name;
@@ -228,6 +230,7 @@ struct Table {
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
+  const ImageTable* image = nullptr;
   // Of composites of float32; null where only the decomposition computes them.
   MapFn map[kCountOf<MapOp>] = {};
   PReluFn prelu = nullptr;

@@ -21,7 +21,8 @@ struct Interpreter::Call {
   // Guarded by the VM's mutex.
   bool ended = false;
   bool answered = false;            // its last notice is out
-  std::optional<Outcome> stopping;  // deadline, cancelled or closed
+  std::optional<Outcome> stopping;  // deadline, limit, cancelled or closed
+  std::string limit;                // which one, where that is why
   std::string place;                // where the stopper first found it
   std::optional<Watchdog::Alarm> alarm;
   std::optional<std::pair<Value, bool>> answer;  // to its ask; true: an error

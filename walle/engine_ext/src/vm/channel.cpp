@@ -29,6 +29,8 @@ std::string take_error_text() {
   return std::string(Py_TYPE(error.get())->tp_name) + (utf8 ? std::string(": ") + utf8 : std::string());
 }
 
+constexpr std::int64_t kNodeBytes = 8;  // what an item counts by itself
+
 // Walks one object. Items are held while they are looked at, and sizes are read anew at each step, because an array's
 // `__buffer__` may be Python code that changes the containers around it.
 class Reader {
@@ -36,6 +38,7 @@ class Reader {
   Reader(const ArrayPort& port, const std::string& root, const Limits& limits) : port_(port), root_(root), limits_(limits) {}
 
   Value read(PyObject* object) {
+    count_all_bytes(kNodeBytes);
     if (++nodes_ > limits_.nodes) fail("has more than " + std::to_string(limits_.nodes) + " items");
     if (object == Py_None) return {};
     if (PyBool_Check(object)) return {object == Py_True};
@@ -57,7 +60,9 @@ class Reader {
     PyObject* key;  // borrowed: the walk holds it; null in a sequence
   };
 
-  [[noreturn]] void fail(const std::string& what) const {
+  [[noreturn]] void fail(const std::string& what) const { throw NotPlain(here() + " " + what); }
+
+  std::string here() const {
     std::string where = root_;
     for (const Step& step : steps_) {
       if (step.key == nullptr) {
@@ -75,11 +80,18 @@ class Reader {
         break;
       }
     }
-    throw NotPlain(where + " " + what);
+    return where;
+  }
+
+  void count_all_bytes(std::int64_t size) {
+    all_bytes_ += size;
+    if (limits_.all_bytes > 0 && all_bytes_ > limits_.all_bytes)
+      throw TooLarge(here() + " makes the value larger than " + std::to_string(limits_.all_bytes) + " bytes");
   }
 
   void count_bytes(Py_ssize_t size) {
     bytes_ += size;
+    count_all_bytes(size);
     if (bytes_ > limits_.bytes)
       fail("makes the value larger than " + std::to_string(limits_.bytes) + " bytes; send arrays instead");
   }
@@ -159,7 +171,10 @@ class Reader {
     } catch (const Error& error) {
       fail(std::string("is an array that cannot be sent: ") + error.what());
     }
-    if (taken) return {std::move(tensor)};
+    if (taken) {
+      count_all_bytes(tensor.size() * static_cast<std::int64_t>(item_size(tensor.dtype())));
+      return {std::move(tensor)};
+    }
     const std::string kind = Py_TYPE(object)->tp_name;
     if (PyErr_Occurred() != nullptr) fail("of type " + kind + " cannot be read (" + take_error_text() + ")");
     fail("is of type " + kind +
@@ -172,6 +187,7 @@ class Reader {
   std::vector<Step> steps_;
   std::int64_t nodes_ = 0;
   std::int64_t bytes_ = 0;
+  std::int64_t all_bytes_ = 0;
 };
 
 template <class... Ts>

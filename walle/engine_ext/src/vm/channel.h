@@ -48,11 +48,18 @@ class NotPlain : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// How deep and how large a value may be; arrays count by their descriptions, not by their elements.
+// A value that is larger than it may be; the message says where.
+class TooLarge : public NotPlain {
+ public:
+  using NotPlain::NotPlain;
+};
+
+// How deep and how large a value may be; `bytes` counts arrays by their descriptions, `all_bytes` with their elements.
 struct Limits {
   int depth = 100;
   std::int64_t nodes = 4'000'000;
   std::int64_t bytes = std::int64_t{256} << 20;
+  std::int64_t all_bytes = 0;  // 0: no limit
 };
 
 // How this interpreter turns its arrays into Tensors and back; the bindings supply it, so that vm/ knows no pybind11.

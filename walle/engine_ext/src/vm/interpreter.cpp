@@ -1,7 +1,8 @@
 #include "vm/interpreter.h"
 
-#include <marshal.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -10,10 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "vm/birth.h"
 #include "vm/call.h"
+#include "vm/home.h"
 #include "vm/lending.h"
-#include "vm/thread.h"
 
 namespace walle::vm {
 
@@ -33,20 +33,10 @@ Registry& registry() {
   return one;
 }
 
-thread_local Interpreter* interpreter_of_thread = nullptr;
+constexpr int kWipings = 3;     // attempts; a finalizer that does not end takes one
+constexpr auto kOwnWork = 20s;  // for making, booting and ending an interpreter, which cannot be broken off
 
-// Type and message of the error that is set, which is then cleared.
-std::string take_error_text() {
-  PyObject* error = PyErr_GetRaisedException();
-  if (error == nullptr) return "unknown error";
-  std::string text = Py_TYPE(error)->tp_name;
-  PyObject* message = PyObject_Str(error);
-  if (const char* utf8 = message != nullptr ? PyUnicode_AsUTF8(message) : nullptr) text += std::string(": ") + utf8;
-  PyErr_Clear();
-  Py_XDECREF(message);
-  Py_DECREF(error);
-  return text;
-}
+thread_local Interpreter* interpreter_of_thread = nullptr;
 
 }  // namespace
 
@@ -56,13 +46,15 @@ std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPo
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
     if (all.exiting) throw std::runtime_error("the process is exiting; no VM can be made");
+    if (lost() >= kMaxLost)
+      throw std::runtime_error(std::to_string(lost()) + " VM threads were lost in C calls that never end; restart the process");
     if (abandoned() >= kMaxAbandoned)
       throw std::runtime_error(std::to_string(abandoned()) +
                                " abandoned VM threads are still busy; no VM is made until one ends");
     std::erase_if(all.all, [](const auto& other) { return other.expired(); });
     all.all.push_back(vm);
   }
-  std::thread([vm] { guard_thread([&] { vm->thread_main(); }); }).detach();
+  Home::settle(vm);
   return vm;
 }
 
@@ -112,7 +104,10 @@ void Interpreter::close() {
   if (state_ != State::starting && state_ != State::open) return;
   state_ = State::closing;
   refuse_queued(kClosed);
-  if (current_) request_stop(current_, Outcome::closed);
+  if (current_)
+    request_stop(current_, Outcome::closed);
+  else if (home_ != nullptr)
+    Home::expect(*home_);
   changed_.notify_all();
 }
 
@@ -124,7 +119,6 @@ bool Interpreter::join(std::chrono::nanoseconds timeout) {
 // True once the thread has ended. False past `until` where a call has not stopped: such a thread can be cut loose. One that is
 // making, booting or ending its interpreter cannot, as it holds locks of the runtime, and is waited for much longer.
 bool Interpreter::ended_or_stuck(Watchdog::Clock::time_point until) {
-  constexpr auto kOwnWork = 20s;
   std::unique_lock lock(mutex_);
   if (changed_.wait_until(lock, until, [&] { return state_ == State::ended; })) return true;
   const auto stuck = [&] { return state_ == State::given_up && current_ != nullptr; };
@@ -143,43 +137,51 @@ int Interpreter::shut_down(std::chrono::nanoseconds timeout) {
       if (auto vm = weak.lock()) open.push_back(std::move(vm));
   }
   for (const auto& vm : open) vm->close();
+  Home::close_all();
   int busy = 0;
   for (const auto& vm : open) {
     if (vm->ended_or_stuck(until)) continue;
     ++busy;
     vm->cut_loose();
   }
+  Home::wait_all(kOwnWork);
   return busy;
 }
 
 // --- the VM's thread ---------------------------------------------------------------------------------------------------
 
-void Interpreter::thread_main() {
-  const auto begin = Watchdog::Clock::now();
-  std::string error;
-  thread_handle_ = pthread_self();
-  PyThreadState* made = make_interpreter(
-      [this] {
-        const std::lock_guard lock(mutex_);
-        return state_ == State::starting;
-      },
-      error);
+bool Interpreter::is_wanted() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::starting;
+}
+
+void Interpreter::refuse(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (broken_.empty()) broken_ = why;
+  state_ = State::ended;
+  refuse_queued(broken_);
+  changed_.notify_all();
+}
+
+std::string Interpreter::live(Home& home) {
   {
     const std::lock_guard lock(mutex_);
-    thread_ = made;
-    if (made == nullptr) {
-      broken_ = error;
-      return end_of_thread();
-    }
+    home_ = &home;
   }
   interpreter_of_thread = this;
-  thread_id_ = PyThread_get_thread_ident();
-  const bool booted = boot();
-  create_ms_ = std::chrono::duration<double, std::milli>(Watchdog::Clock::now() - begin).count();
+  heap_ = std::make_shared<Heap>(*this);
+  Heap::here() = heap_.get();
+  tenant_here() = heap_;
+  system_thread_ = static_cast<pid_t>(syscall(SYS_gettid));
+  PyEval_RestoreThread(home.thread);
+  home.enter_context();
+  heap_->set_limit(settings_.memory_bytes);
+  const bool ready = is_wanted() && move_in();
+  create_ms_ = std::chrono::duration<double, std::milli>(Watchdog::Clock::now() - made_at_).count();
   PyThreadState* saved = PyEval_SaveThread();
   {
     const std::lock_guard lock(mutex_);
-    if (!booted) {
+    if (!ready) {
       state_ = State::closing;
       refuse_queued(broken_);
     } else if (state_ == State::starting) {
@@ -191,37 +193,53 @@ void Interpreter::thread_main() {
     run_call(*call);
     saved = PyEval_SaveThread();
   }
+  Home::expect(home);
   PyEval_RestoreThread(saved);
-  tear_down();
-  Py_EndInterpreter(thread_);
-  const std::lock_guard lock(mutex_);
-  end_of_thread();
+  std::string reason = move_out();
+  PyEval_SaveThread();
+  interpreter_of_thread = nullptr;
+  Heap::here() = nullptr;
+  tenant_here() = nullptr;
+  return reason;
 }
 
-bool Interpreter::boot() {
-  PyObject* globals = PyDict_New();
+void Interpreter::leave() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::given_up) forget_abandoned();
+  state_ = State::ended;
+  home_ = nullptr;
+  refuse_queued(broken_.empty() ? kClosed : broken_);
+  changed_.notify_all();
+}
+
+bool Interpreter::move_in() {
   PyObject* config = to_python(settings_.config, port_);
-  PyObject* code = PyMarshal_ReadObjectFromString(settings_.boot.data(), static_cast<Py_ssize_t>(settings_.boot.size()));
-  bool ready = globals != nullptr && config != nullptr && code != nullptr &&
-               PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0 &&
-               PyDict_SetItemString(globals, "config", config) == 0;
-  PyObject* done = ready ? PyEval_EvalCode(code, globals, globals) : nullptr;
-  if (done != nullptr) {
-    dispatch_ = Py_XNewRef(PyDict_GetItemString(globals, "dispatch"));
-    describe_ = Py_XNewRef(PyDict_GetItemString(globals, "describe"));
-    stopped_ = Py_XNewRef(PyDict_GetItemString(globals, "Stopped"));
-  }
-  ready = dispatch_ != nullptr && describe_ != nullptr && stopped_ != nullptr;
-  if (!ready) {
-    std::string text = "the VM could not start: " + take_error_text();
-    const std::lock_guard lock(mutex_);
-    broken_ = std::move(text);
-  }
-  Py_XDECREF(done);
-  Py_XDECREF(code);
+  PyObject* done = config != nullptr ? PyObject_CallOneArg(home_->start, config) : nullptr;
   Py_XDECREF(config);
-  Py_XDECREF(globals);
-  return ready;
+  Py_XDECREF(done);
+  if (done != nullptr) return true;
+  std::string text = "the VM could not start: " + take_error_text();
+  const std::lock_guard lock(mutex_);
+  broken_ = std::move(text);
+  return false;
+}
+
+// Wiping runs in calls that the watchdog can stop, because the finalizers of the task's objects are the task's code.
+std::string Interpreter::move_out() {
+  heap_->set_limit(0);
+  std::string failed = kClosed;
+  for (int attempt = 0; attempt < kWipings && !failed.empty(); ++attempt) {
+    const auto call = std::make_shared<Call>();
+    call->deadline = settings_.grace;
+    {
+      const std::lock_guard lock(mutex_);
+      make_current(call);
+    }
+    failed = home_->wipe_once();
+    finish(*call, {});
+  }
+  Lender::current()->drain();
+  return failed.empty() ? home_->settle_down() : failed;
 }
 
 std::shared_ptr<Interpreter::Call> Interpreter::next_call() {
@@ -237,6 +255,8 @@ std::shared_ptr<Interpreter::Call> Interpreter::next_call() {
 // With mutex_ held: from here on the call can be stopped.
 void Interpreter::make_current(const std::shared_ptr<Call>& call) {
   current_ = call;
+  exceeded_ = false;
+  heap_->stopping = false;
   if (!call->deadline) return;
   call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + *call->deadline, [self = shared_from_this(), call] {
     const std::lock_guard guard(self->mutex_);
@@ -257,12 +277,16 @@ Notice Interpreter::perform(Call& call) {
   PyObject* name = arguments != nullptr
                        ? PyUnicode_FromStringAndSize(call.function.data(), static_cast<Py_ssize_t>(call.function.size()))
                        : nullptr;
-  PyObject* result = name != nullptr ? PyObject_CallFunctionObjArgs(dispatch_, name, arguments, nullptr) : nullptr;
+  PyObject* result = name != nullptr ? PyObject_CallFunctionObjArgs(home_->dispatch, name, arguments, nullptr) : nullptr;
   Py_XDECREF(name);
   Py_XDECREF(arguments);
   if (result == nullptr) return failure(call.id);
   try {
-    notice.value = from_python(result, port_, "result");
+    notice.value = from_python(result, port_, "result", output_limits());
+  } catch (const TooLarge& error) {
+    notice.outcome = Outcome::limit;
+    notice.value = text_value("output_kb");
+    notice.text = error.what();
   } catch (const NotPlain& error) {
     notice.outcome = Outcome::not_plain;
     notice.text = error.what();
@@ -278,7 +302,15 @@ Notice Interpreter::perform(Call& call) {
 Notice Interpreter::failure(std::uint64_t call_id) {
   Notice notice{call_id, Outcome::failed, {}, ""};
   PyObject* error = PyErr_GetRaisedException();
-  PyObject* description = PyObject_CallFunctionObjArgs(describe_, error, nullptr);
+  const char* limit = exceeded_ ? "memory_mb" : PyErr_GivenExceptionMatches(error, PyExc_RecursionError) ? "recursion" : nullptr;
+  if (limit != nullptr) {  // told of from here, as the description is Python code, which may be stopped
+    notice.outcome = Outcome::limit;
+    notice.value = text_value(limit);
+    notice.text = place_of(error);
+    Py_DECREF(error);
+    return notice;
+  }
+  PyObject* description = PyObject_CallFunctionObjArgs(home_->describe, error, nullptr);
   if (description != nullptr) {
     try {
       notice.value = from_python(description, port_, "error");
@@ -294,6 +326,12 @@ Notice Interpreter::failure(std::uint64_t call_id) {
   return notice;
 }
 
+Limits Interpreter::output_limits() const {
+  Limits limits;
+  limits.all_bytes = settings_.output_bytes;
+  return limits;
+}
+
 // Ends the call for the stopper and the watchdog, waits until no stopper has a thread state here, and answers.
 void Interpreter::finish(Call& call, Notice notice) {
   PyThreadState* saved = PyEval_SaveThread();
@@ -304,46 +342,23 @@ void Interpreter::finish(Call& call, Notice notice) {
     insist_ = false;
     if (call.alarm) Watchdog::instance().clear(*call.alarm);
     was_stopped = call.stopping.has_value();
+    if (exceeded_ && notice.outcome != Outcome::limit &&
+        !was_stopped)  // it went on without the memory; that it met the limit counts
+      notice = {call.id, Outcome::limit, text_value("memory_mb"), ""};
     if (was_stopped) {
       changed_.notify_all();
       changed_.wait(lock, [&] { return !stopper_; });
+      if (notice.outcome == Outcome::limit && !notice.text.empty()) call.place = notice.text;
       notice = stopped_notice(call);
     }
+    heap_->stopping = false;
     current_.reset();
   }
   PyEval_RestoreThread(saved);
-  if (was_stopped) PyThreadState_SetAsyncExc(thread_id_, nullptr);
+  if (was_stopped) PyThreadState_SetAsyncExc(home_->thread_id, nullptr);
   Lender::current()->drain();
   const std::lock_guard lock(mutex_);
   if (!call.answered && call.mailbox) call.mailbox->push(std::move(notice));
-}
-
-// The task's own objects go first, in a call that the watchdog can stop, because their finalizers are the task's code.
-void Interpreter::tear_down() {
-  const auto wipe = std::make_shared<Call>();
-  wipe->function = "walle.engine_ext.dispatch:wipe";
-  wipe->arguments.data = Tuple{};
-  wipe->deadline = settings_.grace;
-  if (dispatch_ != nullptr) {
-    {
-      const std::lock_guard lock(mutex_);
-      make_current(wipe);
-    }
-    Notice unsent = perform(*wipe);
-    finish(*wipe, std::move(unsent));
-  }
-  Py_CLEAR(dispatch_);
-  Py_CLEAR(describe_);
-  Py_CLEAR(stopped_);
-  Lender::current()->close();
-}
-
-void Interpreter::end_of_thread() {
-  interpreter_of_thread = nullptr;
-  if (state_ == State::given_up) forget_abandoned();
-  state_ = State::ended;
-  refuse_queued(broken_.empty() ? kClosed : broken_);
-  changed_.notify_all();
 }
 
 PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) {
@@ -356,7 +371,7 @@ PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) 
   try {
     Tuple pair;
     pair.items.push_back(from_python(name, port_, "name"));
-    pair.items.push_back(from_python(arguments, port_, "arguments"));
+    pair.items.push_back(from_python(arguments, port_, "arguments", output_limits()));
     question.data = std::move(pair);
   } catch (const NotPlain& error) {
     PyErr_SetString(PyExc_TypeError, error.what());
@@ -373,7 +388,7 @@ PyObject* Interpreter::ask(PyObject* name, PyObject* arguments, bool& is_error) 
   }
   PyEval_RestoreThread(saved);
   if (!answer) {
-    PyErr_SetString(stopped_, "the call was stopped while it waited for its host");
+    stop_here("the call was stopped while it waited for its host");
     return nullptr;
   }
   is_error = answer->second;

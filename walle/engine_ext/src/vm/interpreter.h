@@ -1,8 +1,10 @@
-// A VM: one PyInterpreterState with its own GIL, made, used and ended by one thread of its own (§4.3, Fig. 6). Calls queue up
-// and run in order; each can be stopped from outside; the answers go to mailboxes.
+// A VM as its task and its callers know it: a PyInterpreterState with its own GIL on a thread of its own (§4.3, Fig. 6), for as
+// long as the VM lives in that home. Calls queue up and run in order; each can be stopped from outside; the answers go to
+// mailboxes.
 #pragma once
 #include <Python.h>
 #include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
@@ -16,27 +18,31 @@
 #include <unordered_set>
 
 #include "vm/channel.h"
+#include "vm/heap.h"
 #include "vm/mailbox.h"
 #include "vm/watchdog.h"
 
 namespace walle::vm {
 
-// What a VM is made with. `boot` is marshalled code that finds `config` in its globals and leaves `dispatch(name, args)`,
-// `describe(error)` and the exception class `Stopped` there.
+class Home;
+
+// What a VM is made with. `config` is the task as walle.engine_ext.dispatch takes it.
 struct Settings {
   std::string name;
-  std::string boot;
   Value config;
   std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
   std::chrono::milliseconds grace{250};        // from the wish to stop to giving the VM up
+  std::int64_t memory_bytes = 0;               // 0: no limit
+  std::int64_t output_bytes = 0;               // of a result, and of a question to the caller; 0: no limit
 };
 
 class Interpreter : public std::enable_shared_from_this<Interpreter> {
  public:
   // Threads that are given up and still busy; no VM is made while there are this many.
   static constexpr int kMaxAbandoned = 16;
+  static constexpr int kMaxLost = 64;
 
-  // Starts the thread. Throws std::runtime_error while the process exits, or too many abandoned threads are still busy.
+  // Throws std::runtime_error while the process exits, or too many abandoned threads are still busy.
   static std::shared_ptr<Interpreter> start(Settings settings, const ArrayPort& port);
 
   // From any thread, without any GIL. The deadline counts from when the call begins to run.
@@ -46,9 +52,9 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   void cancel(std::uint64_t call_id);
   // The caller's answer to an ask of the running call.
   void answer(std::uint64_t call_id, Value value, bool is_error);
-  // Refuses what comes, answers what waits, stops what runs, and lets the thread end. Returns at once.
+  // Refuses what comes, answers what waits, stops what runs, and leaves the home. Returns at once.
   void close();
-  // Whether the thread has ended within the time.
+  // Whether the VM has left its home within the time, which is then another's or destroyed.
   bool join(std::chrono::nanoseconds timeout);
 
   bool alive() const;
@@ -58,68 +64,97 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   // On the VM's thread, under its GIL, from within a call: puts a question to the caller and waits for the answer without the
   // GIL. A new reference, or null with a Python error set; `is_error` tells whether the answer is an error's description.
   PyObject* ask(PyObject* name, PyObject* arguments, bool& is_error);
-  // The VM that this thread belongs to, or null.
+  // The VM that this thread belongs to, or null; and, on its thread, where it lives.
   static Interpreter* here();
+  Home& home() const { return *home_; }
 
   // On the VM's thread, as Stopped is made to be raised: where the task has had its time to clean up, the next Stopped is set
   // already, so that whatever catches this one meets that one at its next jump or call.
   void raise_again();
 
+  // On the VM's thread, under its GIL: stops the running call for a limit that it broke. Raises Stopped.
+  void break_limit(const std::string& limit);
+  // On the VM's thread, from within an allocator: as that, later and elsewhere.
+  void exceed_memory();
+  // On the VM's thread, under its GIL: waits without it, and no longer than the call may run; false with Stopped raised then.
+  bool sleep(std::chrono::nanoseconds time);
+  // On the VM's thread, as CPython collects garbage, which it does within some C functions that run for long: where the VM was
+  // given up, the thread stays here for good, so that it takes no processor.
+  void rest_if_given_up();
+
+  // On the VM's thread: what it has taken of memory.
+  std::int64_t used_bytes() const { return heap_->used_bytes(); }
+
   static int abandoned();
+  // Threads that rest for good, each with its interpreter.
+  static int lost();
   // For the exiting process, from the main interpreter's thread: closes every VM, waits for the threads, and cuts those whose
   // call does not stop in time loose from the runtime; returns how many. No VM is made afterwards.
   static int shut_down(std::chrono::nanoseconds timeout);
+
+  // On the home's thread. Whether the VM is still to be: it may have been closed before it began.
+  bool is_wanted() const;
+  // Says why there is no home for it.
+  void refuse(const std::string& why);
+  // Runs its calls until it is closed, and wipes the home; returns why the home cannot be another's, or "".
+  std::string live(Home& home);
+  // Says that the home is another's now, or about to end.
+  void leave();
 
  private:
   struct Call;
   enum class State : std::uint8_t { starting, open, closing, given_up, ended, cut_loose };
 
-  Interpreter(Settings settings, const ArrayPort& port) : settings_(std::move(settings)), port_(port) {}
+  Interpreter(Settings settings, const ArrayPort& port)
+      : settings_(std::move(settings)), port_(port), made_at_(Watchdog::Clock::now()) {}
 
-  void thread_main();
-  bool boot();
+  bool move_in();
+  std::string move_out();
   std::shared_ptr<Call> next_call();
   void run_call(Call& call);
   Notice perform(Call& call);
   Notice failure(std::uint64_t call_id);
+  Limits output_limits() const;
   void finish(Call& call, Notice notice);
-  void tear_down();
   bool ended_or_stuck(Watchdog::Clock::time_point until);
   void cut_loose();
-  void end_of_thread();
 
   // With mutex_ held.
   void make_current(const std::shared_ptr<Call>& call);
-  void request_stop(const std::shared_ptr<Call>& call, Outcome reason);
+  void request_stop(const std::shared_ptr<Call>& call, Outcome reason, const std::string& limit = "");
+  void nudge(const std::shared_ptr<Call>& call);
   void refuse_queued(const std::string& why);
   void give_up(Call& call);
   static Notice stopped_notice(const Call& call);
   static void forget_abandoned();
 
   void press(const std::shared_ptr<Call>& call);  // the stopper thread
+  void stop_here(const char* why);
   std::string place();
+  std::string place_of(PyObject* error) const;
 
   const Settings settings_;
   const ArrayPort port_;
+  const Watchdog::Clock::time_point made_at_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::starting;
-  std::string broken_;  // why the boot failed
+  std::string broken_;    // why it takes no calls
+  Home* home_ = nullptr;  // while it lives there
   std::deque<std::shared_ptr<Call>> queue_;
   std::shared_ptr<Call> current_;
+  std::shared_ptr<Heap> heap_;          // while it lives in a home
+  std::atomic<bool> exceeded_ = false;  // the running call has met the memory limit
+  bool resting_ = false;
+  int nudges_ = 0;
+  int answered_nudge_ = 0;
+  int answers_ = 0;
+  pid_t system_thread_ = 0;           // what the system calls the VM's thread
   std::atomic<bool> insist_ = false;  // the running call is to meet Stopped wherever it goes
   pthread_t stopper_handle_ = {};
   bool stopper_ = false;  // a stopper thread has a thread state in this interpreter
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<double> create_ms_{0};
-
-  // Written by the VM's thread before the first call.
-  PyThreadState* thread_ = nullptr;
-  pthread_t thread_handle_ = {};
-  unsigned long thread_id_ = 0;
-  PyObject* dispatch_ = nullptr;
-  PyObject* describe_ = nullptr;
-  PyObject* stopped_ = nullptr;
 };
 
 }  // namespace walle::vm

@@ -15,6 +15,7 @@ enum class Outcome : std::uint8_t {
   failed,     // value: a dict that describes the task's exception
   not_plain,  // text: the result cannot leave the VM
   deadline,   // text: where the task was when its time ran out
+  limit,      // value: the limit's name; text: where the task was when it broke it
   cancelled,
   closed,  // text: why the VM does not run the call
   ask,     // value: (name, arguments) for the caller's side; to be answered

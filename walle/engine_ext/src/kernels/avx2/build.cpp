@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/table.h"
@@ -30,6 +31,8 @@ namespace {
 #include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/winograd-inl.h"
+#include "kernels/generic/loops-inl.h"
+#include "kernels/generic/transcendental-inl.h"
 #include "kernels/generic/peak-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
@@ -44,6 +47,11 @@ namespace {
 #endif
 
 namespace walle {
-void fill_avx2(Table& table) noexcept { avx2::fill(table); }
+void fill_avx2(Table& table) noexcept {
+  avx2::fill_loops(table);
+  avx2::fill_transcendental(table);
+  avx2::fill(table);
+  avx2::fill_float_loops(table);
+}
 }  // namespace walle
 #endif

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/table.h"
@@ -34,6 +35,8 @@ namespace {
 #include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/winograd-inl.h"
+#include "kernels/generic/loops-inl.h"
+#include "kernels/generic/transcendental-inl.h"
 #include "kernels/generic/peak-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
@@ -48,6 +51,11 @@ namespace {
 #endif
 
 namespace walle {
-void fill_avx512(Table& table) noexcept { avx512::fill(table); }
+void fill_avx512(Table& table) noexcept {
+  avx512::fill_loops(table);
+  avx512::fill_transcendental(table);
+  avx512::fill(table);
+  avx512::fill_float_loops(table);
+}
 }  // namespace walle
 #endif

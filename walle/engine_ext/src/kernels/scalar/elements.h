@@ -73,6 +73,14 @@ template <class T> bool IsNaN(T x) noexcept { return std::isnan(x); }
 template <class T> T Asinh(T x) noexcept { return std::asinh(x); }
 template <class T> T Acosh(T x) noexcept { return std::acosh(x); }
 template <class T> T Atanh(T x) noexcept { return std::atanh(x); }
+template <class T> T Cbrt(T x) noexcept { return std::cbrt(x); }
+template <class T> T Exp2(T x) noexcept { return std::exp2(x); }
+template <class T> T Log10(T x) noexcept { return std::log10(x); }
+template <class T> T Log2(T x) noexcept { return std::log2(x); }
+template <class T> bool IsFinite(T x) noexcept { return std::isfinite(x); }
+template <class T> bool SignBit(T x) noexcept { return std::signbit(x); }
+template <class T> T CopySign(T a, T b) noexcept { return std::copysign(a, b); }
+template <class T> T Hypot(T a, T b) noexcept { return std::hypot(a, b); }
 template <class T> T BitwiseNot(T x) noexcept { return static_cast<T>(~x); }
 template <class T> bool IsInfinite(T x) noexcept { return std::isinf(x); }
 template <class T> T Atan2(T a, T b) noexcept { return std::atan2(a, b); }
@@ -92,6 +100,26 @@ template <class T> bool GreaterOrEqual(T a, T b) noexcept { return a >= b; }
 template <class T> T Maximum(T a, T b) noexcept { return a > b || a != a ? a : b; }
 template <class T> T Minimum(T a, T b) noexcept { return a < b || a != a ? a : b; }
 // clang-format on
+
+// log(e^a + e^b) without overflow; two equal infinities are the result.
+template <class T>
+T LogAddExp(T a, T b) noexcept {
+  if (a == b) return a + static_cast<T>(0.693147180559945309417);
+  const T gap = a - b;
+  return gap > T{0} ? a + std::log1p(std::exp(-gap)) : gap <= T{0} ? b + std::log1p(std::exp(gap)) : gap;
+}
+
+// The greatest common divisor of the sizes; 0 and n have n.
+template <class T>
+T Gcd(T a, T b) noexcept {
+  auto x = static_cast<Wrapping<T>>(Abs(a)), y = static_cast<Wrapping<T>>(Abs(b));
+  while (y != 0) {
+    const auto rest = static_cast<Wrapping<T>>(x % y);
+    x = y;
+    y = rest;
+  }
+  return static_cast<T>(x);
+}
 
 // Integers: rounded towards zero, as in ONNX.
 template <class T>

@@ -1,0 +1,366 @@
+"""Fig. 11: light, middle and heavy tasks on thread-level VMs, on threads under one GIL, and on processes (§4.3, §7.2).
+
+The three tasks run from the same source everywhere, each worker one call after the other:
+
+- light: the features of one page visit from its events (counts, dwell times, a dict of dicts). Python objects only, a
+  millisecond or so: what most triggers of the pipeline cost.
+- middle: a JSON record of a hundred items is read, its numbers become arrays, are normalised and ranked with
+  `walle.np`, and the best leave as JSON: Python and engine in small turns, as before and after a model.
+- heavy: a 3-layer network on 64 candidates by `walle.np`, then a sampled re-ranking loop in Python: tens of
+  milliseconds, mostly arithmetic, as a recommendation model with its post-processing.
+
+One to four workers at once for each way; rounds of the ways follow one another, so that what else the machine does
+falls on all. The gain is the throughput of VMs over that of threads under the GIL, the median of the rounds. Processes
+pay for a call with a pipe, and for memory with a whole interpreter each.
+
+Also: how long a VM takes to be made, to be wiped and lived in again, its memory, and a warm call seen from asyncio and
+from C++.
+
+    python benchmarks/vm.py [--rounds 5] [--seconds 0.4] [--workers 1,2,3,4] [--out out] [--json]
+"""
+
+import argparse
+import asyncio
+import concurrent.futures
+import html
+import importlib.util
+import io
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from walle.engine_ext import _core
+from walle.vm import VM
+
+TASKS = """
+import json
+import random
+import walle.np as np
+
+EVENTS = [
+    {"event_id": ("scroll", "click", "exposure")[n % 3], "item": n * 7 % 40, "ts_ms": n * 130, "depth": n % 10 / 10}
+    for n in range(600)
+]
+RECORD = json.dumps({"items": [{"id": n, "price": n * 37 % 101 + 0.5, "clicks": n * 13 % 17} for n in range(100)]})
+_source = random.Random(7)
+LAYERS = [
+    np.asarray([[_source.gauss(0, 0.1) for _ in range(columns)] for _ in range(rows)], dtype="float32")
+    for rows, columns in ((128, 256), (256, 256), (256, 32))
+]
+CANDIDATES = np.asarray([[_source.random() for _ in range(128)] for _ in range(64)], dtype="float32")
+
+
+def light():
+    per_item, last_ms = {}, 0
+    for event in EVENTS:
+        item = per_item.setdefault(event["item"], {"count": 0, "dwell_ms": 0, "depth": 0.0})
+        item["count"] += 1
+        item["dwell_ms"] += event["ts_ms"] - last_ms
+        item["depth"] = max(item["depth"], event["depth"])
+        last_ms = event["ts_ms"]
+    return sum(item["dwell_ms"] for item in per_item.values())
+
+
+def middle():
+    items = json.loads(RECORD)["items"]
+    total = 0.0
+    for _ in range(4):
+        values = np.asarray([[item["price"], item["clicks"]] for item in items], dtype="float32")
+        values = (values - np.mean(values, axis=0)) / np.std(values, axis=0)
+        scores = np.exp(values[:, 1]) / (1 + np.exp(-values[:, 0]))
+        ranked = sorted(zip(scores.tolist(), items), key=lambda pair: -pair[0])
+        total += len(json.dumps([{"id": item["id"], "score": round(score, 4)} for score, item in ranked[:20]]))
+    return total
+
+
+def heavy():
+    value = CANDIDATES
+    for layer in LAYERS:
+        value = np.maximum(np.matmul(value, layer), 0)
+    rows = value.tolist()
+    chosen, best = [], 0.0
+    while len(chosen) < 12:
+        ranks = []
+        for number, row in enumerate(rows):
+            if number in chosen:
+                continue
+            score = sum(row)
+            for other in chosen:
+                score -= 0.2 * sum(a * b for a, b in zip(row, rows[other]))
+            ranks.append((score, number))
+        best, number = max(ranks)
+        chosen.append(number)
+    return best
+
+
+def nothing():
+    return None
+"""
+NAMES = ("light", "middle", "heavy")
+WAYS = ("vm", "gil", "process")
+SHOWN = {"vm": "thread-level VMs", "gil": "threads, one GIL", "process": "processes"}
+WARM_CALLS = 3_000
+
+type Call = Callable[[str], object]  # runs the named task once, and returns what it returned
+
+
+class _Loop:
+    """An event loop on a thread of its own for each worker, as an app on a device has one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _load(folder: str) -> Any:
+    spec = importlib.util.spec_from_file_location("figure_tasks", f"{folder}/main.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def serve(folder: str) -> None:
+    """Be one of the processes: for each task that a line names, run it and answer with a line."""
+    tasks = _load(folder)
+    for line in sys.stdin:
+        print(json.dumps(getattr(tasks, line.strip())()), flush=True)
+
+
+@contextmanager
+def callers(way: str, folder: str, count: int) -> Iterator[list[Call]]:
+    """Yield `count` ways to call a task, each with a worker of its own."""
+    if way == "gil":
+        tasks = _load(folder)
+        yield [lambda name: getattr(tasks, name)()] * count
+    elif way == "vm":
+        loop = _Loop()
+        vms = [VM(folder) for _ in range(count)]
+        yield [lambda name, vm=vm: loop.run(vm.call(name)) for vm in vms]  # type: ignore[misc]
+        for vm in vms:
+            vm.close()
+            loop.run(vm.wait_closed())
+    else:
+        command = [sys.executable, __file__, "--serve", folder]
+        processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
+        ]
+
+        def call(process: subprocess.Popen[str], name: str) -> object:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(name + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield [lambda name, process=process: call(process, name) for process in processes]  # type: ignore[misc]
+        for process in processes:
+            process.communicate()
+
+
+def measure(calls: list[Call], name: str, seconds: float) -> tuple[float, list[float]]:
+    """Return calls per second of all workers together, and every call's latency in ms."""
+    latencies: list[list[float]] = [[] for _ in calls]
+    ready = threading.Barrier(len(calls))
+
+    def work(call: Call, times: list[float]) -> None:
+        call(name)
+        ready.wait()
+        until = time.perf_counter() + seconds
+        while (begin := time.perf_counter()) < until or not times:
+            call(name)
+            times.append((time.perf_counter() - begin) * 1e3)
+
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as threads:
+        start = time.perf_counter()
+        for done in [threads.submit(work, call, times) for call, times in zip(calls, latencies, strict=True)]:
+            done.result()
+        took = time.perf_counter() - start
+    every = [time_ms for times in latencies for time_ms in times]
+    return (len(every) + len(calls)) / took, every
+
+
+def throughput(folder: str, workers: list[int], rounds: int, seconds: float) -> list[dict[str, Any]]:
+    rows = []
+    for count in workers:
+        with ExitStack() as held:
+            calls = {way: held.enter_context(callers(way, folder, count)) for way in WAYS}
+            for name in NAMES:
+                expected = {way: calls[way][0](name) for way in WAYS}
+                assert len(set(expected.values())) == 1, expected
+                found: dict[str, list[tuple[float, list[float]]]] = {way: [] for way in WAYS}
+                for number in range(rounds):
+                    for way in WAYS if number % 2 == 0 else WAYS[::-1]:
+                        found[way].append(measure(calls[way], name, seconds))
+                rows.append(row_of(name, count, found))
+    return rows
+
+
+def row_of(name: str, count: int, found: dict[str, list[tuple[float, list[float]]]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"task": name, "workers": count}
+    for way in WAYS:
+        latencies = sorted(time_ms for _, times in found[way] for time_ms in times)
+        row[f"{way}_per_s"] = round(statistics.median(rate for rate, _ in found[way]), 2)
+        row[f"{way}_p50_ms"] = round(latencies[len(latencies) // 2], 3)
+        row[f"{way}_p99_ms"] = round(latencies[min(len(latencies) - 1, len(latencies) * 99 // 100)], 3)
+    for way in ("gil", "process"):
+        gains = [vm / other - 1 for (vm, _), (other, _) in zip(found["vm"], found[way], strict=True)]
+        row[f"gain_over_{way}_percent"] = round(statistics.median(gains) * 100, 1)
+    return row
+
+
+def private_mb() -> float:
+    """Return the process's own memory in MB, 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+async def single(folder: Path) -> dict[str, Any]:
+    """What one VM costs: to make, to keep, to hand on, to call."""
+    create_ms, create_mb, vms = [], [], []
+    for _ in range(8):
+        before = private_mb()
+        vm = VM(folder)
+        await vm.call("walle.engine_ext.dispatch:ready")
+        create_ms.append(vm.create_ms)
+        create_mb.append(private_mb() - before)
+        vms.append(vm)
+    for vm in vms:
+        vm.close()
+        await vm.wait_closed()
+    again_ms = []
+    for _ in range(200):
+        begin = time.perf_counter()
+        vm = VM(folder)
+        await vm.call("walle.engine_ext.dispatch:ready")
+        vm.close()
+        await vm.wait_closed()
+        again_ms.append((time.perf_counter() - begin) * 1e3)
+    vm = VM(folder)
+    await vm.call("nothing")
+    warm_us = []
+    for _ in range(WARM_CALLS):
+        begin = time.perf_counter()
+        await vm.call("nothing")
+        warm_us.append((time.perf_counter() - begin) * 1e6)
+    native_us = await asyncio.to_thread(vm._core.round_trips, "nothing", WARM_CALLS)
+    vm.close()
+    return {
+        "create_ms_min": round(min(create_ms), 2),
+        "create_ms_p50": round(statistics.median(create_ms), 2),
+        "mb_each_beyond_the_first": round(statistics.median(create_mb[1:]), 2),
+        "wiped_and_lived_in_ms_p50": round(statistics.median(again_ms), 2),
+        "warm_call_asyncio_us_p50": round(statistics.median(warm_us), 1),
+        "warm_call_cpp_us_p50": round(statistics.median(native_us), 1),
+        "warm_call_cpp_us_p10": round(statistics.quantiles(native_us, n=10)[0], 1),
+        "vms": _core.vm_counts(),
+    }
+
+
+def draw(result: dict[str, Any], out: Path) -> None:
+    """Write vm.png, and vm.html with the same picture and the table."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = result["rows"]
+    figure, axes = plt.subplots(2, 3, figsize=(12, 6.5), sharex=True)
+    for column, name in enumerate(NAMES):
+        mine = [row for row in rows if row["task"] == name]
+        counts = [row["workers"] for row in mine]
+        for way in WAYS:
+            axes[0][column].plot(counts, [row[f"{way}_per_s"] for row in mine], marker="o", label=SHOWN[way])
+            axes[1][column].plot(counts, [row[f"{way}_p50_ms"] for row in mine], marker="o", label=SHOWN[way])
+        axes[0][column].set_title(f"{name} task")
+        axes[1][column].set_xlabel("workers at once")
+        axes[0][column].set_xticks(counts)
+        for row_of_axes in axes:
+            row_of_axes[column].set_ylim(bottom=0)
+            row_of_axes[column].grid(alpha=0.3)
+    axes[0][0].set_ylabel("calls per second")
+    axes[1][0].set_ylabel("latency, p50, ms")
+    axes[0][0].legend()
+    figure.suptitle(f"Fig. 11: {result['cores']} cores, Python {result['python']}, {result['rounds']} rounds, medians")
+    figure.tight_layout()
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / "vm.png", dpi=120)
+    picture = io.StringIO()
+    figure.savefig(picture, format="svg")
+    plt.close(figure)
+    svg = picture.getvalue()
+    heads = list(rows[0])
+    table = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
+    lines = "".join("<tr>" + "".join(f"<td>{row[head]}</td>" for head in heads) + "</tr>" for row in rows)
+    one = "".join(f"<tr><td>{html.escape(key)}</td><td>{value}</td></tr>" for key, value in result["vm"].items())
+    (out / "vm.html").write_text(
+        "<!doctype html><meta charset='utf-8'><title>Walle: thread-level VMs</title>"
+        "<style>body{font:14px sans-serif;margin:2em}td,th{padding:.2em .7em;text-align:right}</style>"
+        f"<h1>Thread-level VMs (Fig. 11)</h1>{svg[svg.index('<svg') :]}<table><tr>{table}</tr>{lines}</table>"
+        f"<h2>One VM</h2><table>{one}</table>"
+    )
+
+
+def show(result: dict[str, Any]) -> None:
+    print(f"Python {result['python']}, {result['cores']} cores, {result['rounds']} rounds, medians; calls/s (p50 ms)")
+    print(f"{'task':8s}{'at once':>8s}" + "".join(f"{SHOWN[way]:>24s}" for way in WAYS) + f"{'over GIL':>10s}")
+    for row in result["rows"]:
+        cells = "".join(f"{row[f'{way}_per_s']:14.1f} ({row[f'{way}_p50_ms']:7.2f})" for way in WAYS)
+        print(f"{row['task']:8s}{row['workers']:8d}{cells}{row['gain_over_gil_percent']:+9.0f}%")
+    for key, value in result["vm"].items():
+        print(f"{key:28s}{value}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.4, help="of each way in each round")
+    parser.add_argument("--workers", default="1,2,3,4")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="where vm.json, vm.png and vm.html go")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--serve", metavar="FOLDER", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    workers = [int(count) for count in options.workers.split(",")]
+    if options.rounds < 1 or min(workers) < 1:
+        sys.exit("vm: give 1 or more rounds and workers")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "main.py").write_text(TASKS)
+        result = {
+            "python": platform.python_version(),
+            "cores": len(os.sched_getaffinity(0)),
+            "load": os.getloadavg(),
+            "rounds": options.rounds,
+            "vm": asyncio.run(single(Path(folder))),
+            "rows": throughput(folder, workers, options.rounds, options.seconds),
+        }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "vm.json").write_text(json.dumps(result, indent=1))
+    draw(result, options.out)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        show(result)
+
+
+if __name__ == "__main__":
+    main()

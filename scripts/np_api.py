@@ -1,0 +1,217 @@
+# ruff: noqa: E501, INP001, ICN001, PLR0402, E402 -- a script with tables, that compares two modules named np
+"""Writes walle.np's part of docs/api.md: which names of NumPy there are, which agree with it, and their time beside NumPy's.
+
+python scripts/np_api.py            # measures, and writes the part anew
+python scripts/np_api.py --check    # only says whether the document has the right names
+"""
+
+import argparse
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import numpy
+
+import walle.np as np
+from tests.engine_ext.np_cases import CASES, Draw
+from tests.engine_ext.test_np_agreement import check, named, ours
+
+DOCUMENT = ROOT / "docs/api.md"
+BEGIN, END = "<!-- walle.np: begin, written by scripts/np_api.py -->", "<!-- walle.np: end -->"
+PARTS = ("fft", "linalg", "random")
+SIZE = (224, 224, 3)
+
+# Where walle.np means to differ: what, and why.
+MEANT = {
+    "floats without a dtype are float32": "models compute in float32; float64 is there by name",
+    "integers in a floating function": "int32 and int64 give float64 as in NumPy; uint8 and bool give float32, not float16",
+    "a dtype is its name": 'one text for every dtype: `x.dtype == "float32"`; `np.float32` is that text',
+    "no scalars": "what NumPy returns as a scalar is an array without dimensions; `float()`, `.item()`, `==`, `hash` work",
+    "floats to integers saturate, NaN is 0": "the same on every instruction set; in C, and so in NumPy, it is undefined",
+    "no warnings": "a task has no standard error; 1 / 0 is inf, and 0 for integers",
+    "`empty` is zeros": "memory of another task is never shown",
+    "difference of bools": "int64; NumPy refuses it",
+    "complex numbers": "a last axis of two, real and imaginary part; `fft` takes real numbers with `real=True`",
+    "random numbers": "of Philox4x32-10 for a seed: the same on every device, not NumPy's",
+    "`sort` is always stable; `partition` sorts": "one kernel by digits for both",
+    "`quantile` methods": "linear, lower, higher, midpoint, nearest",
+    "linear algebra": "computed in float64 and rounded once, in float32 too",
+    "`x.sort()` and `out=`": "the result is made and then moved in",
+}
+
+# Names of NumPy that are not there, by reason.
+MISSING = {
+    "complex numbers": "angle complex128 complex256 complex64 complexfloating cdouble clongdouble csingle conj conjugate imag "
+    "iscomplex iscomplexobj isreal isrealobj real real_if_close sort_complex emath common_type mintypecode roots poly "
+    "linalg.eig linalg.eigvals fft.hfft fft.ihfft",
+    "dtypes are names, and there are no scalars": "ScalarType bytes_ byte character dtype dtypes flexible float128 floating "
+    "generic inexact int_ intc integer isdtype issubdtype long longdouble longlong min_scalar_type number object_ "
+    "sctypeDict short signedinteger str_ typecodes typename ubyte uint uintc uintp ulong ulonglong unsignedinteger ushort "
+    "void False_ True_ typing ufunc frompyfunc bitwise_count",
+    "dates, texts and records": "busday_count busday_offset busdaycalendar datetime64 datetime_as_string datetime_data is_busday "
+    "isnat timedelta64 char strings rec recarray record",
+    "files and addresses: a task has `ctx.resource` and the buffer protocol": "ctypeslib from_dlpack fromfile fromregex "
+    "genfromtxt load loadtxt memmap save savetxt savez savez_compressed may_share_memory shares_memory",
+    "warnings, printing and settings": "array2string array_repr array_str errstate exceptions format_float_positional "
+    "format_float_scientific get_printoptions getbufsize geterr geterrcall printoptions set_printoptions setbufsize seterr "
+    "seterrcall show_config show_runtime info test testing lib core f2py get_include little_endian __version__ "
+    "__array_namespace_info__",
+    "other kinds of arrays and iterators": "asmatrix bmat matrix ma broadcast flatiter nditer nested_iters poly1d polynomial "
+    "c_ r_ s_ index_exp mgrid ogrid asarray_chkfinite asfortranarray isfortran require",
+    "rare; made of what is there": "apply_over_axes einsum_path polydiv unique_all linalg.tensorinv linalg.tensorsolve",
+    "NumPy's own generators": "random.BitGenerator random.MT19937 random.PCG64 random.PCG64DXSM random.Philox "
+    "random.RandomState random.SFC64 random.SeedSequence random.get_state random.set_state random.bytes",
+    "distributions that no app has asked for": "random.beta random.binomial random.chisquare random.dirichlet random.f "
+    "random.gamma random.geometric random.gumbel random.hypergeometric random.laplace random.logistic random.lognormal "
+    "random.logseries random.multinomial random.multivariate_normal random.negative_binomial random.noncentral_chisquare "
+    "random.noncentral_f random.pareto random.poisson random.power random.random_integers random.ranf random.rayleigh "
+    "random.sample random.standard_cauchy random.standard_exponential random.standard_gamma random.standard_t "
+    "random.triangular random.vonmises random.wald random.weibull random.zipf",
+}
+
+
+def public(module: Any) -> set[str]:
+    """Return the public names of NumPy or of walle.np, those of their parts with a dot."""
+    names = {name for name in module.__all__ if name not in (*PARTS, "lib")} | {"lib.stride_tricks"}
+    for part in PARTS:
+        names |= {f"{part}.{name}" for name in getattr(module, part).__all__}
+    return names
+
+
+def present() -> list[str]:
+    return sorted(public(np))
+
+
+def absent() -> dict[str, list[str]]:
+    """Return the names that are not there, by reason; those without one under an empty reason."""
+    rest = public(numpy) - public(np)
+    reasons = {reason: sorted(set(names.split()) & rest) for reason, names in MISSING.items()}
+    without = sorted(rest - {name for names in reasons.values() for name in names})
+    return reasons | ({"": without} if without else {})
+
+
+def agrees(name: str, draws: int = 24) -> str:
+    """Return "yes", or what the first difference is."""
+    for seed in range(draws):
+        shape = ((4, 3), (5,), (2, 3, 4))[seed % 3]
+        try:
+            check(name, seed % len(CASES[name]), Draw(seed, shape, seed, seed // 2))
+        except AssertionError as error:
+            return next(line.strip() for line in str(error).splitlines() if line.strip())
+    return "yes"
+
+
+def ratio(name: str, rounds: int = 7) -> float:
+    """Return our time over NumPy's for the first case on float32 of 224 x 224 x 3 (or the size that the case has)."""
+    made = CASES[name][0](Draw(0, SIZE, 0, 0))
+    args, kwargs = made if isinstance(made, tuple) else (made, {})
+    mine = [ours(one) for one in args]
+    calls: list[Callable[[], Any]] = [
+        lambda: named(np, name)(*mine, **({} if name == "argsort" else kwargs)),
+        lambda: named(numpy, name)(*args, **kwargs),
+    ]
+    best = [math.inf, math.inf]
+    times = [max(1, math.ceil(0.0005 / max(_seconds(call, 1), 1e-7))) for call in calls]
+    for _ in range(rounds):
+        for at, call in enumerate(calls):
+            best[at] = min(best[at], _seconds(call, times[at]))
+    return best[0] / best[1]
+
+
+def _seconds(call: Callable[[], Any], times: int) -> float:
+    start = time.thread_time()
+    for _ in range(times):
+        call()
+    return (time.thread_time() - start) / times
+
+
+def table(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    return ["| name | agrees | time |", "| --- | --- | --: |", *(f"| `{a}` | {b} | {c} |" for a, b, c in rows)]
+
+
+def section() -> str:
+    rows, ratios = [], []
+    with numpy.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in present():
+            same = name.split(".")[-1]  # linalg.matmul is matmul
+            if name not in CASES and same in CASES and named(np, name) is named(np, same):
+                rows.append((name, f"is `{same}`", ""))
+            elif name not in CASES:
+                rows.append((name, "own tests", ""))
+            else:
+                ratios.append(ratio(name))
+                rows.append((name, agrees(name), f"{ratios[-1]:.2f}"))
+    mean = math.exp(sum(math.log(one) for one in ratios) / len(ratios))
+    lines = [
+        BEGIN,
+        "",
+        f"Beside NumPy {numpy.__version__}: {len(rows)} of its names and those of MNN's `numpy` module are there. *Agrees*: the",
+        "results, shapes and dtypes were NumPy's on 24 draws of sizes, strides and dtypes (the tests draw more), but for the",
+        "differences below; names that have no one answer (decompositions, random numbers, Fourier transforms, writing",
+        f"functions, constants) have tests of their own. *Time*: over NumPy's in the same run, one thread, float32 of {SIZE[0]} x",
+        f"{SIZE[1]} x {SIZE[2]} or the smaller size that its case has; the geometric mean is {mean:.2f}.",
+        "",
+        *table(rows),
+        "",
+        "### Differences that are meant",
+        "",
+        "| what | why |",
+        "| --- | --- |",
+        *(f"| {what} | {why} |" for what, why in MEANT.items()),
+        "",
+        "### Names of NumPy that are not there",
+        "",
+        "| why | names |",
+        "| --- | --- |",
+        *(f"| {why} | {', '.join(f'`{name}`' for name in names)} |" for why, names in absent().items()),
+        "",
+        END,
+    ]
+    return "\n".join(lines)
+
+
+def problems(text: str) -> list[str]:
+    """Return what a document has that this script would not write, or lacks; times aside."""
+    if BEGIN not in text or END not in text:
+        return ["docs/api.md has no part for walle.np"]
+    part = text[text.index(BEGIN) : text.index(END)]
+    lines = part.splitlines()
+    found = [
+        line.split("`")[1] for line in lines[: lines.index("### Differences that are meant")] if line.startswith("| `")
+    ]
+    wrong = [f"{name} is not in docs/api.md" for name in present() if name not in found]
+    wrong += [f"{name} is in docs/api.md but not in walle.np" for name in found if name not in present()]
+    wrong += [
+        f"docs/api.md says nothing of {what}" for what, why in MEANT.items() if f"| {what} | {why} |" not in lines
+    ]
+    for why, names in absent().items():
+        row = f"| {why} | {', '.join(f'`{name}`' for name in names)} |"
+        if not why or row not in lines:
+            wrong.append(f"docs/api.md does not say why there is no {', '.join(names)}")
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    text = DOCUMENT.read_text() if DOCUMENT.exists() else f"# What a task can call\n\n## `walle.np`\n\n{BEGIN}\n{END}\n"
+    if parser.parse_args().check:
+        sys.exit("\n".join(problems(text)))
+    if BEGIN not in text:
+        text = f"{text.rstrip()}\n\n## `walle.np`\n\n{BEGIN}\n{END}\n"
+    DOCUMENT.write_text(text[: text.index(BEGIN)] + section() + text[text.index(END) + len(END) :])
+
+
+if __name__ == "__main__":
+    main()

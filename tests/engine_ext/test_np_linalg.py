@@ -1,0 +1,185 @@
+"""walle.np.linalg and walle.np.fft: decompositions by what they promise, transforms against NumPy's."""
+
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import walle.np as np
+from walle.engine_ext.errors import ShapeError
+
+SIZES = st.integers(1, 9)
+
+
+def close(a: Any, b: Any, dtype: str, scale: float = 1.0) -> None:
+    tolerance = (3e-6 if dtype == "float32" else 1e-13) * max(scale, 1.0)
+    numpy.testing.assert_allclose(numpy.asarray(a), numpy.asarray(b), rtol=0, atol=tolerance)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    SIZES,
+    SIZES,
+    st.integers(0, 999),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from([(), (2,), (2, 1)]),
+    st.booleans(),
+)
+def test_qr(m: int, n: int, seed: int, dtype: str, stack: tuple[int, ...], complete: bool) -> None:
+    there = numpy.random.default_rng(seed).normal(size=(*stack, m, n)).astype(dtype)
+    mode: Any = "complete" if complete else "reduced"
+    q, r = np.linalg.qr(there, mode)
+    for own, expected in zip((q, r), numpy.linalg.qr(there, mode), strict=True):
+        close(own, expected, dtype, 100)
+    close(q @ r, there, dtype, 10)
+    close(
+        np.matrix_transpose(q) @ q,
+        numpy.broadcast_to(numpy.eye(q.shape[-1]), (*stack, q.shape[-1], q.shape[-1])),
+        dtype,
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, SIZES, st.integers(0, 999), st.sampled_from(["float32", "float64"]), st.integers(0, 3), st.booleans())
+def test_svd(m: int, n: int, seed: int, dtype: str, rank: int, full: bool) -> None:
+    rng = numpy.random.default_rng(seed)
+    there = rng.normal(size=(m, n))
+    if rank:  # at most that rank
+        there = rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n))
+    there = there.astype(dtype)
+    u, s, vh = np.linalg.svd(there, full_matrices=full)
+    close(s, numpy.linalg.svd(there)[1], dtype, 30)
+    k = min(m, n)
+    assert (u.shape, vh.shape) == (((m, m), (n, n)) if full else ((m, k), (k, n)))
+    close(u[:, :k] * s @ vh[:k], there, dtype, 30)
+    close(u.T @ u, numpy.eye(u.shape[1]), dtype)
+    close(vh @ vh.T, numpy.eye(vh.shape[0]), dtype)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 12),
+    st.integers(0, 999),
+    st.sampled_from(["float32", "float64"]),
+    st.booleans(),
+    st.sampled_from("LU"),
+)
+def test_eigh(n: int, seed: int, dtype: str, equal: bool, uplo: Any) -> None:
+    rng = numpy.random.default_rng(seed)
+    there = rng.normal(size=(2, n, n))
+    there = there + there.swapaxes(-1, -2)
+    if equal:  # the same eigenvalue more than once
+        basis = numpy.linalg.qr(there)[0]
+        there = basis * rng.integers(0, 3, (2, 1, n)) @ basis.swapaxes(-1, -2)
+    there = there.astype(dtype)
+    other = numpy.tril(there) if uplo == "L" else numpy.triu(there)
+    w, v = np.linalg.eigh(other, uplo)
+    close(w, numpy.linalg.eigvalsh(there, uplo), dtype, 30)
+    whole = np.asarray(numpy.tril(there) + numpy.tril(there, -1).swapaxes(-1, -2) if uplo == "L" else
+                       numpy.triu(there) + numpy.triu(there, 1).swapaxes(-1, -2))  # fmt: skip
+    close(whole @ v, v * w[:, None, :], dtype, 30)
+    close(np.matrix_transpose(v) @ v, numpy.broadcast_to(numpy.eye(n), (2, n, n)), dtype)
+
+
+def test_a_larger_matrix() -> None:
+    there = numpy.random.default_rng(0).normal(size=(60, 60))
+    close(np.linalg.solve(there, there @ numpy.ones(60)), numpy.ones(60), "float64", 1e3)
+    close(np.linalg.inv(there) @ there, numpy.eye(60), "float64", 1e3)
+    w, v = np.linalg.eigh(there + there.T)
+    close((v * w) @ v.T, there + there.T, "float64", 1e2)
+    close(np.linalg.svdvals(there), numpy.linalg.svd(there)[1], "float64", 1e2)
+
+
+def test_extreme_sizes_keep_their_digits() -> None:
+    there = numpy.random.default_rng(0).normal(size=(4, 3))
+    for scale in (1e-300, 1e300):
+        numpy.testing.assert_allclose(
+            numpy.asarray(np.linalg.svdvals(there * scale)) / scale, numpy.linalg.svd(there)[1], rtol=1e-12
+        )
+        _, r = np.linalg.qr(there * scale)
+        numpy.testing.assert_allclose(numpy.asarray(r) / scale, numpy.linalg.qr(there)[1], rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: np.linalg.inv([[1.0, 2], [2, 4]]), "singular"),
+        (lambda: np.linalg.solve(np.zeros((3, 3)), np.ones(3)), "singular"),
+        (lambda: np.linalg.solve(np.eye(3), np.ones(4)), "solve of shapes"),
+        (lambda: np.linalg.cholesky([[1.0, 2], [2, 1]]), "positive definite"),
+        (lambda: np.linalg.eigh(np.zeros((2, 3))), "square"),
+        (lambda: np.linalg.eigh(np.full((3, 3), float("nan"))), "converge"),
+        (lambda: np.linalg.svd(np.zeros(3)), "matrices"),
+    ],
+)
+def test_what_a_matrix_lacks_is_said(call: Any, message: str) -> None:
+    with pytest.raises(np.linalg.LinAlgError, match=message):
+        call()
+
+
+def test_empty_matrices() -> None:
+    assert np.linalg.inv(np.zeros((0, 0))).shape == (0, 0)
+    assert np.linalg.svd(np.zeros((0, 3)))[2].shape == (3, 3)
+    assert np.linalg.det(np.zeros((0, 0))).item() == 1
+
+
+def parts(x: numpy.ndarray) -> numpy.ndarray:
+    return numpy.stack([x.real, x.imag], -1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 40) | st.sampled_from([64, 67, 97, 128, 134, 210, 331, 1000]), st.integers(0, 99),
+    st.sampled_from([None, "ortho", "forward"]), st.sampled_from(["float32", "float64"]), st.integers(-2, 1),
+    st.integers(1, 3),
+)  # fmt: skip
+def test_fourier_transforms(n: int, seed: int, norm: Any, dtype: str, axis: int, rows: int) -> None:
+    rng = numpy.random.default_rng(seed)
+    shape = (rows, n) if axis % 2 else (n, rows)
+    real, other = rng.normal(size=shape).astype(dtype), rng.normal(size=shape).astype(dtype)
+    both = (real + 1j * other).astype("complex64" if dtype == "float32" else "complex128")
+    close(np.fft.fft(parts(both), axis=axis, norm=norm), parts(numpy.fft.fft(both, axis=axis, norm=norm)), dtype, n)
+    close(np.fft.ifft(parts(both), axis=axis, norm=norm), parts(numpy.fft.ifft(both, axis=axis, norm=norm)), dtype, n)
+    half = numpy.fft.rfft(real.astype("float64"), axis=axis, norm=norm)
+    close(np.fft.rfft(real, axis=axis, norm=norm), parts(half), dtype, n)
+    close(
+        np.fft.fft(real, axis=axis, norm=norm, real=True),
+        parts(numpy.fft.fft(real.astype("float64"), axis=axis, norm=norm)),
+        dtype,
+        n,
+    )
+    if n > 1:
+        back = np.fft.irfft(parts(half).astype(dtype), n, axis, norm)
+        close(back, real, dtype, n)
+
+
+def test_fourier_transforms_of_several_axes_and_other_lengths() -> None:
+    rng = numpy.random.default_rng(0)
+    both = rng.normal(size=(4, 6, 5)) + 1j * rng.normal(size=(4, 6, 5))
+    for name in ("fftn", "ifftn", "fft2", "ifft2"):
+        close(getattr(np.fft, name)(parts(both)), parts(getattr(numpy.fft, name)(both)), "float64", 100)
+        close(
+            getattr(np.fft, name)(parts(both), (3, 8), (0, 2)),
+            parts(getattr(numpy.fft, name)(both, (3, 8), (0, 2))),
+            "float64",
+            100,
+        )
+    close(np.fft.rfftn(both.real), parts(numpy.fft.rfftn(both.real)), "float64", 100)
+    close(np.fft.rfft2(both.real), parts(numpy.fft.rfft2(both.real)), "float64", 100)
+    for name in ("irfftn", "irfft2"):
+        half = numpy.fft.rfftn(both.real) if name == "irfftn" else numpy.fft.rfft2(both.real)
+        close(
+            getattr(np.fft, name)(parts(half), (6, 5), (1, 2)),
+            getattr(numpy.fft, name)(half, (6, 5), (1, 2)),
+            "float64",
+            10,
+        )
+    for n in (3, 9):
+        close(np.fft.fft(parts(both), n), parts(numpy.fft.fft(both, n)), "float64", 10)
+        close(np.fft.irfft(parts(both), n), numpy.fft.irfft(both, n), "float64", 10)
+    with pytest.raises(ShapeError, match="real and imaginary part"):
+        np.fft.fft(both.real)
+    with pytest.raises(ShapeError, match="known are backward, ortho and forward"):
+        np.fft.rfft(both.real, norm="other")

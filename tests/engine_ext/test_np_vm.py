@@ -1,0 +1,71 @@
+"""walle.np inside task VMs: every part loads there, without NumPy and without shared state."""
+
+import asyncio
+from pathlib import Path
+
+import numpy
+import pytest
+
+from tests.sim.vm_task import write_task
+from walle.vm import VM
+
+MAIN = """
+import walle.np as np
+from walle.np import linalg
+
+def load_all():
+    return len([getattr(np, name) for name in dir(np)])
+
+def work(x):
+    u, s, vh = linalg.svd(np.cov(x))
+    spectrum = np.fft.rfft(x - x.mean(axis=1, keepdims=True))
+    picked = x[np.argsort(x[:, 0])[::-1], ::2]
+    return s, spectrum, picked
+
+def seeded(number):
+    np.random.seed(number)
+    return np.random.rand(3)
+
+def more():
+    return np.random.rand(3)
+
+def refused():
+    try:
+        linalg.inv(np.zeros((2, 2)))
+    except linalg.LinAlgError as error:
+        return str(error)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_task(tmp_path, MAIN)
+
+
+@pytest.mark.asyncio
+async def test_all_of_it_works_in_a_vm(folder: Path) -> None:
+    vm = VM(folder)
+    there = numpy.random.default_rng(0).normal(size=(4, 32))
+    s, spectrum, picked = await vm.call("work", there)
+    numpy.testing.assert_allclose(numpy.asarray(s), numpy.linalg.svd(numpy.cov(there))[1], rtol=1e-10)
+    half = numpy.fft.rfft(there - there.mean(axis=1, keepdims=True))
+    numpy.testing.assert_allclose(numpy.asarray(spectrum)[..., 1], half.imag, atol=1e-10)
+    numpy.testing.assert_array_equal(numpy.asarray(picked), there[numpy.argsort(there[:, 0])[::-1], ::2])
+    assert "singular" in await vm.call("refused")
+    assert await vm.call("load_all") > 300
+    vm.close()
+    assert await vm.wait_closed()
+
+
+@pytest.mark.asyncio
+async def test_random_numbers_of_one_vm_are_no_other_s(folder: Path) -> None:
+    first, second = VM(folder), VM(folder)
+    one, other = await asyncio.gather(first.call("seeded", 1), second.call("seeded", 1))
+    assert one.tolist() == other.tolist()
+    await first.call("more")
+    ahead, behind = await asyncio.gather(first.call("more"), second.call("more"))
+    assert ahead.tolist() != behind.tolist()
+    assert (await second.call("more")).tolist() == ahead.tolist()
+    for vm in (first, second):
+        vm.close()
+        assert await vm.wait_closed()

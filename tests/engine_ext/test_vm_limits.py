@@ -1,0 +1,232 @@
+"""A task that breaks a limit is stopped and told of with the limit and the place; the next call works."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.vm_task import write_task
+from walle.engine_ext import _core
+from walle.engine_ext.vm import MAX_STRIKES, VM
+from walle.vm import DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMPool
+
+MAIN = """
+import itertools
+import re
+import time
+import walle.np as np
+
+def fine():
+    return 1
+
+def sleep():
+    time.sleep(60)
+
+def sleep_little():
+    before = time.monotonic()
+    time.sleep(0.02)
+    return time.monotonic() - before
+
+def sleep_wrongly():
+    time.sleep(-1)
+
+def one_giant():
+    return len(bytearray(10**12))
+
+def giants():
+    kept = []
+    while True:
+        kept.append(bytes(1_000_000))
+
+def small_ones():
+    kept = []
+    while True:
+        kept.append([])
+
+def endless_generator():
+    return list(itertools.count())
+
+def undaunted():
+    kept = []
+    while True:
+        try:
+            kept.append(bytearray(5_000_000))
+        except MemoryError:
+            pass
+
+def content_with_less():
+    try:
+        bytearray(10**9)
+    except MemoryError:
+        return 1
+
+def tensors():
+    kept = [np.zeros((1000, 1000))]
+    while True:
+        kept.append(kept[-1] + 1)
+
+def tensors_in_turn():
+    for _ in range(50):
+        value = np.zeros((1000, 1000)) + 1
+    return float(value[0, 0])
+
+def deep():
+    return deep()
+
+def deep_in_repr():
+    class Mirror:
+        def __repr__(self):
+            return repr([self])
+    return repr(Mirror())
+
+def chatter():
+    while True:
+        print("x" * 1000)
+
+def large_output():
+    return {"values": ["x" * 1000] * 100}
+
+def large_array():
+    return np.zeros((200, 200))
+
+def large_question():
+    return ask(["x" * 1000] * 100)
+
+def long_engine_call():
+    a = np.ones((700, 700))
+    for _ in range(1_000_000):
+        a = np.matmul(a, a)
+"""
+LIMITS = {"memory_mb": 24, "output_kb": 64, "log_kb": 32, "recursion": 200}
+
+
+@contextlib.asynccontextmanager
+async def vm_of(folder: Path, main: str = MAIN, **options: Any) -> AsyncIterator[VM]:
+    vm = VM(write_task(folder, main), **{"limits": LIMITS, "grace_s": 5.0, **options})
+    try:
+        yield vm
+    finally:
+        vm.close()
+        assert await vm.wait_closed(20)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("function", "limit", "line"),
+    [
+        ("one_giant", "memory_mb", "return len(bytearray(10**12))"),
+        ("giants", "memory_mb", "kept.append(bytes(1_000_000))"),
+        ("small_ones", "memory_mb", "kept.append([])"),
+        ("endless_generator", "memory_mb", "return list(itertools.count())"),
+        ("undaunted", "memory_mb", ""),
+        ("content_with_less", "memory_mb", ""),
+        ("tensors", "memory_mb", "kept.append(kept[-1] + 1)"),
+        ("deep", "recursion", "return deep()"),
+        ("deep_in_repr", "recursion", "return repr([self])"),
+        ("chatter", "log_kb", 'print("x" * 1000)'),
+    ],
+)
+async def test_a_limit_stops_the_call_and_names_the_place(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], function: str, limit: str, line: str
+) -> None:
+    async with vm_of(tmp_path) as vm:
+        with pytest.raises(LimitExceeded) as caught:
+            await vm.call(function, deadline=60)
+        assert (caught.value.limit, caught.value.most) == (limit, LIMITS[limit])
+        if line:
+            file, _, number = caught.value.place.rpartition(":")
+            assert file == str(tmp_path / "main.py")
+            shown = MAIN.splitlines()[int(number) - 1].strip()
+            assert shown == line or limit == "memory_mb"  # the stopper may find the task a line further
+        assert await vm.call("fine") == 1
+        assert vm.alive
+    assert len(capfd.readouterr().out) <= LIMITS["log_kb"] << 10
+
+
+@pytest.mark.asyncio
+async def test_memory_that_is_given_back_counts_no_more(tmp_path: Path) -> None:
+    async with vm_of(tmp_path) as vm:
+        assert await vm.call("tensors_in_turn") == 1
+    other = "def run():\n    for _ in range(200): kept = bytearray(10_000_000)\n    return 1"
+    async with vm_of(tmp_path / "other", other) as vm:
+        assert await vm.call("run") == 1
+
+
+@pytest.mark.asyncio
+async def test_an_output_may_be_so_large(tmp_path: Path) -> None:
+    async with vm_of(tmp_path) as vm:
+        with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result\['values'\]\[\d+\] makes the value larger"):
+            await vm.call("large_output")
+        with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result makes the value larger than 65536 bytes"):
+            await vm.call("large_array")
+        assert await vm.call("fine") == 1
+        with pytest.raises(TypeError):
+            await vm.call("fine", {1})
+
+
+@pytest.mark.asyncio
+async def test_a_sleep_ends_with_the_call(tmp_path: Path) -> None:
+    abandoned = _core.vm_abandoned()
+    async with vm_of(tmp_path) as vm:
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+") as caught:
+            await vm.call("sleep", deadline=0.05)
+        assert caught.value.limit == "deadline_ms"
+        assert vm.alive
+        assert await vm.call("sleep_little") >= 0.02
+        with pytest.raises(TaskError, match="sleep length must be non-negative"):
+            await vm.call("sleep_wrongly")
+    assert _core.vm_abandoned() == abandoned
+
+
+@pytest.mark.asyncio
+async def test_a_long_engine_call_is_stopped(tmp_path: Path) -> None:
+    async with vm_of(tmp_path) as vm:
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
+            await vm.call("long_engine_call", deadline=0.1)
+        assert await vm.call("fine") == 1
+
+
+REGEX = """
+import re
+
+def backtrack():
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+def fine():
+    return 1
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_cannot_be_stopped_is_not_run_for_ever(tmp_path: Path) -> None:
+    lost = _core.vm_lost()
+    pool = VMPool(1)
+    folder, other = write_task(tmp_path / "a", REGEX), write_task(tmp_path / "b", REGEX)
+    for _ in range(MAX_STRIKES):
+        assert await pool.call(folder, "fine") == 1
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+|cannot be interrupted"):
+            await pool.call(folder, "backtrack", deadline=0.02)
+    with pytest.raises(TaskQuarantined, match="3 of its calls could not be stopped"):
+        await pool.call(folder, "fine")
+    assert await pool.call(other, "fine") == 1
+    pool.close()
+    async with asyncio.timeout(60):
+        while _core.vm_lost() < lost + MAX_STRIKES:  # noqa: ASYNC110 -- they come to rest, and take no processor any more
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.asyncio
+async def test_limits_come_with_the_task(tmp_path: Path) -> None:
+    class Version:
+        folder = write_task(tmp_path, MAIN)
+        name = "shop/ipv v1"
+        limits = LIMITS
+
+    pool = VMPool(1)
+    with pytest.raises(LimitExceeded, match=r"task shop/ipv v1 broke its limit recursion = 200"):
+        await pool.call(Version(), "deep")
+    assert await pool.call(Version(), "fine") == 1
+    pool.close()

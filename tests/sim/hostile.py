@@ -1,0 +1,256 @@
+"""Tasks that mean harm, and a device's VMs among them: `python -m tests.sim.hostile --seconds 600`.
+
+Each hostile task runs again and again in random order in one pool, beside an honest task whose calls must come back in
+time and right throughout.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.sim.vm_task import write_task
+from walle.engine_ext import _core
+from walle.errors import VMError
+from walle.vm import VMPool
+
+LIMITS = {"memory_mb": 16, "output_kb": 64, "log_kb": 16, "recursion": 300}
+DEADLINE_S = 0.25
+
+WAY_IN = """
+import json
+real = json.dumps.__globals__["__builtins__"]
+load = real["__import__"]
+sys = load("sys")
+
+def run():
+    return deed()
+"""
+
+DEEDS = {
+    "raises in a finalizer": """
+class Bad:
+    def __del__(self):
+        raise ValueError("no")
+def deed():
+    for _ in range(100):
+        Bad()
+    cycle = Bad(); cycle.me = cycle
+    return 1
+""",
+    "never ends a finalizer": """
+class Bad:
+    def __del__(self):
+        while True: pass
+def deed():
+    bad = Bad(); bad.me = bad
+    load("json").kept = bad
+    return 1
+""",
+    "leaves by SystemExit": "def deed(): raise SystemExit(1)\n",
+    "leaves by sys.exit": "def deed(): sys.exit(3)\n",
+    "interrupts": "def deed(): raise KeyboardInterrupt\n",
+    "looks for os._exit": """
+def deed():
+    os = load("os")
+    found = [name for name in ("_exit", "abort", "kill", "fork", "execv", "system", "close") if hasattr(os, name)]
+    for name in ("posix", "faulthandler", "_signal", "signal", "ctypes", "_ctypes", "subprocess", "socket"):
+        sys.modules.pop(name, None)
+        try:
+            load(name)
+            found.append(name)
+        except (ImportError, AttributeError):
+            pass
+    if found: load("os")._exit(77) if "_exit" in found else load("json").loads(str(found))
+    return 1
+""",
+    "allocates a giant": "def deed(): return len(bytearray(10**13))\n",
+    "allocates giants": "def deed():\n    kept = []\n    while True: kept.append(bytearray(10**6))\n",
+    "allocates undaunted": """
+def deed():
+    kept = []
+    while True:
+        try: kept.append("x" * 10**6 + str(len(kept)))
+        except BaseException: pass
+""",
+    "counts for ever": "import itertools\ndef deed(): return list(itertools.count())\n",
+    "generates for ever": "def numbers():\n    while True: yield 1\ndef deed(): return sum(numbers())\n",
+    "catches all": """
+def deed():
+    while True:
+        try:
+            while True: pass
+        except BaseException: pass
+""",
+    "recurses in repr": "class R:\n    def __repr__(self): return repr([self])\ndef deed(): return repr(R())\n",
+    "recurses in getattr": """
+class R:
+    def __getattr__(self, name): return getattr(self, name)
+def deed(): return R().x
+""",
+    "nests deeply": "def deed():\n    value = []\n    for _ in range(10**6): value = [value]\n    return value\n",
+    "changes builtins": "def deed(): real['len'] = real['isinstance'] = real['__import__'] = None\n",
+    "changes classes": """
+def deed():
+    import collections, enum
+    enum.Enum.__new__ = None
+    collections.UserDict.__init__ = None
+    load("abc").ABCMeta.__instancecheck__ = None
+    return 1
+""",
+    "empties sys.modules": "def deed(): sys.modules.clear(); sys.path.clear(); sys.meta_path.clear(); return 1\n",
+    "hijacks the collector": """
+def deed():
+    gc = load("gc")
+    gc.disable(); gc.callbacks.clear(); gc.set_threshold(0)
+    gc.callbacks.append(lambda *args: 1 / 0)
+    for found in gc.get_objects():
+        if type(found) is dict and "dispatch" in found: found.clear()
+    return 1
+""",
+    "walks frames": """
+def deed():
+    frame = sys._getframe()
+    while frame.f_back is not None: frame = frame.f_back
+    frame.f_globals.clear()
+    return 1
+""",
+    "traces": """
+def deed():
+    sys.settrace(lambda *a: 1 / 0)
+    sys.setprofile(lambda *a: 1 / 0)
+    return deed.__name__
+""",
+    "starts threads": "def deed(): load('_thread').start_new_thread(print, (1,))\n",
+    "prints for ever": "def deed():\n    while True: print('x' * 200)\n",
+    "sleeps": "import time\ndef deed(): time.sleep(100)\n",
+    "returns nonsense": "def deed(): return {1: object()}\n",
+    "has no text": "class E(Exception):\n    def __str__(self): raise self\ndef deed(): raise E\n",
+    "chains errors": """
+def deed():
+    error = None
+    for number in range(10_000):
+        try:
+            raise ValueError("x" * 100) from error
+        except ValueError as caught: error = caught
+    raise error
+""",
+    "backtracks": "import re\ndef deed(): return re.match(r'(a+)+$', 'a' * 60 + 'b')\n",
+    "leaves what lives on": """
+import weakref, abc
+def deed():
+    import collections
+    class Key(collections.UserDict): pass
+    collections.abc.Sequence.register(Key)
+    load("weakref").finalize(Key, print, 1)
+    load("atexit").register(print, 1)
+    load("codecs").register(lambda name: None)
+    return 1
+""".replace("import weakref, abc\n", ""),
+    "audits": "def deed():\n    sys.addaudithook(lambda *a: 1 / 0)\n    return 1\n",
+}
+HONEST = """
+import json
+import walle.np as np
+
+def run(number):
+    values = np.asarray([number, number + 1, number + 2], dtype="float32")
+    return json.dumps({"sum": float(np.sum(values)), "len": len([1, 2]), "is": isinstance(3, int)})
+"""
+
+
+class Task:
+    """A task with limits, as a pool takes it."""
+
+    def __init__(self, folder: Path, name: str, limits: dict[str, int]) -> None:
+        self.folder = folder
+        self.name = name
+        self.limits = limits
+
+
+def tasks_in(folder: Path) -> tuple[list[Task], Task]:
+    """Return every hostile task and the honest one."""
+    bad = [
+        Task(write_task(folder / f"bad{number}", WAY_IN + deed), name, LIMITS)
+        for number, (name, deed) in enumerate(DEEDS.items())
+    ]
+    return bad, Task(write_task(folder / "honest", HONEST), "honest", {})
+
+
+def memory_mb() -> float:
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    return int(fields["VmRSS"].split()[0]) / 1024
+
+
+async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[str, Any]:
+    """Run hostile tasks for so long, and return what happened.
+
+    Raises:
+        AssertionError: an honest call gave something else.
+        VMError: an honest call failed.
+    """
+    bad, honest = tasks_in(folder)
+    rng = random.Random(seed)
+    pool = VMPool(vms)
+    until = time.monotonic() + seconds
+    outcomes: dict[str, dict[str, int]] = {task.name: {} for task in bad}
+    latencies_ms: list[float] = []
+
+    async def harm() -> None:
+        turn: list[Task] = []
+        while time.monotonic() < until or turn:
+            if not turn:
+                turn = rng.sample(bad, len(bad))
+            task = turn.pop()
+            try:
+                await pool.call(task, "run", deadline=DEADLINE_S)
+                outcome = "ok"
+            except VMError as error:
+                outcome = type(error).__name__
+                outcome += f" {error.type_name}" if hasattr(error, "type_name") else ""
+                outcome += f" {error.limit}" if hasattr(error, "limit") else ""
+            outcomes[task.name][outcome] = outcomes[task.name].get(outcome, 0) + 1
+
+    async def live() -> None:
+        number = 0
+        while not harming.done():
+            number += 1
+            begin = time.perf_counter()
+            found = json.loads(await pool.call(honest, "run", number))
+            latencies_ms.append((time.perf_counter() - begin) * 1e3)
+            assert found == {"sum": 3 * number + 3, "len": 2, "is": True}, found
+            await asyncio.sleep(0.01)
+
+    harming = asyncio.gather(harm(), harm())
+    await asyncio.gather(harming, live())
+    pool.close()
+    latencies_ms.sort()
+    return {
+        "outcomes": outcomes,
+        "hostile_calls": sum(sum(counts.values()) for counts in outcomes.values()),
+        "honest_calls": len(latencies_ms),
+        "honest_p50_ms": round(latencies_ms[len(latencies_ms) // 2], 2),
+        "honest_max_ms": round(latencies_ms[-1], 1),
+        "homes": _core.vm_counts(),
+        "lost": _core.vm_lost(),
+        "abandoned": _core.vm_abandoned(),
+        "rss_mb": round(memory_mb(), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.write(json.dumps(asyncio.run(storm(Path(folder), options.seconds, options.seed)), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

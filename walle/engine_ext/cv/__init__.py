@@ -1,0 +1,146 @@
+"""`walle.cv`: images with OpenCV's names, arguments and results, on the engine's operators and raster.
+
+Images are arrays [height, width] or [height, width, channels], pixels interleaved, BGR. Where it differs from
+OpenCV, and by how much, is in docs/api-cv.md. A part is loaded when one of its names is first used, since every task VM
+may import this.
+"""
+
+import importlib
+
+TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
+if TYPE_CHECKING:
+    from walle.engine_ext.cv.arithmetic import *  # noqa: F403
+    from walle.engine_ext.cv.arrange import *  # noqa: F403
+    from walle.engine_ext.cv.blob import *  # noqa: F403
+    from walle.engine_ext.cv.color import *  # noqa: F403
+    from walle.engine_ext.cv.constants import *  # noqa: F403
+    from walle.engine_ext.cv.contours import *  # noqa: F403
+    from walle.engine_ext.cv.drawing import *  # noqa: F403
+    from walle.engine_ext.cv.files import *  # noqa: F403
+    from walle.engine_ext.cv.filters import *  # noqa: F403
+    from walle.engine_ext.cv.histogram import *  # noqa: F403
+    from walle.engine_ext.cv.kernels import *  # noqa: F403
+    from walle.engine_ext.cv.morphology import *  # noqa: F403
+    from walle.engine_ext.cv.sizes import *  # noqa: F403
+    from walle.engine_ext.cv.thresholds import *  # noqa: F403
+    from walle.engine_ext.cv.warp import *  # noqa: F403
+
+_PARTS = {
+    "arithmetic": (
+        "LUT",
+        "absdiff",
+        "add",
+        "addWeighted",
+        "bitwise_and",
+        "bitwise_not",
+        "bitwise_or",
+        "bitwise_xor",
+        "blendLinear",
+        "convertScaleAbs",
+        "countNonZero",
+        "inRange",
+        "integral",
+        "integral2",
+        "max",
+        "mean",
+        "meanStdDev",
+        "min",
+        "minMaxLoc",
+        "multiply",
+        "norm",
+        "normalize",
+        "solve",
+        "subtract",
+        "sumElems",
+    ),
+    "arrange": (
+        "copyMakeBorder",
+        "copyTo",
+        "flip",
+        "hconcat",
+        "merge",
+        "repeat",
+        "rotate",
+        "split",
+        "transpose",
+        "vconcat",
+    ),
+    "blob": ("NMSBoxes", "blobFromImage", "blobFromImages", "imagesFromBlob"),
+    "color": ("cvtColor", "cvtColorTwoPlane"),
+    "contours": (
+        "approxPolyDP",
+        "arcLength",
+        "boundingRect",
+        "boxPoints",
+        "connectedComponents",
+        "connectedComponentsWithStats",
+        "contourArea",
+        "convexHull",
+        "findContours",
+        "isContourConvex",
+        "minAreaRect",
+        "moments",
+    ),
+    "drawing": (
+        "arrowedLine",
+        "circle",
+        "drawContours",
+        "ellipse",
+        "ellipse2Poly",
+        "fillConvexPoly",
+        "fillPoly",
+        "line",
+        "polylines",
+        "rectangle",
+    ),
+    "files": ("haveImageReader", "haveImageWriter", "imdecode", "imencode"),
+    "filters": (
+        "GaussianBlur",
+        "Laplacian",
+        "Scharr",
+        "Sobel",
+        "bilateralFilter",
+        "blur",
+        "boxFilter",
+        "filter2D",
+        "medianBlur",
+        "pyrDown",
+        "pyrUp",
+        "sepFilter2D",
+        "spatialGradient",
+        "sqrBoxFilter",
+    ),
+    "histogram": ("calcHist", "compareHist", "equalizeHist"),
+    "kernels": ("getDerivKernels", "getGaborKernel", "getGaussianKernel", "getStructuringElement"),
+    "morphology": ("dilate", "erode", "morphologyEx"),
+    "sizes": ("resize",),
+    "thresholds": ("Canny", "adaptiveThreshold", "threshold"),
+    "warp": (
+        "convertMaps",
+        "getAffineTransform",
+        "getPerspectiveTransform",
+        "getRectSubPix",
+        "getRotationMatrix2D",
+        "invertAffineTransform",
+        "remap",
+        "warpAffine",
+        "warpPerspective",
+    ),
+}
+_HOMES = {name: part for part, names in _PARTS.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    part = _HOMES.get(name, "constants")
+    if name.startswith("_") or (part == "constants" and not name.isupper() and "_" not in name):
+        raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"walle.engine_ext.cv.{part}"), name, None)
+    if value is None:
+        raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
+    globals()[name] = value  # found at once from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    constants = importlib.import_module("walle.engine_ext.cv.constants")
+    return sorted({*_HOMES, *(name for name in vars(constants) if name.isupper() or name.startswith("COLOR_"))})

@@ -1,0 +1,126 @@
+"""Images turned, mirrored, framed, cut into channels and put together: movements only, for the raster."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.cv import constants
+from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, scalar
+from walle.engine_ext.errors import ShapeError, UnsupportedError
+
+
+def flip(src: ImageLike, flipCode: int, dst: ImageLike | None = None) -> ndarray:
+    """Return the image upside down (0), mirrored (1), or both (-1)."""
+    given = image(src)
+    given = given[:, ::-1] if flipCode > 0 else given[::-1] if flipCode == 0 else given[::-1, ::-1]
+    return give(given.copy(), dst)
+
+
+def _turned(given: ndarray) -> ndarray:
+    return given.transpose((1, 0, *range(2, given.ndim)))
+
+
+def transpose(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
+    """Return the image with rows and columns swapped."""
+    return give(_turned(image(src)).copy(), dst)
+
+
+def rotate(src: ImageLike, rotateCode: int, dst: ImageLike | None = None) -> ndarray:
+    """Return the image turned as a ROTATE_ constant says."""
+    given = image(src)
+    if rotateCode == constants.ROTATE_90_CLOCKWISE:
+        turned = _turned(given)[:, ::-1]
+    elif rotateCode == constants.ROTATE_180:
+        turned = given[::-1, ::-1]
+    elif rotateCode == constants.ROTATE_90_COUNTERCLOCKWISE:
+        turned = _turned(given)[::-1]
+    else:
+        raise UnsupportedError(f"no rotation of number {rotateCode}; use one of the ROTATE_ constants")
+    return give(turned.copy(), dst)
+
+
+_PAD_MODES = {"replicate": "edge", "reflect101": "reflect", "wrap": "wrap"}
+
+
+def copyMakeBorder(
+    src: ImageLike,
+    top: int,
+    bottom: int,
+    left: int,
+    right: int,
+    borderType: int,
+    dst: ImageLike | None = None,
+    value: float | Sequence[float] = 0,
+) -> ndarray:
+    """Return the image within a frame of so many rows and columns."""
+    given = image(src)
+    border = border_name(borderType)
+    if min(top, bottom, left, right) < 0:
+        raise ShapeError(f"a border of {top}, {bottom}, {left} and {right}; none may be negative")
+    if border == "constant":
+        rest = [0] * (given.ndim - 2)
+        pads = _core.asarray([top, left, *rest, bottom, right, *rest], "int64")
+        numbers = scalar(value)[: given.shape[2] if given.ndim == 3 else 1]
+        alike = len(set(numbers)) == 1
+        fill = _core.asarray(numbers[0] if alike else 0, given.dtype)
+        result = one("Pad", [given, pads, fill], {"mode": "constant"})
+        if not alike:
+            height, width = given.shape[:2]
+            colour = _core.asarray(numbers, given.dtype)
+            for strip in (result[:top], result[top + height :], result[:, :left], result[:, left + width :]):
+                if strip.size:
+                    strip[...] = colour
+        return give(result, dst)
+    if border in _PAD_MODES:
+        rest = [0] * (given.ndim - 2)
+        widths = [top, left, *rest, bottom, right, *rest]
+        return give(one("Pad", [given], {"pads": widths, "mode": _PAD_MODES[border]}), dst)
+    if border != "reflect":
+        raise UnsupportedError("copyMakeBorder with BORDER_TRANSPARENT")
+    for axis, (before, after) in enumerate(((top, bottom), (left, right))):
+        size = given.shape[axis]
+        places = [at if (at := i % (2 * size)) < size else 2 * size - 1 - at for i in range(-before, size + after)]
+        given = one("Gather", [given, _core.asarray(places, "int64")], {"axis": axis})
+    return give(given, dst)
+
+
+def split(m: ImageLike) -> tuple[ndarray, ...]:
+    """Return the channels, each a new image."""
+    given = image(m)
+    if given.ndim == 2:
+        return (given.copy(),)
+    return tuple(given[:, :, channel].copy() for channel in range(given.shape[2]))
+
+
+def merge(mv: Sequence[ImageLike], dst: ImageLike | None = None) -> ndarray:
+    """Return one image of these channels."""
+    parts = [image(part) for part in mv]
+    return give(one("Concat", [part.reshape((*part.shape[:2], -1)) for part in parts], {"axis": 2}), dst)
+
+
+def hconcat(src: Sequence[ImageLike], dst: ImageLike | None = None) -> ndarray:
+    """Return the images side by side."""
+    return give(one("Concat", [image(part) for part in src], {"axis": 1}), dst)
+
+
+def vconcat(src: Sequence[ImageLike], dst: ImageLike | None = None) -> ndarray:
+    """Return the images below each other."""
+    return give(one("Concat", [image(part) for part in src], {"axis": 0}), dst)
+
+
+def repeat(src: ImageLike, ny: int, nx: int, dst: ImageLike | None = None) -> ndarray:
+    given = image(src)
+    return give(one("Tile", [given, _core.asarray([ny, nx, *[1] * (given.ndim - 2)], "int64")], {}), dst)
+
+
+def copyTo(src: ImageLike, mask: ImageLike | None, dst: ImageLike | None = None) -> ndarray:
+    """Return `dst` (black where there is none) with the pixels of `src` where the mask is not 0."""
+    given = image(src)
+    under: Any = _core.full(given.shape, 0, given.dtype) if dst is None else image(dst)
+    if mask is None:
+        return give(given.copy(), dst)
+    chosen = image(mask) != 0
+    if chosen.ndim < given.ndim:
+        chosen = chosen.reshape((*chosen.shape, 1))
+    return give(_core.where(chosen, given, under), dst)

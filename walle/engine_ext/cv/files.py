@@ -1,0 +1,72 @@
+"""JPEG and PNG, where the engine was built with libjpeg-turbo and libpng (docs/adr/0068-image-files.md)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.cv import constants
+from walle.engine_ext.cv.color import cvtColor
+from walle.engine_ext.cv.images import ImageLike, image
+from walle.engine_ext.errors import UnsupportedError
+
+_SIGNS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
+_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".jpe": "jpeg", ".png": "png"}
+_MISSING = "the engine was built without {}: install {} and build it anew"
+_PACKAGES = {"jpeg": "libjpeg-turbo's headers (Debian: libjpeg-dev)", "png": "libpng's headers (Debian: libpng-dev)"}
+
+
+def imdecode(buf: Any, flags: int = constants.IMREAD_COLOR) -> ndarray | None:
+    """Return the image that the bytes hold, BGR, grey or (IMREAD_UNCHANGED) as it is; None where they hold none."""
+    data = image(buf).astype("uint8").tobytes() if not isinstance(buf, (bytes, bytearray, memoryview)) else bytes(buf)
+    kind = next((kind for sign, kind in _SIGNS.items() if data.startswith(sign)), None)
+    if kind is None:
+        return None
+    if kind not in _core.image_formats():
+        raise UnsupportedError(_MISSING.format(kind, _PACKAGES[kind]))
+    grey = flags != constants.IMREAD_UNCHANGED and not flags & constants.IMREAD_COLOR
+    try:
+        found = _core.decode_image(kind, data, grey and kind == "jpeg")
+    except ValueError:
+        return None
+    return found if flags == constants.IMREAD_UNCHANGED else _as_asked(found, flags, grey=grey)
+
+
+def _as_asked(found: ndarray, flags: int, *, grey: bool) -> ndarray:
+    if found.dtype == "uint16" and not flags & constants.IMREAD_ANYDEPTH:
+        found = (found // 256).astype("uint8")
+    channels = found.shape[2] if found.ndim == 3 else 1
+    if channels == 4:
+        found = cvtColor(found, constants.COLOR_BGRA2BGR)
+    if grey:
+        return found if channels == 1 else cvtColor(found, constants.COLOR_BGR2GRAY)
+    if channels == 1:
+        return cvtColor(found, constants.COLOR_GRAY2BGR)
+    return cvtColor(found, constants.COLOR_BGR2RGB) if flags == constants.IMREAD_COLOR_RGB else found
+
+
+def imencode(ext: str, img: ImageLike, params: Sequence[int] = ()) -> tuple[bool, ndarray]:
+    """Return True and the bytes of a file of that suffix; `params` are IMWRITE_ constants, each with a number."""
+    kind = _SUFFIXES.get(ext.lower())
+    if kind is None:
+        raise UnsupportedError(f"no image file of suffix {ext!r}; known are {', '.join(_SUFFIXES)}")
+    if kind not in _core.image_formats():
+        raise UnsupportedError(_MISSING.format(kind, _PACKAGES[kind]))
+    settings = dict(zip(params[::2], params[1::2], strict=True))
+    level = (
+        settings.get(constants.IMWRITE_JPEG_QUALITY, 95)
+        if kind == "jpeg"
+        else settings.get(constants.IMWRITE_PNG_COMPRESSION, 1)
+    )
+    return True, _core.asarray(_core.encode_image(kind, image(img), int(level)))
+
+
+def haveImageReader(filename: str) -> bool:
+    """Whether files of this suffix can be read."""
+    return _SUFFIXES.get(Path(filename).suffix.lower()) in _core.image_formats()
+
+
+def haveImageWriter(filename: str) -> bool:
+    """Whether files of this suffix can be written."""
+    return haveImageReader(filename)

@@ -1,0 +1,127 @@
+"""Histograms: counting, comparing and levelling the tones of an image."""
+
+import math
+from collections.abc import Sequence
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.cv import constants
+from walle.engine_ext.cv.images import ImageLike, give, image, one
+from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
+
+
+def calcHist(
+    images: Sequence[ImageLike],
+    channels: Sequence[int],
+    mask: ImageLike | None,
+    histSize: Sequence[int],
+    ranges: Sequence[float],
+    hist: ImageLike | None = None,
+    accumulate: bool = False,
+) -> ndarray:
+    """Return float32 counts of one channel [bins], or of two or three channels together [bins, bins, ...].
+
+    Each range is even: from its first number up to, not including, its last.
+    """
+    if len(channels) != len(histSize) or len(ranges) != 2 * len(channels) or not 1 <= len(channels) <= 3:
+        raise ShapeError("calcHist takes a size and a range of two numbers for each of one to three channels")
+    if len(channels) == 1 and histSize[0] == 256 and tuple(ranges) == (0, 256) and image(images[0]).dtype == "uint8":
+        picture, channel = _channel(images, channels[0])
+        counts = one("ImageHistogram", [picture, None if mask is None else image(mask)], {"channel": channel})
+    else:
+        counts = _counts(images, channels, mask, histSize, ranges)
+    result = counts.astype("float32").reshape(tuple(histSize))
+    if accumulate and hist is not None:
+        result = result + image(hist)
+    return give(result, hist)
+
+
+def _channel(images: Sequence[ImageLike], number: int) -> tuple[ndarray, int]:
+    for one_of in images:
+        picture = image(one_of)
+        count = picture.shape[2] if picture.ndim == 3 else 1
+        if number < count:
+            return picture, number
+        number -= count
+    raise ShapeError("calcHist of a channel that no image has")
+
+
+def _counts(
+    images: Sequence[ImageLike],
+    channels: Sequence[int],
+    mask: ImageLike | None,
+    sizes: Sequence[int],
+    ranges: Sequence[float],
+) -> ndarray:
+    cell: ndarray | None = None
+    valid: ndarray | None = None if mask is None else image(mask).ravel() != 0
+    for axis, number in enumerate(channels):
+        picture, channel = _channel(images, number)
+        values = (picture[:, :, channel] if picture.ndim == 3 else picture).astype("float64").ravel()
+        low, high, size = float(ranges[2 * axis]), float(ranges[2 * axis + 1]), sizes[axis]
+        bin_of = _core.unary("Floor", values * (size / (high - low)) - low * (size / (high - low))).astype("int64")
+        inside = (values >= low) & (values < high) & (bin_of < size)
+        valid = inside if valid is None else valid & inside
+        cell = bin_of if cell is None else cell * size + bin_of
+    assert cell is not None
+    total = math.prod(sizes)
+    cells = _core.where(valid, cell, total)
+    # Sorted, every cell's count is the distance between where it and the next one begin.
+    ordered, _, _, counts = _core.evaluate("Unique", [cells], {"sorted": 1}, 4)
+    result = _core.full((total + 1,), 0, "int64")
+    result[ordered] = counts
+    return result[:total]
+
+
+def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
+    """Return one channel of uint8 with its tones spread evenly."""
+    given = image(src)
+    if given.dtype != "uint8" or given.ndim != 2:
+        raise DTypeError(f"equalizeHist takes one channel of uint8, not {given.dtype} of shape {given.shape}")
+    counts: list[int] = one("ImageHistogram", [given], {}).tolist()
+    first = next(value for value, count in enumerate(counts) if count)
+    total = int(given.size)
+    if counts[first] == total:
+        return give(_core.full(given.shape, first, "uint8"), dst)
+    below = _core.evaluate(
+        "CumSum", [_core.asarray([0, *counts[first + 1 :]], "float32"), _core.asarray(0, "int64")], {}
+    )[0]
+    levels = _core.unary("Round", below * (255 / (total - counts[first]))).astype("uint8")
+    table = one("Concat", [_core.full((first,), 0, "uint8"), levels], {"axis": 0})
+    return give(one("ImageLookup", [given, table], {}), dst)
+
+
+def compareHist(H1: ImageLike, H2: ImageLike, method: int) -> float:
+    """Return how alike two histograms are, as a HISTCMP_ constant says."""
+    a, b = image(H1).astype("float64"), image(H2).astype("float64")
+    if a.shape != b.shape:
+        raise ShapeError(f"compareHist of {a.shape} and {b.shape}")
+    count = int(a.size)
+    tiny = 2.220446049250313e-16
+
+    def total(of: ndarray) -> float:
+        return float(of.sum())
+
+    match method:
+        case constants.HISTCMP_CORREL:
+            sum_a, sum_b = total(a), total(b)
+            top = total(a * b) - sum_a * sum_b / count
+            bottom = (total(a * a) - sum_a**2 / count) * (total(b * b) - sum_b**2 / count)
+            return top / math.sqrt(bottom) if abs(bottom) > tiny else 1.0
+        case constants.HISTCMP_CHISQR | constants.HISTCMP_CHISQR_ALT:
+            below = a if method == constants.HISTCMP_CHISQR else a + b
+            some = _core.unary("Abs", below) > tiny
+            part = _core.where(some, (a - b) * (a - b) / _core.where(some, below, 1.0), 0.0)
+            return total(part) * (1 if method == constants.HISTCMP_CHISQR else 2)
+        case constants.HISTCMP_INTERSECT:
+            return total(_core.binary("Minimum", a, b))
+        case constants.HISTCMP_BHATTACHARYYA:
+            scale = total(a) * total(b)
+            scale = 1 / math.sqrt(scale) if abs(scale) > 1.1920929e-7 else 1.0
+            return math.sqrt(max(1 - total(_core.unary("Sqrt", a * b)) * scale, 0.0))
+        case constants.HISTCMP_KL_DIV:
+            some = _core.unary("Abs", a) > tiny
+            below = _core.where(_core.unary("Abs", b) > tiny, b, 1e-10)
+            return total(_core.where(some, a * _core.unary("Log", _core.where(some, a / below, 1.0)), 0.0))
+        case _:
+            raise UnsupportedError(f"no comparison of number {method}; use the HISTCMP_ constants")

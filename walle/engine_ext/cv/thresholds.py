@@ -1,0 +1,133 @@
+"""Thresholds: fixed, found from the histogram, and of each pixel's surroundings; edges by Canny."""
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.cv import constants
+from walle.engine_ext.cv.filters import GaussianBlur, Sobel, boxFilter
+from walle.engine_ext.cv.images import ImageLike, give, image, one
+from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
+
+_OPS = {
+    constants.THRESH_BINARY: "binary",
+    constants.THRESH_BINARY_INV: "binary_inv",
+    constants.THRESH_TRUNC: "truncate",
+    constants.THRESH_TOZERO: "to_zero",
+    constants.THRESH_TOZERO_INV: "to_zero_inv",
+}
+
+
+def threshold(
+    src: ImageLike, thresh: float, maxval: float, type: int, dst: ImageLike | None = None
+) -> tuple[float, ndarray]:
+    """Return the bound and the image cut at it; THRESH_OTSU and THRESH_TRIANGLE find that of one uint8 channel."""
+    given = image(src)
+    op = _OPS.get(type & constants.THRESH_MASK)
+    if op is None:
+        raise UnsupportedError(f"no threshold of number {type}; use the THRESH_ constants")
+    bound = float(thresh)
+    if type & (constants.THRESH_OTSU | constants.THRESH_TRIANGLE):
+        if given.dtype != "uint8" or given.ndim != 2:
+            raise DTypeError(f"a bound is found for one channel of uint8, not {given.dtype} of shape {given.shape}")
+        counts: list[int] = one("ImageHistogram", [given], {}).tolist()
+        bound = float(_otsu(counts) if type & constants.THRESH_OTSU else _triangle(counts))
+    elif given.dtype not in {"float32", "float64"}:
+        bound = float(bound // 1)
+    source = given if given.dtype != "float64" else given.astype("float32")
+    result = one("ImagePointwise", [source], {"op": op, "numbers": [bound, float(maxval), 0.0]})
+    return bound, give(result if given.dtype != "float64" else result.astype("float64"), dst)
+
+
+def _otsu(counts: list[int]) -> int:
+    """Return the bound with the greatest variance between what lies below and above (Otsu, 1979)."""
+    total = sum(counts)
+    whole = sum(value * count for value, count in enumerate(counts)) / total
+    share = mean = best = 0.0
+    bound = 0
+    for value, count in enumerate(counts):
+        part = count / total
+        mean *= share
+        share += part
+        rest = 1 - share
+        if min(share, rest) < 1.1920929e-7 or max(share, rest) > 1 - 1.1920929e-7:
+            continue
+        mean = (mean + value * part) / share
+        above = (whole - share * mean) / rest
+        between = share * rest * (mean - above) ** 2
+        if between > best:
+            best, bound = between, value
+    return bound
+
+
+def _triangle(counts: list[int]) -> int:
+    """Return the value farthest below the line from the histogram's peak to its farther end (Zack, 1977)."""
+    used = [value for value, count in enumerate(counts) if count > 0]
+    left, right = used[0], used[-1]
+    left, right = (left - 1 if left > 0 else left), (right + 1 if right < 255 else right)
+    peak = counts.index(max(counts))
+    flipped = peak - left < right - peak
+    if flipped:
+        counts.reverse()
+        left, peak = 255 - right, 255 - peak
+    bound, farthest = left, 0.0
+    for value in range(left + 1, peak + 1):
+        far = counts[peak] * value + (left - peak) * counts[value]
+        if far > farthest:
+            bound, farthest = value, far
+    bound -= 1
+    return 255 - bound if flipped else bound
+
+
+def adaptiveThreshold(
+    src: ImageLike,
+    maxValue: float,
+    adaptiveMethod: int,
+    thresholdType: int,
+    blockSize: int,
+    C: float,
+    dst: ImageLike | None = None,
+) -> ndarray:
+    """Return `maxValue` where a pixel exceeds the (Gaussian) mean of its square less `C`, else 0; or inverted."""
+    given = image(src)
+    if given.dtype != "uint8" or given.ndim != 2:
+        raise DTypeError(f"adaptiveThreshold takes one channel of uint8, not {given.dtype} of shape {given.shape}")
+    if blockSize % 2 == 0 or blockSize < 3:
+        raise ShapeError(f"adaptiveThreshold with a block of {blockSize}; it is odd, 3 at least")
+    size = (blockSize, blockSize)
+    if adaptiveMethod == constants.ADAPTIVE_THRESH_MEAN_C:
+        mean = boxFilter(given, -1, size, borderType=constants.BORDER_REPLICATE)
+    elif adaptiveMethod == constants.ADAPTIVE_THRESH_GAUSSIAN_C:
+        blurred = GaussianBlur(given.astype("float32"), size, 0, borderType=constants.BORDER_REPLICATE)
+        mean = _core.unary("Round", blurred).astype("uint8")
+    else:
+        raise UnsupportedError(f"no adaptive method of number {adaptiveMethod}; use the ADAPTIVE_THRESH_ constants")
+    inverse = thresholdType == constants.THRESH_BINARY_INV
+    if not inverse and thresholdType != constants.THRESH_BINARY:
+        raise UnsupportedError("adaptiveThreshold takes THRESH_BINARY and THRESH_BINARY_INV")
+    delta = -(-C // 1) if not inverse else C // 1
+    attributes = {"op": "not_above" if inverse else "above", "numbers": [-float(delta), float(maxValue), 0.0]}
+    return give(one("ImagePointwise", [given, mean], attributes), dst)
+
+
+def Canny(
+    image_: ImageLike,
+    threshold1: float,
+    threshold2: float,
+    edges: ImageLike | None = None,
+    apertureSize: int = 3,
+    L2gradient: bool = False,
+) -> ndarray:
+    """Return 255 on edges: where the gradient exceeds the greater bound, and what hangs on it above the lesser."""
+    given = image(image_)
+    if given.dtype != "uint8":
+        raise DTypeError(f"Canny takes uint8, not {given.dtype}")
+    if apertureSize not in {3, 5, 7}:
+        raise ShapeError(f"Canny with a window of {apertureSize}; known are 3, 5 and 7")
+    low, high = sorted((float(threshold1), float(threshold2)))
+    scale = 1.0
+    if apertureSize == 7:  # its gradients are scaled down to fit 16 bits
+        low, high, scale = low / 16, high / 16, 1 / 16
+    gradients = [
+        Sobel(given, constants.CV_16S, dx, 1 - dx, None, apertureSize, scale, 0, constants.BORDER_REPLICATE)
+        for dx in (1, 0)
+    ]
+    return give(one("CannyEdges", gradients, {"low": low, "high": high, "squared": int(L2gradient)}), edges)

@@ -1,0 +1,47 @@
+"""What an interpreter loses before tasks move in: the functions with which a task could end or change the process.
+
+Every interpreter has its own `posix` module, so that names can be taken out of it here and nowhere else; the C modules
+that act on the process (signals, fault handlers, foreign functions, sockets) cannot be made in a VM at all. A task has
+no ordinary way to these modules; this is for code that walks there through frames and globals.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from walle.engine_ext import _core
+
+TYPE_CHECKING = False  # `typing` would double a VM's start-up time
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# What the library's own modules call when they find and read files, and for random seeds.
+_POSIX_KEPT = frozenset(
+    {"access", "cpu_count", "fspath", "fstat", "getcwd", "getpid", "listdir", "lstat", "readlink", "scandir", "stat",
+     "strerror", "urandom", "get_terminal_size", "_have_functions"}
+)  # fmt: skip
+
+# Of the modules that are part of the interpreter, those that may not be made in a VM; posix is there already, fenced.
+_BUILTIN_REFUSED = frozenset({"_posixsubprocess", "_signal", "_tracemalloc", "faulthandler", "posix"})
+
+# Of the modules that are files, those that may be made in a VM: what the allowed library modules need.
+_DYNAMIC_KEPT = frozenset(
+    {"_bisect", "_blake2", "_contextvars", "_csv", "_datetime", "_decimal", "_hashlib", "_heapq", "_json", "_md5",
+     "_opcode", "_pickle", "_random", "_sha1", "_sha2", "_sha3", "_statistics", "_struct", "_zoneinfo", "array",
+     "binascii", "math", "mmap", "unicodedata", "zlib", "walle.engine_ext._core"}
+)  # fmt: skip
+
+
+def put_up() -> None:
+    """Fence this interpreter in, once, before its first task."""
+    _prune(sys.modules["posix"])
+    importer = sys.modules["_imp"]
+    importer.create_builtin = _core.vm_guard(importer.create_builtin, _BUILTIN_REFUSED, False)  # type: ignore[attr-defined]
+    importer.create_dynamic = _core.vm_guard(importer.create_dynamic, _DYNAMIC_KEPT, True)  # type: ignore[attr-defined]
+
+
+def _prune(posix: ModuleType) -> None:
+    for name, value in list(vars(posix).items()):
+        is_kept = name in _POSIX_KEPT or name.startswith(("_path_", "__"))
+        if callable(value) and not isinstance(value, type) and not is_kept:
+            delattr(posix, name)

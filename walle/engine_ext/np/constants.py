@@ -1,0 +1,133 @@
+"""Names of dtypes, and numbers."""
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext.errors import DTypeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import builtins
+
+    from walle.engine_ext.np.likes import ArrayLike, DType
+
+__all__ = [
+    "bfloat16",
+    "bool",
+    "bool_",
+    "can_cast",
+    "double",
+    "e",
+    "euler_gamma",
+    "finfo",
+    "float16",
+    "float32",
+    "float64",
+    "half",
+    "iinfo",
+    "inf",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "int_",
+    "intp",
+    "isscalar",
+    "iterable",
+    "nan",
+    "newaxis",
+    "pi",
+    "promote_types",
+    "result_type",
+    "single",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]
+
+float16 = "float16"  # computed, like bfloat16, in float32
+bfloat16 = "bfloat16"
+float32 = "float32"
+float64 = "float64"
+int8 = "int8"
+int16 = "int16"
+int32 = "int32"
+int64 = "int64"
+uint8 = "uint8"
+uint16 = "uint16"
+uint32 = "uint32"
+uint64 = "uint64"
+bool = bool_ = "bool"  # noqa: A001 -- NumPy's name
+half, single, double = float16, float32, float64
+int_ = intp = int64
+pi = 3.141592653589793
+e = 2.718281828459045
+euler_gamma = 0.5772156649015329
+inf = float("inf")
+nan = float("nan")
+newaxis = None
+
+_MANTISSAS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126), "float64": (52, -1022)}
+
+
+class finfo:  # noqa: N801 -- NumPy's name
+    """The limits of a floating dtype."""
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = _core.full((), 0, dtype).dtype
+        if self.dtype not in _MANTISSAS:
+            raise DTypeError(f"finfo of {self.dtype}, which is no floating dtype")
+        self.nmant, self.minexp = _MANTISSAS[self.dtype]
+        self.bits = 8 * _core.full((), 0, self.dtype).itemsize
+        self.eps = 2.0**-self.nmant
+        self.tiny = self.smallest_normal = 2.0**self.minexp
+        self.smallest_subnormal = 2.0 ** (self.minexp - self.nmant)
+        self.max = (2 - self.eps) * 2.0 ** (1 - self.minexp)
+        self.min = -self.max
+
+
+class iinfo:  # noqa: N801 -- NumPy's name
+    """The limits of an integer dtype."""
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = _core.full((), 0, dtype).dtype
+        if not self.dtype.startswith(("int", "uint")):
+            raise DTypeError(f"iinfo of {self.dtype}, which is no integer dtype")
+        self.bits = 8 * _core.full((), 0, self.dtype).itemsize
+        unsigned = self.dtype.startswith("uint")
+        self.min = 0 if unsigned else -(1 << (self.bits - 1))
+        self.max = (1 << self.bits) - 1 if unsigned else (1 << (self.bits - 1)) - 1
+
+
+def promote_types(a: DType, b: DType) -> str:
+    """Return the dtype that holds both."""
+    return _core.promote(_core.full((), 0, a).dtype, _core.full((), 0, b).dtype)
+
+
+def result_type(*of: ArrayLike | DType) -> str:
+    """Return the dtype that holds all: of arrays, and of dtypes by name."""
+    names = [_core.full((), 0, one).dtype if isinstance(one, str | type) else _core.asarray(one).dtype for one in of]
+    result = names[0]
+    for name in names[1:]:
+        result = _core.promote(result, name)
+    return result
+
+
+def can_cast(source: DType, to: DType) -> builtins.bool:
+    """Whether every number of one dtype is one of the other."""
+    return promote_types(source, to) == _core.full((), 0, to).dtype
+
+
+def isscalar(x: object) -> builtins.bool:
+    """Whether it is one of Python's numbers or texts; an array without dimensions is none, as in NumPy."""
+    return isinstance(x, int | float | complex | str | bytes)
+
+
+def iterable(x: object) -> builtins.bool:
+    """Whether it can be iterated over."""
+    try:
+        iter(x)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,295 @@
+"""New arrays."""
+
+from __future__ import annotations
+
+import builtins
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.np.base import asarray, operator, sizes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike, DType, Shape
+
+__all__ = [
+    "arange", "array", "asanyarray", "asarray", "ascontiguousarray", "astype", "bartlett", "blackman", "copy", "diag",
+    "diagflat", "empty", "empty_like", "eye", "frombuffer", "fromfunction", "fromiter", "fromstring", "full",
+    "full_like", "geomspace", "hamming", "hanning", "identity", "indices", "kaiser", "linspace", "logspace",
+    "meshgrid", "ndarray", "ones", "ones_like", "tri", "tril", "triu", "vander", "zeros", "zeros_like",
+]  # fmt: skip
+
+# The value as an array; an array or buffer that has the dtype already is shared, not copied.
+asanyarray = asarray
+
+
+def array(value: ArrayLike, dtype: DType | None = None, *, copy: bool = True, ndmin: int = 0) -> ndarray:
+    """Return a new array of the value, with leading axes of 1 up to `ndmin`."""
+    result = asarray(value, dtype)
+    if copy:
+        result = result.copy()
+    return result.reshape((1,) * (ndmin - result.ndim) + result.shape) if result.ndim < ndmin else result
+
+
+def copy(x: ArrayLike) -> ndarray:
+    return asarray(x).copy()
+
+
+def astype(x: ArrayLike, dtype: DType) -> ndarray:
+    return asarray(x).astype(dtype)
+
+
+def ascontiguousarray(value: ArrayLike, dtype: DType | None = None) -> ndarray:
+    """Return the array with its elements row by row, copied only where they are not; at least one dimension."""
+    given = asarray(value, dtype)
+    return given.reshape(given.shape or (1,))
+
+
+def full(shape: Shape, value: ArrayLike, dtype: DType | None = None) -> ndarray:
+    return _core.full(shape, value, dtype)
+
+
+def zeros(shape: Shape, dtype: DType = "float32") -> ndarray:
+    return _core.full(shape, 0, dtype)
+
+
+def ones(shape: Shape, dtype: DType = "float32") -> ndarray:
+    return _core.full(shape, 1, dtype)
+
+
+def empty(shape: Shape, dtype: DType = "float32") -> ndarray:
+    """Return an array of zeros: memory of an earlier task is never shown."""
+    return _core.full(shape, 0, dtype)
+
+
+def full_like(x: ArrayLike, value: ArrayLike, dtype: DType | None = None) -> ndarray:
+    like = asarray(x)
+    return _core.full(like.shape, value, dtype or like.dtype)
+
+
+def zeros_like(x: ArrayLike, dtype: DType | None = None) -> ndarray:
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: ArrayLike, dtype: DType | None = None) -> ndarray:
+    return full_like(x, 1, dtype)
+
+
+def empty_like(x: ArrayLike, dtype: DType | None = None) -> ndarray:
+    return full_like(x, 0, dtype)
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: DType | None = None) -> ndarray:
+    """Return start, start + step, ... up to, not including, stop."""
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ShapeError("arange with a step of 0")
+    whole = all(isinstance(number, int) for number in (start, stop, step))
+    count = max(0, -int(-(stop - start) // step))
+    return _core.arange(start, step, count, dtype or ("int64" if whole else "float32"))
+
+
+def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True, retstep: bool = False,
+             dtype: DType = "float32") -> Any:  # fmt: skip
+    """Return `num` evenly spaced numbers; with `retstep` also the step."""
+    if num < 0:
+        raise ShapeError(f"linspace of {num} numbers")
+    parts = num - 1 if endpoint else num
+    step = (stop - start) / parts if parts > 0 else float("nan")
+    line = _core.arange(0, 1, num, "float64") * (step if parts > 0 else 0.0) + float(start)
+    if endpoint and num > 1:
+        line[-1] = stop
+    result = line.astype(dtype)
+    return (result, step) if retstep else result
+
+
+def logspace(start: float, stop: float, num: int = 50, endpoint: bool = True, base: float = 10.0,
+             dtype: DType = "float32") -> ndarray:  # fmt: skip
+    """Return base ** linspace(start, stop)."""
+    powers: ndarray = linspace(start, stop, num, endpoint, dtype="float64")
+    return _core.binary("Power", _core.full((), base, "float64"), powers).astype(dtype)
+
+
+def geomspace(start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = "float32") -> ndarray:
+    """Return `num` numbers, each the one before times the same factor."""
+    if start == 0 or stop == 0 or (start < 0) != (stop < 0):
+        raise ShapeError(f"geomspace from {start} to {stop}; neither may be 0 and both have one sign")
+    parts = num - 1 if endpoint else num
+    factor = (stop / start) ** (1 / parts) if parts > 0 else 1.0
+    line = _core.binary("Power", _core.full((), factor, "float64"), _core.arange(0, 1, num, "float64")) * float(start)
+    if endpoint and num > 1:
+        line[-1] = stop
+    return line.astype(dtype)
+
+
+def eye(n: int, m: int | None = None, k: int = 0, dtype: DType = "float32") -> ndarray:
+    columns = n if m is None else m
+    result = _core.full((n, columns), 0, dtype)
+    first, rest = max(k, -k * columns), max(0, min(n + min(k, 0), columns - max(k, 0)))
+    if rest:
+        result.reshape(-1)[first : first + (rest - 1) * (columns + 1) + 1 : columns + 1] = 1
+    return result
+
+
+def identity(n: int, dtype: DType = "float32") -> ndarray:
+    return eye(n, dtype=dtype)
+
+
+def diag(x: ArrayLike, k: int = 0) -> ndarray:
+    """Return a matrix with the vector on its k-th diagonal, or the k-th diagonal of a matrix."""
+    from walle.engine_ext.np.indexing import diagonal
+
+    given = asarray(x)
+    if given.ndim == 2:
+        return diagonal(given, k).copy()
+    if given.ndim != 1:
+        raise ShapeError(f"diag of shape {given.shape}; it takes a vector or a matrix")
+    n = given.size + abs(k)
+    result = _core.full((n, n), 0, given.dtype)
+    if given.size:
+        first = max(k, -k * n)
+        result.reshape(-1)[first : first + (given.size - 1) * (n + 1) + 1 : n + 1] = given
+    return result
+
+
+def diagflat(x: ArrayLike, k: int = 0) -> ndarray:
+    return diag(asarray(x).reshape(-1), k)
+
+
+def tri(n: int, m: int | None = None, k: int = 0, dtype: DType = "float32") -> ndarray:
+    """Return ones on and below the k-th diagonal, zeros above."""
+    return tril(_core.full((n, n if m is None else m), 1, dtype), k)
+
+
+def tril(x: ArrayLike, k: int = 0) -> ndarray:
+    return operator("Trilu", [_matrices(x, "tril"), asarray(k, "int64")], upper=0)
+
+
+def triu(x: ArrayLike, k: int = 0) -> ndarray:
+    return operator("Trilu", [_matrices(x, "triu"), asarray(k, "int64")], upper=1)
+
+
+def _matrices(x: ArrayLike, name: str) -> ndarray:
+    given = asarray(x)
+    if given.ndim == 0:
+        raise ShapeError(f"{name} of an array without dimensions")
+    return _core.broadcast_to(given, (given.size, given.size)) if given.ndim == 1 else given
+
+
+def vander(x: ArrayLike, n: int | None = None, increasing: bool = False) -> ndarray:
+    """Return the powers of each number in a row, the highest first unless `increasing`."""
+    given = asarray(x)
+    count = given.size if n is None else n
+    powers = _core.arange(0, 1, count, "int64") if increasing else _core.arange(count - 1, -1, count, "int64")
+    wide = given if given.dtype in ("float32", "float64") else given.astype("int64")
+    return _core.binary("Power", wide[:, None], powers.astype(wide.dtype))
+
+
+def meshgrid(*axes: ArrayLike, sparse: bool = False, indexing: str = "xy") -> list[ndarray]:
+    """Return coordinates over the grid of the axes; the first two are swapped where `indexing` is "xy"."""
+    if indexing not in ("xy", "ij"):
+        raise ShapeError(f"meshgrid with indexing {indexing!r}; known are 'xy' and 'ij'")
+    lines = [asarray(axis).reshape(-1) for axis in axes]
+    places = list(range(len(lines)))
+    if indexing == "xy" and len(lines) > 1:
+        places[:2] = [1, 0]
+    shape = [0] * len(lines)
+    for line, place in zip(lines, places, strict=True):
+        shape[place] = line.size
+    shaped = [
+        line.reshape([line.size if at == place else 1 for at in range(len(lines))])
+        for line, place in zip(lines, places, strict=True)
+    ]
+    return shaped if sparse else [_core.broadcast_to(line, shape).copy() for line in shaped]
+
+
+def indices(dimensions: Sequence[int], dtype: DType = "int64", sparse: bool = False) -> Any:
+    """Return each element's coordinates: an array (rank, *dimensions), or one open array an axis if `sparse`."""
+    grids = meshgrid(*(_core.arange(0, 1, n, dtype) for n in dimensions), sparse=sparse, indexing="ij")
+    if sparse:
+        return tuple(grids)
+    return operator("Stack", grids, axis=0) if grids else _core.full((0,), 0, dtype)
+
+
+def fromfunction(function: Callable[..., ArrayLike], shape: Shape, *, dtype: DType = "float32") -> ndarray:
+    """Return function(*coordinates), called once with arrays."""
+    return asarray(function(*indices(sizes(shape), dtype)))
+
+
+def fromiter(values: Iterable[float], dtype: DType, count: int = -1) -> ndarray:
+    """Return the values of an iterable, the first `count` of them where that is not -1."""
+    from itertools import islice
+
+    numbers = list(values if count < 0 else islice(values, count))
+    if count >= 0 and len(numbers) < count:
+        raise ShapeError(f"the iterable gave {len(numbers)} of {count} values")
+    return asarray(numbers, dtype)
+
+
+def frombuffer(buffer: Any, dtype: DType = "float32", count: int = -1, offset: int = 0) -> ndarray:
+    """Return a view of a buffer's bytes from `offset` on as numbers of one dtype."""
+    name = _core.full((), 0, dtype).dtype
+    data = memoryview(buffer).cast("B")[offset:]
+    item = _core.full((), 0, name).itemsize
+    if count < 0 and len(data) % item:
+        raise ShapeError(f"{len(data)} bytes are no whole number of {name} elements")
+    wanted = len(data) // item if count < 0 else count
+    if wanted * item > len(data):
+        raise ShapeError(f"{len(data)} bytes hold no {wanted} elements of {name}")
+    formats = {
+        "float32": "f", "float64": "d", "float16": "e", "int8": "b", "int16": "h", "int32": "i", "int64": "q",
+        "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "bool": "?",
+    }  # fmt: skip
+    numbers: Any = data[: wanted * item].cast(formats[name])  # type: ignore[call-overload]
+    return asarray(numbers)
+
+
+def fromstring(text: str, dtype: DType = "float32", count: int = -1, sep: str = " ") -> ndarray:
+    """Return the numbers of a text, the first `count` of them where that is not -1; between them stands `sep`."""
+    words = text.split(sep.strip() or None)
+    return fromiter([float(word) if "float" in str(dtype) else int(word) for word in words], dtype, count)
+
+
+# Windows of n numbers, each 1 in the middle.
+
+
+def _cosine_window(n: int, weights: tuple[float, ...]) -> ndarray:
+    if n < 2:
+        return _core.full((max(n, 0),), 1, "float64")
+    turn = _core.arange(0, 1, n, "float64") * (2 * 3.141592653589793 / (n - 1))
+    terms = (weight * _core.unary("Cos", turn * float(k)) for k, weight in enumerate(weights))
+    return builtins.sum(terms, start=_core.full((n,), 0, "float64"))
+
+
+def hanning(n: int) -> ndarray:
+    return _cosine_window(n, (0.5, -0.5))
+
+
+def hamming(n: int) -> ndarray:
+    return _cosine_window(n, (0.54, -0.46))
+
+
+def blackman(n: int) -> ndarray:
+    return _cosine_window(n, (0.42, -0.5, 0.08))
+
+
+def bartlett(n: int) -> ndarray:
+    """Return a triangle."""
+    if n < 2:
+        return _core.full((max(n, 0),), 1, "float64")
+    return 1 - _core.unary("Abs", _core.arange(0, 1, n, "float64") * (2 / (n - 1)) - 1.0)
+
+
+def kaiser(n: int, beta: float) -> ndarray:
+    from walle.engine_ext.np.elementwise import i0
+
+    if n < 2:
+        return _core.full((max(n, 0),), 1, "float64")
+    place = _core.arange(0, 1, n, "float64") * (2 / (n - 1)) - 1.0
+    inside = _core.binary("Maximum", 1.0 - place * place, 0.0)
+    return i0(float(beta) * _core.unary("Sqrt", inside)) / i0(asarray(beta, "float64"))

@@ -1,0 +1,449 @@
+"""Element by element: arithmetic, powers, trigonometry, comparison, logic and bits, rounding."""
+# ruff: noqa: A001 -- NumPy's names
+
+from __future__ import annotations
+
+import builtins
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import binary_function, ndarray, unary_function
+from walle.engine_ext.errors import DTypeError
+from walle.engine_ext.np.base import FLOATS, alike, asarray, floating
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from walle.engine_ext.np.likes import ArrayLike
+
+__all__ = [
+    "abs",
+    "absolute",
+    "acos",
+    "acosh",
+    "add",
+    "allclose",
+    "angle",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "around",
+    "array_equal",
+    "array_equiv",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "cbrt",
+    "ceil",
+    "clip",
+    "copysign",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "degrees",
+    "divide",
+    "divmod",
+    "equal",
+    "exp",
+    "exp2",
+    "expm1",
+    "fabs",
+    "fix",
+    "float_power",
+    "floor",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frexp",
+    "gcd",
+    "greater",
+    "greater_equal",
+    "heaviside",
+    "hypot",
+    "i0",
+    "invert",
+    "isclose",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "lcm",
+    "ldexp",
+    "left_shift",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logaddexp2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "mod",
+    "modf",
+    "multiply",
+    "nan_to_num",
+    "negative",
+    "nextafter",
+    "not_equal",
+    "positive",
+    "pow",
+    "power",
+    "rad2deg",
+    "radians",
+    "reciprocal",
+    "remainder",
+    "right_shift",
+    "rint",
+    "round",
+    "round_",
+    "sign",
+    "signbit",
+    "sin",
+    "sinc",
+    "sinh",
+    "spacing",
+    "sqrt",
+    "square",
+    "subtract",
+    "tan",
+    "tanh",
+    "true_divide",
+    "trunc",
+]
+
+abs = absolute = unary_function("absolute", "Abs")
+negative = unary_function("negative", "Neg")
+sign = unary_function("sign", "Sign")
+square = unary_function("square", "Square")
+sqrt = unary_function("sqrt", "Sqrt")
+cbrt = unary_function("cbrt", "Cbrt")
+reciprocal = unary_function("reciprocal", "Reciprocal")
+exp = unary_function("exp", "Exp")
+exp2 = unary_function("exp2", "Exp2")
+expm1 = unary_function("expm1", "Expm1")
+log = unary_function("log", "Log")
+log2 = unary_function("log2", "Log2")
+log10 = unary_function("log10", "Log10")
+log1p = unary_function("log1p", "Log1p")
+sin = unary_function("sin", "Sin")
+cos = unary_function("cos", "Cos")
+tan = unary_function("tan", "Tan")
+arcsin = asin = unary_function("arcsin", "Asin")
+arccos = acos = unary_function("arccos", "Acos")
+arctan = atan = unary_function("arctan", "Atan")
+sinh = unary_function("sinh", "Sinh")
+cosh = unary_function("cosh", "Cosh")
+tanh = unary_function("tanh", "Tanh")
+arcsinh = asinh = unary_function("arcsinh", "Asinh")
+arccosh = acosh = unary_function("arccosh", "Acosh")
+arctanh = atanh = unary_function("arctanh", "Atanh")
+isnan = unary_function("isnan", "IsNaN")
+isinf = unary_function("isinf", "IsInfinite")
+isfinite = unary_function("isfinite", "IsFinite")
+signbit = unary_function("signbit", "SignBit")
+invert = bitwise_not = bitwise_invert = unary_function("invert", "BitwiseNot")
+
+add = binary_function("add", "Add")
+subtract = binary_function("subtract", "Sub")
+multiply = binary_function("multiply", "Mul")
+divide = true_divide = binary_function("divide", "Div")
+floor_divide = binary_function("floor_divide", "FloorDiv")
+mod = remainder = binary_function("remainder", "FloorMod")
+fmod = binary_function("fmod", "Fmod")
+power = pow = binary_function("power", "Power")
+maximum = binary_function("maximum", "Maximum")
+minimum = binary_function("minimum", "Minimum")
+arctan2 = atan2 = binary_function("arctan2", "Atan2")
+hypot = binary_function("hypot", "Hypot")
+copysign = binary_function("copysign", "CopySign")
+logaddexp = binary_function("logaddexp", "LogAddExp")
+gcd = binary_function("gcd", "Gcd")
+bitwise_and = binary_function("bitwise_and", "BitwiseAnd")
+bitwise_or = binary_function("bitwise_or", "BitwiseOr")
+bitwise_xor = binary_function("bitwise_xor", "BitwiseXor")
+left_shift = bitwise_left_shift = binary_function("left_shift", "ShiftLeft")
+right_shift = bitwise_right_shift = binary_function("right_shift", "ShiftRight")
+equal = binary_function("equal", "Equal")
+not_equal = binary_function("not_equal", "NotEqual")
+less = binary_function("less", "Less")
+less_equal = binary_function("less_equal", "LessOrEqual")
+greater = binary_function("greater", "Greater")
+greater_equal = binary_function("greater_equal", "GreaterOrEqual")
+
+
+def positive(x: ArrayLike) -> ndarray:
+    return asarray(x).copy()
+
+
+def fabs(x: ArrayLike) -> ndarray:
+    return abs(floating(x))
+
+
+def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return a ** b in float64."""
+    return power(asarray(a, "float64"), asarray(b, "float64"))
+
+
+def lcm(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return the least common multiple; 0 where one of them is 0."""
+    left, right = alike([a, b])
+    return abs(left // gcd(left, right) * right)  # 0 // 0 is 0
+
+
+def deg2rad(x: ArrayLike) -> ndarray:
+    return floating(x) * (3.141592653589793 / 180)
+
+
+def rad2deg(x: ArrayLike) -> ndarray:
+    return floating(x) * (180 / 3.141592653589793)
+
+
+radians, degrees = deg2rad, rad2deg
+
+
+def logaddexp2(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return log2(2**a + 2**b)."""
+    ln2 = 0.6931471805599453
+    return logaddexp(floating(a) * ln2, floating(b) * ln2) / ln2
+
+
+def sinc(x: ArrayLike) -> ndarray:
+    """Return sin(pi x) / (pi x), 1 at 0."""
+    angle_ = floating(x) * 3.141592653589793
+    zero = angle_ == 0
+    return _core.where(zero, 1, sin(angle_) / _core.where(zero, 1, angle_))
+
+
+def heaviside(x: ArrayLike, at_zero: ArrayLike) -> ndarray:
+    """Return 0 below zero, 1 above, `at_zero` at it; NaN stays."""
+    given, middle = (floating(one) for one in alike([x, at_zero]))
+    return _core.where(given == 0, middle, _core.where(isnan(given), given, (given > 0).astype(given.dtype)))
+
+
+def angle(x: ArrayLike, deg: bool = False) -> ndarray:
+    """Return the angle of real numbers in the complex plane: 0, or pi for negative ones."""
+    given = floating(x)
+    turned = arctan2(_core.full((), 0, given.dtype), given)
+    return rad2deg(turned) if deg else turned
+
+
+def i0(x: ArrayLike) -> ndarray:
+    """Return the modified Bessel function of the first kind and order 0, by its power series; |x| up to 700."""
+    given = asarray(x)
+    quarter = square(given.astype("float64") * 0.5)
+    term = total = _core.full(given.shape, 1, "float64")
+    for k in range(1, 500):
+        term = term * quarter / float(k * k)
+        total = total + term
+        if not (term > total * 1e-17).any():
+            break
+    return total.astype(floating(given).dtype)
+
+
+def divmod(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
+    return floor_divide(a, b), mod(a, b)
+
+
+def modf(x: ArrayLike) -> tuple[ndarray, ndarray]:
+    """Return the parts behind and before the point, each with the number's sign."""
+    given = floating(x)
+    whole = trunc(given)
+    return copysign(_core.where(isinf(given), 0, given - whole), given), whole
+
+
+def frexp(x: ArrayLike) -> tuple[ndarray, ndarray]:
+    """Return m and k with x = m * 2**k and 0.5 <= |m| < 1."""
+    given = floating(x)
+    bits, mantissa, bias = ("int64", 52, 1022) if given.dtype == "float64" else ("int32", 23, 126)
+    if given.dtype not in ("float32", "float64"):
+        raise DTypeError(f"frexp takes no {given.dtype}")
+    tiny = (abs(given) < 2.0 ** (1 - bias)) & (given != 0)
+    scaled = _core.where(tiny, given * 2.0**mantissa, given)
+    pattern = asarray(scaled).copy().view(bits)
+    field = (2 * bias + 3) << mantissa
+    exponent = ((pattern & field) >> mantissa) - bias - _core.where(tiny, mantissa, 0).astype(bits)
+    plain = (given == 0) | ~isfinite(given)
+    fraction = ((pattern & ~field) | (bias << mantissa)).view(given.dtype)
+    return _core.where(plain, given, fraction), _core.where(plain, 0, exponent).astype("int32")
+
+
+def ldexp(x: ArrayLike, k: ArrayLike) -> ndarray:
+    """Return x * 2**k."""
+    given, exponent = floating(x), asarray(k, "int64")
+    half = exponent // 2  # two steps, neither of which leaves float64 where the result does not
+    wide = given.astype("float64") * exp2(half) * exp2(exponent - half)
+    return wide.astype(given.dtype)
+
+
+def nextafter(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return the next number of the dtype from a towards b."""
+    left, right = (floating(one) for one in alike([a, b]))
+    if left.dtype not in ("float32", "float64"):
+        raise DTypeError(f"nextafter takes no {left.dtype}")
+    bits = "int64" if left.dtype == "float64" else "int32"
+    both = _core.where(isnan(left), left, right)  # in the shape of both
+    left = _core.where(isnan(right), right, left)
+    right = both
+    pattern = left.copy().view(bits)
+    away = (right > left) == (left > 0)
+    moved = (pattern + _core.where(away, 1, -1).astype(bits)).view(left.dtype)
+    least = copysign(_core.full((), 1, bits).view(left.dtype), right)
+    result = _core.where(left == 0, least, moved)
+    return _core.where(isnan(left) | isnan(right) | (left == right), right, result)
+
+
+def spacing(x: ArrayLike) -> ndarray:
+    """Return the gap to the next number away from zero, with the number's sign."""
+    given = floating(x)
+    return nextafter(given, copysign(_core.full((), float("inf"), given.dtype), given)) - given
+
+
+def floor(x: ArrayLike) -> ndarray:
+    return _whole("Floor", x)
+
+
+def ceil(x: ArrayLike) -> ndarray:
+    return _whole("Ceil", x)
+
+
+def trunc(x: ArrayLike) -> ndarray:
+    return _whole("Trunc", x)
+
+
+fix = trunc
+
+
+def rint(x: ArrayLike) -> ndarray:
+    return _core.unary("Round", x)
+
+
+def _whole(op: str, x: ArrayLike) -> ndarray:
+    given = asarray(x)
+    return _core.unary(op, given) if given.dtype in FLOATS else given.copy()
+
+
+def round(x: ArrayLike, decimals: int = 0) -> ndarray:
+    """Return the nearest numbers with so many decimals, halves to even."""
+    given = asarray(x)
+    if given.dtype not in FLOATS:
+        if decimals >= 0 or given.dtype == "bool":
+            return given.copy()
+        step: int = 10**-decimals
+        return (_core.unary("Round", given.astype("float64") / step) * step).astype(given.dtype)
+    if decimals == 0:
+        return _core.unary("Round", given)
+    scale = 10.0 ** builtins.abs(decimals)
+    return _core.unary("Round", given * scale) / scale if decimals > 0 else _core.unary("Round", given / scale) * scale
+
+
+around = round_ = round
+
+
+def isposinf(x: ArrayLike) -> ndarray:
+    return asarray(x) == float("inf")
+
+
+def isneginf(x: ArrayLike) -> ndarray:
+    return asarray(x) == float("-inf")
+
+
+def logical_not(x: ArrayLike) -> ndarray:
+    return _core.unary("Not", asarray(x, "bool"))
+
+
+def logical_and(a: ArrayLike, b: ArrayLike) -> ndarray:
+    return _core.binary("And", asarray(a, "bool"), asarray(b, "bool"))
+
+
+def logical_or(a: ArrayLike, b: ArrayLike) -> ndarray:
+    return _core.binary("Or", asarray(a, "bool"), asarray(b, "bool"))
+
+
+def logical_xor(a: ArrayLike, b: ArrayLike) -> ndarray:
+    return _core.binary("Xor", asarray(a, "bool"), asarray(b, "bool"))
+
+
+def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return the greater; where one is NaN, the other."""
+    left, right = alike([a, b])
+    if left.dtype not in FLOATS:
+        return maximum(left, right)
+    return _core.where(isnan(left), right, _core.where(isnan(right), left, maximum(left, right)))
+
+
+def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return the less; where one is NaN, the other."""
+    left, right = alike([a, b])
+    if left.dtype not in FLOATS:
+        return minimum(left, right)
+    return _core.where(isnan(left), right, _core.where(isnan(right), left, minimum(left, right)))
+
+
+def clip(x: ArrayLike, low: ArrayLike | None = None, high: ArrayLike | None = None) -> ndarray:
+    """Return max(low, min(x, high)); either bound may be None."""
+    return asarray(x).copy() if low is None and high is None else _core.clip(x, low, high)
+
+
+def nan_to_num(x: ArrayLike, copy: bool = True, nan: float = 0.0, posinf: float | None = None,
+               neginf: float | None = None) -> ndarray:  # fmt: skip
+    """Return x with NaN and infinities replaced: by 0 and the dtype's greatest and least number unless told."""
+    given = asarray(x)
+    if given.dtype not in FLOATS:
+        return given.copy() if copy else given
+    most = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}.get(
+        given.dtype, 1.7976931348623157e308
+    )
+    top, bottom = most if posinf is None else posinf, -most if neginf is None else neginf
+    bounded = _core.where(given == float("inf"), top, _core.where(given == float("-inf"), bottom, given))
+    result = _core.where(isnan(given), nan, bounded)
+    if copy:
+        return result
+    given[...] = result
+    return given
+
+
+def isclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> ndarray:
+    left, right = asarray(a), asarray(b)
+    near = (abs(subtract(left, right)) <= atol + rtol * abs(right)) & isfinite(right) | equal(left, right)
+    return near | (isnan(left) & isnan(right)) if equal_nan else near
+
+
+def allclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    return bool(isclose(a, b, rtol, atol, equal_nan).all())
+
+
+def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False) -> bool:
+    left, right = asarray(a), asarray(b)
+    if left.shape != right.shape:
+        return False
+    same = left == right
+    if equal_nan:
+        same = same | ((left != left) & (right != right))  # noqa: PLR0124 -- NaN
+    return bool(same.all())
+
+
+def array_equiv(a: ArrayLike, b: ArrayLike) -> bool:
+    """Whether they are equal once broadcast against each other."""
+    try:
+        return bool((asarray(a) == asarray(b)).all())
+    except ValueError:
+        return False

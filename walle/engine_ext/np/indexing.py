@@ -1,0 +1,288 @@
+"""Picking and putting elements: by place, by mask, by condition, along diagonals."""
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.np.base import alike, along, asarray, axis_of, flat_or_axis, operator, product, sizes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike, Shape
+
+__all__ = [
+    "argwhere", "choose", "compress", "diag_indices", "diag_indices_from", "diagonal", "extract", "fill_diagonal",
+    "flatnonzero", "ix_", "mask_indices", "ndenumerate", "ndindex", "nonzero", "place", "put", "put_along_axis",
+    "putmask", "ravel_multi_index", "select", "take", "take_along_axis", "trace", "tril_indices", "tril_indices_from",
+    "triu_indices", "triu_indices_from", "unravel_index", "where",
+]  # fmt: skip
+
+
+def where(condition: ArrayLike, a: ArrayLike | None = None, b: ArrayLike | None = None) -> Any:
+    """Return a where the condition holds and b elsewhere; of the condition alone, the coordinates where it holds."""
+    if a is None and b is None:
+        return nonzero(condition)
+    if a is None or b is None:
+        raise ShapeError("where takes both choices or neither")
+    return _core.where(condition, a, b)
+
+
+def nonzero(x: ArrayLike) -> tuple[ndarray, ...]:
+    """Return one array of coordinates for each axis."""
+    given = asarray(x)
+    if given.ndim == 0:
+        raise ShapeError("nonzero of an array without dimensions")
+    places = operator("NonZero", [given])
+    return tuple(places[axis] for axis in range(given.ndim))
+
+
+def flatnonzero(x: ArrayLike) -> ndarray:
+    return nonzero(asarray(x).reshape(-1))[0]
+
+
+def argwhere(x: ArrayLike) -> ndarray:
+    """Return the coordinates of what is not 0, (count, rank)."""
+    given = asarray(x)
+    return operator("NonZero", [given]).T.copy() if given.ndim else _core.full((int(bool(given)), 0), 0, "int64")
+
+
+def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None, mode: str = "raise") -> ndarray:
+    """Return the elements at indices along an axis; `mode` "wrap" or "clip" takes those outside too."""
+    given, at = flat_or_axis(x, axis)
+    places = asarray(indices)
+    if mode == "wrap":
+        places = places % given.shape[at]
+    elif mode == "clip":
+        places = _core.binary("Minimum", _core.binary("Maximum", places, 0), given.shape[at] - 1)
+    elif mode != "raise":
+        raise ShapeError(f"take in mode {mode!r}; known are raise, wrap and clip")
+    return given[along(at, places)] if places.ndim else given[along(at, int(places))].copy()
+
+
+def _axis_key(x: ndarray, indices: ArrayLike, axis: int | None) -> tuple[ndarray, tuple[ndarray, ...]]:
+    given, at = flat_or_axis(x, axis)
+    places = asarray(indices)
+    if places.ndim != given.ndim:
+        raise ShapeError(f"indices of {places.ndim} dimensions into {given.ndim}")
+    key = tuple(
+        places
+        if one == at
+        else _core.arange(0, 1, size, "int64").reshape([-1 if i == one else 1 for i in range(given.ndim)])
+        for one, size in enumerate(given.shape)
+    )
+    return given, key
+
+
+def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int | None = -1) -> ndarray:
+    """Return for each line along an axis the elements at its own indices, as argsort gives them."""
+    given, key = _axis_key(asarray(x), indices, axis)
+    return given[key]
+
+
+def put_along_axis(x: ndarray, indices: ArrayLike, values: ArrayLike, axis: int | None = -1) -> None:
+    given, key = _axis_key(x, indices, axis)
+    given[key] = asarray(values)
+    if axis is None and x.ndim != 1:
+        x[...] = given.reshape(x.shape)
+
+
+def put(x: ndarray, indices: ArrayLike, values: ArrayLike) -> None:
+    """Write values, from the first again where they do not suffice, at places of the flat array."""
+    places = asarray(indices, "int64").reshape(-1)
+    flat = x.reshape(-1)
+    flat[places] = _repeated(asarray(values, x.dtype), places.size)
+    if x.ndim != 1:
+        x[...] = flat.reshape(x.shape)
+
+
+def _repeated(values: ndarray, count: int) -> ndarray:
+    flat = values.reshape(-1)
+    if count in (0, flat.size):
+        return flat[:count]
+    if flat.size == 0:
+        raise ShapeError("no values to write")
+    return operator("Tile", [flat], repeats=(-(-count // flat.size),))[:count]
+
+
+def place(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
+    """Write values one after the other, from the first again where they do not suffice, where the mask holds."""
+    chosen = asarray(mask, "bool").reshape(x.shape)
+    x[chosen] = _repeated(asarray(values, x.dtype), int(chosen.sum()))
+
+
+def putmask(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
+    """Write, where the mask holds, the value of the same place, values being repeated over the array."""
+    filled = _repeated(asarray(values, x.dtype), x.size).reshape(x.shape)
+    x[...] = _core.where(mask, filled, x)
+
+
+def choose(choice: ArrayLike, choices: Sequence[ArrayLike]) -> ndarray:
+    """Return for each element the choice of its number."""
+    which = asarray(choice, "int64")
+    options = alike(choices)
+    if which.size and (int(which.min()) < 0 or int(which.max()) >= len(options)):
+        raise ShapeError(f"choose with numbers outside 0 to {len(options) - 1}")
+    result = options[0]
+    for number, option in enumerate(options[1:], 1):
+        result = _core.where(which == number, option, result)
+    return _core.where(which == 0, options[0], result)
+
+
+def select(conditions: Sequence[ArrayLike], choices: Sequence[ArrayLike], default: ArrayLike = 0) -> ndarray:
+    """Return the choice of the first condition that holds."""
+    if len(conditions) != len(choices) or not conditions:
+        raise ShapeError(f"select with {len(conditions)} conditions and {len(choices)} choices")
+    result: ArrayLike = default
+    for condition, option in zip(reversed(conditions), reversed(choices), strict=True):
+        result = _core.where(condition, option, result)
+    return asarray(result)
+
+
+def compress(condition: ArrayLike, x: ArrayLike, axis: int | None = None) -> ndarray:
+    """Return the slices along an axis whose condition holds."""
+    if isinstance(condition, ndarray) and condition.dtype != "bool" and asarray(x).dtype == "bool":
+        condition, x = x, condition  # called as a method: x.compress(condition)
+    given, at = flat_or_axis(x, axis)
+    chosen = asarray(condition, "bool").reshape(-1)
+    if chosen.size > given.shape[at]:
+        raise ShapeError(f"compress by {chosen.size} conditions along an axis of size {given.shape[at]}")
+    return given[along(at, flatnonzero(chosen))]
+
+
+def extract(condition: ArrayLike, x: ArrayLike) -> ndarray:
+    return compress(asarray(condition).reshape(-1), asarray(x).reshape(-1))
+
+
+# Diagonals and triangles.
+
+
+def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> ndarray:
+    """Return a read-only view of the diagonals of the plane of two axes, along the last axis."""
+    given = asarray(x)
+    a, b = axis_of(axis1, given.ndim), axis_of(axis2, given.ndim)
+    if a == b:
+        raise ShapeError("the two axes of a diagonal must differ")
+    steps = [stride // given.itemsize for stride in given.strides]
+    count = max(0, min(given.shape[a] + min(offset, 0), given.shape[b] - max(offset, 0)))
+    rest = [at for at in range(given.ndim) if at not in (a, b)]
+    first = max(offset, 0) * steps[b] - min(offset, 0) * steps[a] if count else 0
+    return _core.as_strided(
+        given, [*(given.shape[at] for at in rest), count], [*(steps[at] for at in rest), steps[a] + steps[b]], first
+    )
+
+
+def trace(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> ndarray:
+    return diagonal(x, offset, axis1, axis2).sum(-1)
+
+
+def fill_diagonal(x: ndarray, value: ArrayLike) -> None:
+    """Write a value, or values in turn, on the main diagonal."""
+    if x.ndim < 2 or (x.ndim > 2 and len(set(x.shape)) != 1):
+        raise ShapeError(f"fill_diagonal of shape {x.shape}; it takes a matrix, or more axes of one size")
+    count = min(x.shape)
+    line = _core.arange(0, 1, count, "int64")
+    x[(line,) * x.ndim] = _repeated(asarray(value, x.dtype), count)
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[ndarray, ...]:
+    return (_core.arange(0, 1, n, "int64"),) * ndim
+
+
+def diag_indices_from(x: ArrayLike) -> tuple[ndarray, ...]:
+    given = asarray(x)
+    if given.ndim < 2 or len(set(given.shape)) != 1:
+        raise ShapeError(f"diag_indices_from of shape {given.shape}; all axes must have one size")
+    return diag_indices(given.shape[0], given.ndim)
+
+
+def mask_indices(n: int, mask: Callable[[ndarray, int], ndarray], k: int = 0) -> tuple[ndarray, ...]:
+    """Return the coordinates of an n x n matrix that a function such as triu leaves."""
+    return nonzero(mask(_core.full((n, n), 1, "int64"), k))
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[ndarray, ...]:
+    rows, columns = _core.arange(0, 1, n, "int64"), _core.arange(0, 1, n if m is None else m, "int64")
+    return nonzero(rows[:, None] + k >= columns[None, :])
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[ndarray, ...]:
+    rows, columns = _core.arange(0, 1, n, "int64"), _core.arange(0, 1, n if m is None else m, "int64")
+    return nonzero(rows[:, None] + k <= columns[None, :])
+
+
+def tril_indices_from(x: ArrayLike, k: int = 0) -> tuple[ndarray, ...]:
+    n, m = asarray(x).shape
+    return tril_indices(n, k, m)
+
+
+def triu_indices_from(x: ArrayLike, k: int = 0) -> tuple[ndarray, ...]:
+    n, m = asarray(x).shape
+    return triu_indices(n, k, m)
+
+
+# Coordinates.
+
+
+def ix_(*lines: ArrayLike) -> tuple[ndarray, ...]:
+    """Return arrays that index the grid of the given lines."""
+    result = []
+    for at, line in enumerate(lines):
+        places = asarray(line)
+        if places.ndim != 1:
+            raise ShapeError(f"ix_ takes vectors, not shape {places.shape}")
+        if places.dtype == "bool":
+            places = flatnonzero(places)
+        elif places.size == 0:
+            places = places.astype("int64")
+        result.append(places.reshape([-1 if one == at else 1 for one in range(len(lines))]))
+    return tuple(result)
+
+
+def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
+    """Return the coordinates of places of the flat array."""
+    rest = asarray(indices, "int64")
+    lengths = sizes(shape)
+    if rest.size and (int(rest.min()) < 0 or int(rest.max()) >= product(lengths)):
+        raise ShapeError(f"a place outside an array of shape {lengths}")
+    result = []
+    for length in reversed(lengths):
+        result.append(rest % length)
+        rest = rest // length
+    return tuple(reversed(result))
+
+
+def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mode: str = "raise") -> ndarray:
+    """Return places of the flat array from one array of coordinates for each axis."""
+    lines = [asarray(line, "int64") for line in coordinates]
+    if len(lines) != len(dims):
+        raise ShapeError(f"{len(lines)} coordinates for {len(dims)} dimensions")
+    result = _core.full((), 0, "int64")
+    for line, length in zip(lines, dims, strict=True):
+        if mode == "wrap":
+            inside = line % length
+        elif mode == "clip":
+            inside = _core.binary("Minimum", _core.binary("Maximum", line, 0), length - 1)
+        elif ((line < 0) | (line >= length)).any():
+            raise ShapeError(f"a coordinate outside an axis of size {length}")
+        else:
+            inside = line
+        result = result * length + inside
+    return result
+
+
+def ndindex(*shape: Any) -> Iterator[tuple[int, ...]]:
+    """Go through all coordinates of a shape, the last axis fastest."""
+    from itertools import product as cartesian
+
+    lengths = sizes(shape[0]) if len(shape) == 1 else shape
+    return cartesian(*(range(length) for length in lengths))
+
+
+def ndenumerate(x: ArrayLike) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Go through all coordinates with Python's number of the element there."""
+    given = asarray(x)
+    return zip(ndindex(given.shape), given.reshape(-1).tolist(), strict=True)

@@ -1,0 +1,11 @@
+"""`walle.np.lib`: what NumPy keeps apart from its other names."""
+
+from __future__ import annotations
+
+from walle.engine_ext.np.manipulation import sliding_window_view
+
+__all__ = ["stride_tricks"]
+
+
+class stride_tricks:  # noqa: N801 -- NumPy's name of a module
+    sliding_window_view = staticmethod(sliding_window_view)

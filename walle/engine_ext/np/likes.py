@@ -1,0 +1,18 @@
+"""What the functions of walle.np take: types for annotations, never loaded at run time."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from walle.engine_ext._core import ndarray
+
+__all__ = ["ArrayLike", "Axis", "DType", "Shape"]
+
+
+class _HasBuffer(Protocol):
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+type ArrayLike = ndarray | _HasBuffer | float | Sequence[Any]
+type DType = str | type[float | int | bool]
+type Shape = int | Iterable[int]
+type Axis = int | Iterable[int] | None

@@ -1,0 +1,345 @@
+"""`walle.np.linalg`: matrices in the last two dimensions, stacks of them in the others. Computed in float64."""
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.np.base import asarray, axis_of, floating, operator
+from walle.engine_ext.np.indexing import diagonal, trace
+from walle.engine_ext.np.manipulation import matrix_transpose
+from walle.engine_ext.np.products import cross, matmul, outer, tensordot, vecdot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike, Axis
+
+__all__ = [
+    "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul",
+    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
+    "slogdet", "solve", "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+]  # fmt: skip
+
+
+class LinAlgError(ValueError):
+    """A matrix that has not what is asked of it: singular, not positive definite, without convergence."""
+
+
+def _matrices(x: ArrayLike, name: str, *, square: bool = True) -> ndarray:
+    given = floating(x)
+    if given.dtype not in ("float32", "float64"):
+        given = given.astype("float32")
+    if given.ndim < 2 or (square and given.shape[-1] != given.shape[-2]):
+        raise LinAlgError(f"{name} of shape {given.shape}; it takes {'square ' * square}matrices")
+    return given
+
+
+def _factored(op: str, inputs: list[ndarray], **attributes: Any) -> ndarray:
+    try:
+        return operator(op, inputs, **attributes)
+    except ShapeError as error:
+        raise LinAlgError(str(error)) from error
+
+
+def solve(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return x with a @ x = b; b is a vector, or matrices.
+
+    Raises:
+        LinAlgError: a matrix is singular or not square.
+    """
+    left, right = _matrices(a, "solve"), floating(b)
+    dtype = _core.promote(left.dtype, right.dtype)
+    left, right = asarray(left, dtype), asarray(right, dtype)
+    vector = right.ndim == 1
+    if vector:
+        right = right[:, None]
+    if right.shape[-2] != left.shape[-1]:
+        raise LinAlgError(f"solve of shapes {left.shape} and {asarray(b).shape}")
+    stack = (left[..., 0, 0] + right[..., 0, 0]).shape if left.ndim > 2 or right.ndim > 2 else ()
+    left = _core.broadcast_to(left, (*stack, *left.shape[-2:]))
+    right = _core.broadcast_to(right, (*stack, *right.shape[-2:]))
+    result = _factored("Solve", [left, right])
+    return result[..., 0] if vector else result
+
+
+def inv(a: ArrayLike) -> ndarray:
+    """Return the inverse.
+
+    Raises:
+        LinAlgError: a matrix is singular or not square.
+    """
+    given = _matrices(a, "inv")
+    one = _core.full((given.shape[-1],) * 2, 0, given.dtype)
+    one.reshape(-1)[:: given.shape[-1] + 1] = 1
+    return _factored("Solve", [given, _core.broadcast_to(one, given.shape)])
+
+
+def det(a: ArrayLike) -> ndarray:
+    return operator("Det", [_matrices(a, "det")])
+
+
+def slogdet(a: ArrayLike) -> tuple[ndarray, ndarray]:
+    """Return the determinant's sign and the logarithm of its size, by a decomposition into q and r."""
+    given = _matrices(a, "slogdet")
+    n = given.shape[-1]
+    parts = _core.evaluate("Qr", [given.astype("float64")], {})[0]
+    q, r = parts[..., :n, :], parts[..., n:, :]
+    along = diagonal(r, 0, -2, -1)
+    turned = operator("Det", [q])  # 1 or -1
+    sign = _core.unary("Round", turned) * _core.reduce("ReduceProd", _core.unary("Sign", along), -1, False)
+    size = _core.reduce("ReduceSum", _core.unary("Log", _core.unary("Abs", along)), -1, False)
+    return sign.astype(given.dtype), size.astype(given.dtype)
+
+
+def cholesky(a: ArrayLike, *, upper: bool = False) -> ndarray:
+    """Return the lower triangle l with l @ l.T = a, or the upper one.
+
+    Raises:
+        LinAlgError: a matrix is not positive definite or not square.
+    """
+    given = _matrices(a, "cholesky")
+    if upper:
+        return matrix_transpose(_factored("Cholesky", [matrix_transpose(given)]))
+    return _factored("Cholesky", [given])
+
+
+def qr(a: ArrayLike, mode: str = "reduced") -> Any:
+    """Return q with orthonormal columns and the upper triangle r; `mode` is reduced, complete, or r alone."""
+    given = _matrices(a, "qr", square=False)
+    if mode not in ("reduced", "complete", "r"):
+        raise ShapeError(f"qr in mode {mode!r}; known are reduced, complete and r")
+    m, n = given.shape[-2:]
+    k = m if mode == "complete" else min(m, n)
+    parts = operator("Qr", [given], complete=int(mode == "complete"))
+    r = parts[..., m:, :n]
+    return r if mode == "r" else (parts[..., :m, :k], r)
+
+
+def eigh(a: ArrayLike, uplo: str = "L") -> tuple[ndarray, ndarray]:
+    """Return the eigenvalues of symmetric matrices in ascending order, and the eigenvectors as columns.
+
+    Only the lower triangle is read, or the upper one (`uplo` "U").
+    """
+    given = _matrices(a, "eigh")
+    parts = _factored("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given])
+    return parts[..., 0, :], parts[..., 1:, :]
+
+
+def eigvalsh(a: ArrayLike, uplo: str = "L") -> ndarray:
+    return eigh(a, uplo)[0]
+
+
+def svd(a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    """Return u, s, vh with a = u @ diag(s) @ vh, s in descending order; s alone without `compute_uv`."""
+    given = _matrices(a, "svd", square=False)
+    m, n = given.shape[-2:]
+    k = min(m, n)
+    parts = _factored("Svd", [given])
+    s = parts[..., 0, :]
+    if not compute_uv:
+        return s
+    u, v = parts[..., 1 : m + 1, :], parts[..., m + 1 :, :]
+    if full_matrices and m > k:
+        u = _completed(u, m, k)
+    if full_matrices and n > k:
+        v = _completed(v, n, k)
+    return u, s, matrix_transpose(v)
+
+
+def _completed(q: ndarray, m: int, k: int) -> ndarray:
+    """Return a basis of m vectors whose first k are the given ones."""
+    whole, _ = qr(q, "complete")
+    return operator("Concat", [q, whole[..., k:]], axis=q.ndim - 1) if m > k else q
+
+
+def svdvals(a: ArrayLike) -> ndarray:
+    result: ndarray = svd(a, compute_uv=False)
+    return result
+
+
+def pinv(a: ArrayLike, rcond: float | None = None) -> ndarray:
+    """Return the inverse on what the matrix reaches; singular values below rcond times the greatest count as 0."""
+    given = _matrices(a, "pinv", square=False)
+    u, s, vh = svd(given, full_matrices=False)
+    limit = 1e-15 if rcond is None else rcond
+    if s.shape[-1] == 0:
+        return matrix_transpose(given).copy()
+    large = s > limit * _core.reduce("ReduceMax", s, -1, True)
+    back = _core.where(large, _core.unary("Reciprocal", _core.where(large, s, 1)), 0)
+    return matmul(matrix_transpose(vh), back[..., None] * matrix_transpose(u))
+
+
+def matrix_rank(a: ArrayLike, tol: float | None = None) -> ndarray:
+    """Return how many singular values are above `tol`, by default the greatest times the larger size times eps."""
+    given = floating(a)
+    if given.ndim < 2:
+        return asarray(int(bool((given != 0).any())))
+    s = svdvals(given)
+    eps = 2.0**-52 if s.dtype == "float64" else 2.0**-23
+    limit = _core.reduce("ReduceMax", s, -1, True) * (max(given.shape[-2:]) * eps) if tol is None else asarray(tol)
+    return _core.reduce("ReduceSum", s > limit, -1, False)
+
+
+def lstsq(a: ArrayLike, b: ArrayLike, rcond: float | None = None) -> tuple[ndarray, ndarray, int, ndarray]:
+    """Return x with the least |a @ x - b|, the squared rests (none without full rank), a's rank and singular values."""
+    left, right = _matrices(a, "lstsq", square=False), floating(b)
+    dtype = _core.promote(left.dtype, right.dtype)
+    left, right = asarray(left, dtype), asarray(right, dtype)
+    if left.ndim != 2 or right.ndim not in (1, 2) or right.shape[0] != left.shape[0]:
+        raise LinAlgError(f"lstsq of shapes {left.shape} and {right.shape}")
+    m, n = left.shape
+    u, s, vh = svd(left, full_matrices=False)
+    eps = 2.0**-52 if dtype == "float64" else 2.0**-23
+    limit = eps * max(m, n) if rcond is None else rcond
+    large = s > limit * s.max()
+    rank = int(large.sum())
+    back = _core.where(large, _core.unary("Reciprocal", _core.where(large, s, 1)), 0)
+    part = matmul(u.T, right)
+    x = matmul(vh.T, part * (back if right.ndim == 1 else back[:, None]))
+    rest = _core.full((0,), 0, dtype)
+    if rank == n and m > n:
+        gap = matmul(left, x) - right
+        rest = (gap * gap).sum(0).reshape(-1)
+    return x, rest, rank, s
+
+
+def norm(x: ArrayLike, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
+    """Return a vector's or a matrix' norm: along one axis, over two, or over all of the array."""
+    given = floating(x)
+    if axis is None:
+        if ord is None or (ord == 2 and given.ndim == 1) or (ord == "fro" and given.ndim == 2):
+            result = _core.unary("Sqrt", _square_sum(given.reshape(-1)))
+            return result.reshape((1,) * given.ndim) if keepdims else result
+        axes = tuple(range(given.ndim))
+    else:
+        axes = tuple(axis_of(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
+    if len(axes) == 1:
+        return _vector_norm(given, 2 if ord is None else ord, axes[0], keepdims)
+    if len(axes) == 2:
+        return _matrix_norm(given, "fro" if ord is None else ord, axes, keepdims)
+    raise ShapeError(f"norm of order {ord} over {len(axes)} axes")
+
+
+def _square_sum(x: ndarray) -> ndarray:
+    """Return the sum of a vector's squares, by products of pieces short enough to be exact to a few units."""
+    piece = 1024
+    whole = x.size // piece * piece
+    if not whole:
+        return (x * x).sum()
+    rows = x[:whole].reshape((-1, piece))
+    rest = x[whole:]
+    return matmul(rows[:, None, :], rows[:, :, None]).sum() + (rest * rest).sum()
+
+
+def _vector_norm(x: ndarray, order: float | str, axis: int | tuple[int, ...] | None, keepdims: bool) -> ndarray:
+    if isinstance(order, str):
+        raise ShapeError(f"a vector has no norm of order {order!r}")
+    size = _core.unary("Abs", x)
+    if order == float("inf"):
+        return _core.reduce("ReduceMax", size, axis, keepdims)
+    if order == float("-inf"):
+        return _core.reduce("ReduceMin", size, axis, keepdims)
+    if order == 0:
+        return _core.reduce("ReduceSum", (x != 0).astype(x.dtype), axis, keepdims)
+    if order == 1:
+        return _core.reduce("ReduceSum", size, axis, keepdims)
+    if order == 2:
+        return _core.unary("Sqrt", _core.reduce("ReduceSum", x * x, axis, keepdims))
+    return _core.reduce("ReduceSum", size ** float(order), axis, keepdims) ** (1.0 / order)
+
+
+def _matrix_norm(x: ndarray, order: float | str, axes: tuple[int, ...], keepdims: bool) -> ndarray:
+    rows, columns = axes
+    if rows == columns:
+        raise ShapeError("a matrix norm over one axis twice")
+    if order == "fro":
+        return _core.unary("Sqrt", _core.reduce("ReduceSum", x * x, axes, keepdims))
+    if order in (1, -1, float("inf"), float("-inf")):
+        inner, outer_ = (rows, columns) if order in (1, -1) else (columns, rows)
+        sums = _core.reduce("ReduceSum", _core.unary("Abs", x), inner, True)
+        extreme = "ReduceMax" if isinstance(order, int | float) and order > 0 else "ReduceMin"
+        result = _core.reduce(extreme, sums, outer_, True)
+    elif order in (2, -2, "nuc"):
+        last = [at for at in range(x.ndim) if at not in axes] + [rows, columns]
+        s = svdvals(x.transpose(last))
+        op = "ReduceSum" if order == "nuc" else "ReduceMax" if order == 2 else "ReduceMin"
+        value = _core.reduce(op, s, -1, False)
+        result = value.reshape([1 if at in axes else size for at, size in enumerate(x.shape)])
+    else:
+        raise ShapeError(f"a matrix has no norm of order {order!r}")
+    return result if keepdims else result.reshape([size for at, size in enumerate(x.shape) if at not in axes])
+
+
+def vector_norm(x: ArrayLike, *, axis: Axis = None, ord: float = 2, keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
+    given = floating(x)
+    where = (
+        None
+        if axis is None
+        else tuple(axis_of(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
+    )
+    return _vector_norm(given, ord, where, keepdims)
+
+
+def matrix_norm(x: ArrayLike, *, ord: float | str = "fro", keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
+    given = floating(x)
+    return _matrix_norm(given, ord, (axis_of(-2, given.ndim), axis_of(-1, given.ndim)), keepdims)
+
+
+def cond(a: ArrayLike, p: float | str | None = None) -> ndarray:
+    """Return how far the matrix may stretch errors, in a norm: by default the extreme singular values' ratio."""
+    given = _matrices(a, "cond", square=False)
+    if p in (None, 2, -2):
+        s = svdvals(given)
+        return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    return matrix_norm(given, ord=p or 2) * matrix_norm(inv(given), ord=p or 2)
+
+
+def matrix_power(a: ArrayLike, n: int) -> ndarray:
+    """Return the product of n factors a; of the inverse where n is negative."""
+    given = asarray(a)
+    if given.ndim < 2 or given.shape[-1] != given.shape[-2]:
+        raise LinAlgError(f"matrix_power of shape {given.shape}; it takes square matrices")
+    if n < 0:
+        given, n = inv(given), -n
+    if n == 0:
+        one = _core.full((given.shape[-1],) * 2, 0, given.dtype)
+        one.reshape(-1)[:: given.shape[-1] + 1] = 1
+        return _core.broadcast_to(one, given.shape).copy()
+    result: ndarray | None = None
+    while n:
+        if n & 1:
+            result = given if result is None else matmul(result, given)
+        n >>= 1
+        if n:
+            given = matmul(given, given)
+    return given if result is None else result
+
+
+def multi_dot(arrays: Sequence[ArrayLike]) -> ndarray:
+    """Return the product of all, in the order of fewest multiplications."""
+    given = [asarray(x) for x in arrays]
+    if len(given) < 2:
+        raise ShapeError("multi_dot needs at least two arrays")
+    first, last = given[0].ndim == 1, given[-1].ndim == 1
+    given[0] = given[0].reshape(1, -1) if first else given[0]
+    given[-1] = given[-1].reshape(-1, 1) if last else given[-1]
+    sizes = [given[0].shape[0], *(x.shape[1] for x in given)]
+    count = len(given)
+    cost = [[0] * count for _ in range(count)]
+    cut = [[0] * count for _ in range(count)]
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            cost[i][j], cut[i][j] = min(
+                (cost[i][k] + cost[k + 1][j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+            )
+
+    def product(i: int, j: int) -> ndarray:
+        return given[i] if i == j else matmul(product(i, cut[i][j]), product(cut[i][j] + 1, j))
+
+    result = product(0, count - 1)
+    shape = ([] if first else [result.shape[0]]) + ([] if last else [result.shape[1]])
+    return result.reshape(shape)

@@ -1,0 +1,236 @@
+"""`walle.np.random`: numbers of a counter (Philox), so that a seed gives the same ones on every machine and backend.
+
+They are not NumPy's numbers for the same seed: its legacy functions and its default generator are of other kinds.
+"""
+
+from __future__ import annotations
+
+import os
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.np.base import along, asarray, axis_of, operator, product, sizes
+from walle.engine_ext.np.sorting import argsort, searchsorted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike, DType, Shape
+
+__all__ = [
+    "Generator", "choice", "default_rng", "exponential", "normal", "permutation", "rand", "randint", "randn", "random",
+    "random_sample", "seed", "shuffle", "standard_normal", "uniform",
+]  # fmt: skip
+
+_TWO_PI = 6.283185307179586
+
+
+def _signed(word: int) -> int:
+    return (word + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _mixed(word: int) -> int:
+    """Return 64 well mixed bits of a number (splitmix64's finalizer), so that near seeds give keys far apart."""
+    word = (word + 0x9E3779B97F4A7C15) % (1 << 64)
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % (1 << 64)
+    return word ^ (word >> 31)
+
+
+class Generator:
+    """Random numbers from a seed; without one, from the system's entropy."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        number = int.from_bytes(os.urandom(16)) if seed is None else int(seed)
+        if number < 0:
+            raise ShapeError(f"seed {number}; it must not be negative")
+        self._key = _mixed(number % (1 << 64)) ^ _mixed(number >> 64)
+        self._stream = 0
+        self._counter = 0
+        self._children = 0
+
+    def _numbers(self, shape: tuple[int, ...], dtype: str) -> ndarray:
+        state = asarray([_signed(self._key), _signed(self._stream), _signed(self._counter)], "int64")
+        result = operator("RandomBits", [state], shape=shape, to=dtype)
+        self._counter = (self._counter + -(-result.nbytes // 16)) % (1 << 64)
+        return result
+
+    def spawn(self, count: int) -> list[Generator]:
+        """Return generators whose numbers are independent of this one's and of each other's."""
+        made = []
+        for _ in range(count):
+            self._children += 1
+            child = Generator(0)
+            child._key = self._key
+            child._stream = _mixed(self._stream ^ _mixed(self._children))
+            made.append(child)
+        return made
+
+    def random(self, size: Shape | None = None, dtype: DType = "float32") -> ndarray:
+        """Return numbers in [0, 1), evenly spread."""
+        return self._numbers(_shape(size), _floating(dtype))
+
+    def uniform(self, low: ArrayLike = 0.0, high: ArrayLike = 1.0, size: Shape | None = None,
+                dtype: DType = "float32") -> ndarray:  # fmt: skip
+        bottom, top = asarray(low), asarray(high)
+        shape = (bottom + top).shape if size is None else sizes(size)
+        return (bottom + (top - bottom) * self._numbers(shape, _floating(dtype))).astype(dtype)
+
+    def standard_normal(self, size: Shape | None = None, dtype: DType = "float32") -> ndarray:
+        """Return normally distributed numbers of mean 0 and deviation 1 (Box and Muller 1958)."""
+        shape, name = _shape(size), _floating(dtype)
+        count = product(shape)
+        half = (count + 1) // 2
+        even = self._numbers((2, half), name)
+        radius = _core.unary("Sqrt", _core.unary("Log", 1 - even[0]) * -2.0)
+        turn = even[1] * _TWO_PI
+        result = _core.full((2, half), 0, name)
+        result[0] = radius * _core.unary("Cos", turn)
+        result[1] = radius * _core.unary("Sin", turn)
+        return result.reshape(-1)[:count].reshape(shape)
+
+    def normal(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, size: Shape | None = None,
+               dtype: DType = "float32") -> ndarray:  # fmt: skip
+        middle, spread = asarray(loc), asarray(scale)
+        shape = (middle + spread).shape if size is None else sizes(size)
+        return (middle + spread * self.standard_normal(shape, dtype)).astype(dtype)
+
+    def exponential(self, scale: ArrayLike = 1.0, size: Shape | None = None, dtype: DType = "float32") -> ndarray:
+        spread = asarray(scale)
+        shape = spread.shape if size is None else sizes(size)
+        return (-_core.unary("Log", 1 - self._numbers(shape, _floating(dtype))) * spread).astype(dtype)
+
+    def integers(self, low: int, high: int | None = None, size: Shape | None = None, dtype: DType = "int64",
+                 endpoint: bool = False) -> ndarray:  # fmt: skip
+        """Return whole numbers from low up to, not including, high; from 0 up to low without high."""
+        if high is None:
+            low, high = 0, low
+        span = high - low + endpoint
+        if not 0 < span <= 1 << 62:
+            raise ShapeError(f"integers from {low} up to {high}; there must be 1 to 2^62 of them")
+        shape = _shape(size)
+        if span <= 1 << 16:  # 48 bits times the span keep within 64: no number is off by more than 2^-32
+            bits = self._numbers(shape, "uint64").view("int64") >> 16 & ((1 << 47) - 1)
+            chosen = bits * span >> 47
+        else:
+            chosen = (self._numbers(shape, "uint64").view("int64") & ((1 << 63) - 1)) % span
+        return (chosen + low).astype(dtype)
+
+    def permutation(self, x: int | ArrayLike, axis: int = 0) -> ndarray:
+        """Return 0 to x - 1, or the slices of an array along an axis, in random order."""
+        given = _core.arange(0, 1, x, "int64") if isinstance(x, int) else asarray(x)
+        at = axis_of(axis, given.ndim)
+        return given[along(at, argsort(self._numbers((given.shape[at],), "float64")))]
+
+    def shuffle(self, x: ndarray, axis: int = 0) -> None:
+        """Put the slices of an array along an axis in random order, in place."""
+        x[...] = self.permutation(x, axis)
+
+    def choice(self, x: int | ArrayLike, size: Shape | None = None, replace: bool = True, p: ArrayLike | None = None,
+               axis: int = 0) -> ndarray:  # fmt: skip
+        """Return slices of an array (or numbers below x) picked at random, with probabilities p where given."""
+        given = _core.arange(0, 1, x, "int64") if isinstance(x, int) else asarray(x)
+        at = axis_of(axis, given.ndim)
+        population, shape = given.shape[at], _shape(size)
+        count = product(shape)
+        if population == 0 and count:
+            raise ShapeError("choice among nothing")
+        weights = None if p is None else asarray(p, "float64")
+        if weights is not None and (
+            weights.shape != (population,) or (weights < 0).any() or abs(float(weights.sum()) - 1) > 1e-6
+        ):
+            raise ShapeError(f"choice needs {population} probabilities that add up to 1")
+        if replace:
+            if weights is None:
+                places = self.integers(0, population, shape)
+            else:
+                line = operator("CumSum", [weights, asarray(0, "int64")])
+                places = searchsorted(line / line[-1], self._numbers(shape, "float64"), "right")
+        else:
+            if count > (population if weights is None else int((weights > 0).sum())):
+                raise ShapeError(f"choice of {count} among {population} without replacement")
+            waits = self._numbers((population,), "float64")
+            if weights is not None:  # exponential waiting times of those rates: the first ones are the choice
+                waits = _core.where(weights > 0, -_core.unary("Log", 1 - waits) / weights, float("inf"))
+            places = argsort(waits)[:count].reshape(shape)
+        return given[along(at, places)] if shape else given[along(at, int(places))].copy()
+
+
+def _shape(size: Shape | None) -> tuple[int, ...]:
+    return () if size is None else sizes(size)
+
+
+def _floating(dtype: DType) -> str:
+    name = _core.full((), 0, dtype).dtype
+    if name not in ("float32", "float64"):
+        raise ShapeError(f"random numbers of {name}; known are float32 and float64")
+    return name
+
+
+def default_rng(seed: int | Generator | None = None) -> Generator:
+    return seed if isinstance(seed, Generator) else Generator(seed)
+
+
+# The functions without a generator share one, of this interpreter.
+
+_shared: list[Generator] = []
+
+
+def _generator() -> Generator:
+    if not _shared:
+        _shared.append(Generator())
+    return _shared[0]
+
+
+def seed(seed: int | None = None) -> None:
+    """Start the shared generator anew."""
+    _shared[:] = [Generator(seed)]
+
+
+def rand(*shape: int) -> ndarray:
+    return _generator().random(shape)
+
+
+def randn(*shape: int) -> ndarray:
+    return _generator().standard_normal(shape)
+
+
+def random(size: Shape | None = None) -> ndarray:
+    return _generator().random(size)
+
+
+random_sample = random
+
+
+def randint(low: int, high: int | None = None, size: Shape | None = None, dtype: DType = "int64") -> ndarray:
+    return _generator().integers(low, high, size, dtype)
+
+
+def uniform(low: ArrayLike = 0.0, high: ArrayLike = 1.0, size: Shape | None = None) -> ndarray:
+    return _generator().uniform(low, high, size)
+
+
+def normal(loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, size: Shape | None = None) -> ndarray:
+    return _generator().normal(loc, scale, size)
+
+
+def standard_normal(size: Shape | None = None) -> ndarray:
+    return _generator().standard_normal(size)
+
+
+def exponential(scale: ArrayLike = 1.0, size: Shape | None = None) -> ndarray:
+    return _generator().exponential(scale, size)
+
+
+def permutation(x: int | ArrayLike) -> ndarray:
+    return _generator().permutation(x)
+
+
+def shuffle(x: ndarray) -> None:
+    _generator().shuffle(x)
+
+
+def choice(x: Any, size: Shape | None = None, replace: bool = True, p: ArrayLike | None = None) -> ndarray:
+    return _generator().choice(x, size, replace, p)

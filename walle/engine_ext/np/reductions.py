@@ -1,0 +1,324 @@
+"""Over axes: sums, means, extremes, running totals, and the same without NaN."""
+# ruff: noqa: A001 -- NumPy's names
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.np.base import FLOATS, along, asarray, axes_of, axis_of, flat_or_axis, floating, operator, product
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike, Axis, DType
+
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "average", "count_nonzero", "cumprod", "cumsum",
+    "cumulative_prod", "cumulative_sum", "diff", "ediff1d", "gradient", "max", "mean", "min", "nanargmax", "nanargmin",
+    "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "prod", "ptp",
+    "std", "sum", "trapezoid", "trapz", "var",
+]  # fmt: skip
+
+
+def _typed(x: ArrayLike, dtype: DType | None) -> ndarray:
+    return asarray(x) if dtype is None else asarray(x, dtype)
+
+
+def sum(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
+    """Return the sum; floats are gathered in float64 along the innermost axis, integers in int64."""
+    return _core.reduce("ReduceSum", _typed(x, dtype), axis, keepdims)
+
+
+def prod(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ReduceProd", _typed(x, dtype), axis, keepdims)
+
+
+def mean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ReduceMean", _typed(x, dtype), axis, keepdims)
+
+
+def max(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ReduceMax", x, axis, keepdims)
+
+
+def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ReduceMin", x, axis, keepdims)
+
+
+amax, amin = max, min
+
+
+def ptp(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    """Return the greatest less the least."""
+    return max(x, axis, keepdims=keepdims) - min(x, axis, keepdims=keepdims)
+
+
+def argmax(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ArgMax", x, axis, keepdims)
+
+
+def argmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ArgMin", x, axis, keepdims)
+
+
+def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ReduceMin", asarray(x, "bool"), axis, keepdims)
+
+
+def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ReduceMax", asarray(x, "bool"), axis, keepdims)
+
+
+def count_nonzero(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    return _core.reduce("ReduceSum", asarray(x, "bool"), axis, keepdims)
+
+
+def var(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
+        keepdims: bool = False) -> ndarray:  # fmt: skip
+    """Return the mean square of what is left when the mean is taken away, over n - ddof."""
+    given = floating(_typed(x, dtype))
+    centred = given - mean(given, axis, keepdims=True)
+    total = _core.reduce("ReduceSum", centred * centred, axis, keepdims)
+    return total / float(product([given.shape[at] for at in axes_of(axis, given.ndim)]) - ddof)
+
+
+def std(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
+        keepdims: bool = False) -> ndarray:  # fmt: skip
+    return _core.unary("Sqrt", var(x, axis, dtype, ddof, keepdims=keepdims))
+
+
+def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, returned: bool = False, *,
+            keepdims: bool = False) -> Any:  # fmt: skip
+    """Return the weighted mean; with `returned` also the sum of the weights."""
+    given = floating(x)
+    if weights is None:
+        result = mean(given, axis, keepdims=keepdims)
+        count = product([given.shape[at] for at in axes_of(axis, given.ndim)])
+        return (result, _core.full(result.shape, count, result.dtype)) if returned else result
+    heavy = floating(weights)
+    if heavy.shape != given.shape:
+        if not isinstance(axis, int) or heavy.shape != (given.shape[axis],):
+            raise ShapeError(f"weights of shape {heavy.shape} for an array of shape {given.shape} along axis {axis}")
+        heavy = heavy.reshape([-1 if at == axis_of(axis, given.ndim) else 1 for at in range(given.ndim)])
+    total = sum(heavy + given * 0, axis, keepdims=keepdims)
+    result = sum(given * heavy, axis, keepdims=keepdims) / total
+    return (result, total) if returned else result
+
+
+def cumsum(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
+    return _running("CumSum", _typed(x, dtype), axis)
+
+
+def cumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
+    return _running("CumProd", _typed(x, dtype), axis)
+
+
+def _running(op: str, x: ArrayLike, axis: int | None) -> ndarray:
+    given, at = flat_or_axis(x, axis)
+    if given.dtype not in FLOATS and given.dtype != "uint64":
+        given = asarray(given, "int64")
+    return operator(op, [given, asarray(at, "int64")])
+
+
+def cumulative_sum(x: ArrayLike, *, axis: int | None = None, dtype: DType | None = None,
+                   include_initial: bool = False) -> ndarray:  # fmt: skip
+    return _with_initial(cumsum(x, axis, dtype), 0 if axis is None else axis, 0, include_initial)
+
+
+def cumulative_prod(x: ArrayLike, *, axis: int | None = None, dtype: DType | None = None,
+                    include_initial: bool = False) -> ndarray:  # fmt: skip
+    return _with_initial(cumprod(x, axis, dtype), 0 if axis is None else axis, 1, include_initial)
+
+
+def _with_initial(totals: ndarray, axis: int, initial: int, wanted: bool) -> ndarray:
+    if not wanted:
+        return totals
+    at = axis_of(axis, totals.ndim)
+    first = _core.full((*totals.shape[:at], 1, *totals.shape[at + 1 :]), initial, totals.dtype)
+    return operator("Concat", [first, totals], axis=at)
+
+
+# The same over what is not NaN.
+
+
+def _without_nan(x: ArrayLike, instead: float) -> tuple[ndarray, ndarray]:
+    given = asarray(x)
+    if given.dtype not in FLOATS:
+        return given, _core.full(given.shape, False, "bool")
+    missing = _core.unary("IsNaN", given)
+    return _core.where(missing, instead, given), missing
+
+
+def nansum(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
+    return sum(_without_nan(x, 0)[0], axis, dtype, keepdims=keepdims)
+
+
+def nanprod(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
+    return prod(_without_nan(x, 1)[0], axis, dtype, keepdims=keepdims)
+
+
+def nancumsum(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
+    return cumsum(_without_nan(x, 0)[0], axis, dtype)
+
+
+def nancumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
+    return cumprod(_without_nan(x, 1)[0], axis, dtype)
+
+
+def _extreme(op: str, x: ArrayLike, axis: Axis, instead: float, keepdims: bool) -> ndarray:
+    filled, missing = _without_nan(x, instead)
+    result = _core.reduce(op, filled, axis, keepdims)
+    if filled.dtype not in FLOATS:
+        return result
+    return _core.where(all(missing, axis, keepdims=keepdims), float("nan"), result)
+
+
+def nanmax(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    """Return the greatest that is not NaN; NaN where there is none."""
+    return _extreme("ReduceMax", x, axis, float("-inf"), keepdims)
+
+
+def nanmin(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    """Return the least that is not NaN; NaN where there is none."""
+    return _extreme("ReduceMin", x, axis, float("inf"), keepdims)
+
+
+def _place(op: str, x: ArrayLike, axis: int | None, instead: float, keepdims: bool) -> ndarray:
+    filled, missing = _without_nan(x, instead)
+    if filled.dtype in FLOATS and bool(all(missing, axis).any()):
+        raise ShapeError("a slice has nothing but NaN")
+    return _core.reduce(op, filled, axis, keepdims)
+
+
+def nanargmax(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
+    return _place("ArgMax", x, axis, float("-inf"), keepdims)
+
+
+def nanargmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
+    return _place("ArgMin", x, axis, float("inf"), keepdims)
+
+
+def _counts(missing: ndarray, axis: Axis, keepdims: bool, dtype: str) -> ndarray:
+    return count_nonzero(~missing, axis, keepdims=keepdims).astype(dtype)
+
+
+def nanmean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
+    filled, missing = _without_nan(floating(_typed(x, dtype)), 0)
+    return sum(filled, axis, keepdims=keepdims) / _counts(missing, axis, keepdims, filled.dtype)
+
+
+def nanvar(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
+           keepdims: bool = False) -> ndarray:  # fmt: skip
+    filled, missing = _without_nan(floating(_typed(x, dtype)), 0)
+    middle = sum(filled, axis, keepdims=True) / _counts(missing, axis, True, filled.dtype)
+    centred = _core.where(missing, 0, filled - middle)
+    free = _counts(missing, axis, keepdims, filled.dtype) - float(ddof)
+    spread = sum(centred * centred, axis, keepdims=keepdims)
+    return _core.where(free > 0, spread / free, float("nan"))
+
+
+def nanstd(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
+           keepdims: bool = False) -> ndarray:  # fmt: skip
+    return _core.unary("Sqrt", nanvar(x, axis, dtype, ddof, keepdims=keepdims))
+
+
+# Between neighbours.
+
+
+def diff(x: ArrayLike, n: int = 1, axis: int = -1) -> ndarray:
+    """Return the differences of neighbours, n times."""
+    result = asarray(x)
+    at = axis_of(axis, result.ndim)
+    if n < 0:
+        raise ShapeError(f"diff of order {n}")
+    for _ in range(n):
+        high, low = result[along(at, slice(1, None))], result[along(at, slice(None, -1))]
+        result = high != low if result.dtype == "bool" else high - low
+    return result
+
+
+def ediff1d(x: ArrayLike, to_end: ArrayLike | None = None, to_begin: ArrayLike | None = None) -> ndarray:
+    steps = diff(asarray(x).reshape(-1))
+    parts = [asarray(part, steps.dtype).reshape(-1) for part in (to_begin,) if part is not None] + [steps]
+    parts += [asarray(part, steps.dtype).reshape(-1) for part in (to_end,) if part is not None]
+    return operator("Concat", parts, axis=0) if len(parts) > 1 else steps
+
+
+def gradient(x: ArrayLike, *spacing: float | ArrayLike, axis: Axis = None, edge_order: int = 1) -> Any:
+    """Return the slope along each axis by central differences, one-sided of `edge_order` at both ends.
+
+    `spacing` is one distance for all axes, one for each, or coordinates.
+    """
+    given = floating(x)
+    axes = axes_of(axis, given.ndim)
+    steps: list[Any] = list(spacing) * (len(axes) if len(spacing) == 1 else 1) if spacing else [1.0] * len(axes)
+    if len(steps) != len(axes):
+        raise ShapeError(f"gradient along {len(axes)} axes with {len(steps)} spacings")
+    if edge_order not in (1, 2):
+        raise ShapeError(f"gradient with edge_order {edge_order}; it is 1 or 2")
+    slopes = [_slope(given, at, asarray(step), edge_order) for at, step in zip(axes, steps, strict=True)]
+    return slopes[0] if len(slopes) == 1 else tuple(slopes)
+
+
+def _slope(f: ndarray, at: int, step: ndarray, edge_order: int) -> ndarray:
+    n = f.shape[at]
+    if n < edge_order + 1:
+        raise ShapeError(f"gradient along an axis of size {n}; edge_order {edge_order} needs {edge_order + 1}")
+    if step.ndim == 0:
+        gaps = _core.full((n - 1,), step, f.dtype)
+    elif step.shape == (n,):
+        gaps = diff(asarray(step, f.dtype))
+    else:
+        raise ShapeError(f"coordinates of shape {step.shape} along an axis of size {n}")
+    line = [1] * f.ndim
+    line[at] = -1
+
+    def part(first: int | None, last: int | None) -> ndarray:
+        return f[along(at, slice(first, last))]
+
+    a, b = gaps[:-1].reshape(line), gaps[1:].reshape(line)
+    if step.ndim == 0:  # the same weights for all, in the order of rounding that NumPy has
+        inner = (part(2, None) - part(None, -2)) / (2 * asarray(step, f.dtype))
+    else:
+        inner = (
+            part(None, -2) * (-b / (a * (a + b)))
+            + part(1, -1) * ((b - a) / (a * b))
+            + part(2, None) * (a / (b * (a + b)))
+        )
+    g = gaps.reshape(line)
+    low, high = g[along(at, slice(0, 1))], g[along(at, slice(-1, None))]
+    if edge_order == 1:
+        first, last = (part(1, 2) - part(0, 1)) / low, (part(-1, None) - part(-2, -1)) / high
+    else:
+        p, q = low, g[along(at, slice(1, 2))]
+        first = (
+            part(0, 1) * (-(2 * p + q) / (p * (p + q)))
+            + part(1, 2) * ((p + q) / (p * q))
+            - part(2, 3) * (p / (q * (p + q)))
+        )
+        p, q = g[along(at, slice(-2, -1))], high
+        last = (
+            part(-3, -2) * (q / (p * (p + q)))
+            - part(-2, -1) * ((q + p) / (p * q))
+            + part(-1, None) * ((2 * q + p) / (q * (p + q)))
+        )
+    return operator("Concat", [first, inner, last], axis=at)
+
+
+def trapezoid(y: ArrayLike, x: ArrayLike | None = None, dx: float = 1.0, axis: int = -1) -> ndarray:
+    """Return the integral by trapezoids."""
+    given = floating(y)
+    at = axis_of(axis, given.ndim)
+    pairs = given[along(at, slice(1, None))] + given[along(at, slice(None, -1))]
+    if x is None:
+        return sum(pairs * (dx / 2.0), at)
+    place = asarray(x)
+    gaps = diff(place) if place.ndim == 1 else diff(place, axis=axis)
+    if gaps.ndim == 1:
+        gaps = gaps.reshape([-1 if one == at else 1 for one in range(given.ndim)])
+    return sum(pairs * gaps / 2.0, at)
+
+
+trapz = trapezoid

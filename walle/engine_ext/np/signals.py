@@ -1,0 +1,245 @@
+"""Signals, bits and polynomials of one dimension."""
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import DTypeError, ShapeError
+from walle.engine_ext.np.base import alike, along, asarray, axis_of, flat_or_axis, floating, operator
+from walle.engine_ext.np.manipulation import sliding_window_view, trim_zeros
+from walle.engine_ext.np.products import matmul
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike
+
+__all__ = [
+    "apply_along_axis", "base_repr", "binary_repr", "convolve", "correlate", "packbits", "piecewise", "polyadd",
+    "polyder", "polyfit", "polyint", "polymul", "polysub", "polyval", "unpackbits", "unwrap", "vectorize",
+]  # fmt: skip
+
+
+def convolve(a: ArrayLike, v: ArrayLike, mode: str = "full") -> ndarray:
+    """Return the sums over all shifts of one vector against the other backwards; `mode` is full, same or valid."""
+    left, right = (x.reshape(-1) for x in alike([a, v]))
+    if left.size < right.size:
+        left, right = right, left
+    return _slid(left, right[::-1], mode)
+
+
+def correlate(a: ArrayLike, v: ArrayLike, mode: str = "valid") -> ndarray:
+    """Return the sums over all shifts of the second vector along the first."""
+    left, right = (x.reshape(-1) for x in alike([a, v]))
+    if left.size < right.size:
+        return _slid(right, left, mode)[::-1]
+    return _slid(left, right, mode)
+
+
+def _slid(line: ndarray, weights: ndarray, mode: str) -> ndarray:
+    n = weights.size
+    if n == 0:
+        raise ShapeError("a convolution with no elements")
+    borders = {"full": (n - 1, n - 1), "same": (n // 2, n - 1 - n // 2), "valid": (0, 0)}
+    if mode not in borders:
+        raise ShapeError(f"convolution mode {mode!r}; known are full, same and valid")
+    if line.dtype == "bool":
+        return _slid(line.astype("int64"), weights.astype("int64"), mode) > 0
+    before, after = borders[mode]
+    pads = asarray([before, after], "int64")
+    wide = operator("Pad", [line, pads, _core.full((), 0, line.dtype)]) if before or after else line
+    return matmul(sliding_window_view(wide, n), weights.copy())
+
+
+def unwrap(x: ArrayLike, discont: float | None = None, axis: int = -1, period: float = 6.283185307179586) -> ndarray:
+    """Return angles without jumps of more than half a period between neighbours."""
+    given = floating(x)
+    at = axis_of(axis, given.ndim)
+    step = given[along(at, slice(1, None))] - given[along(at, slice(None, -1))]
+    half = period / 2
+    turned = (step + half) % period - half
+    turned = _core.where((turned == -half) & (step > 0), half, turned)
+    least = half if discont is None else discont
+    fix = _core.where(_core.unary("Abs", step) < least, 0, turned - step)
+    total = operator("CumSum", [fix, asarray(at, "int64")])
+    first = given[along(at, slice(0, 1))]
+    return operator("Concat", [first, given[along(at, slice(1, None))] + total], axis=at)
+
+
+def packbits(x: ArrayLike, axis: int | None = None, bitorder: str = "big") -> ndarray:
+    """Return eight flags at a time as a byte, zeros filling the last one up."""
+    given, at = flat_or_axis(asarray(x, "bool"), axis)
+    length = given.shape[at]
+    pads = [0] * (2 * given.ndim)
+    pads[given.ndim + at] = -length % 8
+    wide = operator("Pad", [given.astype("uint8"), asarray(pads, "int64"), _core.full((), 0, "uint8")])
+    groups = wide.reshape((*wide.shape[:at], -1, 8, *wide.shape[at + 1 :]))
+    weights = _bits(bitorder).reshape([8 if one == at + 1 else 1 for one in range(groups.ndim)])
+    return (groups * weights).sum(at + 1).astype("uint8")
+
+
+def unpackbits(x: ArrayLike, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> ndarray:
+    """Return the bits of bytes as 0 and 1, the first `count` of them (all but the last ones where negative)."""
+    given, at = flat_or_axis(x, axis)
+    if given.dtype != "uint8":
+        raise DTypeError(f"unpackbits of {given.dtype}; it takes uint8")
+    spread = given.reshape((*given.shape[: at + 1], 1, *given.shape[at + 1 :]))
+    weights = _bits(bitorder).reshape([8 if one == at + 1 else 1 for one in range(spread.ndim)])
+    bits = ((spread & weights) != 0).astype("uint8")
+    flat = bits.reshape((*given.shape[:at], given.shape[at] * 8, *given.shape[at + 1 :]))
+    if count is None:
+        return flat
+    length = flat.shape[at]
+    if count > length:
+        pads = [0] * (2 * flat.ndim)
+        pads[flat.ndim + at] = count - length
+        return operator("Pad", [flat, asarray(pads, "int64"), _core.full((), 0, "uint8")])
+    return flat[along(at, slice(None, count))]
+
+
+def _bits(bitorder: str) -> ndarray:
+    if bitorder not in ("big", "little"):
+        raise ShapeError(f"bitorder {bitorder!r}; known are big and little")
+    weights = asarray([128, 64, 32, 16, 8, 4, 2, 1], "uint8")
+    return weights if bitorder == "big" else weights[::-1]
+
+
+def binary_repr(number: int, width: int | None = None) -> str:
+    """Return a whole number's binary digits, with zeros in front up to a width; negative ones as two's complement."""
+    if number >= 0:
+        return f"{number:b}".zfill(width or 0)
+    if width is None:
+        return f"-{-number:b}"
+    least = (-number - 1).bit_length() + 1
+    if width < least:
+        raise ShapeError(f"{number} needs {least} binary digits, more than {width}")
+    return f"{(1 << width) + number:b}"
+
+
+def base_repr(number: int, base: int = 2, padding: int = 0) -> str:
+    """Return a whole number's digits to a base from 2 to 36, with so many zeros in front."""
+    if not 2 <= base <= 36:
+        raise ShapeError(f"base {base}; it is 2 to 36")
+    digits = ""
+    rest = abs(number)
+    while rest:
+        rest, digit = divmod(rest, base)
+        digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[digit] + digits
+    text = "0" * padding + (digits or "0" * (padding == 0))
+    return "-" + text if number < 0 else text
+
+
+# Polynomials, the highest power first.
+
+
+def polyval(p: ArrayLike, x: ArrayLike) -> ndarray:
+    """Return the polynomial's values."""
+    weights, given = asarray(p), asarray(x)
+    result = given * 0
+    for weight in weights.reshape(-1):
+        result = result * given + weight
+    return result
+
+
+def polyfit(x: ArrayLike, y: ArrayLike, deg: int) -> ndarray:
+    """Return the polynomial of a degree with the least squared distance to points, in float64."""
+    from walle.engine_ext.np.linalg import lstsq
+
+    place, value = asarray(x, "float64"), asarray(y, "float64")
+    powers = _core.arange(deg, -1, deg + 1, "float64")
+    table = _core.binary("Power", place.reshape(-1, 1), powers)
+    size = _core.unary("Sqrt", (table * table).sum(0))
+    solved = lstsq(table / size, value, place.size * 2.0**-52)[0]
+    return solved / (size if solved.ndim == 1 else size[:, None])
+
+
+def polyadd(a: ArrayLike, b: ArrayLike) -> ndarray:
+    left, right = (x.reshape(-1) for x in alike([a, b]))
+    count = max(left.size, right.size)
+
+    def long(x: ndarray) -> ndarray:
+        return operator("Pad", [x, asarray([count - x.size, 0], "int64"), _core.full((), 0, x.dtype)])
+
+    return long(left) + long(right)
+
+
+def polysub(a: ArrayLike, b: ArrayLike) -> ndarray:
+    return polyadd(a, -asarray(b))
+
+
+def polymul(a: ArrayLike, b: ArrayLike) -> ndarray:
+    """Return the product; powers in front whose factor is 0 are left out."""
+    left, right = (trim_zeros(x, "f") for x in alike([a, b]))
+    zero = _core.full((1,), 0, left.dtype)
+    return convolve(left if left.size else zero, right if right.size else zero)
+
+
+def polyder(p: ArrayLike, m: int = 1) -> ndarray:
+    """Return the m-th derivative."""
+    result = asarray(p)
+    for _ in range(m):
+        result = (result * _core.arange(result.size - 1, -1, result.size, "int64"))[:-1]
+    return result
+
+
+def polyint(p: ArrayLike, m: int = 1) -> ndarray:
+    """Return the m-th integral that is 0 at 0."""
+    result = floating(p)
+    for _ in range(m):
+        powers = _core.arange(result.size, -1, result.size, "float64").astype(result.dtype)
+        result = operator("Concat", [result / powers, _core.full((1,), 0, result.dtype)], axis=0)
+    return result
+
+
+# Python functions over arrays.
+
+
+def apply_along_axis(function: Callable[..., ArrayLike], axis: int, x: ArrayLike, *args: Any, **kwargs: Any) -> ndarray:
+    """Return function(line, ...) for each line along an axis; its result takes that axis' place."""
+    given = asarray(x)
+    at = axis_of(axis, given.ndim)
+    last = given.transpose((*(one for one in range(given.ndim) if one != at), at))
+    rest = last.shape[:-1]
+    lines = last.reshape((-1, last.shape[-1]))
+    results = [asarray(function(lines[i], *args, **kwargs)) for i in range(lines.shape[0])]
+    if not results:
+        raise ShapeError("apply_along_axis over no lines")
+    made = operator("Stack", alike(results), axis=0)
+    shape = results[0].shape
+    whole = made.reshape((*rest, *shape))
+    order = (*range(at), *range(len(rest), len(rest) + len(shape)), *range(at, len(rest)))
+    return whole.transpose(order)
+
+
+def piecewise(x: ArrayLike, conditions: Sequence[ArrayLike], functions: Sequence[Any], *args: Any) -> ndarray:
+    """Return for each element the function (or number) of the last condition that holds; one more is for the rest."""
+    given = asarray(x)
+    masks = [asarray(one, "bool") for one in conditions]
+    chosen = list(functions)
+    if len(chosen) == len(masks) + 1:
+        rest = masks[0]
+        for mask in masks[1:]:
+            rest = rest | mask
+        masks.append(~rest)
+    if len(chosen) != len(masks):
+        raise ShapeError(f"piecewise of {len(masks)} conditions and {len(chosen)} functions")
+    result = _core.full(given.shape, 0, given.dtype)
+    for mask, one in zip(masks, chosen, strict=True):
+        result[mask] = one(given[mask], *args) if callable(one) else one
+    return result
+
+
+class vectorize:  # noqa: N801 -- NumPy's name
+    """A Python function of numbers as one of arrays, called for each element."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arrays: ArrayLike) -> ndarray:
+        from walle.engine_ext.np.manipulation import broadcast_arrays
+
+        given = broadcast_arrays(*arrays)
+        rows = zip(*(x.reshape(-1).tolist() for x in given), strict=True)
+        return asarray([self._function(*row) for row in rows]).reshape(given[0].shape)

@@ -1,0 +1,207 @@
+"""Order: sorting, searching, the k-th elements, sets."""
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.np.base import FLOATS, alike, asarray, axis_of, flat_or_axis, operator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike
+
+__all__ = [
+    "argpartition", "argsort", "digitize", "in1d", "intersect1d", "isin", "lexsort", "msort", "partition",
+    "searchsorted", "setdiff1d", "setxor1d", "sort", "union1d", "unique", "unique_counts", "unique_inverse",
+    "unique_values",
+]  # fmt: skip
+
+
+def _ordered(op: str, x: ArrayLike, axis: int | None) -> ndarray:
+    given, at = flat_or_axis(x, axis)
+    return operator(op, [given], axis=at, k=given.shape[at], largest=0)
+
+
+def sort(x: ArrayLike, axis: int | None = -1) -> ndarray:
+    """Return the elements in ascending order, NaN last; equal elements stay in order."""
+    return _ordered("TopValues", x, axis)
+
+
+def argsort(x: ArrayLike, axis: int | None = -1) -> ndarray:
+    """Return where each element of the sorted array comes from; equal elements stay in order."""
+    return _ordered("TopIndices", x, axis)
+
+
+def msort(x: ArrayLike) -> ndarray:
+    return sort(x, 0)
+
+
+def partition(x: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> ndarray:
+    """Return the array with its k-th element in place; here all others are sorted too."""
+    _check_kth(x, kth, axis)
+    return sort(x, axis)
+
+
+def argpartition(x: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> ndarray:
+    _check_kth(x, kth, axis)
+    return argsort(x, axis)
+
+
+def _check_kth(x: ArrayLike, kth: int | Sequence[int], axis: int | None) -> None:
+    given, at = flat_or_axis(x, axis)
+    for place in (kth,) if isinstance(kth, int) else kth:
+        axis_of(place, given.shape[at])
+
+
+def lexsort(keys: Sequence[ArrayLike] | ndarray, axis: int = -1) -> ndarray:
+    """Return the order by the last key, then by the one before, and so on."""
+    from walle.engine_ext.np.indexing import take_along_axis
+
+    order: ndarray | None = None
+    for key in keys:
+        line = asarray(key)
+        if order is None:
+            order = argsort(line, axis)
+        else:
+            order = take_along_axis(order, argsort(take_along_axis(line, order, axis), axis), axis)
+    if order is None:
+        raise ShapeError("lexsort of no keys")
+    return order
+
+
+def searchsorted(x: ArrayLike, values: ArrayLike, side: str = "left", sorter: ArrayLike | None = None) -> ndarray:
+    """Return where each value belongs in an ascending vector: before its equals, or behind them (side "right")."""
+    if side not in ("left", "right"):
+        raise ShapeError(f"searchsorted on side {side!r}; known are left and right")
+    line, wanted = alike([x, values])
+    if line.ndim != 1:
+        raise ShapeError(f"searchsorted in shape {line.shape}; it takes a vector")
+    if sorter is not None:
+        line = line[asarray(sorter)]
+    return operator("SearchSorted", [line, wanted], right=int(side == "right"))
+
+
+def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False) -> ndarray:
+    """Return the number of the bin of each value; bins ascend or descend."""
+    edges = asarray(bins)
+    if edges.size > 1 and bool((edges[1:] < edges[:-1]).any()):
+        if bool((edges[1:] > edges[:-1]).any()):
+            raise ShapeError("digitize with bins that neither ascend nor descend")
+        return edges.size - searchsorted(edges[::-1], x, "left" if not right else "right")
+    return searchsorted(edges, x, "left" if right else "right")
+
+
+# Sets.
+
+
+def unique(x: ArrayLike, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
+           axis: int | None = None, *, equal_nan: bool = True) -> Any:  # fmt: skip
+    """Return the sorted distinct elements, or slices; also where each is first, which each one is, how often."""
+    given = asarray(x)
+    if axis is not None:
+        at = axis_of(axis, given.ndim)
+        values, first, inverse, counts = _core.evaluate("Unique", [given], {"axis": at, "sorted": 1}, 4)
+        results = [values, first, inverse, counts]
+        asked = [True, return_index, return_inverse, return_counts]
+        chosen = [result for result, one in zip(results, asked, strict=True) if one]
+        return chosen[0] if len(chosen) == 1 else tuple(chosen)
+    flat = given.reshape(-1)
+    if flat.size == 0:
+        none = _core.full((0,), 0, "int64")
+        results = [flat.copy(), none, none.reshape(given.shape), none]
+    elif return_index or return_inverse:
+        order = argsort(flat)
+        ordered = flat[order]
+        starts = _starts(ordered, equal_nan)
+        inverse = _core.full(order.shape, 0, "int64")
+        inverse[order] = operator("CumSum", [starts.astype("int64"), asarray(0, "int64")]) - 1
+        results = [ordered[starts], order[starts], inverse.reshape(given.shape), _run_lengths(starts)]
+    else:
+        ordered = sort(flat)
+        starts = _starts(ordered, equal_nan)
+        results = [ordered[starts], starts, starts, _run_lengths(starts) if return_counts else starts]
+    asked = [True, return_index, return_inverse, return_counts]
+    chosen = [result for result, one in zip(results, asked, strict=True) if one]
+    return chosen[0] if len(chosen) == 1 else tuple(chosen)
+
+
+def _starts(ordered: ndarray, equal_nan: bool) -> ndarray:
+    """Return a mask of the first of each run of equal elements."""
+    new = ordered[1:] != ordered[:-1]
+    if equal_nan and ordered.dtype in FLOATS:
+        new = new & ~(_core.unary("IsNaN", ordered[1:]) & _core.unary("IsNaN", ordered[:-1]))
+    return operator("Concat", [_core.full((1,), True, "bool"), new], axis=0)
+
+
+def _run_lengths(starts: ndarray) -> ndarray:
+    places = operator("NonZero", [starts])[0]
+    return operator("Concat", [places[1:], asarray([starts.size], "int64")], axis=0) - places
+
+
+def unique_values(x: ArrayLike) -> ndarray:
+    result: ndarray = unique(x, equal_nan=False)
+    return result
+
+
+def unique_counts(x: ArrayLike) -> tuple[ndarray, ndarray]:
+    values, counts = unique(x, return_counts=True, equal_nan=False)
+    return values, counts
+
+
+def unique_inverse(x: ArrayLike) -> tuple[ndarray, ndarray]:
+    values, inverse = unique(x, return_inverse=True, equal_nan=False)
+    return values, inverse
+
+
+def isin(x: ArrayLike, among: ArrayLike, *, invert: bool = False) -> ndarray:
+    """Return whether each element is one of others."""
+    given, others = alike([x, asarray(among).reshape(-1)])
+    if others.size == 0:
+        return _core.full(given.shape, invert, "bool")
+    line = sort(others)
+    at = _core.binary("Minimum", searchsorted(line, given), line.size - 1)
+    found = line[at] == given
+    return ~found if invert else found
+
+
+in1d = isin
+
+
+def union1d(a: ArrayLike, b: ArrayLike) -> ndarray:
+    left, right = alike([a, b])
+    result: ndarray = unique(operator("Concat", [left.reshape(-1), right.reshape(-1)], axis=0))
+    return result
+
+
+def intersect1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndarray:
+    """Return the sorted elements of both."""
+    left, right = (x.reshape(-1) for x in alike([a, b]))
+    if not assume_unique:
+        left, right = unique(left), unique(right)
+    ordered = sort(operator("Concat", [left, right], axis=0))
+    return ordered[:-1][ordered[1:] == ordered[:-1]]
+
+
+def setdiff1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndarray:
+    """Return the sorted elements of the first that the second lacks."""
+    left = asarray(a).reshape(-1)
+    if not assume_unique:
+        left = unique(left)
+    return left[isin(left, b, invert=True)]
+
+
+def setxor1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndarray:
+    """Return the sorted elements of just one of both."""
+    left, right = (x.reshape(-1) for x in alike([a, b]))
+    if not assume_unique:
+        left, right = unique(left), unique(right)
+    ordered = sort(operator("Concat", [left, right], axis=0))
+    if ordered.size == 0:
+        return ordered
+    edge = _core.full((1,), True, "bool")
+    new = operator("Concat", [edge, ordered[1:] != ordered[:-1], edge], axis=0)
+    return ordered[new[1:] & new[:-1]]

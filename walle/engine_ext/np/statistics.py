@@ -1,0 +1,308 @@
+"""Order statistics, histograms, covariances, interpolation."""
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext._core import ndarray
+from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.np.base import FLOATS, alike, asarray, axes_of, floating, operator, product
+from walle.engine_ext.np.creation import linspace
+from walle.engine_ext.np.products import matmul
+from walle.engine_ext.np.sorting import searchsorted, sort
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from walle.engine_ext.np.likes import ArrayLike, Axis
+
+__all__ = [
+    "bincount", "corrcoef", "cov", "histogram", "histogram2d", "histogram_bin_edges", "histogramdd", "interp", "median",
+    "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
+]  # fmt: skip
+
+_METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def _lines(x: ArrayLike, axis: Axis, keepdims: bool) -> tuple[ndarray, tuple[int, ...]]:
+    """Return the array with the axes gone over as its last one, and the shape of a result."""
+    given = floating(x)
+    axes = axes_of(axis, given.ndim)
+    kept = [at for at in range(given.ndim) if at not in axes]
+    rest = tuple(given.shape[at] for at in kept)
+    count = product([given.shape[at] for at in axes])
+    lines = given.transpose((*kept, *axes)).reshape((*rest, count))
+    shape = tuple(1 if at in axes else size for at, size in enumerate(given.shape)) if keepdims else rest
+    return lines, shape
+
+
+def _between(ordered: ndarray, place: ndarray, method: str) -> ndarray:
+    """Return the element of each line at a fractional place, (..., 1) against lines or (count,) for all of them."""
+    below = _core.unary("Floor", place)
+    low = below.astype("int64")
+    high = _core.binary("Minimum", low + 1, ordered.shape[-1] - 1)
+
+    def at(index: ndarray) -> ndarray:
+        if index.ndim <= 1:
+            return ordered[..., index]
+        return operator("GatherElements", [ordered, index], axis=ordered.ndim - 1)
+
+    if method == "lower":
+        return at(low)
+    if method == "higher":
+        return at(_core.unary("Ceil", place).astype("int64"))
+    if method == "nearest":
+        return at(_core.unary("Round", place).astype("int64"))
+    share = asarray(0.5 if method == "midpoint" else 0).astype("float64") + (place - below if method == "linear" else 0)
+    if method == "midpoint":
+        share = _core.where(place == below, 0, share)
+    left, right = at(low), at(high)
+    share = share.astype(ordered.dtype)
+    mixed = left + (right - left) * share
+    return _core.where((share == 0) | (left == right), left, mixed)  # infinities stay
+
+
+def quantile(x: ArrayLike, q: ArrayLike, axis: Axis = None, *, method: str = "linear",
+             keepdims: bool = False) -> ndarray:  # fmt: skip
+    """Return what a share q of the elements lies below; several q give a leading axis. NaN gives NaN.
+
+    `method` says what holds between two elements: linear, lower, higher, midpoint or nearest.
+    """
+    return _quantile(x, asarray(q, "float64"), axis, method, keepdims, skip_nan=False)
+
+
+def _quantile(x: ArrayLike, q: ndarray, axis: Axis, method: str, keepdims: bool, *, skip_nan: bool) -> ndarray:
+    if method not in _METHODS:
+        raise ShapeError(f"quantile by method {method!r}; known are {', '.join(_METHODS)}")
+    if ((q < 0) | (q > 1)).any():
+        raise ShapeError("quantiles lie between 0 and 1")
+    lines, shape = _lines(x, axis, keepdims)
+    count = lines.shape[-1]
+    if count == 0:
+        raise ShapeError("a quantile of no elements")
+    ordered = sort(lines)
+    missing = _core.unary("IsNaN", ordered[..., -1:])
+    shares = q.reshape(-1)
+    if skip_nan and bool(missing.any()):
+        there = _core.reduce("ReduceSum", ~_core.unary("IsNaN", ordered), -1, True)
+        place = shares * _core.binary("Maximum", there - 1, 0).astype("float64")
+        missing = there == 0
+    else:
+        place = shares * float(count - 1)
+    picked = _between(ordered, place, method)
+    result = _core.where(missing, float("nan"), picked)
+    result = operator("Transpose", [result], perm=(result.ndim - 1, *range(result.ndim - 1))).reshape(q.shape + shape)
+    dtype = asarray(x).dtype  # an element itself keeps its dtype
+    return result.astype(dtype) if method in ("lower", "higher", "nearest") and dtype not in FLOATS else result
+
+
+def percentile(x: ArrayLike, q: ArrayLike, axis: Axis = None, *, method: str = "linear",
+               keepdims: bool = False) -> ndarray:  # fmt: skip
+    """Return quantiles for shares in percent."""
+    return _quantile(x, asarray(q, "float64") / 100.0, axis, method, keepdims, skip_nan=False)
+
+
+def nanquantile(x: ArrayLike, q: ArrayLike, axis: Axis = None, *, method: str = "linear",
+                keepdims: bool = False) -> ndarray:  # fmt: skip
+    return _quantile(x, asarray(q, "float64"), axis, method, keepdims, skip_nan=True)
+
+
+def nanpercentile(x: ArrayLike, q: ArrayLike, axis: Axis = None, *, method: str = "linear",
+                  keepdims: bool = False) -> ndarray:  # fmt: skip
+    return _quantile(x, asarray(q, "float64") / 100.0, axis, method, keepdims, skip_nan=True)
+
+
+def _middle(x: ArrayLike, axis: Axis, keepdims: bool, *, skip_nan: bool) -> ndarray:
+    given = asarray(x)
+    if product([given.shape[at] for at in axes_of(axis, given.ndim)]) == 0:
+        lines, shape = _lines(given, axis, keepdims)
+        return _core.full(shape, float("nan"), lines.dtype)
+    return _quantile(given, asarray(0.5, "float64"), axis, "midpoint", keepdims, skip_nan=skip_nan)
+
+
+def median(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    """Return the middle element, or the mean of the two; NaN where one is NaN or there are none."""
+    return _middle(x, axis, keepdims, skip_nan=False)
+
+
+def nanmedian(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
+    return _middle(x, axis, keepdims, skip_nan=True)
+
+
+def cov(x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, bias: bool = False,
+        ddof: int | None = None) -> ndarray:  # fmt: skip
+    """Return the covariances of variables, the rows of a matrix (or its columns)."""
+    rows = _variables(x, rowvar)
+    if y is not None:
+        rows = operator("Concat", alike([rows, _variables(y, rowvar)]), axis=0)
+    free = rows.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
+    centred = rows - _core.reduce("ReduceMean", rows, 1, True)
+    result = matmul(centred, centred.T) / float(free)
+    return result.reshape(()) if result.size == 1 else result
+
+
+def _variables(x: ArrayLike, rowvar: bool) -> ndarray:
+    given = floating(x)
+    if given.ndim > 2:
+        raise ShapeError(f"covariances of shape {given.shape}; at most two dimensions")
+    if given.ndim < 2:
+        return given.reshape(1, -1)
+    return given if rowvar or given.shape[0] == 1 else given.T
+
+
+def corrcoef(x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True) -> ndarray:
+    """Return the covariances over the deviations."""
+    joint = cov(x, y, rowvar)
+    if joint.ndim == 0:
+        return joint / joint
+    spread = _core.unary("Sqrt", joint.reshape(-1)[:: joint.shape[0] + 1])
+    result = joint / spread[:, None] / spread[None, :]
+    return _core.binary("Minimum", _core.binary("Maximum", result, -1.0), 1.0)
+
+
+def bincount(x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0) -> ndarray:
+    """Return how often each whole number from 0 on is there, or the sum of its weights (float64)."""
+    places = asarray(x)
+    if places.ndim != 1 or places.dtype in FLOATS:
+        raise ShapeError(f"bincount of {places.dtype} of shape {places.shape}; it takes a vector of whole numbers")
+    places = places.astype("int64")
+    if places.size and int(places.min()) < 0:
+        raise ShapeError("bincount of negative numbers")
+    length = max(minlength, int(places.max()) + 1 if places.size else 0)
+    if weights is not None:
+        added = asarray(weights, "float64").reshape(places.shape)
+        empty = _core.full((length,), 0, "float64")
+        return operator("ScatterElements", [empty, places, added], axis=0, reduction="add") if places.size else empty
+    return _occurrences(places, length)
+
+
+def _occurrences(places: ndarray, length: int) -> ndarray:
+    """Return how often each number below `length` is among int64 places: an indexed raster that adds the same 1."""
+    empty = _core.full((length,), 0, "int64")
+    if places.size == 0:
+        return empty
+    return operator(
+        "IndexedScatter", [empty, places, _core.full((1,), 1, "int64")], size=[places.size], indexed_stride=[0],
+        plain_stride=[0], index_stride=[1], offsets=[0, 0, 0, 0], weight=[1], extent=[length], reduction="add",
+    )  # fmt: skip
+
+
+def histogram_bin_edges(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = None) -> ndarray:  # noqa: A002 -- NumPy's name
+    """Return the edges of bins of one width, or the given edges."""
+    given = floating(x)
+    if not isinstance(bins, int):
+        given_edges = asarray(bins)
+        if given_edges.ndim != 1 or (given_edges[1:] < given_edges[:-1]).any():
+            raise ShapeError("the edges of bins ascend in one dimension")
+        return given_edges
+    if bins < 1:
+        raise ShapeError(f"a histogram of {bins} bins")
+    if range is not None:
+        low, high = float(range[0]), float(range[1])
+    elif given.size:
+        low, high = float(given.min()), float(given.max())
+    else:
+        low, high = 0.0, 1.0
+    if not (low <= high and high - low < float("inf")):
+        raise ShapeError(f"a histogram from {low} to {high}")
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges: ndarray = linspace(low, high, bins + 1, dtype="float64")
+    return edges.astype("float32") if asarray(x).dtype == "float32" else edges
+
+
+def histogram(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = None,  # noqa: A002 -- NumPy's name
+              density: bool = False, weights: ArrayLike | None = None) -> tuple[ndarray, ndarray]:  # fmt: skip
+    """Return how many elements lie in each bin (the last one with both edges), and the edges."""
+    edges = histogram_bin_edges(x, bins, range)
+    flat = asarray(x).reshape(-1)
+    counts = _counted([flat], [edges], [isinstance(bins, int)], weights)
+    if density:
+        widths = (edges[1:] - edges[:-1]).astype("float64")
+        return counts.astype("float64") / widths / float(counts.sum()), edges
+    return counts, edges
+
+
+def _bin(column: ndarray, line: ndarray) -> ndarray:
+    """Return the number of each element's bin; the last one has both its edges."""
+    return _core.binary("Minimum", searchsorted(line, column, "right") - 1, line.size - 2)
+
+
+def _even_bin(column: ndarray, line: ndarray) -> ndarray:
+    """Return the same between edges of even distance: by arithmetic, then compared with the edges beside."""
+    count = line.size - 1
+    low, high = float(line[0]), float(line[-1])
+    guess = _core.unary("Floor", (floating(column) - low) * (count / (high - low)))
+    bin_ = _core.clip(guess, 0.0, count - 1.0).astype("int64")
+    down = (column < line[bin_]).astype("int64")
+    up = ((column >= line[bin_ + 1]) & (bin_ < count - 1)).astype("int64")
+    return _core.clip(bin_ - down + up, 0, count - 1)
+
+
+def _counted(columns: list[ndarray], edges: list[ndarray], uniform: list[bool], weights: ArrayLike | None) -> ndarray:
+    place = _core.full((), 0, "int64")
+    inside = _core.full((), True, "bool")
+    for column, line, one in zip(columns, edges, uniform, strict=True):
+        count = line.size - 1
+        bin_ = _even_bin(column, line) if one else _bin(column, line)
+        inside = inside & (column >= line[0]) & (column <= line[-1])
+        place = place * count + bin_
+    shape = tuple(line.size - 1 for line in edges)
+    total = product(shape)
+    place = _core.where(inside, place, total)  # a bin more for what lies outside
+    heavy = None if weights is None else asarray(weights).reshape(-1)
+    sums = _occurrences(place, total + 1) if heavy is None else bincount(place, heavy, total + 1)
+    counts = sums[:total].reshape(shape)
+    if heavy is not None and heavy.dtype not in FLOATS:
+        return counts.astype("int64")
+    return counts
+
+
+def histogramdd(x: ArrayLike | Sequence[ArrayLike], bins: Any = 10, range: Any = None, density: bool = False,  # noqa: A002 -- NumPy's name
+                weights: ArrayLike | None = None) -> tuple[ndarray, list[ndarray]]:  # fmt: skip
+    """Return the counts of points (one a row) over a grid of bins, as float64, and the edges of each dimension."""
+    points = asarray(x)
+    points = points.reshape(-1, 1) if points.ndim == 1 else points
+    rank = points.shape[1]
+    each = [bins] * rank if isinstance(bins, int) else list(bins)
+    ranges = [None] * rank if range is None else list(range)
+    if len(each) != rank or len(ranges) != rank:
+        raise ShapeError(f"bins or ranges for {len(each)} of {rank} dimensions")
+    columns = [points[:, at] for at, _ in enumerate(each)]
+    edges = [histogram_bin_edges(*one) for one in zip(columns, each, ranges, strict=True)]
+    counts = _counted(columns, edges, [isinstance(one, int) for one in each], weights).astype("float64")
+    if density:
+        counts = counts / counts.sum()
+        for at, line in enumerate(edges):
+            widths = (line[1:] - line[:-1]).astype("float64")
+            counts = counts / widths.reshape([-1 if one == at else 1 for one, _ in enumerate(edges)])
+    return counts, edges
+
+
+def histogram2d(x: ArrayLike, y: ArrayLike, bins: Any = 10, range: Any = None, density: bool = False,  # noqa: A002 -- NumPy's name
+                weights: ArrayLike | None = None) -> tuple[ndarray, ndarray, ndarray]:  # fmt: skip
+    points = operator("Stack", alike([x, y]), axis=1)
+    both = bins if isinstance(bins, int) or len(bins) == 2 else [bins, bins]
+    counts, edges = histogramdd(points, both, range, density, weights)
+    return counts, edges[0], edges[1]
+
+
+def interp(
+    x: ArrayLike, xp: ArrayLike, fp: ArrayLike, left: float | None = None, right: float | None = None
+) -> ndarray:
+    """Return the values at x of the line through points (xp ascending, fp), in float64."""
+    places, values = asarray(xp, "float64"), asarray(fp, "float64")
+    wanted = asarray(x, "float64")
+    if places.ndim != 1 or places.shape != values.shape or places.size == 0:
+        raise ShapeError(f"interp between points of shapes {places.shape} and {values.shape}")
+    below = _core.binary("Maximum", searchsorted(places, wanted, "right") - 1, 0)
+    above = _core.binary("Minimum", below + 1, places.size - 1)
+    x0, x1, y0, y1 = places[below], places[above], values[below], values[above]
+    width = x1 - x0
+    slope = (y1 - y0) / _core.where(width == 0, 1, width)
+    result = slope * (wanted - x0) + y0
+    result = _core.where(wanted < places[0], values[0] if left is None else left, result)
+    result = _core.where(wanted > places[-1], values[-1] if right is None else right, result)
+    result = _core.where((wanted == x0) & (wanted <= places[-1]) & (wanted >= places[0]), y0, result)
+    return _core.where(_core.unary("IsNaN", wanted), wanted, result)

@@ -1,0 +1,44 @@
+// Image files for walle/engine_ext/cv/files.py.
+#include <pybind11/pybind11.h>
+
+#include "bindings/bind.h"
+#include "exec/eager.h"
+#include "files/image_file.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+void bind_files(py::module_& module) {
+  module.def("image_formats", [] {
+    py::list names;
+    for (const auto name : image_formats()) names.append(std::string(name));
+    return py::tuple(names);
+  });
+  module.def(
+      "decode_image",
+      [](const std::string& format, const py::bytes& data, bool grey) {
+        const std::string_view bytes = data;
+        const py::gil_scoped_release released;
+        try {
+          return decode_image(format, std::as_bytes(std::span(bytes.data(), bytes.size())), grey);
+        } catch (const Error& error) {
+          if (error.kind() == ErrorKind::model) throw py::value_error(error.what());
+          throw;
+        }
+      },
+      py::arg("format"), py::arg("data"), py::arg("grey"));
+  module.def(
+      "encode_image",
+      [](const std::string& format, const Tensor& image, int level) {
+        std::vector<std::byte> bytes;
+        {
+          const py::gil_scoped_release released;
+          bytes = encode_image(format, contiguous(image), level);
+        }
+        return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      },
+      py::arg("format"), py::arg("image"), py::arg("level"));
+}
+
+}  // namespace walle

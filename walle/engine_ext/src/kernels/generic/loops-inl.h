@@ -1,0 +1,398 @@
+// Elementwise, selecting, converting and reducing loops of all element types, written plainly so that the compiler makes vectors
+// of the including instruction set of them. Their meaning is that of scalar/elements.h, bit for bit (the order of sums of float64
+// aside). Outputs may be an operand with stride 1, which `ivdep` allows.
+
+template <class T>
+struct UnsignedOf {
+  using Type = T;
+};
+#define WALLE_UNSIGNED(T, U) \
+  template <>                \
+  struct UnsignedOf<T> {     \
+    using Type = U;          \
+  };
+WALLE_UNSIGNED(std::int8_t, unsigned)
+WALLE_UNSIGNED(std::int16_t, unsigned)
+WALLE_UNSIGNED(std::uint8_t, unsigned)
+WALLE_UNSIGNED(std::uint16_t, unsigned)
+WALLE_UNSIGNED(std::int32_t, std::uint32_t)
+WALLE_UNSIGNED(std::int64_t, std::uint64_t)
+#undef WALLE_UNSIGNED
+// What integers are computed in, so that they wrap.
+template <class T>
+using Wraps = typename UnsignedOf<T>::Type;
+
+template <class T>
+inline constexpr bool kIsFloat = false;
+template <>
+inline constexpr bool kIsFloat<float> = true;
+template <>
+inline constexpr bool kIsFloat<double> = true;
+
+#define WALLE_LOOP_OP(name, expression) \
+  struct name##Loop {                   \
+    template <class T>                  \
+    static auto of(T a, T b) noexcept { \
+      return expression;                \
+    }                                   \
+  };
+WALLE_LOOP_OP(Add, static_cast<T>(static_cast<Wraps<T>>(a) + static_cast<Wraps<T>>(b)))
+WALLE_LOOP_OP(Sub, static_cast<T>(static_cast<Wraps<T>>(a) - static_cast<Wraps<T>>(b)))
+WALLE_LOOP_OP(Mul, static_cast<T>(static_cast<Wraps<T>>(a) * static_cast<Wraps<T>>(b)))
+WALLE_LOOP_OP(Div, static_cast<T>(a / b))
+WALLE_LOOP_OP(Maximum, static_cast<T>((a > b) | (a != a) ? a : b))
+WALLE_LOOP_OP(Minimum, static_cast<T>((a < b) | (a != a) ? a : b))
+WALLE_LOOP_OP(BitwiseAnd, static_cast<T>(a& b))
+WALLE_LOOP_OP(BitwiseOr, static_cast<T>(a | b))
+WALLE_LOOP_OP(BitwiseXor, static_cast<T>(a ^ b))
+WALLE_LOOP_OP(Equal, static_cast<std::uint8_t>(a == b))
+WALLE_LOOP_OP(NotEqual, static_cast<std::uint8_t>(a != b))
+WALLE_LOOP_OP(Less, static_cast<std::uint8_t>(a < b))
+WALLE_LOOP_OP(LessOrEqual, static_cast<std::uint8_t>(a <= b))
+WALLE_LOOP_OP(Greater, static_cast<std::uint8_t>(a > b))
+WALLE_LOOP_OP(GreaterOrEqual, static_cast<std::uint8_t>(a >= b))
+#undef WALLE_LOOP_OP
+
+template <class T, class Out, class Op>
+void loop_binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out,
+                 std::int64_t count) noexcept {
+  const auto* left = static_cast<const T*>(a);
+  const auto* right = static_cast<const T*>(b);
+  auto* to = static_cast<Out*>(out);
+  if (a_stride == 1 && b_stride == 1) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) to[i] = Op::of(left[i], right[i]);
+  } else if (a_stride == 1 && b_stride == 0) {
+    if (count == 0) return;
+    const T same = *right;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) to[i] = Op::of(left[i], same);
+  } else if (a_stride == 0 && b_stride == 1) {
+    if (count == 0) return;
+    const T same = *left;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) to[i] = Op::of(same, right[i]);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = Op::of(left[i * a_stride], right[i * b_stride]);
+  }
+}
+
+#define WALLE_LOOP_OP(name, expression) \
+  struct name##Loop {                   \
+    template <class T>                  \
+    static T of(T x) noexcept {         \
+      return expression;                \
+    }                                   \
+  };
+WALLE_LOOP_OP(Neg, static_cast<T>(kIsFloat<T> ? -x : static_cast<T>(Wraps<T>{0} - static_cast<Wraps<T>>(x))))
+WALLE_LOOP_OP(Abs, static_cast<T>(x < T{0} ? static_cast<T>(Wraps<T>{0} - static_cast<Wraps<T>>(x)) : x))
+WALLE_LOOP_OP(Square, static_cast<T>(static_cast<Wraps<T>>(x) * static_cast<Wraps<T>>(x)))
+WALLE_LOOP_OP(Sign,
+              static_cast<T>((x != x) | (x == T{0}) ? x : static_cast<T>(static_cast<T>(x > T{0}) - static_cast<T>(x < T{0}))))
+WALLE_LOOP_OP(Reciprocal, static_cast<T>(T{1} / x))
+WALLE_LOOP_OP(Not, static_cast<T>(x ^ T{1}))
+WALLE_LOOP_OP(BitwiseNot, static_cast<T>(~x))
+#undef WALLE_LOOP_OP
+struct WideAbsLoop {
+  static double of(double x) noexcept { return __builtin_fabs(x); }
+};
+struct WideSqrtLoop {
+  static double of(double x) noexcept { return __builtin_sqrt(x); }
+};
+struct WideFloorLoop {
+  static double of(double x) noexcept { return __builtin_floor(x); }
+};
+struct WideCeilLoop {
+  static double of(double x) noexcept { return __builtin_ceil(x); }
+};
+struct WideTruncLoop {
+  static double of(double x) noexcept { return __builtin_trunc(x); }
+};
+struct WideRoundLoop {
+  static double of(double x) noexcept { return __builtin_nearbyint(x); }
+};
+struct TruncLoop {
+  static float of(float x) noexcept { return __builtin_truncf(x); }
+};
+struct IsNaNLoop {
+  template <class T>
+  static std::uint8_t of(T x) noexcept {
+    return x != x;
+  }
+};
+struct IsInfiniteLoop {
+  template <class T>
+  static std::uint8_t of(T x) noexcept {
+    return (x - x != x - x) & (x == x);
+  }
+};
+struct IsFiniteLoop {
+  template <class T>
+  static std::uint8_t of(T x) noexcept {
+    return x - x == x - x;
+  }
+};
+
+template <class T, class Out, class Op>
+void loop_unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const auto* from = static_cast<const T*>(in);
+  auto* to = static_cast<Out*>(out);
+  if (stride == 1) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) to[i] = Op::of(from[i]);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = Op::of(from[i * stride]);
+  }
+}
+
+// Conversions that need no care.
+template <class From, class To>
+struct CastLoop {
+  static To of(From x) noexcept { return static_cast<To>(x); }
+};
+template <class From>
+struct TruthLoop {
+  static std::uint8_t of(From x) noexcept { return x != From{0}; }
+};
+
+template <class T>
+void loop_select(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,
+                 std::int64_t b_stride, void* out, std::int64_t count) noexcept {
+  const auto* choice = static_cast<const std::uint8_t*>(where);
+  const auto* left = static_cast<const T*>(a);
+  const auto* right = static_cast<const T*>(b);
+  auto* to = static_cast<T*>(out);
+  const auto run = [&](auto at_a, auto at_b) noexcept {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T x = at_a(i), y = at_b(i);
+      to[i] = choice[i] ? x : y;
+    }
+  };
+  if (count == 0) return;
+  const auto each_a = [left](std::int64_t i) noexcept { return left[i]; };
+  const auto each_b = [right](std::int64_t i) noexcept { return right[i]; };
+  const T same_a = *left, same_b = *right;
+  const auto one_a = [same_a](std::int64_t) noexcept { return same_a; };
+  const auto one_b = [same_b](std::int64_t) noexcept { return same_b; };
+  if (where_stride == 1 && a_stride == 1 && b_stride == 1) return run(each_a, each_b);
+  if (where_stride == 1 && a_stride == 1 && b_stride == 0) return run(each_a, one_b);
+  if (where_stride == 1 && a_stride == 0 && b_stride == 1) return run(one_a, each_b);
+  if (where_stride == 1 && a_stride == 0 && b_stride == 0) return run(one_a, one_b);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = choice[i * where_stride] ? left[i * a_stride] : right[i * b_stride];
+}
+
+// As many partial results as fill a few vectors.
+template <class T>
+inline constexpr std::int64_t kPartials = 256 / static_cast<std::int64_t>(sizeof(T));
+
+template <class T, class Op>
+void loop_reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
+  const auto* from = static_cast<const T*>(in);
+  constexpr std::int64_t n = kPartials<T>;
+  T result = from[0];
+  std::int64_t i = 1;
+  if (stride == 1 && count >= 2 * n) {
+    T part[n];
+    for (std::int64_t j = 0; j < n; ++j) part[j] = from[j];
+    for (i = n; i + n <= count; i += n)
+      for (std::int64_t j = 0; j < n; ++j) part[j] = Op::of(part[j], from[i + j]);
+    for (std::int64_t half = n / 2; half > 0; half /= 2)
+      for (std::int64_t j = 0; j < half; ++j) part[j] = Op::of(part[j], part[j + half]);
+    result = part[0];
+  }
+  for (; i < count; ++i) result = Op::of(result, from[i * stride]);
+  *static_cast<T*>(out) = result;
+}
+
+// Of float32, four vectors at once; the scalar loop joins what is left of them.
+template <class Op, ReduceOp op>
+void reduce_extreme(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
+  if (stride != 1 || count < 8 * kLanes) return (*plain_reduce<op>)(in, stride, count, out);
+  const auto* from = static_cast<const float*>(in);
+  Vec best[4];
+  for (std::int64_t j = 0; j < 4; ++j) best[j] = load(from + j * kLanes);
+  std::int64_t i = 4 * kLanes;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes)
+    for (std::int64_t j = 0; j < 4; ++j) best[j] = Op::of(best[j], load(from + i + j * kLanes));
+  float rest[8 * kLanes];
+  for (std::int64_t j = 0; j < 4; ++j) store(rest + j * kLanes, best[j]);
+  std::int64_t left = 4 * kLanes;
+  for (; i < count; ++i) rest[left++] = from[i];
+  (*plain_reduce<op>)(rest, 1, left, out);
+}
+
+// Of float32 to bytes: bounded by vectors (NaN is 0), converted plainly.
+inline void cast_bytes(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const auto* from = static_cast<const float*>(in);
+  auto* to = static_cast<std::uint8_t*>(out);
+  constexpr std::int64_t kBlock = 512;
+  float bounded[kBlock];
+  for (std::int64_t start = 0; start < count; start += kBlock) {
+    const std::int64_t size = start + kBlock < count ? kBlock : count - start;
+    const float* x = from + start;
+    if (stride != 1) {
+      for (std::int64_t i = 0; i < size; ++i) bounded[i] = from[(start + i) * stride];
+      x = bounded;
+    }
+    for (std::int64_t i = 0; i < size; i += kLanes) {
+      const std::int64_t width = i + kLanes < size ? kLanes : size - i;
+      store_first(bounded + i, min_or_second(max_or_second(load_first(x + i, width), set(0.0f)), set(255.0f)), width);
+    }
+    for (std::int64_t i = 0; i < size; ++i) to[start + i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(bounded[i]));
+  }
+}
+
+// The place of the first element that no other is better than; the first NaN wins. The best one is found first, then its place.
+template <class T, bool greatest>
+void loop_arg(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
+  const auto* from = static_cast<const T*>(in);
+  T best;
+  if constexpr (std::is_same_v<T, float>)
+    greatest ? reduce_extreme<MaximumOp, ReduceOp::ReduceMax>(in, stride, count, &best)
+             : reduce_extreme<MinimumOp, ReduceOp::ReduceMin>(in, stride, count, &best);
+  else
+    loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
+  constexpr std::int64_t kBlock = 256;
+  std::int64_t start = 0;
+  const auto found = [best](T x) noexcept { return static_cast<unsigned>(x == best) | static_cast<unsigned>(x != x); };
+  if (stride == 1)
+    for (; start + kBlock <= count; start += kBlock) {
+      unsigned any = 0;
+      for (std::int64_t i = start; i < start + kBlock; ++i) any |= found(from[i]);
+      if (any) break;
+    }
+  while (start + 1 < count && !found(from[start * stride])) ++start;
+  *static_cast<std::int64_t*>(out) = start;
+}
+
+template <class T>
+void loop_axpy(const void* factor, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  const T scale = *static_cast<const T*>(factor);
+  const auto* from = static_cast<const T*>(in);
+  auto* to = static_cast<T*>(out);
+  if (stride == 1) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) to[i] = AddLoop::of(to[i], MulLoop::of(scale, from[i]));
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = AddLoop::of(to[i], MulLoop::of(scale, from[i * stride]));
+  }
+}
+
+template <class From>
+void fill_loop_casts(UnaryFn (&row)[kComputeCount]) noexcept {
+  row[0] = &loop_unary<From, float, CastLoop<From, float>>;
+  row[1] = &loop_unary<From, double, CastLoop<From, double>>;
+  row[5] = &loop_unary<From, std::uint8_t, TruthLoop<From>>;
+  if constexpr (!kIsFloat<From>) {
+    row[2] = &loop_unary<From, std::int32_t, CastLoop<From, std::int32_t>>;
+    row[3] = &loop_unary<From, std::int64_t, CastLoop<From, std::int64_t>>;
+    row[4] = &loop_unary<From, std::uint8_t, CastLoop<From, std::uint8_t>>;
+  }
+}
+
+template <class T>
+void fill_loops_of(Table& table, std::size_t type) noexcept {
+#define WALLE_FAST(op) table.compare[static_cast<std::size_t>(CompareOp::op)][type] = &loop_binary<T, std::uint8_t, op##Loop>;
+  WALLE_FAST(Equal)
+  WALLE_FAST(NotEqual)
+  WALLE_FAST(Less)
+  WALLE_FAST(LessOrEqual)
+  WALLE_FAST(Greater)
+  WALLE_FAST(GreaterOrEqual)
+#undef WALLE_FAST
+  table.arg[static_cast<std::size_t>(ArgOp::ArgMax)][type] = &loop_arg<T, true>;
+  table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][type] = &loop_arg<T, false>;
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][type] = &loop_reduce<T, MaximumLoop>;
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][type] = &loop_reduce<T, MinimumLoop>;
+#define WALLE_FAST(op) table.binary[static_cast<std::size_t>(BinaryOp::op)][type] = &loop_binary<T, T, op##Loop>;
+  WALLE_FAST(Maximum)
+  WALLE_FAST(Minimum)
+#undef WALLE_FAST
+}
+
+template <class T>
+void fill_arithmetic_of(Table& table, std::size_t type) noexcept {
+  fill_loops_of<T>(table, type);
+#define WALLE_FAST(op) table.binary[static_cast<std::size_t>(BinaryOp::op)][type] = &loop_binary<T, T, op##Loop>;
+  WALLE_FAST(Add)
+  WALLE_FAST(Sub)
+  WALLE_FAST(Mul)
+#undef WALLE_FAST
+#define WALLE_FAST(op) table.unary[static_cast<std::size_t>(UnaryOp::op)][type] = &loop_unary<T, T, op##Loop>;
+  WALLE_FAST(Neg)
+  WALLE_FAST(Abs)
+  WALLE_FAST(Square)
+  WALLE_FAST(Sign)
+#undef WALLE_FAST
+  table.axpy[type] = &loop_axpy<T>;
+}
+
+template <class T>
+void fill_integers_of(Table& table, std::size_t type) noexcept {
+  fill_arithmetic_of<T>(table, type);
+#define WALLE_FAST(op) table.binary[static_cast<std::size_t>(BinaryOp::op)][type] = &loop_binary<T, T, op##Loop>;
+  WALLE_FAST(BitwiseAnd)
+  WALLE_FAST(BitwiseOr)
+  WALLE_FAST(BitwiseXor)
+#undef WALLE_FAST
+  table.unary[static_cast<std::size_t>(UnaryOp::BitwiseNot)][type] = &loop_unary<T, T, BitwiseNotLoop>;
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceProd)][type] = &loop_reduce<T, MulLoop>;
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][type] = &loop_reduce<T, AddLoop>;
+}
+
+// Before fill(), which puts float32's own kernels over some of these.
+void fill_loops(Table& table) noexcept {
+  fill_arithmetic_of<float>(table, 0);
+  fill_arithmetic_of<double>(table, 1);
+  fill_integers_of<std::int32_t>(table, 2);
+  fill_integers_of<std::int64_t>(table, 3);
+  fill_integers_of<std::uint8_t>(table, 4);
+  fill_integers_of<std::int8_t>(table, 6);
+  fill_integers_of<std::int16_t>(table, 7);
+  fill_integers_of<std::uint16_t>(table, 8);
+  fill_loops_of<std::uint8_t>(table, 5);  // a bool is a byte of 0 or 1
+#define WALLE_FAST(op, loop) \
+  table.binary[static_cast<std::size_t>(BinaryOp::op)][5] = &loop_binary<std::uint8_t, std::uint8_t, loop##Loop>;
+  WALLE_FAST(And, BitwiseAnd)
+  WALLE_FAST(Or, BitwiseOr)
+  WALLE_FAST(Xor, BitwiseXor)
+#undef WALLE_FAST
+  table.unary[static_cast<std::size_t>(UnaryOp::Not)][5] = &loop_unary<std::uint8_t, std::uint8_t, NotLoop>;
+  table.binary[static_cast<std::size_t>(BinaryOp::Div)][1] = &loop_binary<double, double, DivLoop>;
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][1] = &loop_reduce<double, AddLoop>;
+#define WALLE_FAST(op, loop) table.unary[static_cast<std::size_t>(UnaryOp::op)][1] = &loop_unary<double, double, loop##Loop>;
+  WALLE_FAST(Abs, WideAbs)
+  WALLE_FAST(Sqrt, WideSqrt)
+  WALLE_FAST(Floor, WideFloor)
+  WALLE_FAST(Ceil, WideCeil)
+  WALLE_FAST(Trunc, WideTrunc)
+  WALLE_FAST(Round, WideRound)
+  WALLE_FAST(Reciprocal, Reciprocal)
+#undef WALLE_FAST
+  table.unary[static_cast<std::size_t>(UnaryOp::Trunc)][0] = &loop_unary<float, float, TruncLoop>;
+#define WALLE_FAST(op)                                                                              \
+  table.test[static_cast<std::size_t>(TestOp::op)][0] = &loop_unary<float, std::uint8_t, op##Loop>; \
+  table.test[static_cast<std::size_t>(TestOp::op)][1] = &loop_unary<double, std::uint8_t, op##Loop>;
+  WALLE_FAST(IsNaN)
+  WALLE_FAST(IsInfinite)
+  WALLE_FAST(IsFinite)
+#undef WALLE_FAST
+  fill_loop_casts<float>(table.cast[0]);
+  fill_loop_casts<double>(table.cast[1]);
+  fill_loop_casts<std::int32_t>(table.cast[2]);
+  fill_loop_casts<std::int64_t>(table.cast[3]);
+  fill_loop_casts<std::uint8_t>(table.cast[4]);
+  fill_loop_casts<std::uint8_t>(table.cast[5]);
+  table.select[0] = &loop_select<std::uint8_t>;
+  table.select[1] = &loop_select<std::uint16_t>;
+  table.select[2] = &loop_select<std::uint32_t>;
+  table.select[3] = &loop_select<std::uint64_t>;
+}
+
+// After fill(), over whose kernels these go.
+void fill_float_loops(Table& table) noexcept {
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][0] = &reduce_extreme<MaximumOp, ReduceOp::ReduceMax>;
+  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][0] = &reduce_extreme<MinimumOp, ReduceOp::ReduceMin>;
+  table.cast[0][4] = &cast_bytes;
+}

@@ -1,0 +1,74 @@
+// Triples of bytes as planes and back, sixteen pixels at a time, by byte shuffles. Included by the image.cpp of x86 instruction
+// sets inside their target region and namespace, after <immintrin.h>.
+
+// The bytes of plane k in the register `part` of three: lane i takes byte 3 * i + k - 16 * part where that is one of them.
+template <int k, int part>
+struct SplitLanes {
+  alignas(16) std::int8_t lane[16]{};
+  constexpr SplitLanes() {
+    for (int i = 0; i < 16; ++i) {
+      const int at = 3 * i + k - 16 * part;
+      lane[i] = static_cast<std::int8_t>(at >= 0 && at < 16 ? at : -128);
+    }
+  }
+};
+// The bytes of plane k in the register `part` of the merged three: byte j of it is of pixel (16 * part + j) / 3.
+template <int k, int part>
+struct MergeLanes {
+  alignas(16) std::int8_t lane[16]{};
+  constexpr MergeLanes() {
+    for (int j = 0; j < 16; ++j) {
+      const int at = 16 * part + j;
+      lane[j] = static_cast<std::int8_t>(at % 3 == k ? at / 3 : -128);
+    }
+  }
+};
+template <class Lanes>
+inline constexpr Lanes kLanesOf{};
+template <int k, int part>
+inline __m128i split_mask() noexcept {
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(kLanesOf<SplitLanes<k, part>>.lane));
+}
+template <int k, int part>
+inline __m128i merge_mask() noexcept {
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(kLanesOf<MergeLanes<k, part>>.lane));
+}
+
+template <int k>
+inline __m128i pick3(__m128i x, __m128i y, __m128i z) noexcept {
+  return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(x, split_mask<k, 0>()), _mm_shuffle_epi8(y, split_mask<k, 1>())),
+                      _mm_shuffle_epi8(z, split_mask<k, 2>()));
+}
+template <int part>
+inline __m128i weave3(__m128i a, __m128i b, __m128i c) noexcept {
+  return _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(a, merge_mask<0, part>()), _mm_shuffle_epi8(b, merge_mask<1, part>())),
+                      _mm_shuffle_epi8(c, merge_mask<2, part>()));
+}
+
+inline std::int64_t split3_bytes(const std::uint8_t* in, std::uint8_t* a, std::uint8_t* b, std::uint8_t* c,
+                                 std::int64_t count) noexcept {
+  std::int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const auto* from = reinterpret_cast<const __m128i*>(in + 3 * i);
+    const __m128i x = _mm_loadu_si128(from), y = _mm_loadu_si128(from + 1), z = _mm_loadu_si128(from + 2);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(a + i), pick3<0>(x, y, z));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(b + i), pick3<1>(x, y, z));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(c + i), pick3<2>(x, y, z));
+  }
+  return i;
+}
+
+inline std::int64_t merge3_bytes(const std::uint8_t* a, const std::uint8_t* b, const std::uint8_t* c, std::uint8_t* out,
+                                 std::int64_t count) noexcept {
+  std::int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    auto* to = reinterpret_cast<__m128i*>(out + 3 * i);
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i));
+    const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i));
+    const __m128i z = _mm_loadu_si128(reinterpret_cast<const __m128i*>(c + i));
+    _mm_storeu_si128(to, weave3<0>(x, y, z));
+    _mm_storeu_si128(to + 1, weave3<1>(x, y, z));
+    _mm_storeu_si128(to + 2, weave3<2>(x, y, z));
+  }
+  return i;
+}

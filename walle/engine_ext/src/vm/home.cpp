@@ -1,0 +1,342 @@
+#include "vm/home.h"
+
+#include <marshal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "vm/birth.h"
+#include "vm/interpreter.h"
+#include "vm/lending.h"
+#include "vm/thread.h"
+
+namespace walle::vm {
+
+namespace {
+
+constexpr const char* kNoThread = "no thread can be had for a VM";
+constexpr int kRounds = 4;                                  // of wiping: finalizers may change things again
+constexpr std::size_t kStackBytes = std::size_t{16} << 20;  // reserved, not used: deep recursion in C ends by CPython's own limit
+
+// Process-wide, never destroyed: homes of abandoned VMs may reach it while the process exits.
+struct Stable {
+  std::mutex mutex;
+  std::condition_variable changed;
+  Boot boot;
+  const ArrayPort* port = nullptr;
+  std::vector<Home*> all;                            // until they end
+  std::vector<Home*> spare;                          // the one that was used last is taken first: its memory is warm
+  std::deque<std::shared_ptr<Interpreter>> waiting;  // each for one of the homes that are being left
+  std::size_t leaving = 0;
+  bool closed = false;
+  HomeCounts counts;
+};
+
+Stable& stable() {
+  static Stable& one = *new Stable();
+  return one;
+}
+
+}  // namespace
+
+std::string take_error_text() {
+  PyObject* error = PyErr_GetRaisedException();
+  if (error == nullptr) return "unknown error";
+  std::string text = Py_TYPE(error)->tp_name;
+  PyObject* message = PyObject_Str(error);
+  if (const char* utf8 = message != nullptr ? PyUnicode_AsUTF8(message) : nullptr) text += std::string(": ") + utf8;
+  PyErr_Clear();
+  Py_XDECREF(message);
+  Py_DECREF(error);
+  return text;
+}
+
+void Home::set_boot(Boot boot, const ArrayPort& port) {
+  Stable& all = stable();
+  const std::lock_guard lock(all.mutex);
+  if (all.port != nullptr) return;
+  all.boot = std::move(boot);
+  all.port = &port;
+}
+
+void Home::settle(const std::shared_ptr<Interpreter>& vm) {
+  Stable& all = stable();
+  const std::lock_guard lock(all.mutex);
+  ++all.counts.lived_in;
+  if (!all.spare.empty()) {
+    all.spare.back()->next_ = vm;
+    all.spare.pop_back();
+    all.changed.notify_all();
+  } else if (all.waiting.size() < all.leaving) {
+    all.waiting.push_back(vm);  // wiping takes less than making does
+  } else {
+    make(vm);
+  }
+}
+
+void Home::expect(Home& home) {
+  const std::lock_guard lock(stable().mutex);
+  if (!std::exchange(home.is_leaving_, true)) ++stable().leaving;
+}
+
+void Home::despair(Home& home) {
+  std::vector<std::shared_ptr<Interpreter>> refused;
+  {
+    const std::lock_guard lock(stable().mutex);
+    if (std::exchange(home.is_leaving_, false)) --stable().leaving;
+    make_for_excess(refused);
+  }
+  for (const auto& vm : refused) vm->refuse(kNoThread);
+}
+
+// With the stable's mutex held, as `make`: homes for those that waited for one that is not to come.
+void Home::make_for_excess(std::vector<std::shared_ptr<Interpreter>>& refused) {
+  Stable& all = stable();
+  while (all.waiting.size() > all.leaving) {
+    auto vm = std::move(all.waiting.back());
+    all.waiting.pop_back();
+    try {
+      make(vm);
+    } catch (const std::runtime_error&) {
+      refused.push_back(std::move(vm));
+    }
+  }
+}
+
+void Home::make(const std::shared_ptr<Interpreter>& vm) {
+  auto* home = new Home();
+  auto* start = new std::pair<Home*, std::shared_ptr<Interpreter>>(home, vm);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  const auto body = [](void* given) -> void* {
+    std::unique_ptr<std::pair<Home*, std::shared_ptr<Interpreter>>> mine(
+        static_cast<std::pair<Home*, std::shared_ptr<Interpreter>>*>(given));
+    guard_thread([&] { mine->first->run(std::move(mine->second)); });
+    return nullptr;
+  };
+  const int failed = pthread_create(&home->thread_handle, &attributes, body, start);
+  pthread_attr_destroy(&attributes);
+  if (failed != 0) {
+    delete start;
+    delete home;
+    throw std::runtime_error(kNoThread);
+  }
+  stable().all.push_back(home);
+}
+
+HomeCounts Home::counts() {
+  Stable& all = stable();
+  const std::lock_guard lock(all.mutex);
+  HomeCounts counts = all.counts;
+  counts.spare = all.spare.size();
+  return counts;
+}
+
+void Home::close_all() {
+  std::deque<std::shared_ptr<Interpreter>> refused;
+  {
+    Stable& all = stable();
+    const std::lock_guard lock(all.mutex);
+    all.closed = true;
+    refused.swap(all.waiting);
+    all.changed.notify_all();
+  }
+  for (const auto& vm : refused) vm->refuse("the process is exiting");
+}
+
+void Home::wait_all(std::chrono::nanoseconds timeout) {
+  Stable& all = stable();
+  std::unique_lock lock(all.mutex);
+  all.changed.wait_for(lock, timeout, [&] {
+    return std::all_of(all.all.begin(), all.all.end(), [](const Home* home) { return home->cut_loose_; });
+  });
+}
+
+void Home::mark_cut_loose(Home& home) {
+  const std::lock_guard lock(stable().mutex);
+  home.cut_loose_ = true;
+}
+
+// The home is not wiped, and ends.
+void Home::condemn(const std::string& reason) {
+  {
+    const std::lock_guard lock(stable().mutex);
+    ++stable().counts.destroyed;
+    stable().counts.last_reason = reason;
+  }
+  despair(*this);
+}
+
+// The home is wiped: the next VM's, or a spare one.
+void Home::offer() {
+  Stable& all = stable();
+  const std::lock_guard lock(all.mutex);
+  ++all.counts.recycled;
+  if (std::exchange(is_leaving_, false)) --all.leaving;
+  if (all.waiting.empty()) {
+    all.spare.push_back(this);
+  } else {
+    next_ = std::move(all.waiting.front());
+    all.waiting.pop_front();
+  }
+}
+
+std::shared_ptr<Interpreter> Home::next_vm() {
+  Stable& all = stable();
+  std::unique_lock lock(all.mutex);
+  all.changed.wait(lock, [&] { return next_ != nullptr || all.closed; });
+  if (next_ == nullptr) std::erase(all.spare, this);
+  return std::exchange(next_, nullptr);
+}
+
+void Home::run(std::shared_ptr<Interpreter> vm) {
+  std::string error;
+  thread_handle = pthread_self();
+  PyThreadState* made = make_interpreter([&] { return vm->is_wanted(); }, error);
+  bool good = false;
+  if (made != nullptr) {
+    thread = made;
+    thread_id = PyThread_get_thread_ident();
+    {
+      const std::lock_guard lock(stable().mutex);
+      ++stable().counts.made;
+    }
+    good = boot(error);
+    PyEval_SaveThread();
+  }
+  if (!good) {
+    vm->refuse(error);
+  } else {
+    std::string reason;
+    while (vm && reason.empty()) {
+      reason = vm->live(*this);
+      if (reason.empty())
+        offer();
+      else
+        condemn(reason);
+      vm->leave();
+      vm.reset();
+      if (reason.empty()) vm = next_vm();
+    }
+  }
+  vm.reset();
+  if (made != nullptr) end();
+  {
+    const std::lock_guard lock(stable().mutex);
+    std::erase(stable().all, this);
+    stable().changed.notify_all();
+  }
+  delete this;
+}
+
+bool Home::boot(std::string& error) {
+  const Boot& the = stable().boot;  // set before the first home
+  PyObject* globals = PyDict_New();
+  PyObject* paths = to_python(the.paths, *stable().port);
+  PyObject* code = PyMarshal_ReadObjectFromString(the.code.data(), static_cast<Py_ssize_t>(the.code.size()));
+  const bool ready = globals != nullptr && paths != nullptr && code != nullptr &&
+                     PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0 &&
+                     PyDict_SetItemString(globals, "paths", paths) == 0;
+  PyObject* done = ready ? PyEval_EvalCode(code, globals, globals) : nullptr;
+  bool good = done != nullptr;
+  if (good) {
+    const std::pair<const char*, PyObject**> found[] = {{"start", &start},     {"dispatch", &dispatch}, {"describe", &describe},
+                                                        {"Stopped", &stopped}, {"wipe", &wipe_},        {"freeze", &freeze_},
+                                                        {"thaw", &thaw_}};
+    for (const auto& [name, place] : found) {
+      *place = Py_XNewRef(PyDict_GetItemString(globals, name));
+      good = good && *place != nullptr;
+    }
+  }
+  if (!good) error = "the VM could not start: " + take_error_text();
+  Py_XDECREF(done);
+  Py_XDECREF(code);
+  Py_XDECREF(paths);
+  Py_XDECREF(globals);
+  if (good) {
+    PyObject* first = PyObject_CallNoArgs(wipe_);  // collects what starting left
+    Py_XDECREF(first);
+    PyErr_Clear();
+    pristine.take();
+    const std::string left = settle_down();
+    if (!left.empty()) error = "the VM could not start: it does not hold still: " + left;
+    good = left.empty();
+  }
+  return good;
+}
+
+std::string Home::settle_down() {
+  if (!pristine.spoilt().empty()) return pristine.spoilt();
+  std::string left = pristine.difference();
+  if (!left.empty() || frozen_ == pristine.size()) return left;
+  frozen_ = pristine.size();
+  PyObject* done = PyObject_CallNoArgs(freeze_);  // what stays for good is not looked at by each collection
+  Py_XDECREF(done);
+  PyErr_Clear();
+  return left;
+}
+
+void Home::enter_context() {
+  context_ = PyContext_New();
+  if (context_ == nullptr || PyContext_Enter(context_) != 0) PyErr_Clear();
+}
+
+void Home::leave_context() {
+  if (context_ != nullptr && PyContext_Exit(context_) != 0) PyErr_Clear();
+  Py_CLEAR(context_);
+}
+
+std::string Home::wipe_once() {
+  leave_context();
+  bool settled = false;
+  for (int round = 0; round < kRounds && !settled; ++round) {
+    PyObject* done = PyObject_CallNoArgs(wipe_);
+    if (done == nullptr) break;
+    Py_DECREF(done);
+    PyObject* trash = PyList_New(0);
+    if (trash == nullptr) break;
+    const int differed = pristine.restore(trash);
+    Py_DECREF(trash);  // runs finalizers, which may be stopped
+    if (differed < 0 || PyErr_Occurred() != nullptr) break;
+    settled = round > 0 && differed == 0;
+  }
+  return PyErr_Occurred() == nullptr ? "" : "wiping failed with " + take_error_text();
+}
+
+// A process that exits has no use for the end of a wiped interpreter; its record goes, so that Py_FinalizeEx does not meet it.
+// Neither is one ended that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the wrong
+// interpreter, which aborts the process. Its memory is lost then, as most of an interpreter's is that ends.
+void Home::end() {
+  bool is_leaving;
+  {
+    const std::lock_guard lock(stable().mutex);
+    is_leaving = stable().closed;
+  }
+  if (!is_leaving) {
+    PyEval_RestoreThread(thread);
+    PyObject* modules = PyImport_GetModuleDict();
+    const bool is_safe = PyDict_GetItemString(modules, "_datetime") == nullptr;
+    if (is_safe) {
+      pristine.release();
+      PyObject* done =
+          thaw_ != nullptr ? PyObject_CallNoArgs(thaw_) : nullptr;  // so that the collector finds all when the interpreter ends
+      Py_XDECREF(done);
+      PyErr_Clear();
+      for (PyObject** one : {&start, &dispatch, &describe, &stopped, &wipe_, &freeze_, &thaw_}) Py_CLEAR(*one);
+    }
+    Lender::current()->close();
+    if (is_safe) return Py_EndInterpreter(thread);
+    PyEval_SaveThread();
+  }
+  PyInterpreterState_Delete(PyThreadState_GetInterpreter(thread));
+}
+
+}  // namespace walle::vm
