@@ -14,10 +14,10 @@
 #include "kernels/bytes.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512vnni,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx512vnni,avx2,fma")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
 #endif
 
 namespace walle::avx512_vnni {
@@ -26,7 +26,7 @@ namespace {
 // clang-format off: in this order
 #include "kernels/avx512/vec.h"
 #include "kernels/generic/panel-inl.h"
-#include "kernels/avx512_vnni/vec.h"
+#include "kernels/avx512_vnni/bytes-vec.h"
 #include "kernels/generic/bytes-inl.h"
 // clang-format on
 
@@ -43,7 +43,12 @@ void panel_quads(const PanelArgs& args) noexcept { panel_by<QuadProduct>(args); 
 
 namespace walle {
 const Bytes& vnni_bytes() noexcept {
-  static constexpr Bytes all{avx512_vnni::kLanes, &avx512_vnni::panel_quads, &avx512_vnni::quads, &avx512_vnni::finish_bytes};
+  static constexpr Bytes all{"bytes by VNNI",
+                             avx512_vnni::kLanes,
+                             &avx512_vnni::panel_quads,
+                             &avx512_vnni::depthwise,
+                             &avx512_vnni::finish_bytes,
+                             &avx512_vnni::sum_bytes};
   return all;
 }
 }  // namespace walle

@@ -1,7 +1,6 @@
 // The kernels of bytes in plain C++ (see Bytes): what those of every instruction set mean.
 #include "kernels/bytes.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -12,15 +11,18 @@ namespace {
 constexpr std::int64_t kPack = 4;
 
 std::uint32_t bits(float x) noexcept { return std::bit_cast<std::uint32_t>(x); }
+float* place(const PanelArgs& args, std::int64_t row, std::int64_t j) noexcept {
+  return args.out + row * args.out_step + j / kPack * args.out_block + j % kPack;
+}
 
 // Sums wrap around, as unsigned numbers do.
 void panel(const PanelArgs& args) noexcept {
   const std::int64_t columns = (args.blocks - 1) * kPack + args.width;
   for (std::int64_t row = 0; row < args.rows; ++row) {
-    const auto place = [&](std::int64_t j) { return args.out + row * args.out_step + j / kPack * args.out_block + j % kPack; };
     std::uint32_t sums[2 * kPack] = {};
     for (std::int64_t j = 0; j < columns; ++j)
-      if (args.accumulate || args.finish.bias != nullptr) sums[j] = bits(args.accumulate ? *place(j) : args.finish.bias[j]);
+      if (args.accumulate || args.finish.bias != nullptr)
+        sums[j] = bits(args.accumulate ? *place(args, row, j) : args.finish.bias[j]);
     const float* w = args.w;
     for (std::int64_t s = 0; s < args.segment_count; ++s) {
       const float* a = args.a + row * args.a_step + args.segments[s].offset;
@@ -30,36 +32,49 @@ void panel(const PanelArgs& args) noexcept {
             sums[j] += static_cast<std::uint32_t>(static_cast<int>(bits(a[k]) >> at & 0xff) *
                                                   static_cast<std::int8_t>(bits(w[j]) >> at & 0xff));
     }
-    for (std::int64_t j = 0; j < columns; ++j) *place(j) = std::bit_cast<float>(sums[j]);
+    for (std::int64_t j = 0; j < columns; ++j) *place(args, row, j) = std::bit_cast<float>(sums[j]);
   }
 }
 
-void quads(const std::uint8_t* const (&planes)[4], std::uint8_t flip, std::int64_t count, float* out,
-           std::int64_t out_step) noexcept {
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint32_t quad = 0;
-    for (int p = 0; p < 4; ++p) quad |= std::uint32_t{static_cast<std::uint8_t>(planes[p][i] ^ flip)} << (8 * p);
-    out[i * out_step] = std::bit_cast<float>(quad);
-  }
+void depthwise(const PanelArgs& args) noexcept {
+  for (std::int64_t row = 0; row < args.rows; ++row)
+    for (std::int64_t j = 0; j < args.blocks * kPack; ++j) {
+      std::uint32_t sum = args.finish.bias == nullptr ? 0 : bits(args.finish.bias[j]);
+      for (std::int64_t s = 0; s < args.segment_count; ++s) {
+        const auto* a = reinterpret_cast<const std::uint8_t*>(args.a + row * args.a_step + args.segments[s].offset);
+        sum += a[j] * bits(args.w[s * args.blocks * kPack + j]);
+      }
+      *place(args, row, j) = std::bit_cast<float>(sum);
+    }
+}
+
+std::uint8_t made_byte(float value, const ByteRange& range) noexcept {
+  const float least = value > range.low ? value : range.low;
+  const float bounded = least < range.high ? least : range.high;
+  return static_cast<std::uint8_t>(static_cast<std::int32_t>(std::nearbyint(bounded)) + range.zero);
 }
 
 void finish(const BytesFinish& args) noexcept {
   for (std::int64_t r = 0; r < args.rows; ++r)
     for (std::int64_t j = 0; j < args.columns; ++j) {
       const auto sum = std::bit_cast<std::int32_t>(args.sums[r * 2 * kPack + j]);
-      const std::int64_t at = r * args.row_step + j * args.column_step;
-      if (args.scale == nullptr) {
+      const std::int64_t at = r * args.row_step + j;
+      if (args.scale == nullptr)
         static_cast<std::int32_t*>(args.out)[at] = sum;
-        continue;
-      }
-      const float value = std::nearbyint(static_cast<float>(sum) * args.scale[j]) + args.zero;
-      static_cast<std::uint8_t*>(args.out)[at] = static_cast<std::uint8_t>(
-          static_cast<std::int32_t>(value < args.high ? (value > args.low ? value : args.low) : args.high));
+      else
+        static_cast<std::uint8_t*>(args.out)[at] = made_byte(static_cast<float>(sum) * args.scale[j], args.range);
     }
+}
+
+void sum(const BytesSum& args) noexcept {
+  for (std::int64_t i = 0; i < args.count; ++i) {
+    const auto centred = [&](int k) { return static_cast<float>((args.in[k][i] ^ args.flip[k]) - args.zero[k]); };
+    args.out[i] = made_byte(std::fma(centred(0), args.scale[0], centred(1) * args.scale[1]), args.range);
+  }
 }
 
 }  // namespace
 
-const Bytes kBytes{kPack, &panel, &quads, &finish};
+const Bytes kBytes{"plain bytes", kPack, &panel, &depthwise, &finish, &sum};
 
 }  // namespace walle::scalar
