@@ -137,14 +137,14 @@ class IntegerStep final : public SharedStep {
   }
   void read_pixels(const std::uint8_t* x, std::int64_t count, std::uint8_t* to) const noexcept {
     const std::int64_t group = shape_.conv.in_channels, wide = shape_.unit * kFloat;
-    if (group == wide) {
-      for (std::int64_t i = 0; i < count * channels_; ++i) to[i] = x[i] ^ flip_;
-      return;
-    }
+    if (group == wide) return flipped(x, count * channels_, to, flip_);
     for (std::int64_t i = 0; i < count * shape_.conv.groups; ++i, x += group, to += wide) {
-      for (std::int64_t c = 0; c < group; ++c) to[c] = x[c] ^ flip_;
-      for (std::int64_t c = group; c < wide; ++c) to[c] = 0;  // by weights of 0
+      flipped(x, group, to, flip_);
+      std::memset(to + group, 0, static_cast<std::size_t>(wide - group));  // by weights of 0
     }
+  }
+  static void flipped(const std::uint8_t* x, std::int64_t count, std::uint8_t* to, std::uint8_t flip) noexcept {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = x[i] ^ flip;
   }
 
   // One unit of work is a pair of blocks of columns for some lines.

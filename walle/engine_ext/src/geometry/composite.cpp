@@ -107,7 +107,7 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view global_lp_pool[] = {"Abs", "Power", "ReduceSum", "Sqrt", "Square"};
   static constexpr std::string_view global_max_pool[] = {"ReduceMax"};
   static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Power", "Sqrt", "Square"};
-  static constexpr std::string_view max_pool[] = {"PoolArgMax", "PoolMax"};
+  static constexpr std::string_view max_pool[] = {"IntegerPoolMax", "PoolArgMax", "PoolMax", "Transpose"};
   static constexpr std::string_view qlinear_conv[] = {"Add",     "Cast", "Conv",    "Div",   "IntegerConv", "Maximum",
                                                       "Minimum", "Mul",  "Reshape", "Round", "Sub",         "Transpose"};
   static constexpr std::string_view qlinear_mean[] = {"Div", "IntegerConv", "Reshape", "Transpose"};

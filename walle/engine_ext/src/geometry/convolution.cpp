@@ -257,6 +257,12 @@ std::vector<Ref> decompose_average_pool(Emitter& emitter, std::span<const Ref> i
 }
 
 std::vector<Ref> decompose_max_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
+  const Operand x = emitter.operand(inputs[0]);
+  if (outputs == 1 && (x.dtype == DType::u8 || x.dtype == DType::i8) && x.shape.size() > 2) {
+    Attributes window = chosen(attributes, kWindow);
+    attributes.get_int("storage_order", 0);  // of indices
+    return {channels_second(emitter, emitter.one("IntegerPoolMax", {channels_last(emitter, inputs[0])}, std::move(window)))};
+  }
   std::vector<Ref> results{emitter.one("PoolMax", {inputs[0]}, attributes)};
   if (outputs > 1) results.push_back(emitter.one("PoolArgMax", {inputs[0]}, attributes));
   return results;
