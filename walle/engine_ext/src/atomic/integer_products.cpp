@@ -138,9 +138,18 @@ class IntegerStep final : public SharedStep {
   void read_pixels(const std::uint8_t* x, std::int64_t count, std::uint8_t* to) const noexcept {
     const std::int64_t group = shape_.conv.in_channels, wide = shape_.unit * kFloat;
     if (group == wide) return flipped(x, count * channels_, to, flip_);
+    if (group == 3) return triples(x, count * shape_.conv.groups, to, flip_);
     for (std::int64_t i = 0; i < count * shape_.conv.groups; ++i, x += group, to += wide) {
       flipped(x, group, to, flip_);
       std::memset(to + group, 0, static_cast<std::size_t>(wide - group));  // by weights of 0
+    }
+  }
+  // The pixels of colour images.
+  static void triples(const std::uint8_t* x, std::int64_t count, std::uint8_t* to, std::uint8_t flip) noexcept {
+    for (std::int64_t i = 0; i < count; ++i, x += 3, to += 4) {
+      const std::uint32_t quad = x[0] | std::uint32_t{x[1]} << 8 | std::uint32_t{x[2]} << 16;
+      const std::uint32_t flipped_quad = quad ^ 0x010101u * flip;
+      std::memcpy(to, &flipped_quad, sizeof(flipped_quad));
     }
   }
   static void flipped(const std::uint8_t* x, std::int64_t count, std::uint8_t* to, std::uint8_t flip) noexcept {
