@@ -3,6 +3,8 @@
 
 #include <bit>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <vector>
 
 #include "atomic/integer_products.h"
@@ -202,6 +204,29 @@ void sums(const Bytes& bytes) {
   }
 }
 
+void rounds(const Bytes& bytes) {
+  std::mt19937_64 random(17);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float odd[] = {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 0.5f, -1.5f, 2.5f, -0.0f, 1e30f, -1e30f};
+  for (std::int64_t count = 0; count < 70; ++count) {
+    Guarded in(size(count));
+    const GuardedBytes out(size(count));
+    std::vector<std::uint8_t> wanted(size(count) + 1);
+    for (std::int64_t i = 0; i < count; ++i)
+      in.data()[i] = i % 3 == 0 ? odd[size(i / 3) % std::size(odd)] : static_cast<float>(check::whole(random, -700, 700)) / 4;
+    BytesRound args;
+    args.in = in.data();
+    args.scale = count % 2 == 0 ? 1.0f : 0.3f;
+    args.range = some_range(random);
+    args.count = count;
+    args.out = reinterpret_cast<std::uint8_t*>(out.data());
+    bytes.round(args);
+    args.out = wanted.data();
+    scalar::kBytes.round(args);
+    CHECK(same(out.data(), wanted.data(), size(count)));
+  }
+}
+
 Tensor random_bytes(std::mt19937_64& random, DType dtype, Dims shape) {
   Tensor tensor = Tensor::empty(dtype, std::move(shape));
   for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.raw()[i] = static_cast<std::byte>(random());
@@ -260,6 +285,7 @@ int main() {
     depthwise(here);
     finishes(here);
     sums(here);
+    rounds(here);
   }
   const Attributes same_size{{"pads", Dims{1, 1, 1, 1}}};
   for (const bool scaled : {true, false}) {

@@ -18,13 +18,20 @@ BACKENDS = [one.name for one in walle.backends() if one.available]
 BYTES = st.sampled_from(["uint8", "int8"])
 
 
-def run(op: str, inputs: Sequence[Any], variable: Sequence[int] = (0,), backend: str = "auto", **attributes: Any) -> Any:
-    """Return the result and the plan's operators; all inputs are constants but the variable ones, None is left out."""
-    names = ["" if value is None else f"i{at}" for at, value in enumerate(inputs)]
+def run(
+    op: str,
+    inputs: Sequence[Any],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    variable: Sequence[int] = (0,),
+    backend: str = "auto",
+) -> tuple[Any, set[str]]:
+    """Return the result and the plan's operators; all inputs are constants but the variable ones."""
+    names = [f"i{at}" for at in range(len(inputs))]
     feeds = {names[at]: inputs[at] for at in variable}
-    constants = {name: value for name, value in zip(names, inputs, strict=True) if name and name not in feeds}
+    constants = {name: value for name, value in zip(names, inputs, strict=True) if name not in feeds}
     types = {name: TypeInfo(str(value.dtype), value.shape) for name, value in feeds.items()}
-    graph = Graph("g", (Node(op, tuple(names), ("y",), attributes, "n"),), types, ("y",), constants)
+    graph = Graph("g", (Node(op, tuple(names), ("y",), attributes or {}, "n"),), types, ("y",), constants)
     session = walle.Session(write(graph, KNOWN), backend=backend)
     return np.asarray(session.run(feeds)["y"]), set(steps(session))
 
@@ -35,10 +42,10 @@ def steps(session: Any) -> list[str]:
     return [one.op for one in plan.ops]
 
 
-def conv(x: Any, w: Any, border: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], group: int) -> Any:
-    """Sums of x [n, c, h, w] times w [m, c / group, kh, kw] in int64, the border of x filled."""
+def conv(x: Any, w: Any, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], group: int) -> Any:
+    """Sums of x [n, c, h, w] times w [m, c / group, kh, kw] in int64."""
     top, left, bottom, right = pads
-    x = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=border)
+    x = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     reach = [(size - 1) * step + 1 for size, step in zip(w.shape[2:], dilations, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))[
         :, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]
@@ -96,20 +103,15 @@ def test_convolutions_are_exact(case: Mapping[str, Any]) -> None:
     bias = rng.integers(-3000, 3000, columns).astype(np.int32)
     w_scale = rng.uniform(0.001, 0.01, (columns,) if case["per_channel"] else ()).astype(np.float32)
     x_scale, y_scale = np.float32(0.3), np.float32(0.7)
-    sums = conv(x.astype(int) - int(x_zero), w.astype(int) - w_zero.reshape(-1, 1, 1, 1).astype(int), 0, **window)
-    found, ops = run("ConvInteger", [x, w, x_zero, w_zero], backend=case["backend"], **window)
+    sums = conv(x.astype(int) - int(x_zero), w.astype(int) - w_zero.reshape(-1, 1, 1, 1).astype(int), **window)
+    found, ops = run("ConvInteger", [x, w, x_zero, w_zero], window, backend=case["backend"])
     assert "IntegerConv" in ops
     np.testing.assert_array_equal(found, sums)
 
     scale = (x_scale * w_scale / y_scale).astype(np.float32)
-    more = {"activation": "Relu"} if case["relu"] else {}
-    found, ops = run(
-        "QLinearConv",
-        [x, np.array(x_scale), x_zero, w, w_scale, w_zero, np.array(y_scale), y_zero, bias],
-        backend=case["backend"],
-        **window,
-        **more,
-    )
+    inputs = [x, np.array(x_scale), x_zero, w, w_scale, w_zero, np.array(y_scale), y_zero, bias]
+    attributes = {**window, "activation": "Relu"} if case["relu"] else window
+    found, ops = run("QLinearConv", inputs, attributes, backend=case["backend"])
     assert "IntegerConv" in ops
     wide = scale.reshape(-1, 1, 1) if case["per_channel"] else scale
     expected = requantised(sums + bias.reshape(-1, 1, 1), wide, y_zero, relu=case["relu"])
@@ -128,32 +130,35 @@ def test_products_are_exact(
     a, a_zero, y_zero = some_bytes(rng, a_type, (*outer, depth)), some_bytes(rng, a_type), some_bytes(rng, y_type)
     b, b_zero = some_bytes(rng, b_type, (depth, columns)), np.array(0 if b_type == "int8" else 128, dtype=b_type)
     sums = (a.astype(int) - int(a_zero)) @ (b.astype(int) - int(b_zero))
-    found, ops = run("MatMulInteger", [a, b, a_zero, b_zero], (0, 2), backend)
+    found, ops = run("MatMulInteger", [a, b, a_zero, b_zero], variable=(0, 2), backend=backend)
     assert "IntegerLinear" in ops
     np.testing.assert_array_equal(found, sums)
     a_scale, b_scale, y_scale = np.array([0.02, 0.5, 0.9], dtype=np.float32)
     scales = [np.array(one) for one in (a_scale, b_scale, y_scale)]
-    found, _ = run("QLinearMatMul", [a, scales[0], a_zero, b, scales[1], b_zero, scales[2], y_zero], (0,), backend)
+    inputs = [a, scales[0], a_zero, b, scales[1], b_zero, scales[2], y_zero]
+    found, _ = run("QLinearMatMul", inputs, backend=backend)
     np.testing.assert_array_equal(found, requantised(sums, a_scale * b_scale / y_scale, y_zero))
 
 
 @pytest.mark.parametrize("w_zero", [3, 100])
 def test_weights_that_do_not_fit_int8_are_multiplied_wider(w_zero: int) -> None:
     rng = np.random.default_rng(0)
-    x, w, zero = some_bytes(rng, "uint8", (1, 3, 6, 6)), some_bytes(rng, "uint8", (4, 3, 3, 3)), some_bytes(rng, "uint8")
+    x, w = some_bytes(rng, "uint8", (1, 3, 6, 6)), some_bytes(rng, "uint8", (4, 3, 3, 3))
+    zero = some_bytes(rng, "uint8")
     found, ops = run("ConvInteger", [x, w, zero, np.array(w_zero, dtype=np.uint8)])
     assert "IntegerConv" not in ops
-    sums = conv(x.astype(int) - int(zero), w.astype(int) - w_zero, 0, [1, 1], [0] * 4, [1, 1], 1)
+    sums = conv(x.astype(int) - int(zero), w.astype(int) - w_zero, [1, 1], [0] * 4, [1, 1], 1)
     np.testing.assert_array_equal(found, sums)
 
 
 def test_computed_weights_give_what_constant_ones_give() -> None:
     rng = np.random.default_rng(1)
     x, w = some_bytes(rng, "int8", (1, 6, 7, 8)), some_bytes(rng, "int8", (5, 6, 3, 3))
-    rest = [np.array(0.2, dtype=np.float32), np.array(0, dtype=np.int8), np.array(2, dtype=np.float32), some_bytes(rng, "int8")]
-    inputs = [x, np.array(0.1, dtype=np.float32), some_bytes(rng, "int8"), w, *rest]
+    scales = [np.array(one, dtype=np.float32) for one in (0.1, 0.2, 2)]
+    zeros = [some_bytes(rng, "int8"), np.array(0, dtype=np.int8), some_bytes(rng, "int8")]
+    inputs = [x, scales[0], zeros[0], w, scales[1], zeros[1], scales[2], zeros[2]]
     constant, ops = run("QLinearConv", inputs)
-    computed, others = run("QLinearConv", inputs, (0, 3))
+    computed, others = run("QLinearConv", inputs, variable=(0, 3))
     assert "IntegerConv" in ops
     assert "IntegerConv" not in others
     np.testing.assert_array_equal(constant, computed)
@@ -169,9 +174,9 @@ def test_sums_are_those_of_the_numbers(
     zeros = [some_bytes(rng, one) for one in (a_type, b_type, y_type)]
     scales = rng.uniform(0.01, 1, 3).astype(np.float32)
     inputs = [a, scales[0:1], zeros[0], b, scales[1:2], zeros[1], scales[2:3], zeros[2]]
-    found, ops = run("QLinearAdd", inputs, backend=backend, **({"activation": "Relu"} if relu else {}))
+    found, ops = run("QLinearAdd", inputs, {"activation": "Relu"} if relu else {}, backend=backend)
     assert "IntegerSum" in ops
-    total = (a - zeros[0].astype(float)) * scales[0].astype(float) + (b - zeros[1].astype(float)) * scales[1].astype(float)
+    total = (a - float(zeros[0])) * float(scales[0]) + (b - float(zeros[1])) * float(scales[1])
     info, exact = np.iinfo(y_type), total / scales[2] + float(zeros[2])
     expected = np.clip(exact, max(info.min, int(zeros[2])) if relu else info.min, info.max)
     assert np.abs(found.astype(float) - expected).max() <= 0.5 + 1e-3  # the nearest step, up to float32's rounding
@@ -189,15 +194,23 @@ def test_means_over_pixels(backend: str, channels: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(BYTES, st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.integers(0, 1), st.booleans(), st.integers(0, 99))
+@given(
+    BYTES,
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 1),
+    st.booleans(),
+    st.integers(0, 99),
+)
 def test_the_greatest_of_bytes_is_that_of_wider_numbers(
     dtype: str, channels: int, kernel: int, stride: int, pad: int, ceil: bool, seed: int
 ) -> None:
     x = some_bytes(np.random.default_rng(seed), dtype, (2, channels, 7, 9))
-    window = {"kernel_shape": [kernel, kernel], "strides": [stride, stride], "ceil_mode": int(ceil)}
+    window: dict[str, Any] = {"kernel_shape": [kernel, kernel], "strides": [stride, stride], "ceil_mode": int(ceil)}
     window["pads"] = [min(pad, kernel - 1)] * 4
-    found, ops = run("MaxPool", [x], **window)
-    wide, _ = run("MaxPool", [x.astype(np.int32)], **window)
+    found, ops = run("MaxPool", [x], window)
+    wide, _ = run("MaxPool", [x.astype(np.int32)], window)
     assert "IntegerPoolMax" in ops
     np.testing.assert_array_equal(found, wide)
 

@@ -191,7 +191,7 @@ def test_a_network_quantised_by_onnx_runtime(tmp_path: Path, activations: str, p
             return self.left.pop() if self.left else None
 
     onnx.save(network(), tmp_path / "float.onnx")
-    # Weights of 7 bits: ONNX Runtime's products of bytes saturate in 16 bits on CPUs without VNNI, the engine's nowhere.
+    # Weights of 7 bits: without VNNI, ONNX Runtime's products of bytes saturate in 16 bits; the engine's nowhere.
     quantization.quantize_static(
         tmp_path / "float.onnx", tmp_path / "quantised.onnx", Seeded(), per_channel=per_channel, reduce_range=True,
         activation_type=quantization.QuantType[activations], weight_type=quantization.QuantType.QInt8,
@@ -205,8 +205,8 @@ def test_a_network_quantised_by_onnx_runtime(tmp_path: Path, activations: str, p
     ops = [one.op for one in plan.ops]
     assert [ops.count(op) for op in ("IntegerConv", "IntegerLinear", "IntegerSum", "IntegerPoolMax")] == [5, 1, 1, 1]
     assert not {"Conv", "Linear", "MatMul", "PoolMax"} & set(ops)
-    # The last operator's step, by the scale of its DequantizeLinear. What is between two steps may go either way at each
-    # operator: ONNX Runtime's kernels and ours multiply scales in another order.
+    # The last operator's step, by the scale of its DequantizeLinear. What lies between two steps may go either way at
+    # each operator: ONNX Runtime's kernels and ours multiply scales in another order.
     last = next(node for node in proto.graph.node if "y" in node.output)
     step = next(onnx.numpy_helper.to_array(one) for one in proto.graph.initializer if one.name == last.input[1])
     assert np.abs(ours - theirs).max() <= 2.01 * step

@@ -1,17 +1,17 @@
 """Models quantised in ONNX's QDQ form: DequantizeLinear, a float operator, QuantizeLinear become one operator on bytes.
 
-A convolution or matrix product by constant weights, a sum, and a mean over all pixels go over to their QLinear forms, whose
-products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are. Results differ from
-those of the float operators by rounding alone: one step of the result's scale where a value lies between two. Whatever
-else stands between the two, or has scales of another form, stays float.
+A convolution or matrix product by constant weights, a sum, and a mean over all pixels go over to their QLinear forms,
+whose products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are. Results
+differ from those of the float operators by rounding alone: one step of the result's scale where a value lies between
+two. Whatever else stands between the two, or has scales of another form, stays float.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from walle.engine_ext.onnx_import.graph import Array, Graph, Node, Rewriting, uses_of
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, uses_of
 
 _BYTES = {"int8", "uint8"}
 # What gives elements of its first input and nothing else.
@@ -41,15 +41,17 @@ class _Quantised:
 
 
 def fuse_quantised(graph: Graph) -> Graph:
-    """Return the graph with quantised operators in the place of float ones between DequantizeLinear and QuantizeLinear."""
-    pass_ = _Pass(graph)
-    if not pass_.quantises:
+    """Put operators on bytes in the place of float ones between DequantizeLinear and QuantizeLinear."""
+    if not any(node.op == "QuantizeLinear" for node in graph.nodes):
         return graph
-    nodes = tuple(made for node in graph.nodes for made in pass_.made(node))
-    return replace(graph, nodes=nodes, constants=pass_.rewriting.constants)
+    values = _Values(graph)
+    nodes = tuple(values.operator_of(node) or node for node in graph.nodes)
+    return replace(graph, nodes=nodes, constants=values.rewriting.constants)
 
 
-class _Pass:
+class _Values:
+    """Who gives each value of a graph, and which bytes it is made of."""
+
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.rewriting = Rewriting(graph)
@@ -57,28 +59,22 @@ class _Pass:
         self.givers: Mapping[str, Node] = {
             name: node for node in graph.nodes if node.domain == "" for name in node.outputs
         }
-        self.quantises = any(node.op == "QuantizeLinear" for node in graph.nodes)
 
-    def made(self, node: Node) -> Iterator[Node]:
-        """Return what comes into the place of a node: of a QuantizeLinear, the operator before it on bytes."""
-        found = self._operator(node) if node.op == "QuantizeLinear" and node.domain == "" else None
-        yield found if found is not None else node
-
-    def _operator(self, node: Node) -> Node | None:
+    def operator_of(self, node: Node) -> Node | None:
+        """Return what comes into the place of a QuantizeLinear: the operator before it, on bytes."""
+        if node.op != "QuantizeLinear" or node.domain != "":
+            return None
         result = self._parameters(node, node.outputs[0])
         if result is None or result.scale.size != 1:
             return None
         before, activation = self._only_giver(node.inputs[0]), ""
         if before is not None and before.op == "Relu":
             before, activation = self._only_giver(before.inputs[0]), "Relu"
-        rule = _RULES.get(before.op) if before is not None else None
         if before is None or len(before.outputs) != 1:
             return None
-        if rule is not None:
-            return rule(self, before, result, activation)
-        if before.op in _MOVEMENTS and not activation:
-            return self._movement(before, result)
-        return None
+        if before.op in _RULES:
+            return _RULES[before.op](self, before, result, activation)
+        return self._movement(before, result) if before.op in _MOVEMENTS and not activation else None
 
     def _only_giver(self, name: str) -> Node | None:
         return self.givers.get(name) if self.uses.get(name, 0) == 1 else None
@@ -141,9 +137,14 @@ class _Pass:
         return np.rint(steps).astype(np.int32)
 
     def product(
-        self, op: str, node: Node, result: _Quantised, weights: tuple[_Quantised, Array] | None, extra: Mapping[str, object]
+        self,
+        op: str,
+        node: Node,
+        result: _Quantised,
+        weights: tuple[_Quantised, Array] | None,
+        attributes: Mapping[str, Attribute],
     ) -> Node | None:
-        """Return the QLinear form of a product; `weights` may be other bytes than the model's, turned for the operator."""
+        """Return the QLinear form of a product by weights as that takes them; an empty attribute is left out."""
         x = self.bytes_of(node.inputs[0])
         if x is None or weights is None:
             return None
@@ -155,8 +156,8 @@ class _Pass:
             if bias is None or bias.shape != (value.shape[0 if op == "QLinearConv" else 1],):
                 return None
             inputs = (*inputs, self.rewriting.constant(f"{node.name}.bias", bias))
-        attributes = {key: one for key, one in extra.items() if one != ""}
-        return Node(op, inputs, (result.name,), attributes, node.name)  # type: ignore[arg-type]
+        said = {key: one for key, one in attributes.items() if not isinstance(one, str) or one}
+        return Node(op, inputs, (result.name,), said, node.name)
 
     def _movement(self, node: Node, result: _Quantised) -> Node | None:
         x = self.bytes_of(node.inputs[0])
@@ -165,33 +166,33 @@ class _Pass:
         return replace(node, inputs=(x.name, *node.inputs[1:]), outputs=(result.name,))
 
 
-def _conv(pass_: _Pass, node: Node, result: _Quantised, activation: str) -> Node | None:
-    weights = pass_.weights_of(node.inputs[1], 0)
-    return pass_.product("QLinearConv", node, result, weights, {**node.attributes, "activation": activation})
+def _conv(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    weights = values.weights_of(node.inputs[1], 0)
+    return values.product("QLinearConv", node, result, weights, {**node.attributes, "activation": activation})
 
 
-def _gemm(pass_: _Pass, node: Node, result: _Quantised, activation: str) -> Node | None:
+def _gemm(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
     if any(node.attributes.get(key, 1.0) != 1.0 for key in ("alpha", "beta")) or node.int_attribute("transA") != 0:
         return None
     turned = node.int_attribute("transB") != 0
-    weights = pass_.weights_of(node.inputs[1], 0 if turned else 1)
+    weights = values.weights_of(node.inputs[1], 0 if turned else 1)
     if weights is None or weights[1].ndim != 2:
         return None
     if turned:
         value = np.ascontiguousarray(weights[1].T)
-        weights = replace(weights[0], name=pass_.rewriting.constant(f"{node.name}.weight", value)), value
-    return pass_.product("QLinearMatMul", node, result, weights, {"activation": activation})
+        weights = replace(weights[0], name=values.rewriting.constant(f"{node.name}.weight", value)), value
+    return values.product("QLinearMatMul", node, result, weights, {"activation": activation})
 
 
-def _matmul(pass_: _Pass, node: Node, result: _Quantised, activation: str) -> Node | None:
-    weights = pass_.weights_of(node.inputs[1], 1)
+def _matmul(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    weights = values.weights_of(node.inputs[1], 1)
     if weights is None or weights[1].ndim != 2:
         return None
-    return pass_.product("QLinearMatMul", node, result, weights, {"activation": activation})
+    return values.product("QLinearMatMul", node, result, weights, {"activation": activation})
 
 
-def _add(pass_: _Pass, node: Node, result: _Quantised, activation: str) -> Node | None:
-    a, b = (pass_.bytes_of(name) for name in node.inputs)
+def _add(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    a, b = (values.bytes_of(name) for name in node.inputs)
     if a is None or b is None:
         return None
     attributes = {"activation": activation} if activation else {}
@@ -199,15 +200,15 @@ def _add(pass_: _Pass, node: Node, result: _Quantised, activation: str) -> Node 
     return Node("QLinearAdd", inputs, (result.name,), attributes, node.name)
 
 
-def _mean(pass_: _Pass, node: Node, result: _Quantised, activation: str) -> Node | None:
-    x = pass_.bytes_of(node.inputs[0])
+def _mean(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    x = values.bytes_of(node.inputs[0])
     if x is None or activation:
         return None
     inputs = (*x.names, result.scale_name, result.zero_name)
     return Node("QLinearGlobalAveragePool", inputs, (result.name,), {}, node.name)
 
 
-_RULES: Mapping[str, Callable[[_Pass, Node, _Quantised, str], Node | None]] = {
+_RULES: Mapping[str, Callable[[_Values, Node, _Quantised, str], Node | None]] = {
     "Add": _add,
     "Conv": _conv,
     "Gemm": _gemm,

@@ -38,6 +38,7 @@ WALLE_ATOMIC(indexed_scatter)
 WALLE_ATOMIC(integer_conv)
 WALLE_ATOMIC(integer_linear)
 WALLE_ATOMIC(integer_pool_max)
+WALLE_ATOMIC(integer_quantize)
 WALLE_ATOMIC(integer_sum)
 WALLE_ATOMIC(linear)
 WALLE_ATOMIC(max_roi_pool)
@@ -97,6 +98,7 @@ std::span<const Atomic> atomics() noexcept {
       {"IntegerConv", 2, 6, &infer_integer_conv, &make_integer_conv},
       {"IntegerLinear", 2, 6, &infer_integer_linear, &make_integer_linear},
       {"IntegerPoolMax", 1, 1, &infer_integer_pool_max, &make_integer_pool_max},
+      {"IntegerQuantize", 3, 3, &infer_integer_quantize, &make_integer_quantize},
       {"IntegerSum", 7, 7, &infer_integer_sum, &make_integer_sum},
       {"Linear", 2, 4, &infer_linear, &make_linear},
       {"MaxRoiPool", 2, 2, &infer_max_roi_pool, &make_max_roi_pool},

@@ -15,9 +15,7 @@ enum Operands : std::size_t { kX, kWeights, kZero, kBias, kScale, kResultZero, k
 
 bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 
-std::array<Dims, 2> shapes_of(const StepRequest& request) {
-  return {request.inputs[kX].shape, request.inputs[kWeights].shape};
-}
+std::array<Dims, 2> shapes_of(const StepRequest& request) { return {request.inputs[kX].shape, request.inputs[kWeights].shape}; }
 
 class IntegerStep final : public SharedStep {
  public:
@@ -127,13 +125,12 @@ class IntegerStep final : public SharedStep {
   void read_stretches(Team& team, const std::uint8_t* x, std::uint8_t* to) const noexcept {
     constexpr std::int64_t kRows = 64;
     const std::int64_t rows = dims_[2];
-    team.each(
-        (rows + kRows - 1) / kRows,
-        [&](std::int64_t stretch, int) {
-          const std::int64_t first = stretch * kRows;
-          read_pixels(x + first * channels_, std::min(kRows, rows - first), to + first * pixel_ * kFloat);
-        },
-        static_cast<double>(image_));
+    team.each((rows + kRows - 1) / kRows,
+              [&](std::int64_t stretch, int) {
+                const std::int64_t first = stretch * kRows;
+                read_pixels(x + first * channels_, std::min(kRows, rows - first), to + first * pixel_ * kFloat);
+              },
+              static_cast<double>(image_));
   }
   void read_pixels(const std::uint8_t* x, std::int64_t count, std::uint8_t* to) const noexcept {
     const std::int64_t group = shape_.conv.in_channels, wide = shape_.unit * kFloat;
@@ -157,7 +154,8 @@ class IntegerStep final : public SharedStep {
   }
 
   // One unit of work is a pair of blocks of columns for some lines.
-  void multiply(Team& team, const float* elements, const float* bias, const BytesFinish& finish, std::byte* output) const noexcept {
+  void multiply(Team& team, const float* elements, const float* bias, const BytesFinish& finish,
+                std::byte* output) const noexcept {
     const Window& win = shape_.conv.window;
     const std::int64_t line = flat_ ? kPixels : win.out[2], count = win.out_count(), width = shape_.bytes.pack;
     const std::int64_t groups = shape_.conv.groups, out_channels = shape_.conv.out_channels;
@@ -221,8 +219,8 @@ class IntegerStep final : public SharedStep {
   bool relu_, flat_ = false, one_scale_ = false, where_it_lies_ = false;
   std::array<bool, kCount> given_{};
   std::uint8_t flip_ = 0;
-  Window::Axes dims_{};                   // of the image with its borders
-  std::int64_t pixel_ = 0, channels_ = 0; // of all groups, in elements and as they are given
+  Window::Axes dims_{};                    // of the image with its borders
+  std::int64_t pixel_ = 0, channels_ = 0;  // of all groups, in elements and as they are given
   std::int64_t image_ = 0;
   std::vector<Segment> segments_;
 };
@@ -261,7 +259,8 @@ std::unique_ptr<Step> make(const StepRequest& request, bool linear) {
 
 TensorType infer_integer_conv(std::span<const Operand> operands, const Attributes& attributes) {
   const Dims &x = operands[kX].shape, &w = operands[kWeights].shape;
-  if (x.size() < 3 || w.size() != x.size()) throw Error(ErrorKind::shape, "IntegerConv of " + to_string(x) + " by " + to_string(w));
+  if (x.size() < 3 || w.size() != x.size())
+    throw Error(ErrorKind::shape, "IntegerConv of " + to_string(x) + " by " + to_string(w));
   Dims planes{x.front(), x.back()};
   planes.insert(planes.end(), x.begin() + 1, x.end() - 1);
   const ConvShape shape = conv_shape(planes, w, DType::i32, attributes);

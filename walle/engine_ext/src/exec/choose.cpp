@@ -313,9 +313,9 @@ class Choosing {
     const Tensor packed = weights_.get(w, shape.key(), [&] { return shape.pack(w); });
     std::vector<Layout> inputs;
     for (const int input : op.inputs)
-      inputs.push_back(input < 0 ? Layout{DType::f32, {}, {}, nullptr, true}
-                                 : Layout{value(input).dtype, value(input).shape, contiguous_strides(value(input).shape),
-                                          nullptr, false});
+      inputs.push_back(
+          input < 0 ? Layout{DType::f32, {}, {}, nullptr, true}
+                    : Layout{value(input).dtype, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
     const ProgramValue& result = value(op.output);
     op.step = make_integer_product({inputs, {result.dtype, result.shape}, op.attributes, table_}, linear, packed);
     op.inputs[1] = add_constant(packed);
@@ -467,7 +467,8 @@ double predict_us(const Program& program, const Table& table) {
     if (!op.is_raster() && is_integer_product(*op.op)) {
       const Dims &w = shape(op.inputs[1]), &out = shape(op.output);
       const double columns = std::max<double>(1, static_cast<double>(out.back()));
-      work.panel = 2.0 * static_cast<double>(element_count(out)) * static_cast<double>(element_count(w)) / columns / kBytesOfElement;
+      work.panel =
+          2.0 * static_cast<double>(element_count(out)) * static_cast<double>(element_count(w)) / columns / kBytesOfElement;
     }
     us += rate.us(work);
   }

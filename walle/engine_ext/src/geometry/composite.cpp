@@ -113,8 +113,8 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view qlinear_mean[] = {"Div", "IntegerConv", "Reshape", "Transpose"};
   static constexpr std::string_view qlinear_add[] = {"Div", "Expand", "IntegerSum", "Reshape", "Transpose"};
   static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
-  static constexpr std::string_view qlinear_matmul[] = {"Add", "Cast",    "Div",   "IntegerLinear", "MatMul", "Maximum", "Minimum",
-                                                        "Mul", "Reshape", "Round", "Sub",           "Unsqueeze"};
+  static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",     "IntegerLinear", "MatMul", "Maximum",
+                                                        "Minimum", "Mul",  "Reshape", "Round",         "Sub",    "Unsqueeze"};
   static constexpr std::string_view bit_shift_parts[] = {"ShiftLeft", "ShiftRight"};
   static constexpr std::string_view cast_like_parts[] = {"Cast"};
   static constexpr std::string_view celu_parts[] = {"Div", "Expm1", "Less", "Mul", "Where"};
@@ -153,12 +153,12 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view tfidf_vectorizer_parts[] = {
       "Add", "And", "Cast", "Concat", "Equal", "Expand", "Minimum", "Mul", "ReduceSum", "Reshape", "ScatterElements", "Slice"};
   static constexpr std::string_view dynamic_quantize_linear_parts[] = {
-      "Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
+      "Cast", "Div", "Equal", "IntegerQuantize", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
   static constexpr std::string_view label_encoder_parts[] = {"And",   "ArgMax", "Cast",      "Equal",   "Gather",
                                                              "IsNaN", "Or",     "ReduceMax", "Reshape", "Where"};
   static constexpr std::string_view mel_weight_matrix_parts[] = {"Cast"};
-  static constexpr std::string_view quantize_linear_parts[] = {"Add",     "Cast",    "Div",   "Expand", "Maximum",
-                                                               "Minimum", "Reshape", "Round", "Slice"};
+  static constexpr std::string_view quantize_linear_parts[] = {"Add",     "Cast",    "Div",     "Expand", "IntegerQuantize",
+                                                               "Maximum", "Minimum", "Reshape", "Round",  "Slice"};
   static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast",    "Concat", "FourierTransform", "Mul",
                                                     "Pad",       "Reshape", "Slice",  "Transpose"};
   static constexpr std::string_view tree_ensemble_parts[] = {

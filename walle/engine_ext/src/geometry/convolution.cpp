@@ -218,8 +218,8 @@ std::vector<Ref> decompose_qlinear_conv(Emitter& emitter, std::span<const Ref> i
   const Ref bias = inputs.size() > 8 ? inputs[8] : Emitter::kAbsent;
   if (element_count(emitter.operand(inputs[1]).shape) == 1) {
     const Ref scale = scale_of(emitter, inputs[1], inputs[4], inputs[6]);
-    if (const auto form = integer_conv_form(
-            emitter, {inputs[0], inputs[2], inputs[3], inputs[5], bias, scale, inputs[7]}, chosen(attributes, kQuantised)))
+    if (const auto form = integer_conv_form(emitter, {inputs[0], inputs[2], inputs[3], inputs[5], bias, scale, inputs[7]},
+                                            chosen(attributes, kQuantised)))
       return {*form};
   }
   const Ref sums = integer_conv(emitter, inputs[0], inputs[2], inputs[3], inputs[5], bias, attributes);

@@ -48,7 +48,8 @@ bool fits(Emitter& emitter, const IntegerOperands& given, std::int64_t columns) 
 
 Ref flat(Emitter& emitter, Ref value) {
   if (value == Emitter::kAbsent || emitter.operand(value).shape.size() == 1) return value;
-  return emitter.one("Reshape", {value}, {{"shape", Dims{element_count(emitter.operand(value).shape)}}, {"allowzero", std::int64_t{1}}});
+  return emitter.one("Reshape", {value},
+                     {{"shape", Dims{element_count(emitter.operand(value).shape)}}, {"allowzero", std::int64_t{1}}});
 }
 
 Ref product(Emitter& emitter, std::string_view op, Ref x, Tensor weights, const IntegerOperands& given, Attributes attributes) {

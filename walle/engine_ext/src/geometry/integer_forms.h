@@ -1,5 +1,5 @@
-// Quantised convolutions and matrix products by constant weights as integer products, where those apply: atomic/integer_products.h
-// says what they take.
+// Quantised convolutions and matrix products by constant weights as integer products, where those apply:
+// atomic/integer_products.h says what they take.
 #pragma once
 #include "geometry/composite.h"
 

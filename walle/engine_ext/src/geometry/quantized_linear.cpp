@@ -66,7 +66,8 @@ std::vector<Ref> decompose_qlinear_matmul(Emitter& emitter, std::span<const Ref>
             integer_linear_form(emitter, {inputs[0], inputs[2], inputs[3], inputs[5], bias, scale, inputs[7]}, attributes))
       return {*form};
   }
-  Ref product = emitter.one("MatMul", {centred(emitter, inputs[0], inputs[2], true), centred(emitter, inputs[3], inputs[5], false)});
+  Ref product =
+      emitter.one("MatMul", {centred(emitter, inputs[0], inputs[2], true), centred(emitter, inputs[3], inputs[5], false)});
   if (bias != Emitter::kAbsent) product = emitter.one("Add", {product, bias});
   const Ref scale =
       emitter.one("Div", {emitter.one("Mul", {scale_of(emitter, inputs[1], true), scale_of(emitter, inputs[4], false)}),
@@ -89,8 +90,8 @@ std::vector<Ref> decompose_qlinear_add(Emitter& emitter, std::span<const Ref> in
   return {channels ? channels_second(emitter, sum) : sum};
 }
 
-// Over all spatial axes, which stay with size 1: a convolution by ones. Inputs: x, its scale and zero point, the result's scale and
-// zero point.
+// Over all spatial axes, which stay with size 1: a convolution by ones. Inputs: x, its scale and zero point, the result's scale
+// and zero point.
 std::vector<Ref> decompose_qlinear_global_average_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   const Operand x = emitter.operand(inputs[0]);
   if (x.shape.size() < 3) throw Error(ErrorKind::shape, "QLinearGlobalAveragePool of " + to_string(x.shape));
@@ -100,8 +101,8 @@ std::vector<Ref> decompose_qlinear_global_average_pool(Emitter& emitter, std::sp
   std::fill_n(ones.data<std::int8_t>(), ones.size(), std::int8_t{1});
   const Ref ratio = walle::scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]);
   const Ref scale = emitter.one("Div", {ratio, emitter.number(static_cast<double>(element_count(kernel)), DType::f32)});
-  const IntegerOperands operands{
-      inputs[0], inputs[2], emitter.constant(std::move(ones)), Emitter::kAbsent, Emitter::kAbsent, scale, inputs[4]};
+  const IntegerOperands operands{inputs[0], inputs[2], emitter.constant(std::move(ones)), Emitter::kAbsent, Emitter::kAbsent,
+                                 scale,     inputs[4]};
   const auto mean = integer_conv_form(emitter, operands, {{"group", shape[0]}});
   if (!mean) throw Error(ErrorKind::unsupported, "QLinearGlobalAveragePool takes bytes with one scale and one zero point");
   return {*mean};

@@ -34,17 +34,27 @@ struct BytesSum {
   std::int64_t count = 0;
 };
 
+// in / scale becomes a byte; NaN becomes the byte 0.
+struct BytesRound {
+  const float* in = nullptr;
+  float scale = 1;
+  ByteRange range;
+  std::uint8_t* out = nullptr;
+  std::int64_t count = 0;
+};
+
 // An element of A is four uint8 of neighbouring k, one of w four int8, the first in the lowest byte of 32 bits.
 struct Bytes {
   std::string_view name;
   std::int64_t pack = 4;  // columns of a block
   // As Table's `panel`; out and bias are int32 by their bits, there is no residual, and bounds are ignored.
   PanelFn panel = nullptr;
-  // One channel each: out[r, j] = bias[j] + sum over the segments s of byte j of A's row from s.offset on times w[s][j], an int32.
-  // Columns of both blocks are whole, and so are their bytes in A.
+  // One channel each: out[r, j] = bias[j] + sum over the segments s of byte j of A's row from s.offset on times w[s][j], an
+  // int32. Columns of both blocks are whole, and so are their bytes in A.
   PanelFn depthwise = nullptr;
   void (*finish)(const BytesFinish& args) noexcept = nullptr;
   void (*sum)(const BytesSum& args) noexcept = nullptr;
+  void (*round)(const BytesRound& args) noexcept = nullptr;
 };
 
 // Those that go with a backend's table.

@@ -39,12 +39,8 @@ void panel_quads(const PanelArgs& args) noexcept { panel_by<QuadProduct>(args); 
 
 namespace walle {
 const Bytes& avx2_bytes() noexcept {
-  static constexpr Bytes all{"bytes",
-                             avx2::kLanes,
-                             &avx2::panel_quads,
-                             &avx2::depthwise,
-                             &avx2::finish_bytes,
-                             &avx2::sum_bytes};
+  static constexpr Bytes all{"bytes",          avx2::kLanes,      &avx2::panel_quads, &avx2::depthwise, &avx2::finish_bytes,
+                             &avx2::sum_bytes, &avx2::round_bytes};
   return all;
 }
 }  // namespace walle

@@ -14,7 +14,8 @@
 #include "kernels/bytes.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma"))), \
+                             apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
@@ -43,12 +44,9 @@ void panel_quads(const PanelArgs& args) noexcept { panel_by<QuadProduct>(args); 
 
 namespace walle {
 const Bytes& vnni_bytes() noexcept {
-  static constexpr Bytes all{"bytes by VNNI",
-                             avx512_vnni::kLanes,
-                             &avx512_vnni::panel_quads,
-                             &avx512_vnni::depthwise,
-                             &avx512_vnni::finish_bytes,
-                             &avx512_vnni::sum_bytes};
+  static constexpr Bytes all{"bytes by VNNI",          avx512_vnni::kLanes,        &avx512_vnni::panel_quads,
+                             &avx512_vnni::depthwise,  &avx512_vnni::finish_bytes, &avx512_vnni::sum_bytes,
+                             &avx512_vnni::round_bytes};
   return all;
 }
 }  // namespace walle

@@ -49,9 +49,7 @@ inline void depthwise(const PanelArgs& args) noexcept {
 struct ByteMaker {
   Vec low, high, zero;
   explicit ByteMaker(const ByteRange& range) noexcept : low(set(range.low)), high(set(range.high)), zero(whole(range.zero)) {}
-  Vec operator()(Vec value) const noexcept {
-    return add_whole(rounded(min_or_second(max_or_second(value, low), high)), zero);
-  }
+  Vec operator()(Vec value) const noexcept { return add_whole(rounded(min_or_second(max_or_second(value, low), high)), zero); }
 };
 
 inline void finish_bytes(const BytesFinish& args) noexcept {
@@ -61,7 +59,8 @@ inline void finish_bytes(const BytesFinish& args) noexcept {
     const float* sums = args.sums + column;
     if (args.scale == nullptr) {
       float* out = static_cast<float*>(args.out) + column;
-      for (std::int64_t row = 0; row < args.rows; ++row) store_first(out + row * args.row_step, load(sums + row * 2 * kLanes), width);
+      for (std::int64_t row = 0; row < args.rows; ++row)
+        store_first(out + row * args.row_step, load(sums + row * 2 * kLanes), width);
       continue;
     }
     const Vec scale = load(args.scale + column);
@@ -81,5 +80,15 @@ inline void sum_bytes(const BytesSum& args) noexcept {
   for (std::int64_t i = 0; i < args.count; i += kLanes) {
     const std::int64_t width = args.count - i < kLanes ? args.count - i : kLanes;
     store_bytes(args.out + i, made(fma(centred(0, i, width), first, mul(centred(1, i, width), second))), width);
+  }
+}
+
+inline void round_bytes(const BytesRound& args) noexcept {
+  const ByteMaker made(args.range);
+  const Vec scale = set(args.scale);
+  for (std::int64_t i = 0; i < args.count; i += kLanes) {
+    const std::int64_t width = args.count - i < kLanes ? args.count - i : kLanes;
+    const Vec value = div(width == kLanes ? load(args.in + i) : load_first(args.in + i, width), scale);
+    store_bytes(args.out + i, choose(is_nan(value), set(0.0f), made(value)), width);
   }
 }

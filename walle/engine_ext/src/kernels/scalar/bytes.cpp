@@ -73,8 +73,15 @@ void sum(const BytesSum& args) noexcept {
   }
 }
 
+void round(const BytesRound& args) noexcept {
+  for (std::int64_t i = 0; i < args.count; ++i) {
+    const float value = args.in[i] / args.scale;
+    args.out[i] = value == value ? made_byte(value, args.range) : std::uint8_t{0};
+  }
+}
+
 }  // namespace
 
-const Bytes kBytes{"plain bytes", kPack, &panel, &depthwise, &finish, &sum};
+const Bytes kBytes{"plain bytes", kPack, &panel, &depthwise, &finish, &sum, &round};
 
 }  // namespace walle::scalar
