@@ -12,7 +12,7 @@ from onnx import helper
 import walle
 from tests.sim.onnx_models import NODE, model, numbers, runtime
 from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo
-from walle.engine_ext.onnx_import.passes import drop_dead
+from walle.engine_ext.onnx_import.passes import drop_dead, drop_identities
 from walle.engine_ext.onnx_import.quantised import fuse_quantised
 from walle.engine_ext.onnx_import.write import write
 from walle.engine_ext.operators import operators
@@ -63,7 +63,7 @@ class QDQ:
     def check(self, output: str, wanted: Sequence[str], steps: int = 1) -> None:
         """Hold what the pass makes to the operators wanted, and its bytes to the float operators' within `steps`."""
         before = self.graph(output)
-        after = drop_dead(fuse_quantised(before))
+        after = drop_dead(drop_identities(fuse_quantised(before)))
         made = [one.op for one in after.nodes if one.op != "DequantizeLinear"]
         assert made == ["QuantizeLinear", *wanted]
         ours, theirs = (run(one, self.x)[0].astype(int) for one in (after, before))
@@ -123,11 +123,19 @@ def test_movements_are_those_of_bytes_where_scales_agree() -> None:
     net.check("y", ["MaxPool", "Transpose"], 0)
 
 
-def test_a_pool_between_other_scales_stays_float() -> None:
+def test_what_is_moved_is_taken_to_another_scale() -> None:
     net = QDQ(numbers(1, 4, 6, 6))
     x = net.bytes_of("x", 0.03, 120)
-    net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[2, 2]), 0.02, 120, "y")
-    net.check("y", ["MaxPool", "QuantizeLinear"], 0)
+    net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[2, 2]), 0.02, 110, "y")
+    net.check("y", ["MaxPool", "QLinearRescale"])
+
+
+def test_parts_are_taken_to_one_scale_and_joined() -> None:
+    net = QDQ(numbers(1, 4, 6, 6))
+    x = net.bytes_of("x", 0.03, 120)
+    a = net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[1, 1]), 0.02, 110)
+    net.bytes_of(net.op("Concat", x, a, out="j", axis=1), 0.02, 110, "y")
+    net.check("y", ["MaxPool", "QLinearRescale", "QLinearRescale", "Concat"])
 
 
 def test_a_float_result_that_others_read_stays_float() -> None:

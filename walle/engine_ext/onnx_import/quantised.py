@@ -1,9 +1,10 @@
 """Models quantised in ONNX's QDQ form: DequantizeLinear, a float operator, QuantizeLinear become one operator on bytes.
 
 A convolution or matrix product by constant weights, a sum, and a mean over all pixels go over to their QLinear forms,
-whose products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are. Results
-differ from those of the float operators by rounding alone: one step of the result's scale where a value lies between
-two. Whatever else stands between the two, or has scales of another form, stays float.
+whose products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are, taken to
+the result's scale where that is another. Results differ from those of the float operators by rounding alone: one step
+of the result's scale where a value lies between two. Whatever else stands between the two, or has scales of another
+form, stays float.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +15,8 @@ import numpy as np
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, uses_of
 
 _BYTES = {"int8", "uint8"}
-# What gives elements of its first input and nothing else.
-_MOVEMENTS = frozenset({"Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+# What gives elements of its first input, Concat of all, and nothing else.
+_MOVEMENTS = frozenset({"Concat", "Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _INT32 = np.iinfo(np.int32)
 
 
@@ -45,7 +46,7 @@ def fuse_quantised(graph: Graph) -> Graph:
     if not any(node.op == "QuantizeLinear" for node in graph.nodes):
         return graph
     values = _Values(graph)
-    nodes = tuple(values.operator_of(node) or node for node in graph.nodes)
+    nodes = tuple(made for node in graph.nodes for made in values.made(node))
     return replace(graph, nodes=nodes, constants=values.rewriting.constants)
 
 
@@ -60,21 +61,29 @@ class _Values:
             name: node for node in graph.nodes if node.domain == "" for name in node.outputs
         }
 
-    def operator_of(self, node: Node) -> Node | None:
-        """Return what comes into the place of a QuantizeLinear: the operator before it, on bytes."""
-        if node.op != "QuantizeLinear" or node.domain != "":
-            return None
+    def made(self, node: Node) -> tuple[Node, ...]:
+        """Return what comes into the place of a node: of a QuantizeLinear, the operator before it, on bytes."""
+        quantises = node.domain == "" and node.op == "QuantizeLinear"
+        return (self._operator(node) if quantises else ()) or (node,)
+
+    def _operator(self, node: Node) -> tuple[Node, ...]:
         result = self._parameters(node, node.outputs[0])
         if result is None or result.scale.size != 1:
-            return None
+            return ()
+        x = self.bytes_of(node.inputs[0])
+        if x is not None:
+            return (self.rescaled(x, result, node.name),)
         before, activation = self._only_giver(node.inputs[0]), ""
         if before is not None and before.op == "Relu":
             before, activation = self._only_giver(before.inputs[0]), "Relu"
         if before is None or len(before.outputs) != 1:
-            return None
+            return ()
         if before.op in _RULES:
-            return _RULES[before.op](self, before, result, activation)
-        return self._movement(before, result) if before.op in _MOVEMENTS and not activation else None
+            made = _RULES[before.op](self, before, result, activation)
+            return (made,) if made is not None else ()
+        if activation or before.op not in _MOVEMENTS:
+            return ()
+        return self._joined(before, result) if before.op == "Concat" else self._moved(before, result)
 
     def _only_giver(self, name: str) -> Node | None:
         return self.givers.get(name) if self.uses.get(name, 0) == 1 else None
@@ -159,11 +168,26 @@ class _Values:
         said = {key: one for key, one in attributes.items() if not isinstance(one, str) or one}
         return Node(op, inputs, (result.name,), said, node.name)
 
-    def _movement(self, node: Node, result: _Quantised) -> Node | None:
+    def rescaled(self, x: _Quantised, result: _Quantised, name: str) -> Node:
+        if x.is_like(result):
+            return Node("Identity", (x.name,), (result.name,), {}, name)
+        return Node("QLinearRescale", (*x.names, result.scale_name, result.zero_name), (result.name,), {}, name)
+
+    def _moved(self, node: Node, result: _Quantised) -> tuple[Node, ...]:
         x = self.bytes_of(node.inputs[0])
-        if x is None or not x.is_like(result):
-            return None
-        return replace(node, inputs=(x.name, *node.inputs[1:]), outputs=(result.name,))
+        if x is None:
+            return ()
+        moved = replace(x, name=self.rewriting.fresh(result.name))
+        made = replace(node, inputs=(x.name, *node.inputs[1:]), outputs=(moved.name,))
+        return made, self.rescaled(moved, result, f"{node.name}.scale")
+
+    def _joined(self, node: Node, result: _Quantised) -> tuple[Node, ...]:
+        parts = [found for name in node.inputs if (found := self.bytes_of(name)) is not None]
+        if len(parts) != len(node.inputs):
+            return ()
+        fits = [replace(result, name=self.rewriting.fresh(part.name)) for part in parts]
+        scaled = [self.rescaled(*pair, f"{node.name}.scale") for pair in zip(parts, fits, strict=True)]
+        return *scaled, replace(node, inputs=tuple(one.name for one in fits), outputs=(result.name,))
 
 
 def _conv(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:

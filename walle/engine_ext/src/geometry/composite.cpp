@@ -26,6 +26,7 @@ WALLE_DECOMPOSE(decompose_global_max_pool);
 WALLE_DECOMPOSE(decompose_lp_pool);
 WALLE_DECOMPOSE(decompose_max_pool);
 WALLE_DECOMPOSE(decompose_qlinear_add); WALLE_DECOMPOSE(decompose_qlinear_global_average_pool);
+WALLE_DECOMPOSE(decompose_qlinear_rescale);
 WALLE_DECOMPOSE(decompose_qlinear_conv);
 WALLE_DECOMPOSE(decompose_resize);
 WALLE_DECOMPOSE(decompose_attention);
@@ -111,6 +112,7 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view qlinear_conv[] = {"Add",     "Cast", "Conv",    "Div",   "IntegerConv", "Maximum",
                                                       "Minimum", "Mul",  "Reshape", "Round", "Sub",         "Transpose"};
   static constexpr std::string_view qlinear_mean[] = {"Div", "IntegerConv", "Reshape", "Transpose"};
+  static constexpr std::string_view qlinear_rescale[] = {"Div", "IntegerSum", "Reshape", "Transpose"};
   static constexpr std::string_view qlinear_add[] = {"Div", "Expand", "IntegerSum", "Reshape", "Transpose"};
   static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
   static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",     "IntegerLinear", "MatMul", "Maximum",
@@ -223,6 +225,7 @@ std::span<const Composite> composites() noexcept {
       {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
       {"QLinearGlobalAveragePool", 5, 5, &decompose_qlinear_global_average_pool, qlinear_mean},
       {"QLinearMatMul", 8, 9, &decompose_qlinear_matmul, qlinear_matmul},
+      {"QLinearRescale", 5, 5, &decompose_qlinear_rescale, qlinear_rescale},
       {"QuantizeLinear", 2, 3, &decompose_quantize_linear, quantize_linear_parts},
       {"RMSNormalization", 2, 2, &decompose_rms_normalization, rms},
       {"RNN", 3, 6, &decompose_rnn, recurrent},

@@ -1,5 +1,5 @@
-// MatMulInteger, QLinearMatMul, QLinearAdd and QLinearGlobalAveragePool: matrix products of quantised numbers, in int32, and sums
-// and means of them.
+// MatMulInteger, QLinearMatMul, QLinearAdd, QLinearRescale and QLinearGlobalAveragePool: matrix products of quantised numbers, in
+// int32, and sums and means of them.
 #include <algorithm>
 
 #include "geometry/integer_forms.h"
@@ -87,6 +87,16 @@ std::vector<Ref> decompose_qlinear_add(Emitter& emitter, std::span<const Ref> in
   const auto scale = [&](Ref one) { return walle::scale_of(emitter, one, Emitter::kAbsent, inputs[6]); };
   const Ref a_scale = scale(inputs[1]), b_scale = scale(inputs[4]), a = whole(inputs[0]), b = whole(inputs[3]);
   const Ref sum = emitter.one("IntegerSum", {a, a_scale, inputs[2], b, b_scale, inputs[5], inputs[7]}, attributes);
+  return {channels ? channels_second(emitter, sum) : sum};
+}
+
+// The bytes of the same numbers by another scale and zero point. Inputs: x, its scale and zero point, the result's scale and zero
+// point.
+std::vector<Ref> decompose_qlinear_rescale(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
+  const bool channels = emitter.operand(inputs[0]).shape.size() > 2;
+  const Ref scale = walle::scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]), none = emitter.number(0, DType::f32);
+  const Ref x = channels ? channels_last(emitter, inputs[0]) : inputs[0];
+  const Ref sum = emitter.one("IntegerSum", {x, scale, inputs[2], x, none, inputs[2], inputs[4]});
   return {channels ? channels_second(emitter, sum) : sum};
 }
 
