@@ -91,7 +91,9 @@ class _Values:
     def _parameters(self, node: Node, name: str) -> _Quantised | None:
         """Return what a QuantizeLinear or DequantizeLinear says of the bytes of this name."""
         scale = self.rewriting.constants.get(node.inputs[1])
-        if scale is None or str(scale.dtype) != "float32" or node.int_attribute("block_size") != 0:
+        if scale is None or str(scale.dtype) != "float32":
+            return None
+        if any(node.int_attribute(key) != 0 for key in ("block_size", "output_dtype", "precision")):
             return None
         if scale.size < 1 or not np.all(np.isfinite(scale) & (scale > 0)):
             return None
