@@ -27,5 +27,9 @@ inline Vec to_floats(Vec v) noexcept { return _mm512_cvtepi32_ps(bits(v)); }
 inline Vec rounded(Vec v) noexcept { return from_bits(_mm512_cvtps_epi32(v)); }
 // The lowest byte of each of the first `count` lanes.
 inline void store_bytes(std::uint8_t* p, Vec v, std::int64_t count) noexcept {
-  _mm512_mask_cvtepi32_storeu_epi8(p, first_lanes(count), bits(v));
+  const __m128i bytes = _mm512_cvtepi32_epi8(bits(v));
+  if (count == kLanes)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+  else
+    _mm_mask_storeu_epi8(p, first_lanes(count), bytes);
 }
