@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "atomic/integer_products.h"
 #include "atomic/packed_convolution.h"
 #include "atomic/packed_linear.h"
 #include "atomic/packed_pooling.h"
@@ -75,6 +76,9 @@ std::vector<Candidate> candidates_of(const LinearShape& shape, const Rates& rate
 std::string_view linear_order(const LinearAlgorithm& algorithm) {
   return algorithm.pack == kLinearPacked.pack ? kLinearPacked.name : algorithm.name;
 }
+
+bool is_integer_product(const OpDef& op) { return op.name == "IntegerConv" || op.name == "IntegerLinear"; }
+
 using Clock = std::chrono::steady_clock;
 
 class Choosing {
@@ -99,6 +103,7 @@ class Choosing {
       for (const int input : op.inputs)
         if (input >= 0) need_plain(input);
       choose_linear(op);
+      share_integer_weights(op);
       program_.ops.push_back(std::move(op));
     }
     for (const int output : program_.outputs) need_plain(output);
@@ -321,6 +326,23 @@ class Choosing {
     op.inputs[1] = add_constant(packed);
   }
 
+  // Products of bytes have one algorithm on each backend.
+  void share_integer_weights(ProgramOp& op) {
+    if (op.is_raster() || !is_integer_product(*op.op)) return;
+    const bool linear = op.op->name == "IntegerLinear";
+    const Tensor w = value(op.inputs[1]).constant;
+    const IntegerShape shape(std::array{value(op.inputs[0]).shape, w.shape()}, op.attributes, linear, bytes(table_));
+    const Tensor packed = weights_.get(w, shape.key(), [&] { return shape.pack(w); });
+    std::vector<Layout> inputs;
+    for (const int input : op.inputs)
+      inputs.push_back(
+          input < 0 ? Layout{DType::f32, {}, {}, nullptr, true}
+                    : Layout{value(input).dtype, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
+    const ProgramValue& result = value(op.output);
+    op.step = make_integer_product({inputs, {result.dtype, result.shape}, op.attributes, table_}, linear, packed);
+    op.inputs[1] = add_constant(packed);
+  }
+
   // Whether the op was made to read and write packed values, because what it reads is there in that form alone.
   bool follow(ProgramOp& op) {
     if (op.is_raster())
@@ -438,6 +460,7 @@ double choose(Program& program, const Table& table, PackedWeights& weights, cons
 }
 
 double predict_us(const Program& program, const Table& table) {
+  constexpr double kBytesOfElement = 4;  // products of bytes in one operation of the tile kernel
   const Rates rate = rates(table);
   const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
   const auto bytes = [&](int value) {
@@ -467,6 +490,12 @@ double predict_us(const Program& program, const Table& table) {
     work.moved += bytes(op.output);
     const bool product = !op.is_raster() && (op.op->name == "Linear" || op.op->name == "MatMul");
     if (product) work.panel = 2.0 * static_cast<double>(element_count(shape(op.output)) * shape(op.inputs[0]).back());
+    if (!op.is_raster() && is_integer_product(*op.op)) {
+      const Dims &w = shape(op.inputs[1]), &out = shape(op.output);
+      const double columns = std::max<double>(1, static_cast<double>(out.back()));
+      work.panel =
+          2.0 * static_cast<double>(element_count(out)) * static_cast<double>(element_count(w)) / columns / kBytesOfElement;
+    }
     us += rate.us(work);
   }
   return us;

@@ -5,12 +5,14 @@
 #include <numeric>
 
 #include "core/indexed.h"
-#include "geometry/composite.h"
+#include "geometry/integer_forms.h"
 #include "geometry/window.h"
 
 namespace walle {
 
-Emitter::Ref requantized(Emitter& emitter, Emitter::Ref product, Emitter::Ref scale, Emitter::Ref zero);  // quantized_linear.cpp
+// quantized_linear.cpp
+Emitter::Ref requantized(Emitter& emitter, Emitter::Ref product, Emitter::Ref scale, Emitter::Ref zero,
+                         const std::string& activation);
 
 namespace {
 
@@ -44,6 +46,7 @@ Attributes chosen(const Attributes& attributes, std::span<const std::string_view
 }
 
 constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "group"};
+constexpr std::string_view kQuantised[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group", "activation"};
 
 // Larger dimensions and kernels are refused where strides and dilations, which are below 2^31, multiply them.
 constexpr std::int64_t kMaxSpatial = std::int64_t{1} << 30;
@@ -275,18 +278,27 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
 // Inputs: x, w, x's zero point, w's zero point.
 std::vector<Ref> decompose_conv_integer(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const auto given = [&](std::size_t i) { return i < inputs.size() ? inputs[i] : Emitter::kAbsent; };
+  if (const auto form = integer_conv_form(emitter, {inputs[0], given(2), inputs[1], given(3)}, chosen(attributes, kWindow)))
+    return {*form};
   return {integer_conv(emitter, inputs[0], given(2), inputs[1], given(3), Emitter::kAbsent, attributes)};
 }
 
 // Inputs: x, its scale and zero point, w, its scale and zero point, the result's scale and zero point, an int32 bias.
+// Attribute, not ONNX's: `activation`, which may be Relu.
 std::vector<Ref> decompose_qlinear_conv(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Ref bias = inputs.size() > 8 ? inputs[8] : Emitter::kAbsent;
+  if (element_count(emitter.operand(inputs[1]).shape) == 1) {
+    const Ref scale = scale_of(emitter, inputs[1], inputs[4], inputs[6]);
+    if (const auto form = integer_conv_form(emitter, {inputs[0], inputs[2], inputs[3], inputs[5], bias, scale, inputs[7]},
+                                            chosen(attributes, kQuantised)))
+      return {*form};
+  }
   const Ref sums = integer_conv(emitter, inputs[0], inputs[2], inputs[3], inputs[5], bias, attributes);
   const std::size_t rank = emitter.operand(sums).shape.size();
   const Ref scale =
       emitter.one("Div", {emitter.one("Mul", {per_channel(emitter, inputs[1], rank), per_channel(emitter, inputs[4], rank)}),
                           per_channel(emitter, inputs[6], rank)});
-  return {requantized(emitter, sums, scale, per_channel(emitter, inputs[7], rank))};
+  return {requantized(emitter, sums, scale, per_channel(emitter, inputs[7], rank), attributes.get_string("activation", ""))};
 }
 
 // Inputs: x, w, offsets, bias, mask. The taps are sampled where the offsets move them; then one matrix product a group.
@@ -316,6 +328,12 @@ std::vector<Ref> decompose_average_pool(Emitter& emitter, std::span<const Ref> i
 }
 
 std::vector<Ref> decompose_max_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
+  const Operand x = emitter.operand(inputs[0]);
+  if (outputs == 1 && (x.dtype == DType::u8 || x.dtype == DType::i8) && x.shape.size() > 2) {
+    Attributes window = chosen(attributes, kWindow);
+    attributes.get_int("storage_order", 0);  // of indices
+    return {channels_second(emitter, emitter.one("IntegerPoolMax", {channels_last(emitter, inputs[0])}, std::move(window)))};
+  }
   std::vector<Ref> results{emitter.one("PoolMax", {inputs[0]}, attributes)};
   if (outputs > 1) results.push_back(emitter.one("PoolArgMax", {inputs[0]}, attributes));
   return results;

@@ -7,6 +7,7 @@
 // Of floats, against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
 struct FloatProduct {
   static Vec add(Vec factor, Vec columns, Vec sum) noexcept { return fma(factor, columns, sum); }
+  static Vec joined(Vec sum, Vec other) noexcept { return sum + other; }
   static Vec bounded(Vec sum, Vec low, Vec high) noexcept { return min_or_second(high, max_or_second(low, sum)); }
 };
 
@@ -78,7 +79,7 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
 #pragma GCC unroll 16
     for (int row = 0; row < kTileRows; ++row)
 #pragma GCC unroll 2
-      for (int block = 0; block < kBlocks; ++block) sums[row][block] = add(sums[row][block], all[part][row][block]);
+      for (int block = 0; block < kBlocks; ++block) sums[row][block] = Product::joined(sums[row][block], all[part][row][block]);
   const Vec low = set(args.finish.low), high = set(args.finish.high);
 #pragma GCC unroll 16
   for (int row = 0; row < kTileRows; ++row)
