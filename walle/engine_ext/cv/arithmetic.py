@@ -180,10 +180,11 @@ def inRange(src: ImageLike, lowerb: Operand, upperb: Operand, dst: ImageLike | N
     return give(inside.all(2).astype("uint8") * _core.asarray(255, "uint8"), dst)
 
 
-def _sums(src: ImageLike, mask: ImageLike | None) -> tuple[list[float], list[float], float]:
+def _sums(src: ImageLike, mask: ImageLike | None, *, squared: bool) -> tuple[list[float], list[float], float]:
     given = image(src)
     source = given if given.dtype in _FAST else given.astype("float32")
-    sums, squares = one("ImageSums", [source, None if mask is None else image(mask)], {}).tolist()
+    inputs = [source] if mask is None else [source, image(mask)]
+    sums, squares = one("ImageSums", inputs, {"squares": int(squared)}).tolist()
     count = given.shape[0] * given.shape[1] if mask is None else float(countNonZero(mask))
     return sums, squares, float(count)
 
@@ -195,13 +196,13 @@ def _four(numbers: list[float]) -> tuple[float, float, float, float]:
 
 def mean(src: ImageLike, mask: ImageLike | None = None) -> tuple[float, float, float, float]:
     """Return the mean of every channel, of the pixels where the mask is not 0."""
-    sums, _, count = _sums(src, mask)
+    sums, _, count = _sums(src, mask, squared=False)
     return _four([number / count if count else 0.0 for number in sums])
 
 
 def meanStdDev(src: ImageLike, mask: ImageLike | None = None) -> tuple[ndarray, ndarray]:
     """Return the mean and the standard deviation of every channel as columns."""
-    sums, squares, count = _sums(src, mask)
+    sums, squares, count = _sums(src, mask, squared=True)
     means = [number / count if count else 0.0 for number in sums]
     spread = [
         math.sqrt(abs(square / count - m * m)) if count else 0.0 for square, m in zip(squares, means, strict=True)
@@ -210,7 +211,7 @@ def meanStdDev(src: ImageLike, mask: ImageLike | None = None) -> tuple[ndarray, 
 
 
 def sumElems(src: ImageLike) -> tuple[float, float, float, float]:
-    return _four(_sums(src, None)[0])
+    return _four(_sums(src, None, squared=False)[0])
 
 
 def countNonZero(src: ImageLike) -> int:

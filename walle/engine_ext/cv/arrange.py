@@ -86,11 +86,12 @@ def copyMakeBorder(
 
 
 def split(m: ImageLike) -> tuple[ndarray, ...]:
-    """Return the channels, each a new image."""
+    """Return the channels as images of their own."""
     given = image(m)
     if given.ndim == 2:
         return (given.copy(),)
-    return tuple(given[:, :, channel].copy() for channel in range(given.shape[2]))
+    planes = one("Transpose", [given], {"perm": [2, 0, 1]})
+    return tuple(planes[channel] for channel in range(given.shape[2]))
 
 
 def merge(mv: Sequence[ImageLike], dst: ImageLike | None = None) -> ndarray:

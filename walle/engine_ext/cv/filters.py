@@ -310,16 +310,5 @@ def pyrUp(
     height, width = given.shape[:2]
     if dstsize is not None and tuple(dstsize) not in {(2 * width, 2 * height), (0, 0)}:
         raise ShapeError(f"pyrUp of {given.shape} gives {(2 * width, 2 * height)}, not {dstsize}")
-    # One pixel more on every side, as OpenCV mirrors them: about the first one, and the last one again.
-    rows = [min(1, height - 1), *range(height), height - 1]
-    columns = [min(1, width - 1), *range(width), width - 1]
-    framed = one("Gather", [given, _core.asarray(rows, "int64")], {"axis": 0})
-    framed = one("Gather", [framed, _core.asarray(columns, "int64")], {"axis": 1})
-    spread = _core.full((2 * height + 4, 2 * width + 4, *given.shape[2:]), 0, given.dtype)
-    spread[::2, ::2] = framed
-    if given.dtype == "uint8":
-        result = _separable(spread, _PYRAMID, _PYRAMID, "uint8", constants.BORDER_CONSTANT, {"bits": 6})
-    else:
-        weights = [weight / 8 for weight in _PYRAMID]
-        result = _separable(spread, weights, weights, given.dtype, constants.BORDER_CONSTANT, {})
-    return give(result[2 : 2 * height + 2, 2 : 2 * width + 2].copy(), dst)
+    attributes = {"width": 2 * width, "height": 2 * height, "interpolation": "pyramid"}
+    return give(restored(one("ImageResize", [sampled(given)], attributes), given), dst)

@@ -1,5 +1,7 @@
 """Thresholds: fixed, found from the histogram, and of each pixel's surroundings; edges by Canny."""
 
+import operator
+
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
@@ -40,19 +42,20 @@ def threshold(
 def _otsu(counts: list[int]) -> int:
     """Return the bound with the greatest variance between what lies below and above (Otsu, 1979)."""
     total = sum(counts)
-    whole = sum(value * count for value, count in enumerate(counts)) / total
+    whole = sum(map(operator.mul, range(256), counts)) / total
     share = mean = best = 0.0
     bound = 0
+    tiny, nearly_all = 1.1920929e-7, 1 - 1.1920929e-7
     for value, count in enumerate(counts):
         part = count / total
         mean *= share
         share += part
         rest = 1 - share
-        if min(share, rest) < 1.1920929e-7 or max(share, rest) > 1 - 1.1920929e-7:
+        if not (tiny <= share <= nearly_all and tiny <= rest <= nearly_all):
             continue
         mean = (mean + value * part) / share
-        above = (whole - share * mean) / rest
-        between = share * rest * (mean - above) ** 2
+        apart = mean - (whole - share * mean) / rest
+        between = share * rest * apart * apart
         if between > best:
             best, bound = between, value
     return bound

@@ -76,6 +76,8 @@ std::unique_ptr<Step> stack(const StepRequest& request, StackStep<double>::Work 
   return std::make_unique<StackStep<float>>(request, work, sizes, out_size, work_size);
 }
 
+bool with_vectors(const Attributes& attributes) { return attributes.get_int("vectors", 1) != 0; }
+
 Factors sizes_of(const Dims& shape) {
   const std::int64_t m = shape[shape.size() - 2], n = shape.back();
   return {m, n, std::min(m, n)};
@@ -119,25 +121,28 @@ std::unique_ptr<Step> make_qr(const StepRequest& request) {
 }
 
 // Of a symmetric matrix, of which the lower triangle is read: a row of eigenvalues in ascending order, then n rows whose columns
-// are the eigenvectors; (..., n + 1, n).
-TensorType infer_eigh(std::span<const Operand> operands, const Attributes&) {
+// are the eigenvectors; (..., n + 1, n). The first row alone where the attribute `vectors` is 0.
+TensorType infer_eigh(std::span<const Operand> operands, const Attributes& attributes) {
   const DType dtype = checked(operands[0], "Eigh", true);
   const std::int64_t n = operands[0].shape.back();
-  return {dtype, with_matrix(operands[0].shape, n + 1, n)};
+  return {dtype, with_matrix(operands[0].shape, with_vectors(attributes) ? n + 1 : 1, n)};
 }
 std::unique_ptr<Step> make_eigh(const StepRequest& request) {
   const Factors sizes = sizes_of(request.inputs[0].shape);
-  return stack(request, &eigh, sizes, sizes.n * sizes.n + 3 * sizes.n);
+  return stack(request, with_vectors(request.attributes) ? &eigh : &eigenvalues, sizes, sizes.n * sizes.n + 3 * sizes.n);
 }
 
-// With k = min(m, n): a row of singular values in descending order, m rows of u, n rows of v; (..., 1 + m + n, k).
-TensorType infer_svd(std::span<const Operand> operands, const Attributes&) {
+// With k = min(m, n): a row of singular values in descending order, m rows of u, n rows of v; (..., 1 + m + n, k). The
+// first row alone where the attribute `vectors` is 0.
+TensorType infer_svd(std::span<const Operand> operands, const Attributes& attributes) {
   const DType dtype = checked(operands[0], "Svd", false);
   const Factors sizes = sizes_of(operands[0].shape);
-  return {dtype, with_matrix(operands[0].shape, 1 + sizes.m + sizes.n, sizes.k)};
+  return {dtype, with_matrix(operands[0].shape, with_vectors(attributes) ? 1 + sizes.m + sizes.n : 1, sizes.k)};
 }
 std::unique_ptr<Step> make_svd(const StepRequest& request) {
   const Factors sizes = sizes_of(request.inputs[0].shape);
+  if (!with_vectors(request.attributes))
+    return stack(request, &singular_values, sizes, sizes.m * sizes.n + 7 * sizes.k + std::max(sizes.m, sizes.n));
   return stack(request, &svd, sizes, sizes.m * sizes.n + sizes.k * sizes.k + 2 * sizes.k);
 }
 

@@ -181,14 +181,14 @@ void reflected_identity(const double* a, std::int64_t n, const double* scale, do
   }
 }
 
-// Implicit QL with shifts on d and e; the rows of z go along.
-bool diagonal(double* d, double* e, double* z, std::int64_t n) noexcept {
+// Implicit QL with shifts on d and e; the rows of z, where there is one, go along. An e of at most `least` counts as 0.
+bool diagonal(double* d, double* e, double* z, std::int64_t n, double least = 0) noexcept {
   constexpr int kMostSteps = 80;
   for (std::int64_t first = 0; first < n; ++first) {
     for (int step = 0;; ++step) {
       std::int64_t last = first;
       for (; last + 1 < n; ++last)
-        if (std::fabs(e[last]) <= kEpsilon * (std::fabs(d[last]) + std::fabs(d[last + 1]))) break;
+        if (std::fabs(e[last]) <= std::max(least, kEpsilon * (std::fabs(d[last]) + std::fabs(d[last + 1])))) break;
       if (last == first) break;
       if (step == kMostSteps) return false;
       double g = (d[first + 1] - d[first]) / (2 * e[first]);
@@ -211,7 +211,7 @@ bool diagonal(double* d, double* e, double* z, std::int64_t n) noexcept {
         shift = s * r;
         d[i + 1] = g + shift;
         g = c * r - b;
-        rotate(z + i * n, z + (i + 1) * n, c, s, n);
+        if (z != nullptr) rotate(z + i * n, z + (i + 1) * n, c, s, n);
       }
       if (i >= first) continue;
       d[first] -= shift;
@@ -245,6 +245,78 @@ const char* eigh(const Factors& sizes, const double* a, const double*, double* o
   std::memcpy(out, d, static_cast<std::size_t>(n) * sizeof(double));
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t j = 0; j < n; ++j) out[(1 + i) * n + j] = z[j * n + i];
+  return nullptr;
+}
+
+const char* eigenvalues(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
+  const std::int64_t n = sizes.n;
+  double *matrix = work, *e = matrix + n * n, *scale = e + n;
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t j = 0; j < n; ++j) matrix[i * n + j] = i >= j ? a[i * n + j] : a[j * n + i];
+  tridiagonal(matrix, n, out, e, scale);
+  if (!diagonal(out, e, nullptr, n)) return "the eigenvalues did not converge";
+  std::sort(out, out + n);
+  return nullptr;
+}
+
+namespace {
+
+// x (k rows of `count`, at least k) becomes lower bidiagonal by reflections from both sides: d on and e below the diagonal. `v` and
+// `t` have room for a column and a row.
+void bidiagonal(double* x, std::int64_t k, std::int64_t count, double* d, double* e, double* v, double* t) noexcept {
+  for (std::int64_t i = 0; i < k; ++i) {
+    double* along = x + i * count + i;
+    const std::int64_t wide = count - i;
+    const auto [tau, beta] = reflection(along, wide);
+    d[i] = beta;
+    for (std::int64_t j = i + 1; j < k && tau != 0; ++j) {
+      double* row = x + j * count + i;
+      axpy(-tau * dot(along, row, wide), along, row, wide);
+    }
+    const std::int64_t tall = k - i - 1;
+    if (tall == 0) break;
+    for (std::int64_t j = 0; j < tall; ++j) v[j] = x[(i + 1 + j) * count + i];
+    const auto [down, below] = reflection(v, tall);
+    e[i] = below;
+    if (down == 0) continue;
+    std::fill(t, t + wide - 1, 0.0);
+    for (std::int64_t j = 0; j < tall; ++j) axpy(v[j], x + (i + 1 + j) * count + i + 1, t, wide - 1);
+    for (std::int64_t j = 0; j < tall; ++j) axpy(-down * v[j], t, x + (i + 1 + j) * count + i + 1, wide - 1);
+  }
+}
+
+// The shorter lines of a matrix as rows of x, scaled by the power of two that is given back, so that squares stay in range.
+double shorter_lines(const Factors& sizes, const double* a, double* x) noexcept {
+  const std::int64_t m = sizes.m, n = sizes.n, count = std::max(m, n);
+  for (std::int64_t i = 0; i < sizes.k; ++i)
+    for (std::int64_t j = 0; j < count; ++j) x[i * count + j] = m >= n ? a[j * n + i] : a[i * n + j];
+  double most = 0;
+  for (std::int64_t i = 0; i < m * n; ++i) most = std::max(most, std::fabs(x[i]));
+  const double scale = most > 0 && std::isfinite(most) ? std::exp2(-std::ilogb(most)) : 1;
+  for (std::int64_t i = 0; i < m * n; ++i) x[i] *= scale;
+  return scale;
+}
+
+}  // namespace
+
+// The singular values are the eigenvalues, but for their signs, of the matrix with zeros on its diagonal and those of the bidiagonal
+// one in turn beside it (Golub and Kahan).
+const char* singular_values(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
+  const std::int64_t k = sizes.k, count = std::max(sizes.m, sizes.n);
+  double *x = work, *d = x + k * count, *e = d + 2 * k, *v = e + 2 * k, *t = v + k;
+  const double scale = shorter_lines(sizes, a, x);
+  double *on = t + count, *below = on + k;
+  bidiagonal(x, k, count, on, below, v, t);
+  double most = 0;
+  for (std::int64_t i = 0; i < k; ++i) {
+    e[2 * i] = on[i];
+    e[2 * i + 1] = i + 1 < k ? below[i] : 0;
+    most = std::max(most, std::fabs(e[2 * i]) + std::fabs(e[2 * i + 1]));
+  }
+  std::fill(d, d + 2 * k, 0.0);
+  if (!diagonal(d, e, nullptr, 2 * k, most * kEpsilon * 1e-3)) return "the singular values did not converge";
+  std::sort(d, d + 2 * k, [](double left, double right) { return left > right; });
+  for (std::int64_t i = 0; i < k; ++i) out[i] = std::max(d[i], 0.0) / scale;
   return nullptr;
 }
 
@@ -297,12 +369,7 @@ const char* svd(const Factors& sizes, const double* a, const double*, double* ou
   // The k shorter lines of the matrix as rows of x: columns of a tall one, rows of a wide one.
   double *x = work, *v = x + m * n, *squares = v + k * k, *sizes_of = squares + k;
   const bool tall = m >= n;
-  for (std::int64_t i = 0; i < k; ++i)
-    for (std::int64_t j = 0; j < count; ++j) x[i * count + j] = tall ? a[j * n + i] : a[i * n + j];
-  double most = 0;
-  for (std::int64_t i = 0; i < m * n; ++i) most = std::max(most, std::fabs(x[i]));
-  const double scale = most > 0 && std::isfinite(most) ? std::exp2(-std::ilogb(most)) : 1;  // so that squares stay in range
-  for (std::int64_t i = 0; i < m * n; ++i) x[i] *= scale;
+  const double scale = shorter_lines(sizes, a, x);
   std::fill(v, v + k * k, 0.0);
   for (std::int64_t i = 0; i < k; ++i) v[i * k + i] = 1;
   if (!orthogonal(x, v, squares, k, count)) return "the singular values did not converge";

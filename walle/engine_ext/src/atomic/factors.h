@@ -18,6 +18,10 @@ const char* cholesky(const Factors& sizes, const double* a, const double*, doubl
 const char* qr(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept;
 // out (n + 1, n): eigenvalues, then eigenvectors as columns. Householder tridiagonalisation and QL. work: n * n + 3 * n.
 const char* eigh(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept;
+// out (1, n): the eigenvalues alone. work: n * n + 2 * n.
+const char* eigenvalues(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept;
+// out (1, k): the singular values alone. Householder bidiagonalisation and QL. work: m * n + 7 * k + max(m, n).
+const char* singular_values(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept;
 // out (1 + m + n, k), k = min(m, n): singular values, u, v. One-sided Jacobi rotations. work: m * n + k * k + 2 * k.
 const char* svd(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept;
 

@@ -20,7 +20,7 @@ class BoxStep final : public Step {
     pixel_ = pixel_index("BoxFilter", request.inputs[0].dtype);
     floats_ = pixel_ == 2;
     const bool to_floats = request.result.dtype == DType::f32;
-    const bool words = pixel_ == 0 && !squared_ && width_ * height_ * 255 <= 65535;
+    const bool words = pixel_ == 0 && !squared_ && width_ * height_ <= 256;
     box_row_ = words ? images_->box_row_words : images_->box_row[pixel_];
     slide_ = words ? images_->slide_words : images_->slide[floats_ ? 1 : 0];
     finish_ = words       ? images_->scale_words[to_floats ? 1 : 0]

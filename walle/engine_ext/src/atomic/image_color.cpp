@@ -25,7 +25,8 @@ const ColorTables& color_tables() {
     }
     for (int i = 0; i <= ColorTables::kGamma; ++i) {
       const double x = static_cast<double>(i) / ColorTables::kGamma;
-      made.gamma[i] = static_cast<float>(x <= 0.0031308 ? x * 12.92 : 1.055 * std::pow(x, 1 / 2.4) - 0.055);
+      const auto shown = static_cast<float>(x <= 0.0031308 ? x * 12.92 : 1.055 * std::pow(x, 1 / 2.4) - 0.055);
+      made.gamma[i] = static_cast<std::uint8_t>(std::nearbyint(shown * 255.0f));
     }
     return made;
   }();

@@ -26,10 +26,12 @@ class CannyStep final : public Step {
     high_ = bound("high");
     row_bytes_ = lines(static_cast<std::size_t>(from_.width + 2) * 4);
     const std::size_t gradient = lines(static_cast<std::size_t>(from_.pixels()) * 2);
-    // Magnitudes of three rows, of a row of all channels, the gradients chosen, places still to go on from.
+    // Magnitudes of three rows, of a row of all channels, the gradients chosen, the map, places still to go on from.
     wide_at_ = 3 * row_bytes_;
     gradients_at_ = wide_at_ + lines(static_cast<std::size_t>(from_.row()) * 4);
-    stack_at_ = gradients_at_ + 2 * gradient;
+    map_at_ = gradients_at_ + (from_.channels > 1 ? 2 * gradient : 0);
+    map_bytes_ = lines(static_cast<std::size_t>((from_.width + 2) * (from_.height + 2)));
+    stack_at_ = map_at_ + map_bytes_;
     scratch_bytes_ = stack_at_ + static_cast<std::size_t>(from_.pixels()) * 4;
   }
 
@@ -45,6 +47,8 @@ class CannyStep final : public Step {
     auto* chosen_x = reinterpret_cast<std::int16_t*>(scratch + gradients_at_);
     auto* chosen_y = chosen_x + lines(static_cast<std::size_t>(from_.pixels()) * 2) / 2;
     const bool one = from_.channels == 1;
+    auto* map = reinterpret_cast<std::uint8_t*>(scratch + map_at_);
+    std::memset(map, 0, map_bytes_);
     for (std::int64_t y = 0; y <= height; ++y) {
       if (y < height)
         magnitudes(dx + y * from_.row(), dy + y * from_.row(), row(y), chosen_x + y * width, chosen_y + y * width, scratch);
@@ -52,10 +56,14 @@ class CannyStep final : public Step {
         std::fill(row(y), row(y) + width, 0);
       if (y == 0) continue;
       const std::int64_t at = (y - 1) * width;
-      images_->thin((one ? dx : chosen_x) + at, (one ? dy : chosen_y) + at, row(y - 2), row(y - 1), row(y), low_, high_, out + at,
-                    width);
+      images_->thin((one ? dx : chosen_x) + at, (one ? dy : chosen_y) + at, row(y - 2), row(y - 1), row(y), low_, high_,
+                    map + y * (width + 2) + 1, width);
     }
-    spread(out, reinterpret_cast<std::int32_t*>(scratch + stack_at_));
+    spread(map, reinterpret_cast<std::int32_t*>(scratch + stack_at_));
+    for (std::int64_t y = 0; y < height; ++y, out += width) {
+      const std::uint8_t* marks = map + (y + 1) * (width + 2) + 1;
+      for (std::int64_t x = 0; x < width; ++x) out[x] = static_cast<std::uint8_t>(-(marks[x] >> 1));
+    }
   }
 
  private:
@@ -75,28 +83,36 @@ class CannyStep final : public Step {
     }
   }
 
-  void spread(std::uint8_t* out, std::int32_t* stack) const noexcept {
-    const std::int64_t width = from_.width, height = from_.height;
+  // From the edges (2) to what hangs on them, which becomes 3 when it is reached. The map has a frame of pixels that are none, so that no neighbour is outside.
+  void spread(std::uint8_t* map, std::int32_t* stack) const noexcept {
+    const std::int64_t wide = from_.width + 2, pixels = wide * (from_.height + 2);
+    const std::int64_t around[8] = {-wide - 1, -wide, -wide + 1, -1, 1, wide - 1, wide, wide + 1};
     std::int64_t depth = 0;
-    for (std::int64_t i = 0; i < from_.pixels(); ++i)
-      if (out[i] == 2) stack[depth++] = static_cast<std::int32_t>(i);
-    while (depth > 0) {
-      const std::int64_t at = stack[--depth], y = at / width, x = at % width;
-      for (std::int64_t v = std::max<std::int64_t>(y - 1, 0); v <= std::min(y + 1, height - 1); ++v)
-        for (std::int64_t h = std::max<std::int64_t>(x - 1, 0); h <= std::min(x + 1, width - 1); ++h)
-          if (out[v * width + h] == 1) {
-            out[v * width + h] = 2;
-            stack[depth++] = static_cast<std::int32_t>(v * width + h);
-          }
+    const auto visit = [&](std::int64_t at) {
+      for (const std::int64_t step : around)
+        if (map[at + step] == 1) {
+          map[at + step] = 3;
+          stack[depth++] = static_cast<std::int32_t>(at + step);
+        }
+    };
+    constexpr std::int64_t kWord = 8;
+    for (std::int64_t start = 0; start < pixels; start += kWord) {
+      std::uint64_t word;  // the map ends in a whole word
+      std::memcpy(&word, map + start, kWord);
+      if ((word & 0x0202020202020202ull) == 0) continue;
+      for (std::int64_t i = start; i < start + kWord; ++i) {
+        if (map[i] != 2) continue;
+        visit(i);
+        while (depth > 0) visit(stack[--depth]);
+      }
     }
-    for (std::int64_t i = 0; i < from_.pixels(); ++i) out[i] = static_cast<std::uint8_t>(-(out[i] >> 1));
   }
 
   ImageShape from_;
   const ImageTable* images_;
   bool squared_ = false;
   std::int32_t low_ = 0, high_ = 0;
-  std::size_t row_bytes_ = 0, wide_at_ = 0, gradients_at_ = 0, stack_at_ = 0;
+  std::size_t row_bytes_ = 0, wide_at_ = 0, gradients_at_ = 0, map_at_ = 0, map_bytes_ = 0, stack_at_ = 0;
 };
 
 // Two passes: provisional labels joined in a forest, then each pixel the number of its tree in the order of first appearance.

@@ -63,6 +63,12 @@ double size_of(const std::vector<double>& weights) {
   for (const double weight : weights) sum += std::abs(weight);
   return sum;
 }
+bool even(const std::vector<double>& weights) {
+  return std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 2 * std::nearbyint(weight / 2); });
+}
+bool not_negative(const std::vector<double>& weights) {
+  return std::all_of(weights.begin(), weights.end(), [](double weight) { return weight >= 0; });
+}
 bool whole(const std::vector<double>& weights) {
   return std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == std::nearbyint(weight); });
 }
@@ -113,17 +119,24 @@ class SeparableStep final : public Step {
         to_(image_shape("SeparableFilter", request.result.shape)),
         images_(request.table.image) {
     const Attributes& attributes = request.attributes;
-    const auto kernel_x = kernel_of("SeparableFilter", attributes, "kernel_x"),
-               kernel_y = kernel_of("SeparableFilter", attributes, "kernel_y");
+    auto kernel_x = kernel_of("SeparableFilter", attributes, "kernel_x"),
+         kernel_y = kernel_of("SeparableFilter", attributes, "kernel_y");
     delta_ = static_cast<float>(attributes.get_float("delta", 0));
     shift_ = static_cast<int>(attributes.get_int("bits", 0));
     stride_ = attributes.get_int("stride", 1);
     const DType in = request.inputs[0].dtype, out = request.result.dtype;
+    for (auto* kernel : {&kernel_x, &kernel_y})
+      while (shift_ > 1 && even(*kernel)) {
+        for (double& weight : *kernel) weight /= 2;
+        --shift_;
+      }
     const double most = 255 * size_of(kernel_x) * size_of(kernel_y) + std::abs(static_cast<double>(delta_));
     const Arithmetic arithmetic =
         shift_ > 0 ? Arithmetic::fixed
                    : arithmetic_of(in, out, most, whole(kernel_x) && whole(kernel_y) && whole({static_cast<double>(delta_)}));
     passes_ = passes_of("SeparableFilter", arithmetic, in, out);
+    if (shift_ > 0 && most + std::ldexp(1.0, shift_ - 1) <= 65535 && not_negative(kernel_x) && not_negative(kernel_y))
+      passes_.last = Combine::u16_u8_short;
     weights_x_ = packed(kernel_x, arithmetic);
     weights_y_ = packed(kernel_y, arithmetic);
     count_x_ = static_cast<std::int64_t>(kernel_x.size());

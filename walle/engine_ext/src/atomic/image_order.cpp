@@ -49,7 +49,7 @@ std::vector<std::byte> border_pixel(DType dtype, std::int64_t channels, bool gre
   return pixel;
 }
 
-// Rows of a window kept in a ring, framed; a rectangle's rows are already the extremes along x.
+// Framed rows of a window kept in scratch; a rectangle's are already the extremes along x.
 class MorphologyStep final : public Step {
  public:
   explicit MorphologyStep(const StepRequest& request) : from_(image_shape("Morphology", request.inputs[0].shape)) {
@@ -75,55 +75,90 @@ class MorphologyStep final : public Step {
     frame_.pixel = static_cast<std::size_t>(from_.channels) * item_;
     fill_ = border_pixel(dtype, from_.channels, greatest, attributes);
     ring_bytes_ = lines(frame_.bytes());
-    rows_ = 2 * height_;
-    // The ring, a row of the border, which rows are in it, addresses.
-    held_at_ = static_cast<std::size_t>(rows_ + 1) * ring_bytes_;
-    const std::size_t most = std::max<std::size_t>(taps_.size(), static_cast<std::size_t>(std::max(width_, height_)));
-    scratch_bytes_ = held_at_ + static_cast<std::size_t>(height_) * sizeof(std::int64_t) + (most + 4) * sizeof(void*);
+    // The ring, a row of the border, which rows are in it, addresses. A rectangle keeps two blocks of rows and a running row.
+    const std::int64_t rows = rectangle_ ? 2 * height_ + 1 : height_;
+    border_at_ = static_cast<std::size_t>(rows) * ring_bytes_;
+    held_at_ = border_at_ + ring_bytes_;
+    scratch_bytes_ = held_at_ + static_cast<std::size_t>(height_) * sizeof(std::int64_t) + (taps_.size() + 2) * sizeof(void*);
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    frame_.make_constant(fill_.data(), scratch + border_at_);
+    rectangle_ ? run_rectangle(inputs[0], output, scratch) : run_form(inputs[0], output, scratch);
+  }
+
+ private:
+  // Row `at` of the image or of its border, framed.
+  void make_row(const std::byte* input, std::int64_t at, const std::byte* border, std::byte* to) const noexcept {
+    const std::int64_t row = border_source(frame_.border, at, from_.height);
+    if (row < 0)
+      std::memcpy(to, border, frame_.bytes());
+    else
+      frame_.make(input + static_cast<std::size_t>(row * from_.row()) * item_, fill_.data(), to);
+  }
+
+  // Down the columns by van Herk's method: rows stand in blocks of the window's height, so that a window is the end of one block
+  // and the beginning of the next; both are extremes that grow row by row.
+  void run_rectangle(const std::byte* input, std::byte* output, std::byte* scratch) const noexcept {
+    const std::byte* border = scratch + border_at_;
+    const std::size_t row_bytes = static_cast<std::size_t>(from_.row()) * item_;
+    std::byte* running = scratch + static_cast<std::size_t>(2 * height_) * ring_bytes_;
+    const auto row_of = [&](std::int64_t at) { return scratch + static_cast<std::size_t>(at % (2 * height_)) * ring_bytes_; };
+    const auto extreme = [&](const std::byte* a, const std::byte* b, std::byte* to) {
+      const void* taps[] = {a, b};
+      kernel_(taps, 2, to, from_.row());
+    };
+    std::int64_t made = 0;  // rows count from the top of the first window
+    const auto make = [&] {
+      make_row(input, made - anchor_y_, border, row_of(made));
+      along(row_of(made));
+      return row_of(made++);
+    };
+    for (std::int64_t y = 0; y < from_.height; ++y, output += row_bytes) {
+      const std::int64_t into = y % height_;
+      if (into == 0) {
+        while (made < y + height_) make();
+        for (std::int64_t t = height_ - 2; t >= 0; --t) extreme(row_of(y + t), row_of(y + t + 1), row_of(y + t));
+        std::memcpy(output, row_of(y), row_bytes);
+        continue;
+      }
+      const std::byte* next = make();
+      if (into == 1)
+        std::memcpy(running, next, row_bytes);
+      else
+        extreme(running, next, running);
+      extreme(row_of(y), running, output);
+    }
+  }
+
+  void run_form(const std::byte* input, std::byte* output, std::byte* scratch) const noexcept {
     auto* held = reinterpret_cast<std::int64_t*>(scratch + held_at_);
     auto** taps = reinterpret_cast<const void**>(held + height_);
-    std::byte* border = scratch + static_cast<std::size_t>(rows_) * ring_bytes_;
     std::fill(held, held + height_, std::numeric_limits<std::int64_t>::min());
-    frame_.make_constant(fill_.data(), border);
-    const std::size_t row_bytes = static_cast<std::size_t>(from_.row()) * item_;
-    for (std::int64_t y = 0; y < from_.height; ++y, output += row_bytes) {
-      for (std::int64_t t = 0; t < height_; ++t) {
-        const std::int64_t at = y + t - anchor_y_, slot = ((at % height_) + height_) % height_;
-        if (held[slot] == at) continue;
-        held[slot] = at;
-        const std::int64_t row = border_source(frame_.border, at, from_.height);
-        std::byte* to = scratch + static_cast<std::size_t>(slot) * ring_bytes_;
-        if (row < 0)
-          std::memcpy(to, border, frame_.bytes());
-        else
-          frame_.make(inputs[0] + static_cast<std::size_t>(row) * row_bytes, fill_.data(), to);
-        if (rectangle_) along(to, taps);
-      }
+    for (std::int64_t y = 0; y < from_.height; ++y, output += static_cast<std::size_t>(from_.row()) * item_) {
       const auto ring = [&](std::int64_t t) {
         const std::int64_t at = y + t - anchor_y_;
         return scratch + static_cast<std::size_t>(((at % height_) + height_) % height_) * ring_bytes_;
       };
+      for (std::int64_t t = 0; t < height_; ++t) {
+        const std::int64_t at = y + t - anchor_y_, slot = ((at % height_) + height_) % height_;
+        if (held[slot] == at) continue;
+        held[slot] = at;
+        make_row(input, at, scratch + border_at_, ring(t));
+      }
       int count = 0;
-      if (rectangle_)
-        for (std::int64_t t = 0; t < height_; ++t) taps[count++] = ring(t);
-      else
-        for (const auto& [dy, dx] : taps_) taps[count++] = ring(dy) + static_cast<std::size_t>(dx) * frame_.pixel;
+      for (const auto& [dy, dx] : taps_) taps[count++] = ring(dy) + static_cast<std::size_t>(dx) * frame_.pixel;
       kernel_(taps, count, output, from_.row());
     }
   }
 
- private:
   // The extremes of `width_` neighbours, in place, in passes over 2, 4, ... of them. A pass reads what lies ahead only.
-  void along(std::byte* row, const void** taps) const noexcept {
+  void along(std::byte* row) const noexcept {
     std::int64_t reach = 1;
     while (reach < width_) {
       const std::int64_t step = std::min(reach, width_ - reach),
                          left = frame_.left + frame_.width + frame_.right - (reach + step - 1);
-      taps[0] = row;
-      taps[1] = row + static_cast<std::size_t>(step) * frame_.pixel;
+      const void* taps[] = {row, row + static_cast<std::size_t>(step) * frame_.pixel};
       kernel_(taps, 2, row, left * from_.channels);
       reach += step;
     }
@@ -135,37 +170,46 @@ class MorphologyStep final : public Step {
   bool rectangle_ = false;
   std::vector<std::array<std::int64_t, 2>> taps_;
   std::vector<std::byte> fill_;
-  std::int64_t width_ = 1, height_ = 1, anchor_y_ = 0, rows_ = 0;
-  std::size_t item_ = 1, ring_bytes_ = 0, held_at_ = 0;
+  std::int64_t width_ = 1, height_ = 1, anchor_y_ = 0;
+  std::size_t item_ = 1, ring_bytes_ = 0, border_at_ = 0, held_at_ = 0;
 };
 
+// The rows of a window in a ring, framed; their columns in order, then the middle of each window.
 class SmallMedianStep final : public Step {
  public:
   explicit SmallMedianStep(const StepRequest& request)
       : from_(image_shape("MedianFilter", request.inputs[0].shape)), size_(request.attributes.get_int("size", 3)) {
     const std::size_t index = ordered_index("MedianFilter", request.result.dtype);
-    kernel_ = size_ == 3 ? request.table.image->median9[index] : request.table.image->median25[index];
+    const ImageTable& images = *request.table.image;
+    sort_ = size_ == 3 ? images.sort3[index] : images.sort5[index];
+    kernel_ = size_ == 3 ? images.median9[index] : images.median25[index];
     item_ = item_size(request.result.dtype);
     frame_ = {Border::replicate, from_.width, size_ / 2, size_ / 2, static_cast<std::size_t>(from_.channels) * item_};
     ring_bytes_ = lines(frame_.bytes());
-    scratch_bytes_ = static_cast<std::size_t>(size_) * ring_bytes_;
+    scratch_bytes_ = static_cast<std::size_t>(2 * size_) * ring_bytes_;
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const std::size_t row_bytes = static_cast<std::size_t>(from_.row()) * item_;
     std::int64_t held[5] = {-9, -9, -9, -9, -9};
-    const void* taps[25];
+    const void *rows[5], *taps[25];
+    void* ranks[5];
+    for (std::int64_t t = 0; t < size_; ++t) {
+      std::byte* rank = scratch + static_cast<std::size_t>(size_ + t) * ring_bytes_;
+      ranks[t] = rank;
+      for (std::int64_t k = 0; k < size_; ++k) taps[t * size_ + k] = rank + static_cast<std::size_t>(k) * frame_.pixel;
+    }
     for (std::int64_t y = 0; y < from_.height; ++y, output += row_bytes) {
       for (std::int64_t t = 0; t < size_; ++t) {
         const std::int64_t at = y + t - size_ / 2, slot = (at + size_) % size_;
         std::byte* row = scratch + static_cast<std::size_t>(slot) * ring_bytes_;
-        if (held[slot] != at) {
-          held[slot] = at;
-          const std::int64_t from = border_source(Border::replicate, at, from_.height);
-          frame_.make(inputs[0] + static_cast<std::size_t>(from) * row_bytes, nullptr, row);
-        }
-        for (std::int64_t k = 0; k < size_; ++k) taps[t * size_ + k] = row + static_cast<std::size_t>(k) * frame_.pixel;
+        rows[t] = row;
+        if (held[slot] == at) continue;
+        held[slot] = at;
+        const std::int64_t from = border_source(Border::replicate, at, from_.height);
+        frame_.make(inputs[0] + static_cast<std::size_t>(from) * row_bytes, nullptr, row);
       }
+      sort_(rows, ranks, static_cast<std::int64_t>(frame_.bytes() / item_));
       kernel_(taps, output, from_.row());
     }
   }
@@ -173,6 +217,7 @@ class SmallMedianStep final : public Step {
  private:
   ImageShape from_;
   std::int64_t size_;
+  SortRowsFn sort_;
   MedianFn kernel_;
   RowFrame frame_;
   std::size_t item_ = 1, ring_bytes_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "atomic/image.h"
@@ -94,19 +95,20 @@ class SumsStep final : public Step {
  public:
   explicit SumsStep(const StepRequest& request)
       : from_(image_shape("ImageSums", request.inputs[0].shape)),
-        masked_(request.inputs.size() > 1 && !request.inputs[1].absent) {
+        masked_(request.inputs.size() > 1 && !request.inputs[1].absent),
+        squares_(request.attributes.get_int("squares", 1) != 0) {
     kernel_ = request.table.image->sum[index_of("ImageSums", request.inputs[0].dtype)];
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     auto* sums = reinterpret_cast<double*>(output);
     std::fill(sums, sums + 2 * from_.channels, 0.0);
     kernel_(inputs[0], static_cast<int>(from_.channels), masked_ ? reinterpret_cast<const std::uint8_t*>(inputs[1]) : nullptr,
-            sums, sums + from_.channels, from_.pixels());
+            sums, squares_ ? sums + from_.channels : nullptr, from_.pixels());
   }
 
  private:
   ImageShape from_;
-  bool masked_;
+  bool masked_, squares_;
   SumFn kernel_;
 };
 
@@ -176,7 +178,9 @@ template <class In, class Sum>
 class IntegralStep final : public Step {
  public:
   explicit IntegralStep(const StepRequest& request)
-      : from_(image_shape("ImageIntegral", request.inputs[0].shape)), squared_(request.attributes.get_int("squared", 0) != 0) {}
+      : from_(image_shape("ImageIntegral", request.inputs[0].shape)),
+        squared_(request.attributes.get_int("squared", 0) != 0),
+        row_(request.table.image->integral_row) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const In* in = reinterpret_cast<const In*>(inputs[0]);
     Sum* out = reinterpret_cast<Sum*>(output);
@@ -185,6 +189,12 @@ class IntegralStep final : public Step {
     for (std::int64_t y = 0; y < from_.height; ++y, in += from_.row()) {
       const Sum* above = out;
       out += row;
+      if constexpr (std::is_same_v<Sum, std::int32_t>)
+        if (channels == 1) {
+          out[0] = 0;
+          row_(in, above + 1, out + 1, from_.width);
+          continue;
+        }
       for (std::int64_t c = 0; c < channels; ++c) {
         Sum sum{};
         out[c] = Sum{};
@@ -200,6 +210,7 @@ class IntegralStep final : public Step {
  private:
   ImageShape from_;
   bool squared_;
+  IntegralRowFn row_;
 };
 
 }  // namespace
@@ -230,7 +241,8 @@ TensorType infer_in_range(std::span<const Operand> operands, const Attributes& a
 }
 std::unique_ptr<Step> make_in_range(const StepRequest& request) { return std::make_unique<InRangeStep>(request); }
 
-// float64 [2, channels]: sums and sums of squares, where the mask (the second operand, uint8) is not 0.
+// float64 [2, channels]: sums and sums of squares (0 where the attribute `squares` is 0), where the mask (the second operand,
+// uint8) is not 0.
 TensorType infer_image_sums(std::span<const Operand> operands, const Attributes&) {
   const ImageShape shape = image_shape("ImageSums", operands[0].shape);
   index_of("ImageSums", operands[0].dtype);

@@ -1,6 +1,7 @@
 // ImageResize: an image in another size, by OpenCV's interpolations. Rows are resampled along x once each and kept in a ring
 // while the rows of the result that need them are joined from them.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -11,11 +12,11 @@ namespace walle {
 
 namespace {
 
-enum class Way : std::uint8_t { nearest, nearest_exact, linear, linear_exact, cubic, area, lanczos4 };
+enum class Way : std::uint8_t { nearest, nearest_exact, linear, linear_exact, cubic, area, lanczos4, pyramid };
 
 Way way_of(const Attributes& attributes) {
   const std::string name = attributes.get_string("interpolation", "linear");
-  constexpr std::string_view names[] = {"nearest", "nearest_exact", "linear", "linear_exact", "cubic", "area", "lanczos4"};
+  constexpr std::string_view names[] = {"nearest", "nearest_exact", "linear", "linear_exact", "cubic", "area", "lanczos4", "pyramid"};
   const auto* at = std::find(std::begin(names), std::end(names), name);
   if (at == std::end(names)) throw Error(ErrorKind::unsupported, "ImageResize has no interpolation '" + name + "'");
   return static_cast<Way>(at - std::begin(names));
@@ -29,6 +30,19 @@ struct Axis {
   std::vector<std::int16_t> whole;
 
   AxisTaps view() const noexcept { return {places.data(), weights.data(), whole.data(), taps}; }
+
+  // Tap by tap, as kernels along a row take it.
+  Axis by_tap() const {
+    Axis turned{taps, places, weights, whole};
+    const std::size_t each = static_cast<std::size_t>(taps), count = places.size() / each;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const std::size_t to = i % each * count + i / each;
+      turned.places[to] = places[i];
+      turned.weights[to] = weights[i];
+      if (!whole.empty()) turned.whole[to] = whole[i];
+    }
+    return turned;
+  }
 };
 
 void set_taps(Axis& axis, std::int64_t at, std::int64_t first, const double* weights, std::int64_t size) {
@@ -88,8 +102,25 @@ Axis covering(std::int64_t from, std::int64_t to, double scale) {
   return axis;
 }
 
+// Twice as many pixels, between each two of which one is filled in: weights 1, 6, 1 and 4, 4 of eighths. OpenCV mirrors the image
+// about its first pixel and repeats the last.
+Axis doubled(std::int64_t from) {
+  Axis axis;
+  axis.taps = 3;
+  for (std::int64_t i = 0; i < from; ++i)
+    for (const auto& weights : {std::array{1.0F, 6.0F, 1.0F}, std::array{0.0F, 4.0F, 4.0F}})
+      for (int t = 0; t < 3; ++t) {
+        const std::int64_t at = i + t - 1, mirrored = std::min<std::int64_t>(1, from - 1);
+        axis.places.push_back(static_cast<std::int32_t>(at < 0 ? mirrored : std::min(at, from - 1)));
+        axis.weights.push_back(weights[static_cast<std::size_t>(t)] / 8);
+        axis.whole.push_back(static_cast<std::int16_t>(weights[static_cast<std::size_t>(t)]));
+      }
+  return axis;
+}
+
 Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shrinks) {
   if (way == Way::area && shrinks) return covering(from, to, scale);
+  if (way == Way::pyramid) return doubled(from);
   Axis axis;
   axis.taps = way == Way::cubic ? 4 : way == Way::lanczos4 ? 8 : 2;
   axis.places.resize(static_cast<std::size_t>(to * axis.taps));
@@ -193,20 +224,27 @@ class ResizeStep final : public Step {
     };
     const double scale_x = scale("scale_x", from_.width, to_.width), scale_y = scale("scale_y", from_.height, to_.height);
     const bool shrinks = to_.width <= from_.width && to_.height <= from_.height;
-    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks);
+    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks).by_tap();
     rows_ = axis_of(way, from_.height, to_.height, scale_y, shrinks);
     whole_ = pixel_ == 0 && !(way == Way::area && shrinks) && way != Way::lanczos4;
-    linear_ = way == Way::linear || way == Way::area;
-    bits_ = way == Way::linear_exact ? 16 : 22;
-    row_bytes_ = (static_cast<std::size_t>(to_.row()) * 4 + 63) / 64 * 64;
+    const bool linear = way == Way::linear || way == Way::area;
+    bits_ = way == Way::linear_exact ? 16 : way == Way::pyramid ? 6 : 22;
+    resample_ = !whole_ ? images_->resample_row[pixel_] : linear ? images_->resample_short : images_->resample_bytes;
+    join_ = linear ? images_->join_linear_bytes : images_->join_bytes;
+    // Rows of whole numbers are planes of the channels, which are put together at last.
+    planes_ = whole_ && to_.channels > 1 && to_.channels <= 4;
+    row_bytes_ = lines(static_cast<std::size_t>(to_.row()) * (whole_ && linear ? 2 : 4));
+    plane_bytes_ = planes_ ? lines(static_cast<std::size_t>(to_.row())) : 0;
     // Which rows are at hand is kept behind the rows themselves.
-    scratch_bytes_ = static_cast<std::size_t>(rows_.taps) * (row_bytes_ + sizeof(std::int64_t) + 2 * sizeof(void*));
+    scratch_bytes_ = plane_bytes_ + static_cast<std::size_t>(rows_.taps) * (row_bytes_ + sizeof(std::int64_t) + 2 * sizeof(void*));
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto taps = static_cast<std::size_t>(rows_.taps);
+    std::byte* joined = scratch;
+    scratch += plane_bytes_;
     auto* held = reinterpret_cast<std::int64_t*>(scratch + taps * row_bytes_);
-    auto** rows = reinterpret_cast<std::byte**>(held + taps);
+    auto** rows = reinterpret_cast<const void**>(held + taps);
     std::fill(held, held + taps, -1);
     const std::size_t row_in = static_cast<std::size_t>(from_.row()) * item_,
                       row_out = static_cast<std::size_t>(to_.row()) * item_;
@@ -215,31 +253,31 @@ class ResizeStep final : public Step {
       for (std::size_t t = 0; t < taps; ++t) {
         // Rows of one result are neighbours, so that a ring of as many as there are taps holds them all.
         const std::size_t slot = static_cast<std::size_t>(places[t]) % taps;
-        rows[t] = scratch + slot * row_bytes_;
+        std::byte* row = scratch + slot * row_bytes_;
+        rows[t] = row;
         if (held[slot] == places[t]) continue;
         held[slot] = places[t];
-        const std::byte* in = inputs[0] + static_cast<std::size_t>(places[t]) * row_in;
-        const auto resample = whole_ ? images_->resample_bytes : images_->resample_row[pixel_];
-        resample(columns_.view(), static_cast<int>(from_.channels), in, rows[t], to_.width);
+        resample_(columns_.view(), static_cast<int>(from_.channels), inputs[0] + static_cast<std::size_t>(places[t]) * row_in, row,
+                  to_.width);
       }
-      if (whole_) {
-        const auto join = linear_ ? images_->join_linear_bytes : images_->join_bytes;
-        join(reinterpret_cast<const std::int32_t* const*>(rows), rows_.whole.data() + y * rows_.taps, rows_.taps, bits_, output,
-             to_.row());
-      } else {
+      if (whole_)
+        join_(rows, rows_.whole.data() + y * rows_.taps, rows_.taps, bits_, planes_ ? joined : output, to_.row());
+      else
         images_->join_rows[pixel_](reinterpret_cast<const float* const*>(rows), rows_.weights.data() + y * rows_.taps, rows_.taps,
                                    output, to_.row());
-      }
+      if (planes_) images_->weave(joined, to_.width, static_cast<int>(to_.channels), output, to_.width);
     }
   }
 
  private:
   ImageShape from_, to_;
   const ImageTable* images_;
-  std::size_t pixel_, item_, row_bytes_ = 0;
+  std::size_t pixel_, item_, row_bytes_ = 0, plane_bytes_ = 0;
   Axis columns_, rows_;
-  bool whole_ = false, linear_ = false;
+  bool whole_ = false, planes_ = false;
   int bits_ = 22;
+  ResampleRowFn resample_ = nullptr;
+  JoinWholeRowsFn join_ = nullptr;
 };
 
 }  // namespace
@@ -254,6 +292,8 @@ TensorType infer_image_resize(std::span<const Operand> operands, const Attribute
                 "ImageResize to a width of " + std::to_string(width) + " and a height of " + std::to_string(height));
   const Way way = way_of(attributes);
   if (way != Way::nearest && way != Way::nearest_exact) pixel_index("ImageResize", operands[0].dtype);
+  if (way == Way::pyramid && (height != 2 * operands[0].shape[0] || width != 2 * operands[0].shape[1]))
+    throw Error(ErrorKind::shape, "ImageResize by the pyramid gives an image twice as large either way");
   const Dims shape = resized_shape(operands[0].shape, height, width);
   image_shape("ImageResize", shape);
   return {operands[0].dtype, shape};

@@ -90,22 +90,24 @@ class WarpStep : public Step {
   bool transparent_ = false;
 };
 
+// What a row of the result has in common: of each row of the matrix a step and a beginning.
+PlaceArgs place_args(const std::vector<double>& matrix, std::int64_t row) noexcept {
+  const auto number = [&](std::size_t i) { return i < matrix.size() ? static_cast<float>(matrix[i]) : 0.0F; };
+  const auto down = static_cast<float>(row);
+  return {number(0), number(1) * down + number(2), number(3), number(4) * down + number(5), number(6), number(7) * down + number(8)};
+}
+
 class AffineStep final : public WarpStep {
  public:
   explicit AffineStep(const StepRequest& request)
-      : WarpStep("WarpAffine", request), m_(numbers_of("WarpAffine", request.attributes, "matrix", std::vector<double>(6, 0))) {}
+      : WarpStep("WarpAffine", request), m_(numbers_of("WarpAffine", request.attributes, "matrix", std::vector<double>(6, 0))),
+        affine_(request.table.image->affine) {}
 
  protected:
   void places(std::byte* const*, std::int64_t row, std::int64_t start, std::int64_t count, float* x,
               float* y) const noexcept override {
-    const auto at = static_cast<double>(row), first = static_cast<double>(start);
-    if (args_.reach != 8) {
-      const auto x0 = static_cast<float>(m_[0] * first + m_[1] * at + m_[2]),
-                 y0 = static_cast<float>(m_[3] * first + m_[4] * at + m_[5]);
-      const auto dx = static_cast<float>(m_[0]), dy = static_cast<float>(m_[3]);
-      for (std::int64_t i = 0; i < count; ++i) x[i] = x0 + dx * static_cast<float>(i), y[i] = y0 + dy * static_cast<float>(i);
-      return;
-    }
+    if (args_.reach != 8) return affine_(place_args(m_, row), start, x, y, count);
+    const auto at = static_cast<double>(row);
     // OpenCV's whole numbers: 1/1024 of a pixel, read in 32nds.
     const auto whole = [](double v) {
       return static_cast<std::int64_t>(std::llrint(std::clamp(v * 1024, -2147483648.0, 2147483647.0)));
@@ -120,29 +122,25 @@ class AffineStep final : public WarpStep {
 
  private:
   std::vector<double> m_;
+  PlacesFn affine_;
 };
 
 class PerspectiveStep final : public WarpStep {
  public:
   explicit PerspectiveStep(const StepRequest& request)
       : WarpStep("WarpPerspective", request),
-        m_(numbers_of("WarpPerspective", request.attributes, "matrix", std::vector<double>(9, 0))) {}
+        m_(numbers_of("WarpPerspective", request.attributes, "matrix", std::vector<double>(9, 0))),
+        perspective_(request.table.image->perspective) {}
 
  protected:
   void places(std::byte* const*, std::int64_t row, std::int64_t start, std::int64_t count, float* x,
               float* y) const noexcept override {
-    const auto at = static_cast<double>(row);
-    const double x0 = m_[1] * at + m_[2], y0 = m_[4] * at + m_[5], w0 = m_[7] * at + m_[8];
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto column = static_cast<double>(start + i);
-      const double w = w0 + m_[6] * column, scale = w != 0 ? 1 / w : 0;
-      x[i] = static_cast<float>((x0 + m_[0] * column) * scale);
-      y[i] = static_cast<float>((y0 + m_[3] * column) * scale);
-    }
+    perspective_(place_args(m_, row), start, x, y, count);
   }
 
  private:
   std::vector<double> m_;
+  PlacesFn perspective_;
 };
 
 class RemapStep final : public WarpStep {

@@ -76,16 +76,16 @@ Tensor indexed(const Tensor& x, py::handle key) {
 template <class Class>
 void bind_arithmetic(Class& cls) {
   const auto both = [&cls](const char* name, const char* reflected, const char* inplace, const char* op) {
-    const std::string operation = op;
-    cls.def(name, [operation](py::handle a, py::handle b) { return binary(operation, a, b); }, py::is_operator());
+    const OpDef* operation = &operator_named(op);
+    cls.def(name, [operation](py::handle a, py::handle b) { return binary(*operation, a, b); }, py::is_operator());
     if (reflected != nullptr)
-      cls.def(reflected, [operation](py::handle a, py::handle b) { return binary(operation, b, a); }, py::is_operator());
+      cls.def(reflected, [operation](py::handle a, py::handle b) { return binary(*operation, b, a); }, py::is_operator());
     if (inplace == nullptr) return;
     cls.def(
         inplace,
         [operation](py::object a, py::handle b) {
           const Tensor& to = py::cast<const Tensor&>(a);
-          Tensor result = binary(operation, a, b);
+          Tensor result = binary(*operation, a, b);
           if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
             throw Error(ErrorKind::dtype,
                         "a " + std::string(dtype_name(to.dtype())) + " array cannot hold the result in place; write a = a + b");

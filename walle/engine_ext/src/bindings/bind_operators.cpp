@@ -56,19 +56,23 @@ Tensor as_strided(const Tensor& x, py::handle shape, py::handle strides, std::in
 
 // Functions of one and two operands with NumPy's calling convention, made once for each name.
 py::object unary_function(const std::string& name, const std::string& op) {
-  return py::cpp_function([op](py::handle x, py::handle out) { return delivered(unary(op, as_tensor(x)), out); },
+  return py::cpp_function([def = &operator_named(op)](py::handle x, py::handle out) { return delivered(unary(*def, x), out); },
                           py::name(name.c_str()), py::arg("x"), py::arg("out") = py::none());
 }
 py::object binary_function(const std::string& name, const std::string& op) {
-  return py::cpp_function([op](py::handle a, py::handle b, py::handle out) { return delivered(binary(op, a, b), out); },
-                          py::name(name.c_str()), py::arg("a"), py::arg("b"), py::arg("out") = py::none());
+  return py::cpp_function(
+      [def = &operator_named(op)](py::handle a, py::handle b, py::handle out) { return delivered(binary(*def, a, b), out); },
+      py::name(name.c_str()), py::arg("a"), py::arg("b"), py::arg("out") = py::none());
 }
 
 }  // namespace
 
 void bind_operators(py::module_& module) {
-  module.def("unary", [](const std::string& op, py::handle x) { return unary(op, as_tensor(x)); }, py::arg("op"), py::arg("x"));
-  module.def("binary", &binary, py::arg("op"), py::arg("a"), py::arg("b"));
+  module.def(
+      "unary", [](const std::string& op, py::handle x) { return unary(operator_named(op), x); }, py::arg("op"), py::arg("x"));
+  module.def(
+      "binary", [](const std::string& op, py::handle a, py::handle b) { return binary(op, a, b); }, py::arg("op"), py::arg("a"),
+      py::arg("b"));
   module.def(
       "reduce",
       [](const std::string& op, py::handle x, py::handle axis, bool keepdims) {

@@ -274,12 +274,12 @@ Attributes attributes_of(const py::dict& items) {
   return attributes;
 }
 
-namespace {
-
-const OpDef& operator_named(const std::string& name) {
+const OpDef& operator_named(std::string_view name) {
   if (const OpDef* op = find_operator(name)) return *op;
-  throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
+  throw Error(ErrorKind::unsupported, "unknown operator '" + std::string(name) + "'");
 }
+
+namespace {
 
 // The dtype in which an operator computes what it was given as `dtype`.
 DType computed_in(const OpDef& op, DType dtype) {
@@ -383,12 +383,66 @@ Tensor delivered(Tensor result, py::handle out) {
   return to;
 }
 
-Tensor unary(const std::string& given, const Tensor& x) {
-  const std::string name(x.dtype() == DType::b8 ? logical(given) : given);
-  const OpDef& op = operator_named(name);
+namespace {
+
+// Small dense operands go to the kernel at once: a step made ready for them would cost more than it saves. Bools, which have
+// other operators, broadcasts and mixed dtypes go the long way.
+constexpr std::int64_t kFew = 4096;  // elements
+
+bool few(const Tensor& x) { return x.dtype() != DType::b8 && x.size() <= kFew && x.contiguous(); }
+
+std::optional<Tensor> unary_at_once(const OpDef& op, const Tensor& x) {
+  const int type = compute_index(x.dtype());
+  if (type < 0 || !few(x)) return std::nullopt;
+  const bool test = op.family == Family::test;
+  if (!test && op.family != Family::unary) return std::nullopt;
+  const UnaryFn kernel = (test ? kernels().test : kernels().unary)[op.code][type];
+  if (kernel == nullptr) return std::nullopt;
+  Tensor result = Tensor::empty(test ? DType::b8 : x.dtype(), x.shape());
+  kernel(x.raw(), 1, result.raw(), x.size());
+  return result;
+}
+
+const Tensor* held(py::handle value) { return py::isinstance<Tensor>(value) ? &py::cast<const Tensor&>(value) : nullptr; }
+
+std::optional<Tensor> binary_at_once(const OpDef& op, py::handle a, py::handle b) {
+  const bool compares = op.family == Family::compare;
+  if (!compares && op.family != Family::binary) return std::nullopt;
+  const Tensor *x = held(a), *y = held(b), *like = x != nullptr ? x : y;
+  if (like == nullptr || !few(*like)) return std::nullopt;
+  const DType dtype = like->dtype();
+  const int type = compute_index(dtype);
+  if (type < 0 || (op.name == "Div" && floating(dtype) != dtype)) return std::nullopt;
+  const BinaryFn kernel = (compares ? kernels().compare : kernels().binary)[op.code][type];
+  if (kernel == nullptr) return std::nullopt;
+  alignas(8) std::byte number[8];
+  if (x != nullptr && y != nullptr) {
+    if (y->dtype() != dtype || y->shape() != x->shape() || !y->contiguous()) return std::nullopt;
+  } else {
+    const py::handle other = x != nullptr ? b : a;
+    const bool plain = PyFloat_CheckExact(other.ptr()) || PyLong_CheckExact(other.ptr());
+    if (!plain || op.name == "Power" || with_number(dtype, natural_dtype(other)) != dtype) return std::nullopt;
+    put_number(other, dtype, number);
+  }
+  Tensor result = Tensor::empty(compares ? DType::b8 : dtype, like->shape());
+  kernel(x != nullptr ? x->raw() : number, x != nullptr ? 1 : 0, y != nullptr ? y->raw() : number, y != nullptr ? 1 : 0,
+         result.raw(), like->size());
+  return result;
+}
+
+}  // namespace
+
+Tensor unary(const OpDef& given, const Tensor& x) {
+  if (auto result = unary_at_once(given, x)) return *std::move(result);
+  const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical(given.name)) : given;
   const Tensor inputs[] = {cast(x, computed_in(op, x.dtype()))};
   return run(op, inputs);
 }
+Tensor unary(const OpDef& op, py::handle x) {
+  const Tensor* tensor = held(x);
+  return tensor != nullptr ? unary(op, *tensor) : unary(op, as_tensor(x));
+}
+Tensor unary(std::string_view name, const Tensor& x) { return unary(operator_named(name), x); }
 
 namespace {
 
@@ -403,37 +457,36 @@ const char* power_by(py::handle exponent, DType dtype) {
 
 }  // namespace
 
-Tensor binary(const std::string& given, py::handle a, py::handle b) {
+Tensor binary(const OpDef& given, py::handle a, py::handle b) {
+  if (auto result = binary_at_once(given, a, b)) return *std::move(result);
   Mixed operands = mixed(a, b);
-  const std::string name(operands.dtype == DType::b8 ? logical(given) : given);
-  const OpDef& op = operator_named(name);
+  const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical(given.name)) : given;
   DType dtype = operands.dtype;
-  if (name == "Power" && operands.a.storage() && !operands.b.storage())
-    if (const char* own = power_by(b, dtype)) return unary(own, cast(operands.a, computed_in(op, dtype)));
+  if (op.name == "Power" && operands.a.storage() && !operands.b.storage())
+    if (const char* own = power_by(b, dtype)) return unary(operator_named(own), cast(operands.a, computed_in(op, dtype)));
   // Div is true division here; the registry's own divides integers as ONNX does.
-  dtype = name == "Div" ? floating(dtype) : computed_in(op, dtype);
+  dtype = op.name == "Div" ? floating(dtype) : computed_in(op, dtype);
   const Tensor inputs[] = {operands.a.storage() ? cast(operands.a, dtype) : scalar(a, dtype),
                            operands.b.storage() ? cast(operands.b, dtype) : scalar(b, dtype)};
   return run(op, inputs);
 }
+Tensor binary(std::string_view name, py::handle a, py::handle b) { return binary(operator_named(name), a, b); }
 
 namespace {
 
-// How many of the flags are set: bytes are added to bytes while those can hold the sums.
-std::int64_t count_true(const std::byte* flags, std::int64_t count) {
-  constexpr std::int64_t kBlock = 4096, kMost = 255;
-  constexpr auto kAdd = static_cast<std::size_t>(BinaryOp::Add), kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
-  constexpr std::size_t kI32 = 2, kU8 = 4;
+// The sum of small whole numbers in 64 bits: widened and summed in 32 bits, a piece at a time that those can hold.
+std::int64_t sum_small(const Tensor& x) {
+  constexpr std::int64_t kBlock = 16384;
+  constexpr auto kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
+  constexpr std::size_t kI32 = 2;
   const Table& table = kernels();
-  alignas(64) std::byte sums[kBlock];
+  const UnaryFn widen = table.cast[static_cast<std::size_t>(compute_index(x.dtype()))][kI32];
+  const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
   alignas(64) std::int32_t wide[kBlock];
   std::int64_t total = 0;
-  for (std::int64_t done = 0; done < count;) {
-    const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMost, (count - done) / size);
-    std::memcpy(sums, flags + done, static_cast<std::size_t>(size));
-    for (std::int64_t i = 1; i < blocks; ++i) table.binary[kAdd][kU8](sums, 1, flags + done + i * size, 1, sums, size);
-    done += size * blocks;
-    table.cast[kU8][kI32](sums, 1, wide, size);
+  for (std::int64_t done = 0; done < x.size(); done += kBlock) {
+    const std::int64_t size = std::min(kBlock, x.size() - done);
+    widen(x.raw() + done * item, 1, wide, size);
     std::int32_t part = 0;
     table.reduce[kSum][kI32](wide, 1, size, &part);
     total += part;
@@ -441,17 +494,21 @@ std::int64_t count_true(const std::byte* flags, std::int64_t count) {
   return total;
 }
 
-// Sums, greatest and least of all flags, without converting them first; any and all stop early.
-std::optional<Tensor> reduced_flags(const std::string& name, const Tensor& x, bool keepdims) {
-  if (x.dtype() != DType::b8 || !x.contiguous()) return std::nullopt;
-  const bool sum = name == "ReduceSum", most = name == "ReduceMax", least = name == "ReduceMin";
-  if (!sum && !most && !least) return std::nullopt;
-  Tensor result = Tensor::empty(sum ? DType::i64 : DType::b8, Dims(keepdims ? x.shape().size() : 0, 1));
+// Sums of all of an array of bools or small whole numbers, and the greatest and least of all flags, without converting them first;
+// any and all stop early.
+std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bool keepdims) {
+  if (!x.contiguous()) return std::nullopt;
+  const Dims shape(keepdims ? x.shape().size() : 0, 1);
+  if (name == "ReduceSum" && (x.dtype() == DType::b8 || (is_integer(x.dtype()) && item_size(x.dtype()) <= 2))) {
+    Tensor result = Tensor::empty(DType::i64, shape);
+    *result.data<std::int64_t>() = sum_small(x);
+    return result;
+  }
+  const bool most = name == "ReduceMax";
+  if (x.dtype() != DType::b8 || (!most && name != "ReduceMin")) return std::nullopt;
+  Tensor result = Tensor::empty(DType::b8, shape);
   const auto size = static_cast<std::size_t>(x.size());
-  if (sum)
-    *result.data<std::int64_t>() = count_true(x.raw(), x.size());
-  else
-    *result.data<bool>() = (size > 0 && std::memchr(x.raw(), most ? 1 : 0, size) != nullptr) == most;
+  *result.data<bool>() = (size > 0 && std::memchr(x.raw(), most ? 1 : 0, size) != nullptr) == most;
   return result;
 }
 
@@ -459,7 +516,7 @@ std::optional<Tensor> reduced_flags(const std::string& name, const Tensor& x, bo
 
 Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool keepdims) {
   if (axis.is_none())
-    if (auto result = reduced_flags(name, x, keepdims)) return *std::move(result);
+    if (auto result = reduced_small(name, x, keepdims)) return *std::move(result);
   const OpDef& op = operator_named(name);
   Tensor input = x;
   if (name == "ReduceSum" || name == "ReduceProd") {

@@ -4,6 +4,7 @@
 
 #include "core/attributes.h"
 #include "core/tensor.h"
+#include "graph/op.h"
 
 namespace walle {
 
@@ -31,9 +32,14 @@ DType floating(DType dtype) noexcept;
 Attributes attributes_of(const pybind11::dict& items);
 Dims dims_of(pybind11::handle numbers);  // an int or a sequence of ints
 
-// Operators of walle.np with its dtype rules; `op` is a name of the registry.
-Tensor unary(const std::string& op, const Tensor& x);
-Tensor binary(const std::string& op, pybind11::handle a, pybind11::handle b);
+// Operators of walle.np with its dtype rules; `op` is of the registry.
+Tensor unary(const OpDef& op, const Tensor& x);
+Tensor unary(const OpDef& op, pybind11::handle x);
+Tensor unary(std::string_view op, const Tensor& x);
+Tensor binary(const OpDef& op, pybind11::handle a, pybind11::handle b);
+Tensor binary(std::string_view op, pybind11::handle a, pybind11::handle b);
+// The operator of a name. Throws Error (unsupported).
+const OpDef& operator_named(std::string_view name);
 // min(max(x, low), high); a bound may be None.
 Tensor clip(const Tensor& x, pybind11::handle low, pybind11::handle high);
 Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b);

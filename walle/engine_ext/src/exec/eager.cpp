@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/raster.h"
+#include "exec/raster_step.h"
 
 namespace walle {
 
@@ -38,7 +38,7 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
 }
 
 std::vector<Tensor> run_transform(const OpDef& op, std::span<const Tensor> inputs, std::span<const Operand> operands,
-                                  const Attributes& attributes, int outputs) {
+                                  const Attributes& attributes, int outputs, const Table& table) {
   const auto movements = op.transform(operands, attributes, outputs);
   std::vector<Tensor> sources(inputs.size()), results;
   for (const Movement& movement : movements) {
@@ -50,7 +50,7 @@ std::vector<Tensor> run_transform(const OpDef& op, std::span<const Tensor> input
         if (!sources[index].storage()) sources[index] = contiguous(inputs[index]);
         source = sources[index].raw();
       }
-      raster(region, source, result.raw(), item_size(movement.dtype));
+      move_region(region, source, result.raw(), item_size(movement.dtype), table);
     }
     results.push_back(std::move(result));
   }
@@ -116,7 +116,7 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
   for (const Tensor& input : inputs) operands.push_back(operand_of(input));
   if (op.transform != nullptr) {
     try {
-      return run_transform(op, inputs, operands, attributes, outputs);
+      return run_transform(op, inputs, operands, attributes, outputs, table);
     } catch (const ValueNeeded&) {
       if (op.decompose == nullptr) throw;
       return decomposed();
@@ -148,9 +148,9 @@ void assign(const Tensor& from, const Tensor& to) {
   const auto elements = [](const Tensor& tensor) {
     return tensor.storage() ? static_cast<std::int64_t>(tensor.storage()->size_bytes() / item_size(tensor.dtype())) : 0;
   };
-  raster(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(),
+  move_region(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(),
                       elements(source), elements(to)),
-         source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()));
+              source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()), kernels());
 }
 
 Tensor contiguous(const Tensor& tensor) {

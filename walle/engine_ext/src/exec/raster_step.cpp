@@ -4,6 +4,7 @@
 
 #include "core/raster.h"
 #include "exec/lane_map.h"
+#include "kernels/image.h"
 
 namespace walle {
 
@@ -54,9 +55,61 @@ void run_transposed(const Region& region, const Transposed& axes, TransposeFn ke
   }
 }
 
+// Rows of items of a few bytes read from their end: how many bytes an item has, 0 for another form. The innermost axis holds the
+// item where it has neighbours that stay together, such as the channels of a pixel.
+std::int64_t mirrored(const Region& region, std::size_t item) {
+  auto axes = static_cast<std::size_t>(region.axes);
+  std::int64_t together = 1;
+  if (axes >= 2 && region.src.stride[axes - 1] == 1 && region.dst.stride[axes - 1] == 1) together = region.size[--axes];
+  const std::int64_t size = together * static_cast<std::int64_t>(item);
+  const bool fits = axes >= 1 && region.src.stride[axes - 1] == -together && region.dst.stride[axes - 1] == together;
+  return fits && size <= 16 && size * region.size[axes - 1] >= 32 ? size : 0;
+}
+
+void run_mirrored(const Region& region, std::int64_t size, std::size_t item, ReverseFn kernel, const std::byte* src,
+                  std::byte* dst) noexcept {
+  const auto bytes = static_cast<std::int64_t>(item);
+  const std::size_t axes = static_cast<std::size_t>(region.axes) - (size == bytes ? 0 : 1), row = axes - 1;
+  const std::int64_t count = region.size[row];
+  src += region.src.offset * bytes - (count - 1) * size;  // where a row's bytes begin
+  dst += region.dst.offset * bytes;
+  std::array<std::int64_t, kMaxAxes> at{};
+  for (;;) {
+    kernel(src, size, dst, count);
+    std::size_t axis = row;
+    for (;;) {
+      if (axis == 0) return;
+      --axis;
+      src += region.src.stride[axis] * bytes;
+      dst += region.dst.stride[axis] * bytes;
+      if (++at[axis] < region.size[axis]) break;
+      src -= region.size[axis] * region.src.stride[axis] * bytes;
+      dst -= region.size[axis] * region.dst.stride[axis] * bytes;
+      at[axis] = 0;
+    }
+  }
+}
+
+// Triples of bytes taken apart.
+bool three_planes(const Region& region, std::size_t item) {
+  return item == 1 && region.axes == 2 && region.size[0] == 3 && region.src.stride[0] == 1 && region.src.stride[1] == 3 &&
+         region.dst.stride[1] == 1;
+}
+
+void move_bytes(const Region& region, const std::byte* source, std::byte* destination, std::size_t item,
+                const Table& table) noexcept {
+  if (table.image == nullptr) return raster(region, source, destination, item);
+  if (const std::int64_t size = mirrored(region, item); size > 0)
+    return run_mirrored(region, size, item, table.image->reverse, source, destination);
+  if (three_planes(region, item))
+    return table.image->planes3(source + region.src.offset, destination + region.dst.offset, region.dst.stride[0], region.size[1]);
+  raster(region, source, destination, item);
+}
+
 class RegionsStep final : public Step {
  public:
-  RegionsStep(std::span<const Region> regions, std::size_t item, const Table& table) : item_(item), kernel_(table.transpose) {
+  RegionsStep(std::span<const Region> regions, std::size_t item, const Table& table)
+      : item_(item), kernel_(table.transpose), table_(&table) {
     std::int64_t most = -1;
     for (const Region& region : regions) {
       moves_.push_back({region, item == 4 ? transposed(region) : std::nullopt});
@@ -72,7 +125,7 @@ class RegionsStep final : public Step {
       if (move.transposed)
         run_transposed(move.region, *move.transposed, kernel_, source, output);
       else
-        raster(move.region, source, output, item_);
+        move_bytes(move.region, source, output, item_, *table_);
     }
   }
   std::string_view algorithm() const noexcept override { return algorithm_; }
@@ -92,6 +145,7 @@ class RegionsStep final : public Step {
 
   std::size_t item_;
   TransposeFn kernel_;
+  const Table* table_;
   std::vector<Move> moves_;
   std::string_view algorithm_;
 };
@@ -120,6 +174,15 @@ class LanesStep final : public Step {
 };
 
 }  // namespace
+
+void move_region(const Region& region, const std::byte* source, std::byte* destination, std::size_t item,
+                 const Table& table) noexcept {
+  const auto axes = item == 4 ? transposed(region) : std::nullopt;
+  if (axes)
+    run_transposed(region, *axes, table.transpose, source, destination);
+  else
+    move_bytes(region, source, destination, item, table);
+}
 
 std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
                                        const Table& table) {

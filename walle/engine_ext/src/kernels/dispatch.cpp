@@ -24,7 +24,7 @@ bool has_avx2() noexcept {
 bool has_avx512() noexcept {
 #if defined(__x86_64__)
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
 #else
   return false;
 #endif

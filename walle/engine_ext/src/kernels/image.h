@@ -55,7 +55,7 @@ struct ColorTables {
   std::uint16_t straight_u8[256];       // 8 * byte
   std::uint16_t cube_root[kCubeRoots];  // 2^15 * f(i / (255 * 8)) of CIE Lab
   float linear[256];                    // linear value of an sRGB byte
-  float gamma[kGamma + 1];              // sRGB value of i / kGamma
+  std::uint8_t gamma[kGamma + 1];       // sRGB byte of i / kGamma
 };
 
 using ColorFn = void (*)(const ColorArgs& args, const void* in, void* out, std::int64_t pixels) noexcept;
@@ -70,7 +70,13 @@ using FromYuvFn = void (*)(const YuvRow& row, bool blue_first, int channels, std
 using ToYuvFn = void (*)(const std::uint8_t* in, int channels, bool blue_first, std::uint8_t* luma, std::uint8_t* u,
                          std::uint8_t* v, std::int64_t chroma_step, std::int64_t pixels) noexcept;
 
-// One axis resampled: out[i, c] = sum over t of weights[i * taps + t] * in[places[i * taps + t], c], places in pixels.
+// Movements of bytes that rasters come down to. out[i] = in[count - 1 - i], items of `size` bytes, at most 16.
+using ReverseFn = void (*)(const void* in, std::int64_t size, void* out, std::int64_t count) noexcept;
+// Triples of bytes as three planes, `plane` bytes apart; and planes as pixels of 1 to 4 channels.
+using PlanesFn = void (*)(const void* in, void* out, std::int64_t plane, std::int64_t count) noexcept;
+using WeaveFn = void (*)(const void* in, std::int64_t plane, int channels, void* out, std::int64_t count) noexcept;
+
+// One axis resampled: out[i, c] = sum over t of weights[t * pixels + i] * in[places[t * pixels + i], c], places in pixels.
 struct AxisTaps {
   const std::int32_t* places;
   const float* weights;       // either these
@@ -80,7 +86,7 @@ struct AxisTaps {
 using ResampleRowFn = void (*)(const AxisTaps& axis, int channels, const void* in, void* out, std::int64_t pixels) noexcept;
 // out[i] = sum over t of weights[t] * rows[t][i], rounded and saturated.
 using JoinRowsFn = void (*)(const float* const* rows, const float* weights, int taps, void* out, std::int64_t count) noexcept;
-using JoinWholeRowsFn = void (*)(const std::int32_t* const* rows, const std::int16_t* weights, int taps, int bits, void* out,
+using JoinWholeRowsFn = void (*)(const void* const* rows, const std::int16_t* weights, int taps, int bits, void* out,
                                  std::int64_t count) noexcept;
 // out[i] = the `size` bytes at in + places[i] * size.
 using PickRowFn = void (*)(const std::int32_t* places, std::int64_t size, const void* in, void* out,
@@ -101,6 +107,12 @@ struct SampleArgs {
 // out[i] = the image at (x[i], y[i]), `count` pixels, at most kSampleBlock.
 using SampleFn = void (*)(const SampleArgs& args, const float* x, const float* y, void* out, std::int64_t count) noexcept;
 inline constexpr std::int64_t kSampleBlock = 256;
+// Where the pixels of a row from column `start` on come from: at (column * dx + x0, column * dy + y0), in a perspective over
+// column * dw + w0. In float32, product and sum rounded once where the set can, which is how OpenCV has it.
+struct PlaceArgs {
+  float dx, x0, dy, y0, dw, w0;
+};
+using PlacesFn = void (*)(const PlaceArgs& args, std::int64_t start, float* x, float* y, std::int64_t count) noexcept;
 
 // out[i] = (sum over t of weights[t] * taps[t][i] + delta), of whole numbers shifted right by `shift` with rounding, then
 // saturated: one pass of a separable filter, a whole small filter, or a derivative. Named by the types of taps and result; the
@@ -108,6 +120,7 @@ inline constexpr std::int64_t kSampleBlock = 256;
 enum class Combine : std::uint8_t {
   u8_u16,
   u16_u8,
+  u16_u8_short,  // summed in 16 bits
   u8_i16,
   i16_i16,
   i16_u8,
@@ -133,8 +146,10 @@ enum class Ordered : std::uint8_t { u8, u16, i16, f32 };
 inline constexpr int kOrderedCount = 4;
 // out[i] = the least or the greatest of taps[t][i].
 using ExtremeFn = void (*)(const void* const* taps, int count, void* out, std::int64_t length) noexcept;
-// out[i] = the median of nine or twenty-five taps.
+// out[i] = the median of nine or twenty-five taps; those of one column, count apart in `taps`, are in order.
 using MedianFn = void (*)(const void* const* taps, void* out, std::int64_t length) noexcept;
+// The same places of three or five rows in order: rows[t][i] the t-th least of taps[t][i].
+using SortRowsFn = void (*)(const void* const* taps, void* const* rows, std::int64_t length) noexcept;
 
 // Sums over a window: first of a row's pixels (their squares): sums[i] = sum over k < width of in[i + k * step], `length` of
 // them; `spare` has room for length + width * step numbers. Whole pixels are summed in int32, floats in double.
@@ -199,14 +214,19 @@ using ThinFn = void (*)(const std::int16_t* dx, const std::int16_t* dy, const st
 using MagnitudeFn = void (*)(const std::int16_t* dx, const std::int16_t* dy, bool squared, std::int32_t* out,
                              std::int64_t length) noexcept;
 
+// out[i] = above[i] + in[0] + ... + in[i].
+using IntegralRowFn = void (*)(const std::uint8_t* in, const std::int32_t* above, std::int32_t* out, std::int64_t length) noexcept;
+
 struct ImageTable {
   PointwiseFn pointwise[static_cast<int>(Pointwise::kCount)][kOrderedCount] = {};
   InRangeFn in_range[kOrderedCount] = {};
   SumFn sum[kOrderedCount] = {};
   ThinFn thin = nullptr;
   MagnitudeFn magnitude = nullptr;
+  IntegralRowFn integral_row = nullptr;
   CombineFn combine[static_cast<int>(Combine::kCount)] = {};
   ExtremeFn least[kOrderedCount] = {}, greatest[kOrderedCount] = {};
+  SortRowsFn sort3[kOrderedCount] = {}, sort5[kOrderedCount] = {};
   MedianFn median9[kOrderedCount] = {}, median25[kOrderedCount] = {};
   UnpackFn unpack[kPixelCount] = {};  // interleaved pixels to planes of floats
   PackFn pack[kPixelCount] = {};
@@ -214,17 +234,22 @@ struct ImageTable {
   SlideFn slide[2] = {};             // whole numbers, floats
   BoxRowFn box_row_words = nullptr;  // bytes in 16 bits, where no sum is greater
   SlideFn slide_words = nullptr;
-  ScaleFn scale_words[2] = {};  // to bytes, to floats
+  ScaleFn scale_words[2] = {};  // to bytes (by OpenCV's whole numbers), to floats
   ScaleFn scale_sums[kPixelCount] = {}, float_sums[2] = {};
   BilateralFn bilateral = nullptr;
   ResampleRowFn resample_row[kPixelCount] = {};  // to float
-  ResampleRowFn resample_bytes = nullptr;        // to int32, by whole weights
+  // By whole weights, to planes of int32 of each of up to four channels (of more: interleaved), and to sixteenths in int16.
+  ResampleRowFn resample_bytes = nullptr, resample_short = nullptr;
   JoinRowsFn join_rows[kPixelCount] = {};
-  JoinWholeRowsFn join_bytes = nullptr;         // exact, `bits` of fraction shifted out
-  JoinWholeRowsFn join_linear_bytes = nullptr;  // two rows, by OpenCV's shorter arithmetic
+  JoinWholeRowsFn join_bytes = nullptr;         // of int32: exact, `bits` of fraction shifted out
+  JoinWholeRowsFn join_linear_bytes = nullptr;  // two rows of int16, by OpenCV's shorter arithmetic
   HalveRowsFn halve_rows[kPixelCount] = {};
   PickRowFn pick_row = nullptr;
   SampleFn sample[kPixelCount] = {};
+  PlacesFn affine = nullptr, perspective = nullptr;
+  ReverseFn reverse = nullptr;
+  PlanesFn planes3 = nullptr;
+  WeaveFn weave = nullptr;
   FromYuvFn from_yuv = nullptr;
   ToYuvFn to_yuv = nullptr;
   ColorFn color[kPixelCount] = {};

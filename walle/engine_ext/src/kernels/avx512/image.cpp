@@ -9,10 +9,10 @@
 #include "kernels/image.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma")
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
 #endif
 
 namespace walle::avx512 {

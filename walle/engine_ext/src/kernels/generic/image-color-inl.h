@@ -138,39 +138,45 @@ inline void to_hsv(const ColorArgs& args, const T* b, const T* g, const T* r, T*
   }
 }
 
-// The three of a hue sector: for hue sixth k, which of value, p, q, t each of blue, green, red is.
-inline void hue_to_rgb(float h, float v, float p, float q, float t, float* b, float* g, float* r) noexcept {
-  const float sector = h;
-  *b = sector < 2.0f ? p : sector < 3.0f ? t : sector < 5.0f ? v : q;
-  *g = sector < 1.0f ? t : sector < 3.0f ? v : sector < 4.0f ? q : p;
-  *r = sector < 1.0f ? v : sector < 2.0f ? q : sector < 4.0f ? p : sector < 5.0f ? t : v;
+// A hue in sixths of a turn, 0 to 6: which sixth, and how far into it.
+template <class T>
+inline float hue_part(const ColorArgs& args, T hue, std::int32_t* sixth) noexcept {
+  float h = static_cast<float>(hue) * (sizeof(T) == 4 ? 6.0f / 360.0f : args.full ? 6.0f / 255.0f : 6.0f / 180.0f);
+  if constexpr (sizeof(T) == 4) {
+    float turns = static_cast<float>(static_cast<std::int32_t>(h / 6.0f));
+    turns -= turns * 6.0f > h ? 1.0f : 0.0f;
+    h -= turns * 6.0f;
+  } else {
+    h -= pick(h >= 6.0f, 6.0f, 0.0f);
+  }
+  *sixth = static_cast<std::int32_t>(h);
+  return h - static_cast<float>(*sixth);
+}
+
+// Which of the greatest, the least, the falling and the rising value each of blue, green and red is in a sixth.
+struct HueColor {
+  float blue, green, red;
+};
+inline HueColor hue_to_rgb(std::int32_t sixth, float v, float p, float q, float t) noexcept {
+  return {pick(sixth < 2, p, pick(sixth < 3, t, pick(sixth < 5, v, q))),
+          pick(sixth < 1, t, pick(sixth < 3, v, pick(sixth < 4, q, p))),
+          pick(sixth < 1, v, pick(sixth < 2, q, pick(sixth < 4, p, pick(sixth < 5, t, v))))};
 }
 
 template <class T>
 inline void from_hsv(const ColorArgs& args, const T* hue, const T* saturation, const T* value, T* b, T* g, T* r,
                      std::int64_t count) noexcept {
-  const float scale = sizeof(T) == 4 ? 6.0f / 360.0f : args.full ? 6.0f / 255.0f : 6.0f / 180.0f;
+  const auto shown = [](float x) {
+    if constexpr (sizeof(T) == 4) return x;
+    return static_cast<T>(static_cast<std::int32_t>(clamped(x * 255.0f, 0.0f, 255.0f)));  // toward zero, as OpenCV's vectors do
+  };
   for (std::int64_t i = 0; i < count; ++i) {
-    float h = static_cast<float>(hue[i]) * scale;
-    const float s = unit_of(saturation[i]), v = unit_of(value[i]);
-    if constexpr (sizeof(T) == 4) {
-      float turns = static_cast<float>(static_cast<std::int32_t>(h / 6.0f));
-      turns -= turns * 6.0f > h ? 1.0f : 0.0f;
-      h -= turns * 6.0f;
-    } else {
-      h -= h >= 6.0f ? 6.0f : 0.0f;
-    }
-    const float part = h - static_cast<float>(static_cast<std::int32_t>(h));
-    const float p = v * (1 - s), q = v * (1 - s * part), t = v * (1 - s * (1 - part));
-    float blue, green, red;
-    hue_to_rgb(h, v, p, q, t, &blue, &green, &red);
-    if constexpr (sizeof(T) == 4) {
-      b[i] = blue, g[i] = green, r[i] = red;
-    } else {  // toward zero, as OpenCV's vectors do
-      b[i] = static_cast<T>(static_cast<std::int32_t>(clamped(blue * 255.0f, 0.0f, 255.0f)));
-      g[i] = static_cast<T>(static_cast<std::int32_t>(clamped(green * 255.0f, 0.0f, 255.0f)));
-      r[i] = static_cast<T>(static_cast<std::int32_t>(clamped(red * 255.0f, 0.0f, 255.0f)));
-    }
+    std::int32_t sixth;
+    const float part = hue_part(args, hue[i], &sixth), s = unit_of(saturation[i]), v = unit_of(value[i]);
+    const HueColor color = hue_to_rgb(sixth, v, v * (1 - s), v * (1 - s * part), v * (1 - s * (1 - part)));
+    b[i] = shown(color.blue);
+    g[i] = shown(color.green);
+    r[i] = shown(color.red);
   }
 }
 
@@ -205,24 +211,14 @@ inline void to_hls(const ColorArgs& args, const T* b, const T* g, const T* r, T*
 template <class T>
 inline void from_hls(const ColorArgs& args, const T* hue, const T* lightness, const T* saturation, T* b, T* g, T* r,
                      std::int64_t count) noexcept {
-  const float scale = sizeof(T) == 4 ? 6.0f / 360.0f : args.full ? 6.0f / 255.0f : 6.0f / 180.0f;
   for (std::int64_t i = 0; i < count; ++i) {
-    float h = static_cast<float>(hue[i]) * scale;
-    const float l = unit_of(lightness[i]), s = unit_of(saturation[i]);
-    if constexpr (sizeof(T) == 4) {
-      float turns = static_cast<float>(static_cast<std::int32_t>(h / 6.0f));
-      turns -= turns * 6.0f > h ? 1.0f : 0.0f;
-      h -= turns * 6.0f;
-    } else {
-      h -= h >= 6.0f ? 6.0f : 0.0f;
-    }
-    const float part = h - static_cast<float>(static_cast<std::int32_t>(h));
-    const float p2 = l <= 0.5f ? l * (1 + s) : l + s - l * s, p1 = 2 * l - p2;
-    float blue, green, red;
-    hue_to_rgb(h, p2, p1, p2 + (p1 - p2) * part, p1 + (p2 - p1) * part, &blue, &green, &red);
-    b[i] = pixel_of<T>(blue);
-    g[i] = pixel_of<T>(green);
-    r[i] = pixel_of<T>(red);
+    std::int32_t sixth;
+    const float part = hue_part(args, hue[i], &sixth), l = unit_of(lightness[i]), s = unit_of(saturation[i]);
+    const float p2 = pick(l <= 0.5f, l * (1 + s), l + s - l * s), p1 = 2 * l - p2;
+    const HueColor color = hue_to_rgb(sixth, p2, p1, p2 + (p1 - p2) * part, p1 + (p2 - p1) * part);
+    b[i] = pixel_of<T>(color.blue);
+    g[i] = pixel_of<T>(color.green);
+    r[i] = pixel_of<T>(color.red);
   }
 }
 
@@ -238,12 +234,20 @@ inline float light(const ColorArgs& args, T x) noexcept {
   const float unit = clamped(unit_of(x), 0.0f, 1.0f);
   return args.linear ? unit : linear_of(unit);
 }
+// Linear light as pixels.
 template <class T>
-inline T shown(const ColorArgs& args, float x) noexcept {
-  x = clamped(x, 0.0f, 1.0f);
-  if (args.linear) return pixel_of<T>(x);
-  if constexpr (sizeof(T) == 1) return pixel_of<T>(args.tables->gamma[static_cast<std::int32_t>(x * ColorTables::kGamma + 0.5f)]);
-  return pixel_of<T>(gamma_of(x));
+inline void show(const ColorArgs& args, const float* given, T* out, std::int64_t count) noexcept {
+  if (args.linear) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = pixel_of<T>(clamped(given[i], 0.0f, 1.0f));
+  } else if constexpr (sizeof(T) == 1) {
+    std::int32_t place[kBlock];
+    for (std::int64_t i = 0; i < count; ++i)
+      place[i] = static_cast<std::int32_t>(clamped(given[i], 0.0f, 1.0f) * ColorTables::kGamma + 0.5f);
+    const std::uint8_t* gamma = args.tables->gamma;
+    for (std::int64_t i = 0; i < count; ++i) out[i] = gamma[place[i]];
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = pixel_of<T>(gamma_of(clamped(given[i], 0.0f, 1.0f)));
+  }
 }
 
 inline constexpr float kWhiteX = 0.950456f, kWhiteZ = 1.088754f;
@@ -255,14 +259,19 @@ inline void to_lab(const ColorArgs& args, const T* b, const T* g, const T* r, T*
     constexpr std::int32_t m[9] = {778, 1541, 1777, 296, 2929, 871, 3575, 448, 73};  // kToXyz over the white point, 12 bits
     const std::uint16_t* table = args.linear ? args.tables->straight_u8 : args.tables->linear_u8;
     const std::uint16_t* roots = args.tables->cube_root;
+    std::int32_t x[kBlock], y[kBlock], z[kBlock];
+    for (std::int64_t i = 0; i < count; ++i) x[i] = table[b[i]], y[i] = table[g[i]], z[i] = table[r[i]];
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int32_t blue = table[b[i]], green = table[g[i]], red = table[r[i]];
-      const std::int32_t fx = roots[descale(m[0] * blue + m[1] * green + m[2] * red, 12)];
-      const std::int32_t fy = roots[descale(m[3] * blue + m[4] * green + m[5] * red, 12)];
-      const std::int32_t fz = roots[descale(m[6] * blue + m[7] * green + m[8] * red, 12)];
-      l[i] = static_cast<T>(clamped(descale(296 * fy - 1336934, 15), 0, 255));
-      first[i] = static_cast<T>(clamped(descale(500 * (fx - fy) + (128 << 15), 15), 0, 255));
-      second[i] = static_cast<T>(clamped(descale(200 * (fy - fz) + (128 << 15), 15), 0, 255));
+      const std::int32_t blue = x[i], green = y[i], red = z[i];
+      x[i] = descale(m[0] * blue + m[1] * green + m[2] * red, 12);
+      y[i] = descale(m[3] * blue + m[4] * green + m[5] * red, 12);
+      z[i] = descale(m[6] * blue + m[7] * green + m[8] * red, 12);
+    }
+    for (std::int64_t i = 0; i < count; ++i) x[i] = roots[x[i]], y[i] = roots[y[i]], z[i] = roots[z[i]];
+    for (std::int64_t i = 0; i < count; ++i) {
+      l[i] = static_cast<T>(clamped(descale(296 * y[i] - 1336934, 15), 0, 255));
+      first[i] = static_cast<T>(clamped(descale(500 * (x[i] - y[i]) + (128 << 15), 15), 0, 255));
+      second[i] = static_cast<T>(clamped(descale(200 * (y[i] - z[i]) + (128 << 15), 15), 0, 255));
     }
   } else if constexpr (sizeof(T) == 4) {
     const auto f = [](float x) { return x > 0.008856f ? cube_root(x) : 7.787f * x + 16.0f / 116.0f; };
@@ -279,26 +288,37 @@ inline void to_lab(const ColorArgs& args, const T* b, const T* g, const T* r, T*
   }
 }
 
+// CIE XYZ as pixels.
+struct Xyz {
+  float x[kBlock], y[kBlock], z[kBlock];
+};
 template <class T>
-inline void from_xyz_pixel(const ColorArgs& args, float x, float y, float z, T* b, T* g, T* r) noexcept {
-  *b = shown<T>(args, kFromXyz[0] * x + kFromXyz[1] * y + kFromXyz[2] * z);
-  *g = shown<T>(args, kFromXyz[3] * x + kFromXyz[4] * y + kFromXyz[5] * z);
-  *r = shown<T>(args, kFromXyz[6] * x + kFromXyz[7] * y + kFromXyz[8] * z);
+inline void show_xyz(const ColorArgs& args, const Xyz& from, T* b, T* g, T* r, std::int64_t count) noexcept {
+  Xyz light;
+  matrix3(kFromXyz, from.x, from.y, from.z, light.x, light.y, light.z, count);
+  show(args, light.x, b, count);
+  show(args, light.y, g, count);
+  show(args, light.z, r, count);
 }
 
 template <class T>
 inline void from_lab(const ColorArgs& args, const T* l, const T* first, const T* second, T* b, T* g, T* r,
                      std::int64_t count) noexcept {
   constexpr bool whole = sizeof(T) == 1;
-  const auto inverse = [](float f) { return f > 0.206893f ? f * f * f : (f - 16.0f / 116.0f) / 7.787f; };
+  const auto inverse = [](float f) { return pick(f > 0.206893f, f * f * f, (f - 16.0f / 116.0f) / 7.787f); };
+  Xyz xyz;
   for (std::int64_t i = 0; i < count; ++i) {
     const float li = static_cast<float>(l[i]) * (whole ? 100.0f / 255.0f : 1.0f);
     const float a = static_cast<float>(first[i]) - (whole ? 128.0f : 0.0f),
                 bb = static_cast<float>(second[i]) - (whole ? 128.0f : 0.0f);
-    const float y = li <= 8.0f ? li / 903.3f : ((li + 16.0f) / 116.0f) * ((li + 16.0f) / 116.0f) * ((li + 16.0f) / 116.0f);
-    const float fy = li <= 8.0f ? 7.787f * y + 16.0f / 116.0f : (li + 16.0f) / 116.0f;
-    from_xyz_pixel(args, inverse(a / 500.0f + fy) * kWhiteX, y, inverse(fy - bb / 200.0f) * kWhiteZ, b + i, g + i, r + i);
+    const float bright = (li + 16.0f) / 116.0f;
+    const float y = pick(li <= 8.0f, li / 903.3f, bright * bright * bright);
+    const float fy = pick(li <= 8.0f, 7.787f * y + 16.0f / 116.0f, bright);
+    xyz.x[i] = inverse(a / 500.0f + fy) * kWhiteX;
+    xyz.y[i] = y;
+    xyz.z[i] = inverse(fy - bb / 200.0f) * kWhiteZ;
   }
+  show_xyz(args, xyz, b, g, r, count);
 }
 
 inline constexpr float kWhiteSum = kWhiteX + 15.0f + 3.0f * kWhiteZ, kWhiteU = 4.0f * kWhiteX / kWhiteSum,
@@ -337,16 +357,20 @@ template <class T>
 inline void from_luv(const ColorArgs& args, const T* l, const T* first, const T* second, T* b, T* g, T* r,
                      std::int64_t count) noexcept {
   constexpr bool whole = sizeof(T) == 1;
+  Xyz xyz;
   for (std::int64_t i = 0; i < count; ++i) {
     const float li = static_cast<float>(l[i]) * (whole ? 100.0f / 255.0f : 1.0f);
     const float u = whole ? static_cast<float>(first[i]) * (354.0f / 255.0f) - 134.0f : static_cast<float>(first[i]);
     const float v = whole ? static_cast<float>(second[i]) * (262.0f / 255.0f) - 140.0f : static_cast<float>(second[i]);
-    const float y = li > 8.0f ? ((li + 16.0f) / 116.0f) * ((li + 16.0f) / 116.0f) * ((li + 16.0f) / 116.0f) : li / 903.3f;
+    const float bright = (li + 16.0f) / 116.0f;
+    const float y = pick(li > 8.0f, bright * bright * bright, li / 903.3f);
     const float up = 3.0f * (u + li * (13 * kWhiteU));
     const float vp = clamped(0.25f / (v + li * (13 * kWhiteV)), -0.25f, 0.25f);
-    const float x = 3.0f * y * up * vp, z = y * ((12.0f * 13.0f * li - up) * vp - 5.0f);
-    from_xyz_pixel(args, x, y, z, b + i, g + i, r + i);
+    xyz.x[i] = 3.0f * y * up * vp;
+    xyz.y[i] = y;
+    xyz.z[i] = y * ((12.0f * 13.0f * li - up) * vp - 5.0f);
   }
+  show_xyz(args, xyz, b, g, r, count);
 }
 
 template <class T>
@@ -394,6 +418,15 @@ template <class T>
 void color(const ColorArgs& args, const void* input, void* output, std::int64_t pixels) noexcept {
   const T* in = static_cast<const T*>(input);
   T* out = static_cast<T*>(output);
+  if constexpr (sizeof(T) == 1)
+    if (args.kind == ColorKind::shuffle && args.swapped && args.in_channels == 3 && args.out_channels == 3)
+      return swap_triples(in, out, pixels);
+  if constexpr (sizeof(T) == 4)
+    if (args.kind == ColorKind::to_gray && args.in_channels == 3) {
+      const float first = args.blue_first ? 0.114f : 0.299f, third = args.blue_first ? 0.299f : 0.114f;
+      for (std::int64_t i = 0; i < pixels; ++i) out[i] = first * in[3 * i] + 0.587f * in[3 * i + 1] + third * in[3 * i + 2];
+      return;
+    }
   Planes<T> from, to;
   for (std::int64_t start = 0; start < pixels;
        start += kBlock, in += kBlock * args.in_channels, out += kBlock * args.out_channels) {

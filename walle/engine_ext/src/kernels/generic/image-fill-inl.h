@@ -7,7 +7,8 @@ void fill_image(ImageTable& table) noexcept {
   table.resample_row[0] = &resample_row<std::uint8_t>;
   table.resample_row[1] = &resample_row<std::uint16_t>;
   table.resample_row[2] = &resample_row<float>;
-  table.resample_bytes = &resample_bytes;
+  table.resample_bytes = &resample_whole<std::int32_t>;
+  table.resample_short = &resample_whole<std::int16_t>;
   table.join_rows[0] = &join_rows<std::uint8_t>;
   table.join_rows[1] = &join_rows<std::uint16_t>;
   table.join_rows[2] = &join_rows<float>;
@@ -20,6 +21,11 @@ void fill_image(ImageTable& table) noexcept {
   table.sample[0] = &sample<std::uint8_t>;
   table.sample[1] = &sample<std::uint16_t>;
   table.sample[2] = &sample<float>;
+  table.affine = &affine_places;
+  table.perspective = &perspective_places;
+  table.reverse = &reverse_items;
+  table.planes3 = &planes3;
+  table.weave = &weave;
   fill_filters(table);
   fill_pointwise(table);
   table.from_yuv = &from_yuv;

@@ -10,6 +10,9 @@ inline Out finished(Sum x, int shift) noexcept {
     return static_cast<Out>(static_cast<std::int32_t>(round_small(clamped(x, low, high))));
   } else if constexpr (std::is_same_v<Out, Sum>) {
     return x;
+  } else if constexpr (std::is_same_v<Sum, std::uint16_t>) {
+    const auto moved = static_cast<std::uint16_t>(x >> shift);
+    return static_cast<Out>(moved > 255 ? std::uint16_t{255} : moved);
   } else {
     const std::int32_t moved = static_cast<std::int32_t>(x) >> shift;
     constexpr std::int32_t low = std::is_same_v<Out, std::int16_t> ? -32768 : 0;
@@ -125,12 +128,25 @@ void scale_sums(const void* input, double scale, void* output, std::int64_t leng
   if constexpr (std::is_same_v<Sum, double>) {
     for (std::int64_t i = 0; i < length; ++i) out[i] = static_cast<Out>(sums[i] * scale);
   } else if constexpr (sizeof(Sum) == 2 && sizeof(Out) == 1) {
-    // Whole numbers divided, halves up: half of one more keeps a quotient that is whole from falling below itself.
-    const auto factor = static_cast<float>(scale), half = static_cast<float>(static_cast<std::int32_t>(0.5 / scale)) + 0.5f;
-    for (std::int64_t i = 0; i < length; ++i) {
-      const auto whole = static_cast<std::int32_t>((static_cast<float>(sums[i]) + half) * factor);
-      out[i] = static_cast<Out>(whole > 255 ? 255 : whole);
-    }
+    // Divided by a count of at most 256, halves up; by a power of two as OpenCV has it, where a little less than half goes up too.
+    const auto pixels = static_cast<std::uint32_t>(1 / scale + 0.5);
+    std::uint32_t bits = 0;
+    while ((2u << bits) <= pixels) ++bits;
+    const auto put = [&](std::uint16_t half, const auto& divided) {
+      for (std::int64_t i = 0; i < length; ++i) {
+        const std::uint16_t whole = divided(static_cast<std::uint16_t>(sums[i] + half));
+        out[i] = static_cast<Out>(whole > 255 ? 255 : whole);
+      }
+    };
+    const auto half = static_cast<std::uint16_t>(pixels / 2);
+    if (pixels == 1u << bits)
+      return put(pixels == 1 ? 0 : half + 1, [=](std::uint16_t x) { return static_cast<std::uint16_t>(x >> bits); });
+    // By the upper half of a product with 2^(16 + bits) / count, which is exact unless its rounding adds up to too much.
+    const std::uint32_t factor = ((1u << (16 + bits)) + pixels - 1) / pixels, over = factor * pixels - (1u << (16 + bits));
+    if ((255 * pixels + half) * over < 1u << (16 + bits))
+      return put(half, [=](std::uint16_t x) { return static_cast<std::uint16_t>(static_cast<std::uint16_t>((x * factor) >> 16) >> bits); });
+    const auto part = static_cast<float>(scale);
+    put(half, [=](std::uint16_t x) { return static_cast<std::uint16_t>((static_cast<float>(x) + 0.5f) * part); });
   } else {
     const auto factor = static_cast<float>(scale);
     for (std::int64_t i = 0; i < length; ++i) out[i] = finished<Out, float>(static_cast<float>(sums[i]) * factor, 0);

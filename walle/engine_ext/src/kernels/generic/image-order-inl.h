@@ -13,6 +13,7 @@ template <bool most, class T, int n>
 inline void extreme_few(const T* const* taps, T* out, std::int64_t length) noexcept {
   const T* tap[n];
   for (int t = 0; t < n; ++t) tap[t] = taps[t];
+#pragma GCC ivdep  // the result may lie where it reads, or behind it
   for (std::int64_t i = 0; i < length; ++i) {
     T best = tap[0][i];
     for (int t = 1; t < n; ++t) best = most ? greater(best, tap[t][i]) : lesser(best, tap[t][i]);
@@ -23,28 +24,20 @@ template <bool most, class T>
 void extreme(const void* const* given, int count, void* output, std::int64_t length) noexcept {
   const auto* const* taps = reinterpret_cast<const T* const*>(given);
   T* out = static_cast<T*>(output);
-  switch (count) {
-    case 1: return extreme_few<most, T, 1>(taps, out, length);
-    case 2: return extreme_few<most, T, 2>(taps, out, length);
-    case 3: return extreme_few<most, T, 3>(taps, out, length);
-    case 5: return extreme_few<most, T, 5>(taps, out, length);
-    default: break;
-  }
-  for (std::int64_t first = 0; first < length; first += kBlock) {
-    const std::int64_t block = length - first < kBlock ? length - first : kBlock;
-    T best[kBlock];
-    for (std::int64_t i = 0; i < block; ++i) best[i] = taps[0][first + i];
-    int t = 1;
-    for (; t + 2 <= count; t += 2) {
-      const T *a = taps[t] + first, *b = taps[t + 1] + first;
-      for (std::int64_t i = 0; i < block; ++i)
-        best[i] = most ? greater(best[i], greater(a[i], b[i])) : lesser(best[i], lesser(a[i], b[i]));
+  // As many taps as registers hold go together; the next ones are joined to what they gave.
+  const T* some[9];
+  int used = 0;
+  while (used < count || used == 0) {
+    const int first = used == 0 ? 0 : 1, left = count - used + first, now = left >= 9 ? 9 : left >= 5 ? 5 : left >= 3 ? 3 : left;
+    some[0] = out;
+    for (int t = first; t < now; ++t) some[t] = taps[used++];
+    switch (now) {
+      case 9: extreme_few<most, T, 9>(some, out, length); break;
+      case 5: extreme_few<most, T, 5>(some, out, length); break;
+      case 3: extreme_few<most, T, 3>(some, out, length); break;
+      case 2: extreme_few<most, T, 2>(some, out, length); break;
+      default: extreme_few<most, T, 1>(some, out, length); break;
     }
-    for (; t < count; ++t) {
-      const T* a = taps[t] + first;
-      for (std::int64_t i = 0; i < block; ++i) best[i] = most ? greater(best[i], a[i]) : lesser(best[i], a[i]);
-    }
-    for (std::int64_t i = 0; i < block; ++i) out[first + i] = best[i];
   }
 }
 
@@ -56,47 +49,70 @@ inline void order(T& a, T& b) noexcept {
 }
 
 template <class T>
+inline T middle(T a, T b, T c) noexcept {
+  return greater(lesser(a, b), lesser(greater(a, b), c));
+}
+template <class T>
+[[gnu::always_inline]] inline void sort_five(T (&x)[5]) noexcept {
+  order(x[0], x[3]), order(x[1], x[4]), order(x[0], x[2]), order(x[1], x[3]), order(x[0], x[1]), order(x[2], x[4]);
+  order(x[1], x[2]), order(x[3], x[4]), order(x[2], x[3]);
+}
+
+// Medians begin with the columns in order, which neighbouring windows share.
+template <class T>
+void sort3(const void* const* taps, void* const* rows, std::int64_t length) noexcept {
+  const T *a = static_cast<const T*>(taps[0]), *b = static_cast<const T*>(taps[1]), *c = static_cast<const T*>(taps[2]);
+  T *least = static_cast<T*>(rows[0]), *mid = static_cast<T*>(rows[1]), *most = static_cast<T*>(rows[2]);
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < length; ++i) {
+    T x = a[i], y = b[i], z = c[i];
+    order(x, y), order(y, z), order(x, y);
+    least[i] = x, mid[i] = y, most[i] = z;
+  }
+}
+template <class T>
+void sort5(const void* const* taps, void* const* rows, std::int64_t length) noexcept {
+  const T* in[5];
+  T* out[5];
+  for (int t = 0; t < 5; ++t) in[t] = static_cast<const T*>(taps[t]), out[t] = static_cast<T*>(rows[t]);
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < length; ++i) {
+    T x[5] = {in[0][i], in[1][i], in[2][i], in[3][i], in[4][i]};
+    sort_five(x);
+    out[0][i] = x[0], out[1][i] = x[1], out[2][i] = x[2], out[3][i] = x[3], out[4][i] = x[4];
+  }
+}
+
+// Of the least of each column the greatest, of the greatest the least, of the middle ones the middle: the middle of these.
+template <class T>
 void median9(const void* const* given, void* output, std::int64_t length) noexcept {
   const T* p[9];
   for (int t = 0; t < 9; ++t) p[t] = static_cast<const T*>(given[t]);
   T* out = static_cast<T*>(output);
-  for (std::int64_t i = 0; i < length; ++i) {
-    T a = p[0][i], b = p[1][i], c = p[2][i], d = p[3][i], e = p[4][i], f = p[5][i], g = p[6][i], h = p[7][i], k = p[8][i];
-    order(b, c), order(e, f), order(h, k), order(a, b), order(d, e), order(g, h), order(b, c), order(e, f), order(h, k);
-    d = greater(a, d), f = lesser(f, k), order(e, h), g = greater(d, g), e = greater(b, e), c = lesser(c, f), e = lesser(e, h);
-    order(e, c);
-    e = greater(g, e);
-    out[i] = lesser(e, c);
-  }
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < length; ++i)
+    out[i] = middle(greater(greater(p[0][i], p[1][i]), p[2][i]), middle(p[3][i], p[4][i], p[5][i]),
+                    lesser(lesser(p[6][i], p[7][i]), p[8][i]));
 }
 
-// The middle of 25 by forgetting: of the 14 in hand the least and the greatest cannot be the middle and go, one more comes in.
+// With the rows of ranks in order as well, twelve of the 25 cannot be the middle: six have more than twelve above them, six below.
+// The exchanges among the other thirteen were found by search and hold for every such square (by the 0-1 principle).
 template <class T>
 void median25(const void* const* given, void* output, std::int64_t length) noexcept {
   const T* p[25];
   for (int t = 0; t < 25; ++t) p[t] = static_cast<const T*>(given[t]);
   T* out = static_cast<T*>(output);
-  constexpr std::int64_t kWide = 64;
-  T in[14][kWide];
-  for (std::int64_t first = 0; first < length; first += kWide) {
-    const std::int64_t block = length - first < kWide ? length - first : kWide;
-    for (int t = 0; t < 14; ++t)
-      for (std::int64_t i = 0; i < block; ++i) in[t][i] = p[t][first + i];
-    int hand = 14;
-    for (int next = 14;; ++next) {
-      const auto swap = [&](int a, int b) {
-        for (std::int64_t i = 0; i < block; ++i) order(in[a][i], in[b][i]);
-      };
-      // The least to the front, the greatest to the end.
-      for (int t = 0; t < hand / 2; ++t) swap(t, hand - 1 - t);
-      for (int t = 1; t < (hand + 1) / 2; ++t) swap(0, t);
-      for (int t = hand / 2; t < hand - 1; ++t) swap(t, hand - 1);
-      if (hand == 3) break;
-      --hand;
-      if (next < 25)
-        for (std::int64_t i = 0; i < block; ++i) in[0][i] = p[next][first + i];
-    }
-    for (std::int64_t i = 0; i < block; ++i) out[first + i] = in[1][i];
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < length; ++i) {
+    T a[5] = {p[0][i], p[1][i], p[2][i], p[3][i], p[4][i]}, b[5] = {p[5][i], p[6][i], p[7][i], p[8][i], p[9][i]},
+      c[5] = {p[10][i], p[11][i], p[12][i], p[13][i], p[14][i]}, d[5] = {p[15][i], p[16][i], p[17][i], p[18][i], p[19][i]},
+      e[5] = {p[20][i], p[21][i], p[22][i], p[23][i], p[24][i]};
+    sort_five(a), sort_five(b), sort_five(c), sort_five(d), sort_five(e);
+    T x[13] = {a[3], a[4], b[2], b[3], b[4], c[1], c[2], c[3], d[0], d[1], d[2], e[0], e[1]};
+    order(x[0], x[8]), order(x[4], x[12]), order(x[3], x[9]), order(x[2], x[5]), order(x[1], x[11]), order(x[7], x[10]);
+    order(x[1], x[5]), order(x[7], x[11]), order(x[4], x[6]), order(x[10], x[12]), order(x[4], x[8]), order(x[0], x[2]);
+    order(x[6], x[9]), order(x[6], x[7]), order(x[9], x[11]), order(x[6], x[8]), order(x[3], x[5]), order(x[5], x[8]);
+    out[i] = greater(x[5], x[6]);
   }
 }
 
@@ -104,6 +120,8 @@ template <class T>
 void fill_order(ImageTable& table, int at) noexcept {
   table.least[at] = &extreme<false, T>;
   table.greatest[at] = &extreme<true, T>;
+  table.sort3[at] = &sort3<T>;
+  table.sort5[at] = &sort5<T>;
   table.median9[at] = &median9<T>;
   table.median25[at] = &median25<T>;
 }
@@ -116,6 +134,7 @@ void fill_filters(ImageTable& table) noexcept {
   const auto at = [&](Combine which) -> CombineFn& { return table.combine[static_cast<int>(which)]; };
   at(Combine::u8_u16) = &combine<u8, i16, u16, u16>;
   at(Combine::u16_u8) = &combine<u16, i16, i32, u8>;
+  at(Combine::u16_u8_short) = &combine<u16, i16, u16, u8>;
   at(Combine::u8_i16) = &combine<u8, i16, i16, i16>;
   at(Combine::i16_i16) = &combine<i16, i16, i16, i16>;
   at(Combine::i16_u8) = &combine<i16, i16, i16, u8>;

@@ -1,5 +1,5 @@
 // Interleaved pixels as planes and back, in blocks that stay in the first cache. The including instruction set has given
-// split3_bytes and merge3_bytes, which do as many pixels as they like and say how many.
+// split3_bytes, merge3_bytes and permute_groups, which do as many as they like and say how many.
 
 inline constexpr std::int64_t kBlock = 256;
 
@@ -22,6 +22,13 @@ inline float clamped(float x, float low, float high) noexcept {
 inline std::int32_t clamped(std::int32_t x, std::int32_t low, std::int32_t high) noexcept {
   x = x < low ? low : x;
   return x > high ? high : x;
+}
+
+// One of two by its bits: a choice that the compiler cannot take for a jump.
+inline float pick(bool which, float yes, float no) noexcept {
+  const std::int32_t mask = -static_cast<std::int32_t>(which);
+  return __builtin_bit_cast(float,
+                            (__builtin_bit_cast(std::int32_t, yes) & mask) | (__builtin_bit_cast(std::int32_t, no) & ~mask));
 }
 
 // A float in 0..1 as a pixel, rounded half to even and saturated.
@@ -71,4 +78,56 @@ inline void merge(const T* const* from, int channels, T* out, std::int64_t count
   } else {
     for (; i < count; ++i) out[4 * i] = a[i], out[4 * i + 1] = b[i], out[4 * i + 2] = c[i], out[4 * i + 3] = d[i];
   }
+}
+
+// The bytes of each group of `group` (at most 16) put in another order: byte j of it is byte order(j) of what stands at
+// in + g * step; returns how many groups were done, all but the last few.
+template <class Order>
+inline std::int64_t reorder_groups(const std::uint8_t* in, std::int64_t step, std::uint8_t* out, std::int64_t group,
+                                   std::int64_t total, const Order& order) noexcept {
+  if (total < 16) return 0;
+  alignas(16) std::int8_t lanes[16] = {};
+  for (std::int64_t j = 0; j < group; ++j) lanes[j] = static_cast<std::int8_t>(order(j));
+  return permute_groups(in, step, out, group, lanes, (total - 16) / group + 1);
+}
+
+// Blue and red of triples of bytes exchanged.
+inline void swap_triples(const std::uint8_t* in, std::uint8_t* out, std::int64_t pixels) noexcept {
+  std::int64_t i = 5 * reorder_groups(in, 15, out, 15, 3 * pixels, [](std::int64_t j) { return j / 3 * 3 + 2 - j % 3; });
+  for (; i < pixels; ++i) {
+    const std::uint8_t first = in[3 * i], second = in[3 * i + 1], third = in[3 * i + 2];
+    out[3 * i] = third, out[3 * i + 1] = second, out[3 * i + 2] = first;
+  }
+}
+
+void reverse_items(const void* input, std::int64_t size, void* output, std::int64_t count) noexcept {
+  const auto* in = static_cast<const std::uint8_t*>(input);
+  auto* out = static_cast<std::uint8_t*>(output);
+  const std::int64_t each = 16 / size, group = each * size, total = count * size;
+  // Sixteen bytes that end where a group ends, from the last group on.
+  std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total, [=](std::int64_t j) {
+                        return 16 - group + (each - 1 - j / size) * size + j % size;
+                      });
+  const auto rest = [&]<std::size_t fixed>() {
+    const std::size_t bytes = fixed > 0 ? fixed : static_cast<std::size_t>(size);
+    for (; done < count; ++done) __builtin_memcpy(out + done * size, in + (count - 1 - done) * size, bytes);
+  };
+  switch (size) {
+    case 1: return rest.template operator()<1>();
+    case 3: return rest.template operator()<3>();
+    case 4: return rest.template operator()<4>();
+    default: return rest.template operator()<0>();
+  }
+}
+
+void planes3(const void* input, void* output, std::int64_t plane, std::int64_t count) noexcept {
+  auto* out = static_cast<std::uint8_t*>(output);
+  std::uint8_t* to[4] = {out, out + plane, out + 2 * plane, nullptr};
+  split(static_cast<const std::uint8_t*>(input), 3, to, count);
+}
+
+void weave(const void* input, std::int64_t plane, int channels, void* output, std::int64_t count) noexcept {
+  const auto* in = static_cast<const std::uint8_t*>(input);
+  const std::uint8_t* from[4] = {in, in + plane, in + 2 * plane, in + 3 * plane};
+  merge(from, channels, static_cast<std::uint8_t*>(output), count);
 }

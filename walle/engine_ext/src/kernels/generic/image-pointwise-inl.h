@@ -136,12 +136,48 @@ void in_range(const void* input, int channels, const double* low, const double* 
   }
 }
 
+// Sums of bytes without taking pixels apart: every sixteen pixels are added to the same lanes, which hold 256 of them.
+template <int channels, bool squared>
+inline std::int64_t sum_bytes(const std::uint8_t* in, double* sums, double* squares, std::int64_t pixels) noexcept {
+  constexpr int kSpan = 16 * channels;
+  constexpr std::int64_t kMost = 256;
+  const std::int64_t spans = pixels / 16;
+  for (std::int64_t start = 0; start < spans; start += kMost) {
+    const std::int64_t end = start + kMost < spans ? start + kMost : spans;
+    std::uint16_t part[kSpan] = {};
+    std::uint32_t square[kSpan] = {};
+    for (std::int64_t s = start; s < end; ++s) {
+      const std::uint8_t* at = in + s * kSpan;
+      for (int j = 0; j < kSpan; ++j) part[j] = static_cast<std::uint16_t>(part[j] + at[j]);
+      if constexpr (squared)
+        for (int j = 0; j < kSpan; ++j) square[j] += std::uint32_t{at[j]} * at[j];
+    }
+    for (int j = 0; j < kSpan; ++j) sums[j % channels] += part[j];
+    if constexpr (squared)
+      for (int j = 0; j < kSpan; ++j) squares[j % channels] += square[j];
+  }
+  return 16 * spans;
+}
+inline std::int64_t sum_bytes(const std::uint8_t* in, int channels, double* sums, double* squares, std::int64_t pixels) noexcept {
+  const bool squared = squares != nullptr;
+  switch (channels) {
+    case 1: return squared ? sum_bytes<1, true>(in, sums, squares, pixels) : sum_bytes<1, false>(in, sums, squares, pixels);
+    case 2: return squared ? sum_bytes<2, true>(in, sums, squares, pixels) : sum_bytes<2, false>(in, sums, squares, pixels);
+    case 3: return squared ? sum_bytes<3, true>(in, sums, squares, pixels) : sum_bytes<3, false>(in, sums, squares, pixels);
+    case 4: return squared ? sum_bytes<4, true>(in, sums, squares, pixels) : sum_bytes<4, false>(in, sums, squares, pixels);
+    default: return 0;
+  }
+}
+
 template <class T>
 void sum(const void* input, int channels, const std::uint8_t* mask, double* sums, double* squares, std::int64_t pixels) noexcept {
   const T* in = static_cast<const T*>(input);
   Planes<T> block;
   using Part = std::conditional_t<kFloating<T>, double, std::conditional_t<sizeof(T) == 1, std::int32_t, std::int64_t>>;
-  for (std::int64_t start = 0; start < pixels; start += kBlock) {
+  std::int64_t done = 0;
+  if constexpr (sizeof(T) == 1)
+    if (mask == nullptr) done = sum_bytes(in, channels, sums, squares, pixels);
+  for (std::int64_t start = done; start < pixels; start += kBlock) {
     const std::int64_t count = pixels - start < kBlock ? pixels - start : kBlock;
     split(in + start * channels, channels, block.at, count);
     for (int c = 0; c < channels; ++c) {
@@ -159,6 +195,15 @@ void sum(const void* input, int channels, const std::uint8_t* mask, double* sums
   }
 }
 
+// A row of the sums of all that lies above and to the left, of one channel.
+void integral_row(const std::uint8_t* in, const std::int32_t* above, std::int32_t* out, std::int64_t length) noexcept {
+  std::int32_t carry = 0;
+  for (std::int64_t i = running_sums(in, above, out, length, &carry); i < length; ++i) {
+    carry += in[i];
+    out[i] = above[i] + carry;
+  }
+}
+
 void magnitude(const std::int16_t* dx, const std::int16_t* dy, bool squared, std::int32_t* out, std::int64_t length) noexcept {
   if (squared)
     for (std::int64_t i = 0; i < length; ++i) out[i] = std::int32_t{dx[i]} * dx[i] + std::int32_t{dy[i]} * dy[i];
@@ -170,20 +215,17 @@ void thin(const std::int16_t* dx, const std::int16_t* dy, const std::int32_t* ab
           const std::int32_t* below, std::int32_t low, std::int32_t high, std::uint8_t* out, std::int64_t length) noexcept {
   constexpr std::int32_t kTan = 13573;  // tan(22.5 degrees) * 2^15
   for (std::int64_t i = 0; i < length; ++i) {
-    const std::int32_t size = here[i], x = dx[i] < 0 ? -dx[i] : dx[i], y = (dy[i] < 0 ? -dy[i] : dy[i]) << 15;
+    // All nine are read at once, so that nothing but choices is left.
+    const std::int32_t al = above[i - 1], ac = above[i], ar = above[i + 1], left = here[i - 1], size = here[i], right = here[i + 1],
+                       bl = below[i - 1], bc = below[i], br = below[i + 1];
+    const std::int32_t x = dx[i] < 0 ? -dx[i] : dx[i], y = (dy[i] < 0 ? -dy[i] : dy[i]) << 15;
     const std::int32_t flat = x * kTan, steep = flat + (x << 16);
-    const bool opposite = (dx[i] ^ dy[i]) < 0;
-    const std::int32_t up = opposite ? above[i + 1] : above[i - 1], down = opposite ? below[i - 1] : below[i + 1];
-    const bool along_x = y<flat, along_y = y> steep;
-    const std::int32_t before = along_x   ? here[i - 1]
-                                : along_y ? above[i]
-                                          : up,
-                       after = along_x   ? here[i + 1]
-                               : along_y ? below[i]
-                                         : down;
-    const bool slanted = !along_x && !along_y;
-    const bool peak = (size > before) & (slanted ? size > after : size >= after) & (size > low);
-    out[i] = static_cast<std::uint8_t>(peak ? (size > high ? 2 : 1) : 0);
+    const bool opposite = (dx[i] ^ dy[i]) < 0, along_x = y<flat, along_y = y> steep;
+    const std::int32_t up = opposite ? ar : al, down = opposite ? bl : br;
+    const std::int32_t before = along_x ? left : (along_y ? ac : up), after = along_x ? right : (along_y ? bc : down);
+    const std::int32_t more = !along_x & !along_y ? 1 : 0;  // on a slant an equal one after it is greater
+    const bool peak = (size > before) & (size >= after + more) & (size > low);
+    out[i] = static_cast<std::uint8_t>((peak ? 1 : 0) + (peak & (size > high) ? 1 : 0));
   }
 }
 
@@ -213,4 +255,5 @@ void fill_pointwise(ImageTable& table) noexcept {
   table.sum[3] = &sum<float>;
   table.thin = &thin;
   table.magnitude = &magnitude;
+  table.integral_row = &integral_row;
 }

@@ -7,40 +7,106 @@ inline T rounded(float x) noexcept {
   return static_cast<T>(static_cast<std::int32_t>(round_small(clamped(x, 0.0f, static_cast<float>(Limits<T>::kMost)))));
 }
 
-template <int channels, int taps, class T, class W, class Out>
-inline void resample_fixed(const std::int32_t* places, const W* weights, const T* in, Out* out, std::int64_t pixels) noexcept {
-  for (std::int64_t i = 0; i < pixels; ++i, places += taps, weights += taps, out += channels) {
-    Out total[channels] = {};
+template <int channels, int taps, class T>
+inline void resample_fixed(const AxisTaps& axis, const T* in, float* out, std::int64_t pixels) noexcept {
+  for (std::int64_t i = 0; i < pixels; ++i, out += channels) {
+    float total[channels] = {};
     for (int t = 0; t < taps; ++t)
       for (int c = 0; c < channels; ++c)
-        total[c] += static_cast<Out>(in[places[t] * channels + c]) * static_cast<Out>(weights[t]);
+        total[c] += static_cast<float>(in[axis.places[t * pixels + i] * channels + c]) * axis.weights[t * pixels + i];
     for (int c = 0; c < channels; ++c) out[c] = total[c];
   }
 }
-template <class T, class W, class Out>
-inline void resample_any(const std::int32_t* places, const W* weights, int taps, int channels, const T* in, Out* out,
-                         std::int64_t pixels) noexcept {
-  if (taps == 2 && channels == 1) return resample_fixed<1, 2>(places, weights, in, out, pixels);
-  if (taps == 2 && channels == 3) return resample_fixed<3, 2>(places, weights, in, out, pixels);
-  if (taps == 2 && channels == 4) return resample_fixed<4, 2>(places, weights, in, out, pixels);
-  if (taps == 4 && channels == 1) return resample_fixed<1, 4>(places, weights, in, out, pixels);
-  if (taps == 4 && channels == 3) return resample_fixed<3, 4>(places, weights, in, out, pixels);
-  for (std::int64_t i = 0; i < pixels; ++i, places += taps, weights += taps, out += channels)
+template <class T>
+void resample_row(const AxisTaps& axis, int channels, const void* input, void* output, std::int64_t pixels) noexcept {
+  const T* in = static_cast<const T*>(input);
+  auto* out = static_cast<float*>(output);
+  const int taps = axis.taps;
+  if (taps == 2 && channels == 1) return resample_fixed<1, 2>(axis, in, out, pixels);
+  if (taps == 2 && channels == 3) return resample_fixed<3, 2>(axis, in, out, pixels);
+  if (taps == 2 && channels == 4) return resample_fixed<4, 2>(axis, in, out, pixels);
+  if (taps == 4 && channels == 1) return resample_fixed<1, 4>(axis, in, out, pixels);
+  if (taps == 4 && channels == 3) return resample_fixed<3, 4>(axis, in, out, pixels);
+  for (std::int64_t i = 0; i < pixels; ++i, out += channels)
     for (int c = 0; c < channels; ++c) {
-      Out total{};
+      float total = 0;
       for (int t = 0; t < taps; ++t)
-        total += static_cast<Out>(in[std::int64_t{places[t]} * channels + c]) * static_cast<Out>(weights[t]);
+        total += static_cast<float>(in[std::int64_t{axis.places[t * pixels + i]} * channels + c]) * axis.weights[t * pixels + i];
       out[c] = total;
     }
 }
 
-template <class T>
-void resample_row(const AxisTaps& axis, int channels, const void* in, void* out, std::int64_t pixels) noexcept {
-  resample_any(axis.places, axis.weights, axis.taps, channels, static_cast<const T*>(in), static_cast<float*>(out), pixels);
+// Pixels of up to four bytes, each in one word. Of three bytes the one before them is read too, so that no word ends beyond the
+// row's end.
+template <int channels>
+inline void gather_pixels(const std::int32_t* places, const std::uint8_t* in, std::uint32_t* out, std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint8_t* at = in + std::int64_t{places[i]} * channels;
+    if constexpr (channels == 3) {
+      if (places[i] > 0) {
+        std::uint32_t word;
+        __builtin_memcpy(&word, at - 1, 4);
+        out[i] = word >> 8;
+      } else {
+        out[i] = std::uint32_t{at[0]} | std::uint32_t{at[1]} << 8 | std::uint32_t{at[2]} << 16;
+      }
+    } else {
+      std::uint32_t word = 0;
+      __builtin_memcpy(&word, at, channels);
+      out[i] = word;
+    }
+  }
 }
-void resample_bytes(const AxisTaps& axis, int channels, const void* in, void* out, std::int64_t pixels) noexcept {
-  resample_any(axis.places, axis.whole, axis.taps, channels, static_cast<const std::uint8_t*>(in),
-               static_cast<std::int32_t*>(out), pixels);
+
+// The sum as it is, or its sixteenths.
+template <class Out>
+inline Out kept(std::int32_t sum) noexcept {
+  return static_cast<Out>(sizeof(Out) == 2 ? sum >> 4 : sum);
+}
+
+template <int channels, int taps, class Out>
+inline void resample_planes(const AxisTaps& axis, const std::uint8_t* in, Out* out, std::int64_t pixels) noexcept {
+  std::uint32_t pixel[taps][kBlock];
+  for (std::int64_t start = 0; start < pixels; start += kBlock) {
+    const std::int64_t count = pixels - start < kBlock ? pixels - start : kBlock;
+    for (int t = 0; t < taps; ++t) gather_pixels<channels>(axis.places + t * pixels + start, in, pixel[t], count);
+    const std::int16_t* weights = axis.whole + start;
+    for (int c = 0; c < channels; ++c) {
+      Out* to = out + c * pixels + start;
+      const int low = 8 * c;
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::int32_t total = 0;
+        for (int t = 0; t < taps; ++t)
+          total += static_cast<std::int32_t>((pixel[t][i] >> low) & 255u) * std::int32_t{weights[t * pixels + i]};
+        to[i] = kept<Out>(total);
+      }
+    }
+  }
+}
+template <int channels, class Out>
+inline void resample_taps(const AxisTaps& axis, const std::uint8_t* in, Out* out, std::int64_t pixels) noexcept {
+  if (axis.taps == 2) return resample_planes<channels, 2>(axis, in, out, pixels);
+  if (axis.taps == 3) return resample_planes<channels, 3>(axis, in, out, pixels);
+  resample_planes<channels, 4>(axis, in, out, pixels);
+}
+template <class Out>
+void resample_whole(const AxisTaps& axis, int channels, const void* input, void* output, std::int64_t pixels) noexcept {
+  const auto* in = static_cast<const std::uint8_t*>(input);
+  auto* out = static_cast<Out*>(output);
+  switch (channels) {
+    case 1: return resample_taps<1>(axis, in, out, pixels);
+    case 2: return resample_taps<2>(axis, in, out, pixels);
+    case 3: return resample_taps<3>(axis, in, out, pixels);
+    case 4: return resample_taps<4>(axis, in, out, pixels);
+    default: break;
+  }
+  for (std::int64_t i = 0; i < pixels; ++i)
+    for (int c = 0; c < channels; ++c) {
+      std::int32_t total = 0;
+      for (int t = 0; t < axis.taps; ++t)
+        total += std::int32_t{in[std::int64_t{axis.places[t * pixels + i]} * channels + c]} * axis.whole[t * pixels + i];
+      out[i * channels + c] = kept<Out>(total);
+    }
 }
 
 template <class T>
@@ -66,28 +132,38 @@ void join_rows(const float* const* rows, const float* weights, int taps, void* o
   }
 }
 
-void join_bytes(const std::int32_t* const* rows, const std::int16_t* weights, int taps, int bits, void* output,
-                std::int64_t count) noexcept {
-  auto* out = static_cast<std::uint8_t*>(output);
-  std::int32_t total[kBlock];
+template <int taps>
+inline void join_few(const std::int32_t* const* rows, const std::int16_t* weights, int bits, std::uint8_t* out,
+                     std::int64_t count) noexcept {
+  const std::int32_t* row[taps];
+  std::int32_t weight[taps];
+  for (int t = 0; t < taps; ++t) row[t] = rows[t], weight[t] = weights[t];
   const std::int32_t half = 1 << (bits - 1);
-  for (std::int64_t start = 0; start < count; start += kBlock) {
-    const std::int64_t block = count - start < kBlock ? count - start : kBlock;
-    for (std::int64_t i = 0; i < block; ++i) total[i] = rows[0][start + i] * weights[0] + half;
-    for (int t = 1; t < taps; ++t) {
-      const std::int32_t *row = rows[t] + start, weight = weights[t];
-      for (std::int64_t i = 0; i < block; ++i) total[i] += row[i] * weight;
-    }
-    for (std::int64_t i = 0; i < block; ++i) out[start + i] = static_cast<std::uint8_t>(clamped(total[i] >> bits, 0, 255));
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int32_t total = half;
+    for (int t = 0; t < taps; ++t) total += row[t][i] * weight[t];
+    out[i] = static_cast<std::uint8_t>(clamped(total >> bits, 0, 255));
   }
 }
+void join_bytes(const void* const* given, const std::int16_t* weights, int taps, int bits, void* output,
+                std::int64_t count) noexcept {
+  const auto* const* rows = reinterpret_cast<const std::int32_t* const*>(given);
+  auto* out = static_cast<std::uint8_t*>(output);
+  if (taps == 2) return join_few<2>(rows, weights, bits, out, count);
+  if (taps == 3) return join_few<3>(rows, weights, bits, out, count);
+  join_few<4>(rows, weights, bits, out, count);
+}
 
-void join_linear_bytes(const std::int32_t* const* rows, const std::int16_t* weights, int, int, void* output,
+void join_linear_bytes(const void* const* given, const std::int16_t* weights, int, int, void* output,
                        std::int64_t count) noexcept {
   auto* out = static_cast<std::uint8_t*>(output);
-  const std::int32_t *a = rows[0], *b = rows[1], u = weights[0], v = weights[1];
-  for (std::int64_t i = 0; i < count; ++i)
-    out[i] = static_cast<std::uint8_t>(((((a[i] >> 4) * u) >> 16) + (((b[i] >> 4) * v) >> 16) + 2) >> 2);
+  const auto *a = static_cast<const std::int16_t*>(given[0]), *b = static_cast<const std::int16_t*>(given[1]);
+  const std::int16_t u = weights[0], v = weights[1];
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto upper = static_cast<std::int16_t>((std::int32_t{a[i]} * u) >> 16),
+               lower = static_cast<std::int16_t>((std::int32_t{b[i]} * v) >> 16);
+    out[i] = static_cast<std::uint8_t>(static_cast<std::int16_t>(upper + lower + 2) >> 2);
+  }
 }
 
 template <class T>

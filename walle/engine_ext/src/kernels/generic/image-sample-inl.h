@@ -1,5 +1,5 @@
-// An image read between its pixels, in three passes over a block: places and parts (vectors), pixels gathered, their mean
-// (vectors).
+// An image read between its pixels. A block of places is cut into runs that lie inside of the image, whose pixels are gathered
+// and mixed in vectors, and the others, which are read one by one.
 
 // Which of `size` elements stands at `at`, -1 for none; the same as border_source of atomic/image.h, whose numbers these are.
 inline std::int64_t border_at(int border, std::int64_t at, std::int64_t size) noexcept {
@@ -16,6 +16,7 @@ inline std::int64_t border_at(int border, std::int64_t at, std::int64_t size) no
 }
 
 inline constexpr float kFarAway = 1073741824.0f;  // places beyond it, and NaN, are outside of any image
+inline float near_or_far(float x) noexcept { return (x > -kFarAway) & (x < kFarAway) ? x : -kFarAway; }
 
 inline std::int32_t floor_of(float x) noexcept {
   const std::int32_t whole = static_cast<std::int32_t>(x);
@@ -31,76 +32,54 @@ inline float outside(const SampleArgs& args, std::int64_t y, std::int64_t x, int
   return args.border == 5 ? untouched : static_cast<float>(args.value[channel < 4 ? channel : 3]);
 }
 
-template <class T>
-inline void sample_linear(const SampleArgs& args, const float* x, const float* y, T* out, std::int64_t count) noexcept {
+// A block of places: the first pixel of each window, the parts of a pixel beyond it, and whether the window is all inside.
+struct Windows {
   std::int32_t column[kBlock], row[kBlock];
   float part_x[kBlock], part_y[kBlock];
-  std::int32_t low = 0, inside_x = static_cast<std::int32_t>(args.width) - 2,
-               inside_y = static_cast<std::int32_t>(args.height) - 2;
-  std::int32_t away = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float at_x = x[i] > -kFarAway && x[i] < kFarAway ? x[i] : -kFarAway;
-    const float at_y = y[i] > -kFarAway && y[i] < kFarAway ? y[i] : -kFarAway;
-    const std::int32_t whole_x = floor_of(at_x), whole_y = floor_of(at_y);
-    column[i] = whole_x;
-    row[i] = whole_y;
-    part_x[i] = at_x - static_cast<float>(whole_x);
-    part_y[i] = at_y - static_cast<float>(whole_y);
-    away |= (whole_x < low) | (whole_x > inside_x) | (whole_y < low) | (whole_y > inside_y);
-  }
-  const int channels = args.channels;
-  const T* image = static_cast<const T*>(args.image);
-  const std::int64_t below = args.width * channels;
-  if (away == 0 && channels <= 4) {
-    T corner[4][4][kBlock];  // [channel][corner]
-    const auto gather = [&]<int n>() {
-      for (std::int64_t i = 0; i < count; ++i) {
-        const T* at = image + (std::int64_t{row[i]} * args.width + column[i]) * n;
-        for (int c = 0; c < n; ++c) {
-          corner[c][0][i] = at[c];
-          corner[c][1][i] = at[c + n];
-          corner[c][2][i] = at[below + c];
-          corner[c][3][i] = at[below + c + n];
-        }
-      }
-    };
-    switch (channels) {
-      case 1: gather.template operator()<1>(); break;
-      case 2: gather.template operator()<2>(); break;
-      case 3: gather.template operator()<3>(); break;
-      default: gather.template operator()<4>(); break;
+  std::uint8_t inside[kBlock];
+};
+
+// Windows of `reach` pixels a side. `spare` pixels at the very end of the image count as outside: where pixels are read as words,
+// a word would end beyond it.
+inline void find_windows(const SampleArgs& args, const float* x, const float* y, std::int32_t spare, std::int64_t count,
+                         Windows& found) noexcept {
+  const auto reach = static_cast<std::int32_t>(args.reach);
+  const std::int32_t first = reach / 2 - (reach > 1 ? 1 : 0);
+  const auto last_x = static_cast<std::int32_t>(args.width) - reach, last_y = static_cast<std::int32_t>(args.height) - reach;
+  if (reach == 1) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      found.column[i] = static_cast<std::int32_t>(round_small(clamped(near_or_far(x[i]), -4e6f, 4e6f)));
+      found.row[i] = static_cast<std::int32_t>(round_small(clamped(near_or_far(y[i]), -4e6f, 4e6f)));
     }
-    Planes<T> result;
-    for (int c = 0; c < channels; ++c) {
-      const T *p = corner[c][0], *q = corner[c][1], *r = corner[c][2], *s = corner[c][3];
-      T* to = result.p[c];
-      for (std::int64_t i = 0; i < count; ++i) {
-        const float upper = static_cast<float>(p[i]) + part_x[i] * (static_cast<float>(q[i]) - static_cast<float>(p[i]));
-        const float lower = static_cast<float>(r[i]) + part_x[i] * (static_cast<float>(s[i]) - static_cast<float>(r[i]));
-        to[i] = rounded<T>(upper + part_y[i] * (lower - upper));
-      }
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float at_x = near_or_far(x[i]), at_y = near_or_far(y[i]);
+      const std::int32_t whole_x = floor_of(at_x), whole_y = floor_of(at_y);
+      found.column[i] = whole_x - first;
+      found.row[i] = whole_y - first;
+      found.part_x[i] = at_x - static_cast<float>(whole_x);
+      found.part_y[i] = at_y - static_cast<float>(whole_y);
     }
-    merge<T>(result.at, channels, out, count);
-    return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t h = column[i], v = row[i];
-    const bool inside = h >= 0 && h <= inside_x && v >= 0 && v <= inside_y;
-    // A transparent border leaves a pixel alone when it lies outside; one that reaches outside only is of what there is.
-    for (int c = 0; c < channels; ++c) {
-      float p, q, r, s;
-      if (inside) {
-        const T* at = image + (v * args.width + h) * channels + c;
-        p = static_cast<float>(at[0]), q = static_cast<float>(at[channels]), r = static_cast<float>(at[below]),
-        s = static_cast<float>(at[below + channels]);
-      } else {
-        const float now = static_cast<float>(out[i * channels + c]);
-        p = outside<T>(args, v, h, c, now), q = outside<T>(args, v, h + 1, c, now);
-        r = outside<T>(args, v + 1, h, c, now), s = outside<T>(args, v + 1, h + 1, c, now);
-      }
-      const float upper = p + part_x[i] * (q - p), lower = r + part_x[i] * (s - r);
-      out[i * channels + c] = rounded<T>(upper + part_y[i] * (lower - upper));
+    const std::int32_t h = found.column[i], v = found.row[i];
+    const bool end = (v == last_y) & (h > last_x - spare);
+    found.inside[i] = static_cast<std::uint8_t>((h >= 0) & (h <= last_x) & (v >= 0) & (v <= last_y) & !end);
+  }
+}
+
+// Calls inner(start, end) for the runs of windows inside, outer(i) for the others.
+template <class Inner, class Outer>
+inline void for_runs(const Windows& found, std::int64_t count, const Inner& inner, const Outer& outer) noexcept {
+  for (std::int64_t i = 0; i < count;) {
+    if (found.inside[i] == 0) {
+      outer(i++);
+      continue;
     }
+    std::int64_t end = i + 1;
+    while (end < count && found.inside[end] != 0) ++end;
+    inner(i, end);
+    i = end;
   }
 }
 
@@ -136,38 +115,261 @@ inline void sample_square(const SampleArgs& args, std::int64_t h, std::int64_t v
   }
 }
 
+// One pixel of its four neighbours, some of which may lie outside.
+template <class T>
+inline void sample_four(const SampleArgs& args, std::int64_t h, std::int64_t v, float part_x, float part_y, T* out) noexcept {
+  for (int c = 0; c < args.channels; ++c) {
+    const float now = static_cast<float>(out[c]);
+    const float p = outside<T>(args, v, h, c, now), q = outside<T>(args, v, h + 1, c, now),
+                r = outside<T>(args, v + 1, h, c, now), s = outside<T>(args, v + 1, h + 1, c, now);
+    const float upper = p + part_x * (q - p), lower = r + part_x * (s - r);
+    out[c] = rounded<T>(upper + part_y * (lower - upper));
+  }
+}
+
+// Neighbours of bytes in words: two pixels from one place on. Eight bytes are read, of which 2 * channels count.
+template <int channels>
+inline void pixel_pair(const std::uint8_t* at, std::uint32_t& left, std::uint32_t& right) noexcept {
+  if constexpr (channels == 1) {
+    left = at[0], right = at[1];
+  } else if constexpr (channels == 2) {
+    std::uint32_t both;
+    __builtin_memcpy(&both, at, 4);
+    left = both, right = both >> 16;
+  } else {
+    std::uint64_t both;
+    __builtin_memcpy(&both, at, 8);
+    left = static_cast<std::uint32_t>(both), right = static_cast<std::uint32_t>(both >> (8 * channels));
+  }
+}
+template <int c>
+inline float channel_of(std::uint32_t pixel) noexcept {
+  return static_cast<float>(static_cast<std::int32_t>((pixel >> (8 * c)) & 255u));
+}
+// How many pixels before the end of an image are too near to it for pixel_pair.
+template <int channels>
+inline constexpr std::int32_t kSparePixels = channels == 3 ? 1 : 0;
+
+// Calls f with the channels as constants, first to last.
+template <int channels, int c = 0, class F>
+inline void for_channels(const F& f) noexcept {
+  if constexpr (c < channels) {
+    f.template operator()<c>();
+    for_channels<channels, c + 1>(f);
+  }
+}
+
+// Linear, of bytes of up to four channels.
+template <int channels>
+inline void linear_bytes(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count,
+                         std::uint8_t* out) noexcept {
+  const auto* image = static_cast<const std::uint8_t*>(args.image);
+  const std::int64_t below = args.width * channels;
+  std::uint32_t corner[4][kBlock];
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint8_t* from = image + (std::int64_t{at.row[start + i]} * args.width + at.column[start + i]) * channels;
+    pixel_pair<channels>(from, corner[0][i], corner[1][i]);
+    pixel_pair<channels>(from + below, corner[2][i], corner[3][i]);
+  }
+  Planes<std::uint8_t> result;
+  const float *part_x = at.part_x + start, *part_y = at.part_y + start;
+  for_channels<channels>([&]<int c>() {
+    std::uint8_t* to = result.p[c];
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float p = channel_of<c>(corner[0][i]), q = channel_of<c>(corner[1][i]), r = channel_of<c>(corner[2][i]),
+                  s = channel_of<c>(corner[3][i]);
+      const float upper = p + part_x[i] * (q - p), lower = r + part_x[i] * (s - r);
+      to[i] = rounded<std::uint8_t>(upper + part_y[i] * (lower - upper));
+    }
+  });
+  merge<std::uint8_t>(result.at, channels, out, count);
+}
+
+// Cubic, of bytes of up to four channels: a row of the windows at a time.
+template <int channels>
+inline void cubic_bytes(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count,
+                        std::uint8_t* out) noexcept {
+  const auto* image = static_cast<const std::uint8_t*>(args.image);
+  float weight_x[4][kBlock], weight_y[4][kBlock], total[channels][kBlock];
+  std::uint32_t pixel[4][kBlock];
+  for (std::int64_t i = 0; i < count; ++i) {
+    float x[4], y[4];
+    cubic(at.part_x[start + i], x);
+    cubic(at.part_y[start + i], y);
+    weight_x[0][i] = x[0], weight_x[1][i] = x[1], weight_x[2][i] = x[2], weight_x[3][i] = x[3];
+    weight_y[0][i] = y[0], weight_y[1][i] = y[1], weight_y[2][i] = y[2], weight_y[3][i] = y[3];
+  }
+  for (int j = 0; j < 4; ++j) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint8_t* from = image + (std::int64_t{at.row[start + i] + j} * args.width + at.column[start + i]) * channels;
+      pixel_pair<channels>(from, pixel[0][i], pixel[1][i]);
+      pixel_pair<channels>(from + 2 * channels, pixel[2][i], pixel[3][i]);
+    }
+    const float* weight = weight_y[j];
+    for_channels<channels>([&]<int c>() {
+      float* sum = total[c];
+      for (std::int64_t i = 0; i < count; ++i) {
+        const float part = weight_x[0][i] * channel_of<c>(pixel[0][i]) + weight_x[1][i] * channel_of<c>(pixel[1][i]) +
+                           weight_x[2][i] * channel_of<c>(pixel[2][i]) + weight_x[3][i] * channel_of<c>(pixel[3][i]);
+        sum[i] = (j == 0 ? 0.0f : sum[i]) + weight[i] * part;
+      }
+    });
+  }
+  Planes<std::uint8_t> result;
+  for (int c = 0; c < channels; ++c)
+    for (std::int64_t i = 0; i < count; ++i) result.p[c][i] = rounded<std::uint8_t>(total[c][i]);
+  merge<std::uint8_t>(result.at, channels, out, count);
+}
+
+// Linear, of any pixels: gathered by channel and corner.
+template <class T, int channels>
+inline void linear_pixels(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count, T* out) noexcept {
+  const T* image = static_cast<const T*>(args.image);
+  const std::int64_t below = args.width * channels;
+  T corner[channels][4][kBlock];
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T* from = image + (std::int64_t{at.row[start + i]} * args.width + at.column[start + i]) * channels;
+    for (int c = 0; c < channels; ++c) {
+      corner[c][0][i] = from[c];
+      corner[c][1][i] = from[c + channels];
+      corner[c][2][i] = from[below + c];
+      corner[c][3][i] = from[below + c + channels];
+    }
+  }
+  Planes<T> result;
+  const float *part_x = at.part_x + start, *part_y = at.part_y + start;
+  for (int c = 0; c < channels; ++c) {
+    const T *p = corner[c][0], *q = corner[c][1], *r = corner[c][2], *s = corner[c][3];
+    T* to = result.p[c];
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float upper = static_cast<float>(p[i]) + part_x[i] * (static_cast<float>(q[i]) - static_cast<float>(p[i]));
+      const float lower = static_cast<float>(r[i]) + part_x[i] * (static_cast<float>(s[i]) - static_cast<float>(r[i]));
+      to[i] = rounded<T>(upper + part_y[i] * (lower - upper));
+    }
+  }
+  merge<T>(result.at, channels, out, count);
+}
+
+// Pixels of `size` bytes; those of three as words, each of which the next one overwrites.
+template <std::int64_t size>
+inline void nearest_fixed(const std::byte* image, const std::int64_t* place, std::int64_t count, std::byte* out) noexcept {
+  std::int64_t i = 0;
+  if constexpr (size == 3)
+    for (; i + 1 < count; ++i) __builtin_memcpy(out + i * 3, image + place[i] * 3, 4);
+  for (; i < count; ++i) __builtin_memcpy(out + i * size, image + place[i] * size, size);
+}
+inline void nearest_any(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count, std::int64_t size,
+                        std::byte* out) noexcept {
+  const auto* image = static_cast<const std::byte*>(args.image);
+  std::int64_t place[kBlock];
+  const std::int64_t width = args.width;
+  for (std::int64_t i = 0; i < count; ++i) place[i] = at.row[start + i] * width + at.column[start + i];
+  switch (size) {
+    case 1: return nearest_fixed<1>(image, place, count, out);
+    case 3: return nearest_fixed<3>(image, place, count, out);
+    case 4: return nearest_fixed<4>(image, place, count, out);
+    case 12: return nearest_fixed<12>(image, place, count, out);
+    default: break;
+  }
+  for (std::int64_t i = 0; i < count; ++i)
+    __builtin_memcpy(out + i * size, image + place[i] * size, static_cast<std::size_t>(size));
+}
+
+template <class T, int channels>
+inline void sample_few(const SampleArgs& args, const float* x, const float* y, T* out, std::int64_t count) noexcept {
+  constexpr bool bytes = sizeof(T) == 1;
+  Windows found;
+  find_windows(args, x, y, bytes ? kSparePixels<channels> : 0, count, found);
+  const auto inner = [&](std::int64_t start, std::int64_t end) {
+    T* to = out + start * channels;
+    if (args.reach == 1)
+      nearest_any(args, found, start, end - start, static_cast<std::int64_t>(sizeof(T)) * channels,
+                  reinterpret_cast<std::byte*>(to));
+    else if constexpr (bytes)
+      args.reach == 2 ? linear_bytes<channels>(args, found, start, end - start, to)
+                      : cubic_bytes<channels>(args, found, start, end - start, to);
+    else
+      linear_pixels<T, channels>(args, found, start, end - start, to);
+  };
+  T fill[channels];
+  for (int c = 0; c < channels; ++c) fill[c] = rounded<T>(static_cast<float>(args.value[c]));
+  const auto outer = [&](std::int64_t i) {
+    const std::int64_t h = found.column[i], v = found.row[i];
+    T* to = out + i * channels;
+    const bool apart = h >= args.width || h + args.reach <= 0 || v >= args.height || v + args.reach <= 0;
+    if (apart && args.border == 5) return;  // a transparent border leaves a pixel alone when it lies outside
+    if (apart && args.border == 0) {
+      for (int c = 0; c < channels; ++c) to[c] = fill[c];
+    } else if (args.reach == 1) {
+      for (int c = 0; c < channels; ++c) to[c] = rounded<T>(outside<T>(args, v, h, c, static_cast<float>(to[c])));
+    } else if (args.reach == 2) {
+      sample_four(args, h, v, found.part_x[i], found.part_y[i], to);
+    } else {
+      float weight_x[4], weight_y[4];
+      cubic(found.part_x[i], weight_x);
+      cubic(found.part_y[i], weight_y);
+      sample_square<4>(args, h, v, weight_x, weight_y, to);
+    }
+  };
+  for_runs(found, count, inner, outer);
+}
+
 template <class T>
 void sample(const SampleArgs& args, const float* x, const float* y, void* output, std::int64_t count) noexcept {
   T* out = static_cast<T*>(output);
   const int channels = args.channels, reach = args.reach;
-  if (reach == 2) return sample_linear(args, x, y, out, count);
-  const T* image = static_cast<const T*>(args.image);
+  if (reach <= 2 || (reach == 4 && sizeof(T) == 1)) {
+    switch (channels) {
+      case 1: return sample_few<T, 1>(args, x, y, out, count);
+      case 2: return sample_few<T, 2>(args, x, y, out, count);
+      case 3: return sample_few<T, 3>(args, x, y, out, count);
+      case 4: return sample_few<T, 4>(args, x, y, out, count);
+      default: break;
+    }
+  }
   for (std::int64_t i = 0; i < count; ++i, out += channels) {
-    const float at_x = x[i] > -kFarAway && x[i] < kFarAway ? x[i] : -kFarAway;
-    const float at_y = y[i] > -kFarAway && y[i] < kFarAway ? y[i] : -kFarAway;
+    const float at_x = near_or_far(x[i]), at_y = near_or_far(y[i]);
     if (reach == 1) {
-      const std::int64_t h = static_cast<std::int64_t>(round_small(clamped(at_x, -4e6f, 4e6f)));
-      const std::int64_t v = static_cast<std::int64_t>(round_small(clamped(at_y, -4e6f, 4e6f)));
-      if (h >= 0 && h < args.width && v >= 0 && v < args.height) {
-        const T* at = image + (v * args.width + h) * channels;
-        for (int c = 0; c < channels; ++c) out[c] = at[c];
-      } else {
-        for (int c = 0; c < channels; ++c) out[c] = rounded<T>(outside<T>(args, v, h, c, static_cast<float>(out[c])));
-      }
-      continue;
-    }
-    if (reach == 4) {
+      const auto h = static_cast<std::int64_t>(round_small(clamped(at_x, -4e6f, 4e6f)));
+      const auto v = static_cast<std::int64_t>(round_small(clamped(at_y, -4e6f, 4e6f)));
+      for (int c = 0; c < channels; ++c) out[c] = rounded<T>(outside<T>(args, v, h, c, static_cast<float>(out[c])));
+    } else if (reach == 2 || reach == 4) {
       const std::int32_t h = floor_of(at_x), v = floor_of(at_y);
+      const float part_x = at_x - static_cast<float>(h), part_y = at_y - static_cast<float>(v);
+      if (reach == 2) {
+        sample_four(args, h, v, part_x, part_y, out);
+        continue;
+      }
       float weight_x[4], weight_y[4];
-      cubic(at_x - static_cast<float>(h), weight_x);
-      cubic(at_y - static_cast<float>(v), weight_y);
+      cubic(part_x, weight_x);
+      cubic(part_y, weight_y);
       sample_square<4>(args, std::int64_t{h} - 1, std::int64_t{v} - 1, weight_x, weight_y, out);
-      continue;
+    } else {
+      // Places are in 32nds of a pixel.
+      const std::int64_t fine_x = floor_of(at_x * 32.0f + 0.5f), fine_y = floor_of(at_y * 32.0f + 0.5f);
+      const std::int64_t h = (fine_x >> 5) - reach / 2 + 1, v = (fine_y >> 5) - reach / 2 + 1;
+      const float *weight_x = args.weights + (fine_x & 31) * reach, *weight_y = args.weights + (fine_y & 31) * reach;
+      sample_square<8>(args, h, v, weight_x, weight_y, out);
     }
-    // Places are in 32nds of a pixel.
-    const std::int64_t fine_x = floor_of(at_x * 32.0f + 0.5f), fine_y = floor_of(at_y * 32.0f + 0.5f);
-    const std::int64_t h = (fine_x >> 5) - reach / 2 + 1, v = (fine_y >> 5) - reach / 2 + 1;
-    const float *weight_x = args.weights + (fine_x & 31) * reach, *weight_y = args.weights + (fine_y & 31) * reach;
-    sample_square<8>(args, h, v, weight_x, weight_y, out);
+  }
+}
+
+void affine_places(const PlaceArgs& args, std::int64_t start, float* x, float* y, std::int64_t count) noexcept {
+  const auto first = static_cast<std::int32_t>(start);
+  const float dx = args.dx, x0 = args.x0, dy = args.dy, y0 = args.y0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto column = static_cast<float>(first + static_cast<std::int32_t>(i));
+    x[i] = dx * column + x0;
+    y[i] = dy * column + y0;
+  }
+}
+void perspective_places(const PlaceArgs& args, std::int64_t start, float* x, float* y, std::int64_t count) noexcept {
+  const auto first = static_cast<std::int32_t>(start);
+  const float dx = args.dx, x0 = args.x0, dy = args.dy, y0 = args.y0, dw = args.dw, w0 = args.w0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto column = static_cast<float>(first + static_cast<std::int32_t>(i));
+    const float w = dw * column + w0;
+    x[i] = (dx * column + x0) / w;
+    y[i] = (dy * column + y0) / w;
   }
 }

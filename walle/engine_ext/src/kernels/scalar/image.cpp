@@ -16,6 +16,13 @@ inline std::int64_t merge3_bytes(const std::uint8_t*, const std::uint8_t*, const
                                  std::int64_t) noexcept {
   return 0;
 }
+inline std::int64_t permute_groups(const std::uint8_t*, std::int64_t, std::uint8_t*, std::int64_t, const std::int8_t*,
+                                   std::int64_t) noexcept {
+  return 0;
+}
+inline std::int64_t running_sums(const std::uint8_t*, const std::int32_t*, std::int32_t*, std::int64_t, std::int32_t*) noexcept {
+  return 0;
+}
 
 // clang-format off: in this order
 #include "kernels/generic/image-pixels-inl.h"

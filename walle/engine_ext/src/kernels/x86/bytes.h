@@ -72,3 +72,34 @@ inline std::int64_t merge3_bytes(const std::uint8_t* a, const std::uint8_t* b, c
   }
   return i;
 }
+
+// Groups of up to sixteen bytes in another order; groups are `step` bytes apart in `in`, `group` bytes in `out`, and sixteen
+// bytes are read and written for each.
+inline std::int64_t permute_groups(const std::uint8_t* in, std::int64_t step, std::uint8_t* out, std::int64_t group,
+                                   const std::int8_t* lanes, std::int64_t count) noexcept {
+  const __m128i order = _mm_load_si128(reinterpret_cast<const __m128i*>(lanes));
+  for (std::int64_t g = 0; g < count; ++g, in += step, out += group)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
+                     _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in)), order));
+  return count;
+}
+
+// out[i] = above[i] + in[0] + ... + in[i], eight at a time; returns how many, and leaves their sum in `carry`.
+inline std::int64_t running_sums(const std::uint8_t* in, const std::int32_t* above, std::int32_t* out, std::int64_t count,
+                                 std::int32_t* carry) noexcept {
+  __m256i sum = _mm256_set1_epi32(*carry);
+  const __m256i last = _mm256_set1_epi32(7);
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    __m128i part = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(in + i)));
+    part = _mm_add_epi16(part, _mm_slli_si128(part, 2));
+    part = _mm_add_epi16(part, _mm_slli_si128(part, 4));
+    part = _mm_add_epi16(part, _mm_slli_si128(part, 8));
+    const __m256i here = _mm256_add_epi32(_mm256_cvtepu16_epi32(part), sum);
+    const __m256i total = _mm256_add_epi32(here, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(above + i)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), total);
+    sum = _mm256_permutevar8x32_epi32(here, last);
+  }
+  *carry = _mm256_cvtsi256_si32(sum);
+  return i;
+}
