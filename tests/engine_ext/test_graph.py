@@ -90,8 +90,8 @@ def test_composites_decompose_into_what_they_name(name: str) -> None:
     assert used <= {part for part in infos[name].decomposes_to if infos[part].category == "atomic"}
 
 
-# Their operands have forms of their own; test_spatial.py, test_module.py, test_recurrent.py and the conformance tests
-# run them. Those of np's linear algebra and of cv's images run at once only, in test_np*.py and test_cv*.py.
+# Their operands have forms of their own; test_spatial.py, test_module.py, test_recurrent.py, test_quantised*.py and the
+# conformance tests run them. Those of np's linear algebra and of cv's images run at once only, in test_np*.py and test_cv*.py.
 OTHER_OPERANDS = {
     "ApproximatePolygon",
     "CannyEdges",
@@ -119,6 +119,11 @@ OTHER_OPERANDS = {
     "ImageResize",
     "IndexedGather",
     "IndexedScatter",
+    "IntegerConv",
+    "IntegerLinear",
+    "IntegerPoolMax",
+    "IntegerQuantize",
+    "IntegerSum",
     "LineSpans",
     "MaxRoiPool",
     "NonMaxSuppression",
