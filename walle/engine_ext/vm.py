@@ -180,10 +180,10 @@ class _Waiter:
 class VMPool:
     """At most `size` VMs, each for one task; calls of one task share its VM and follow one another.
 
-    May be used from any event loop and thread. Calls that find every VM busy take turns in the order they came in; while
-    there are such, calls of a task that has a VM come after them. A VM that was abandoned is replaced at its task's next
-    call; a task that had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up those of
-    others.
+    May be used from any event loop and thread. Calls that find every VM busy take turns in the order they came in;
+    while there are such, calls of a task that has a VM come after them. A VM that was abandoned is replaced at its
+    task's next call; a task that had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up
+    those of others.
     """
 
     def __init__(self, size: int) -> None:
