@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from walle.cli.output import JsonFlag, emit, emit_rows, progress_console
+from walle.cli.shapes import parse_shapes
 from walle.errors import ConfigError
 
 _RATE_SECONDS = 0.25  # for each rate: five of them on each backend stay far below ten seconds
@@ -85,7 +86,6 @@ def bench(
     as_json: JsonFlag = False,
 ) -> None:
     """Time a model on seeded inputs: load, search, first run, then the median of many runs."""
-    from walle.cli.model import parse_shapes
     from walle.engine_ext.session import Session
 
     shapes = parse_shapes(shape or [])

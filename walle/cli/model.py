@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from walle.cli import measure
 from walle.cli.output import JsonFlag, emit, emit_rows, working
+from walle.cli.shapes import parse_shapes
 from walle.errors import ConfigError
 
 _NPY_MAGIC = b"\x93NUMPY"
@@ -157,19 +158,6 @@ def _output_row(name: str, output: Any) -> dict[str, Any]:
 
 def _flat(values: Any) -> list[Any]:
     return [leaf for value in values for leaf in _flat(value)] if isinstance(values, list) else [values]
-
-
-def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, equals, sizes = text.rpartition("=")
-        try:
-            shapes[name] = tuple(int(size) for size in sizes.split("x") if sizes)
-        except ValueError:
-            equals = ""
-        if not equals or not name or min(shapes[name], default=0) < 0:
-            raise typer.BadParameter(f"{text!r} is not NAME=SIZExSIZE...", param_hint="--shape")
-    return shapes
 
 
 def plan(

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -22,7 +24,7 @@ void breathe() noexcept {
 
 }  // namespace
 
-Team::Team(int size) {
+Team::Team(int size) : share_of_(std::make_unique<Share[]>(static_cast<std::size_t>(std::max(size, 1)))) {
   process_ = ::getpid();
   try {
     for (int member = 1; member < size; ++member) threads_.emplace_back([this, member] { serve(member); });
@@ -55,8 +57,10 @@ void Team::share(std::int64_t count, Call call, void* work) noexcept {
   }
   call_ = call;
   work_ = work;
-  count_ = count;
-  next_.store(0, std::memory_order_relaxed);
+  for (int member = 0; member < size(); ++member) {
+    share_of_[member].next.store(count * member / size(), std::memory_order_relaxed);
+    share_of_[member].end = count * (member + 1) / size();
+  }
   busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
@@ -70,10 +74,14 @@ void Team::share(std::int64_t count, Call call, void* work) noexcept {
   }
 }
 
+// The member's own share, then what is left of the others'.
 void Team::take_turns(int member) noexcept {
-  for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < count_;
-       i = next_.fetch_add(1, std::memory_order_relaxed))
-    call_(work_, i, member);
+  for (int other = 0; other < size(); ++other) {
+    Share& share = share_of_[(member + other) % size()];
+    for (std::int64_t i = share.next.fetch_add(1, std::memory_order_relaxed); i < share.end;
+         i = share.next.fetch_add(1, std::memory_order_relaxed))
+      call_(work_, i, member);
+  }
 }
 
 void Team::serve(int member) noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -37,6 +38,13 @@ class Team {
  private:
   using Call = void (*)(void* work, std::int64_t i, int member);
 
+  // What of the work is a member's first: the same part of every step's, so that one step finds what the last has left in the
+  // caches of its core.
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+
   void share(std::int64_t count, Call call, void* work) noexcept;
   bool forked() const noexcept;
   void take_turns(int member) noexcept;
@@ -45,8 +53,7 @@ class Team {
   int process_ = 0;
   Call call_ = nullptr;
   void* work_ = nullptr;
-  std::int64_t count_ = 0;
-  alignas(64) std::atomic<std::int64_t> next_{0};
+  std::unique_ptr<Share[]> share_of_;  // by member
   alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when there is work, or the end
   alignas(64) std::atomic<int> busy_{0};             // helpers that have not finished this round
   std::atomic<bool> over_{false};

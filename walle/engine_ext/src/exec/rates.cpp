@@ -12,6 +12,10 @@
 #include "core/tenant.h"
 #include "kernels/bfloat16.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace walle {
 
 namespace {
@@ -19,12 +23,13 @@ namespace {
 constexpr int kLeastRuns = 5;
 
 // The best of a few runs, and of as many as begin within `seconds`: other work on the machine only ever adds.
-template <class F>
-double least_us(double seconds, F&& run) {
+template <class F, class G = void (*)()>
+double least_us(double seconds, F&& run, G&& before = +[] {}) {
   using Clock = std::chrono::steady_clock;
   const auto first = Clock::now();
   double least = 1e30;
   for (int i = 0; i < kLeastRuns || Clock::now() - first < std::chrono::duration<double>(seconds); ++i) {
+    before();
     const auto begin = Clock::now();
     run();
     least = std::min(least, std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
@@ -86,12 +91,38 @@ double measure_copy(std::int64_t bytes, double seconds) {
          least_us(seconds, [&] { std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(bytes)); });
 }
 
+// Out of every cache, so that a few megabytes are read as much more would be: a fresh process, whose memory the system first has
+// to find and to clear, need not touch so much. False where a process has no instruction for it.
+bool flush(const Tensor& tensor) noexcept {
+#if defined(__x86_64__) || defined(__aarch64__)
+  constexpr std::int64_t kLine = 64;
+  const std::int64_t bytes = tensor.size() * static_cast<std::int64_t>(sizeof(float));
+  for (std::int64_t at = 0; at < bytes; at += kLine) {
+#if defined(__x86_64__)
+    _mm_clflush(tensor.raw() + at);
+#else
+    asm volatile("dc civac, %0" : : "r"(tensor.raw() + at) : "memory");
+#endif
+  }
+#if defined(__x86_64__)
+  _mm_mfence();
+#else
+  asm volatile("dsb sy" : : : "memory");
+#endif
+  return true;
+#else
+  return false;
+#endif
+}
+
 // One row against weights that no cache holds, by the best backend's kernel.
 double measure_stream(double seconds) {
-  constexpr std::int64_t kDepth = 2048, kPanels = 256;
+  constexpr std::int64_t kDepth = 2048, kBytes = 4 << 20, kBeyondCaches = 64 << 20;
   const Table& table = kernels();
   const std::int64_t columns = 2 * table.pack;
-  const Tensor a = ones(kDepth), w = ones(kDepth * columns * kPanels), out = ones(columns);
+  const bool flushes = flush(ones(1));
+  const std::int64_t panels = (flushes ? kBytes : kBeyondCaches) / (kDepth * columns * static_cast<std::int64_t>(sizeof(float)));
+  const Tensor a = ones(kDepth), w = ones(kDepth * columns * panels), out = ones(columns);
   const Segment segment{0, kDepth};
   PanelArgs args;
   args.rows = 1;
@@ -102,12 +133,16 @@ double measure_stream(double seconds) {
   args.blocks = 2;
   args.out = out.data<float>();
   args.out_block = args.width = table.pack;
-  return static_cast<double>(kDepth * columns * kPanels) * sizeof(float) / least_us(seconds, [&] {
-           for (std::int64_t panel = 0; panel < kPanels; ++panel) {
-             args.w = w.data<float>() + panel * kDepth * columns;
-             table.panel(args);
-           }
-         });
+  const double us = least_us(
+      seconds,
+      [&] {
+        for (std::int64_t panel = 0; panel < panels; ++panel) {
+          args.w = w.data<float>() + panel * kDepth * columns;
+          table.panel(args);
+        }
+      },
+      [&] { flush(w); });
+  return static_cast<double>(w.size()) * sizeof(float) / us;
 }
 
 // Memory is the machine's, whatever the backend.

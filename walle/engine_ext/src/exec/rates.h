@@ -20,7 +20,7 @@ struct RateName {
 };
 std::span<const RateName> rate_names() noexcept;
 
-// This backend's: as they were set, or measured at the first asking in about 20 ms. Thread-safe.
+// This backend's: as they were set, or measured at the first asking in a few milliseconds. Thread-safe.
 Rates rates(const Table& table);
 // What rates() gives for this backend from now on. Throws Error (backend) for rates that are not finite and above 0.
 void set_rates(const Table& table, const Rates& rates);

@@ -1,0 +1,51 @@
+"""A tunnel to the cloud for each test that asks for it, under one authority."""
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.sim.tunnel_cloud import TunnelCloud
+from tests.sim.tunnel_rig import MakeClient
+from walle.deploy.authority import Authority
+from walle.pipeline.tunnel_client import (
+    TunnelClient,
+    client_context,
+)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def cloud(authority: Authority, tmp_path: Path) -> TunnelCloud:
+    return TunnelCloud(authority.server_context(), tmp_path / "ingest.db")
+
+
+@pytest_asyncio.fixture
+async def make_client(authority: Authority) -> AsyncIterator[MakeClient]:
+    """Make clients that are closed at the end; fast to come back, and seeded."""
+    clients = []
+
+    def make(outbox: Any, port: int, *, device: int = 0, **options: Any) -> TunnelClient:
+        settings: dict[str, Any] = {
+            "device_id": f"device-{device}",
+            "token": f"token-{device}",
+            "host": "127.0.0.1",
+            "ssl_context": client_context(authority.ca_path),
+            "rng": random.Random(7),
+            "backoff_s": 0.005,
+            "backoff_max_s": 0.02,
+        }
+        client = TunnelClient(outbox, port=port, **{**settings, **options})
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        await client.close()

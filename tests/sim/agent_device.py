@@ -1,0 +1,149 @@
+"""A device as tests of the agent have it: an agent on a folder, and what it was told to put to use."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.sim.cloud_files import CloudFiles
+from walle.clock import ManualClock
+from walle.deploy.agent import Agent
+from walle.deploy.fetch import Fetcher
+from walle.deploy.outcomes import OutcomeReport
+from walle.errors import DeployError
+from walle.protocol import Directive, Manifest, Outcome
+
+TASK = "shop/ipv"
+MODEL = random.Random(7).randbytes(5500)
+FILES = {
+    "v1": {"main.pyc": b"one" * 900, "resources/model.walle": MODEL, "resources/empty": b""},
+    "v2": {
+        "main.pyc": b"two" * 800,
+        "resources/model.walle": MODEL,
+        "lib/a/b.pyc": b"b" * 10,
+        "lib/copy.pyc": b"b" * 10,
+    },
+    "v3": {"main.pyc": b"three" * 500},
+}
+
+
+class WatchedClock(ManualClock):
+    """A clock that stands still and says when somebody sleeps by it."""
+
+    def __init__(self, start_s: float = 1_700_000_000.0) -> None:
+        super().__init__(start_s)
+        self.is_asleep = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.is_asleep.set()
+        await super().sleep(seconds)
+
+
+class Device:
+    """An agent on a folder, and what it was told to put to use: `running` maps tasks to the files they saw."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cloud: CloudFiles,
+        *,
+        fetcher: Fetcher | None = None,
+        jitter_s: float = 0.0,
+        room: int = 10**8,
+    ) -> None:
+        self.folder = folder
+        self.clock = WatchedClock()
+        self.running: dict[str, dict[str, bytes]] = {}
+        self.log: list[str] = []
+        self.fail_check = ""
+        self.fail_activate: set[str] = set()
+        self.during_check: Callable[[Path], None] = lambda _: None
+        self.agent = Agent(
+            folder,
+            cloud.keys,
+            fetcher or cloud,
+            self._check,
+            self.clock,
+            outcomes=OutcomeReport("d1"),
+            on_activate=self._on_activate,
+            on_remove=self._on_remove,
+            jitter_s=jitter_s,
+            random_source=random.Random(1),
+            max_bundle_bytes=room,
+        )
+
+    async def _check(self, files: Path, manifest: Manifest) -> None:
+        self.log.append(f"check {manifest.version}")
+        self.during_check(files)
+        if self.fail_check:
+            raise RuntimeError(self.fail_check)
+
+    async def _on_activate(self, task: str, files: Path, manifest: Manifest) -> None:
+        await asyncio.sleep(0)
+        if manifest.version in self.fail_activate:
+            raise RuntimeError(f"no room for {manifest.version}")
+        self.log.append(f"activate {manifest.version}")
+        self.running[task] = read_folder(files)
+
+    async def _on_remove(self, task: str) -> None:
+        self.log.append("remove")
+        del self.running[task]
+
+    def outcomes(self) -> list[Outcome]:
+        batch = self.agent.outcomes.take_batch()
+        if batch is None:
+            return []
+        self.agent.outcomes.confirm(batch.batch_id)
+        return list(batch.outcomes)
+
+    def told(self) -> list[str]:
+        return [f"{outcome.kind} {outcome.version}".strip() for outcome in self.outcomes()]
+
+    async def do(self, *directives: Directive) -> None:
+        assert await self.agent.handle(directives) == []
+
+    async def refuse(self, *directives: Directive) -> DeployError:
+        errors = await self.agent.handle(directives)
+        assert len(errors) == 1
+        return errors[0]
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def names_in(folder: Path, pattern: str = "*") -> list[str]:
+    return [path.name for path in folder.glob(pattern)]
+
+
+def assert_tidy(folder: Path, versions: int) -> None:
+    """Nothing half-done is left, and exactly so many versions are kept."""
+    (task_folder,) = folder.iterdir()
+    assert {path.name for path in task_folder.iterdir()} <= {"state.json", "versions", "staging"}
+    assert list(task_folder.glob("staging/*")) == []
+    assert len(list(task_folder.glob("versions/*"))) == versions
+
+
+async def start(folder: Path, cloud: CloudFiles) -> Device:
+    device = Device(folder, cloud)
+    await device.agent.start()
+    return device
+
+
+def publish(cloud: CloudFiles, version: str) -> Directive:
+    return cloud.publish(TASK, version, FILES[version])
+
+
+async def two_versions(folder: Path, cloud: CloudFiles) -> tuple[Directive, Directive]:
+    device = await start(folder, cloud)
+    first, second = publish(cloud, "v1"), publish(cloud, "v2")
+    await device.do(first)
+    await device.do(second)
+    return first, second
+
+
+def spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.unlink()
+    path.write_bytes(data)

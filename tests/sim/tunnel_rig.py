@@ -1,0 +1,111 @@
+"""What tests of the tunnel share: clients that run for a while, uploads, a device that says what it is told to."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.tunnel_cloud import TOKENS
+from walle import protocol
+from walle.deploy.authority import Authority
+from walle.pipeline.frames import Decoder, Encoder
+from walle.pipeline.ingest import Ingest
+from walle.pipeline.tunnel_client import (
+    TunnelClient,
+    client_context,
+)
+
+type MakeClient = Callable[..., TunnelClient]
+
+
+class KeepingOutbox(MemoryOutbox):
+    """Remembers what was put into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[int, str, bytes]] = []
+
+    def add(self, topic: str, payload: bytes) -> int:
+        seq = super().add(topic, payload)
+        self.sent.append((seq, topic, payload))
+        return seq
+
+
+@contextlib.asynccontextmanager
+async def running(client: TunnelClient) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(client.run())
+    try:
+        yield task
+    finally:
+        await client.close()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def fill(outbox: MemoryOutbox, count: int, *, size: int = 200, seed: int = 1) -> list[tuple[int, str, bytes]]:
+    rng = random.Random(seed)
+    added = []
+    for _ in range(count):
+        payload = rng.randbytes(rng.randrange(size))
+        added.append((outbox.add("ipv", payload), "ipv", payload))
+    return added
+
+
+async def stored(ingest: Ingest, device: int = 0) -> list[tuple[int, str, bytes]]:
+    rows = await ingest.query(device_id=f"device-{device}", limit=1_000_000)
+    return [(received.seq, received.topic, received.payload) for _, received in rows]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once `condition` holds. Other tasks decide when, so this can only look again after they ran."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is of an object under test, which sets no event
+            await asyncio.sleep(0.001)
+
+
+class RawDevice:
+    """A device that says what a test tells it to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.encoder, self.decoder = Encoder(), Decoder()
+        self.frames: list[protocol.Frame] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(cls, authority: Authority, port: int) -> AsyncIterator["RawDevice"]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_context(authority.ca_path))
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def say(self, *frames: protocol.Frame) -> None:
+        self.writer.write(b"".join(self.encoder.encode(frame) for frame in frames))
+
+    async def hello(self, device: int = 0, epoch: str = "e") -> protocol.Welcome:
+        self.say(protocol.Hello(f"device-{device}", epoch, TOKENS[f"device-{device}"]))
+        welcome = await self.hear()
+        assert isinstance(welcome, protocol.Welcome)
+        return welcome
+
+    async def hear(self) -> protocol.Frame | None:
+        """Return the next frame; None when the cloud has hung up."""
+        async with asyncio.timeout(10):
+            while not self.frames:
+                data = await self.reader.read(65536)
+                if not data:
+                    return None
+                self.frames += self.decoder.feed(data)
+        return self.frames.pop(0)
+
+
+def upload(seq: int, size: int = 1) -> protocol.Upload:
+    return protocol.Upload(seq, "t", random.Random(seq).randbytes(size), 0)
+
+
+async def nothing_acked(device_id: str, epoch: str) -> int:
+    """Answer as a cloud that has stored nothing."""
+    return 0
