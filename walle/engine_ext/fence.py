@@ -37,7 +37,7 @@ _DYNAMIC_KEPT = frozenset(
 # Of `_thread`, what reaches the main thread or outlives the task.
 _THREAD_REFUSED = ("interrupt_main", "stack_size", "set_name")
 
-# Of the native core, what makes and ends VMs, keeps the processor busy, or is the whole process's: rates of backends, counts.
+# Of the native core, what makes and ends VMs, burns time or is the process's: rates of backends, counts.
 _CORE_REFUSED = ("VM", "Mailbox", "live_storage_bytes", "measure_rates", "peak_gflops", "set_rates")
 _CORE_KEPT = frozenset({"vm_sleep", "vm_pristine", "vm_used_bytes"})  # of what begins with vm_
 

@@ -3,6 +3,8 @@
 import asyncio
 import atexit
 import collections
+import importlib.abc
+import importlib.util
 import marshal
 import os
 import sys
@@ -36,16 +38,50 @@ MAX_STRIKES = 3  # abandoned VMs of one task
 _STRIKES_KEPT = 1_000  # tasks
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
-# Runs in each new interpreter with `paths` in its globals. The package's folder is on the path only while the package
-# is found for the first time, so that what is installed beside walle stays out of reach.
+# What every VM begins with comes with the boot code, since finding and reading files is most of the time that imports take.
+_BOOT_MODULES = (
+    "__future__", "importlib", "importlib._abc", "types", "walle", "walle.errors", "walle.engine_ext", "walle.engine_ext.bytecode",
+    "walle.engine_ext.dispatch", "walle.engine_ext.fence", "walle.engine_ext.imports", "walle.engine_ext.wiping",
+)  # fmt: skip
+
+# Runs in each new interpreter with `paths` in its globals: the path, and what _BOOT_MODULES are. Of what is installed
+# beside walle nothing is on the path.
 _BOOT = """
+import gc
+import marshal
 import sys
-sys.path[:] = paths["stdlib"] + paths["walle"]
-sys.dont_write_bytecode = True
-import walle.engine_ext
-walle.engine_ext.__path__[:] = paths["engine_ext"]
-from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, thaw, wipe
+
+gc.disable()  # nothing that is made here goes; what follows collects and enables it
+
+class Booted:
+    "Loader of the modules that came with the boot code."
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in modules:
+            return None
+        code, file, folders = modules[name]
+        spec = type(sys.__spec__)(name, Booted, origin=file, is_package=folders is not None)
+        if folders is not None:
+            spec.submodule_search_locations = folders
+        spec.has_location = True
+        return spec
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        exec(marshal.loads(modules[module.__name__][0]), module.__dict__)
+
+modules = paths["modules"]
 sys.path[:] = paths["stdlib"]
+sys.dont_write_bytecode = True
+sys.meta_path.insert(0, Booted)
+from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, thaw, wipe
+sys.meta_path.remove(Booted)
+modules = None
 settle()
 """
 
@@ -73,7 +109,7 @@ class VM:
     def __init__(
         self, task: TaskLike, *, name: str = "", limits: Mapping[str, int] | None = None, grace_s: float = GRACE_S
     ) -> None:
-        files = task_files(task, name)
+        files = task_files(task, name, anew=True)
         self.name = files.name
         self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
         sources = read_sources(files)
@@ -180,7 +216,7 @@ class _Waiter:
 class VMPool:
     """At most `size` VMs, each for one task; calls of one task share its VM and follow one another.
 
-    May be used from any event loop and thread. Calls that find every VM busy take turns in the order in which they came;
+    May be used from any event loop and thread. Calls that find every VM busy take turns in the order they came in;
     while there are such, calls of a task that has a VM come after them. A VM that was abandoned is replaced at its
     task's next call; a task that had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up
     those of others.
@@ -348,11 +384,25 @@ def _set_done(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_PATHS = {
-    "stdlib": _stdlib_paths(),
-    "walle": [str(Path(path).parent) for path in walle.__path__],
-    "engine_ext": list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)])),
-}
+def _boot_modules() -> dict[str, tuple[bytes, str, list[str] | None]]:
+    """Return code, file and, of a package, folders of _BOOT_MODULES."""
+    found: dict[str, tuple[bytes, str, list[str] | None]] = {}
+    for name in _BOOT_MODULES:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert isinstance(spec.loader, importlib.abc.InspectLoader)
+        folders = spec.submodule_search_locations
+        if name == "walle.engine_ext":  # and where the native module is
+            folders = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
+        found[name] = (
+            marshal.dumps(spec.loader.get_code(name)),
+            spec.origin or "",
+            None if folders is None else list(folders),
+        )
+    return found
+
+
+_PATHS = {"stdlib": _stdlib_paths(), "modules": _boot_modules()}
 
 _core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
 _core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _PATHS)

@@ -7,6 +7,7 @@
 
 #include "atomic/conversion.h"
 #include "core/nest.h"
+#include "core/tenant.h"
 
 namespace walle {
 
@@ -145,33 +146,53 @@ class ReduceStep final : public Step {
 
   void run_elements(std::byte* input, std::byte* output) const noexcept {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
+    Wanted wanted;
     nests_.kept.walk({input, output}, 0, [&](const auto& to) {
       bool first = true;
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
-        alignas(8) std::byte part[8];
-        reduce_(from[0], stride, row, first ? to[1] : part);
-        if (!first) join_(to[1], 1, part, 1, to[1], 1);
-        first = false;
+        for (std::int64_t done = 0; done < row; done += Wanted::kEvery) {
+          const std::int64_t count = std::min(Wanted::kEvery, row - done);
+          if (!wanted.next(count)) return false;
+          alignas(8) std::byte part[8];
+          reduce_(from[0] + done * stride * static_cast<std::int64_t>(item_), stride, count, first ? to[1] : part);
+          if (!first) join_(to[1], 1, part, 1, to[1], 1);
+          first = false;
+        }
+        return true;
       });
+      return static_cast<bool>(wanted);
     });
   }
   void run_rows(std::byte* input, std::byte* output) const noexcept {
     const std::int64_t row = nests_.kept.row(), stride = nests_.kept.row_stride(0, item_);
     const bool at_once =
         sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
+    Wanted wanted;
     nests_.kept.walk({input, output}, 1, [&](const auto& to) {
-      if (at_once)
-        return sum_rows_(reinterpret_cast<const float*>(to[0]), nests_.reduced.row_stride(0, item_), nests_.reduced.row(),
-                         reinterpret_cast<float*>(to[1]), row);
+      if (at_once) return sum_columns(to[0], to[1], row, wanted);
       bool first = true;
       nests_.reduced.walk({to[0]}, 0, [&](const auto& from) {
+        if (!wanted.next(row)) return false;
         if (first)
           copy_(from[0], stride, to[1], row);
         else
           join_(to[1], 1, from[0], stride, to[1], row);
         first = false;
+        return true;
       });
+      return static_cast<bool>(wanted);
     });
+  }
+
+  bool sum_columns(const std::byte* input, std::byte* output, std::int64_t columns, Wanted& wanted) const noexcept {
+    constexpr std::int64_t kColumns = 1 << 14;
+    for (std::int64_t done = 0; done < columns; done += kColumns) {
+      const std::int64_t count = std::min(kColumns, columns - done);
+      if (!wanted.next(count * nests_.reduced.row())) return false;
+      sum_rows_(reinterpret_cast<const float*>(input) + done, nests_.reduced.row_stride(0, item_), nests_.reduced.row(),
+                reinterpret_cast<float*>(output) + done, count);
+    }
+    return true;
   }
 
   // Rows of a few elements (channels, say) that follow each other: as many of them as fill a buffer are one row, joined whole,
@@ -180,9 +201,11 @@ class ReduceStep final : public Step {
     const std::int64_t row = nests_.kept.row(), count = nests_.reduced.row();
     const std::int64_t many = std::min(kShortBuffer / row, count), bytes = row * static_cast<std::int64_t>(item_);
     alignas(64) std::byte sums[kShortBuffer * 8];
+    Wanted wanted;
     nests_.kept.walk({input, output}, 1, [&](const auto& to) {
       bool first = true;
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
+        if (!wanted.next(count * row)) return false;
         copy_(from[0], 1, sums, many * row);
         std::int64_t done = many;
         for (; done + many <= count; done += many) join_(sums, 1, from[0] + done * bytes, 1, sums, many * row);
@@ -194,7 +217,9 @@ class ReduceStep final : public Step {
             join_(to[1], 1, part, 1, to[1], row);
           first = false;
         }
+        return true;
       });
+      return static_cast<bool>(wanted);
     });
   }
 
@@ -216,18 +241,37 @@ class ArgStep final : public Step {
       : kernel_(kernel), nests_(input, DType::i64, axes), item_(item_size(input.dtype)), last_(last) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
-    const std::int64_t behind = (row - 1) * stride * static_cast<std::int64_t>(item_);
+    const std::int64_t step = (last_ ? -stride : stride) * static_cast<std::int64_t>(item_);
+    Wanted wanted;
     nests_.kept.walk({inputs[0], output}, 0, [&](const auto& at) {
-      kernel_(last_ ? at[0] + behind : at[0], last_ ? -stride : stride, row, at[1]);
-      if (!last_) return;
-      std::int64_t place;
-      std::memcpy(&place, at[1], sizeof(place));
-      place = row - 1 - place;
+      std::int64_t place = place_of_best(last_ ? at[0] - (row - 1) * step : at[0], step, row, wanted);
+      if (last_) place = row - 1 - place;
       std::memcpy(at[1], &place, sizeof(place));
+      return static_cast<bool>(wanted);
     });
   }
 
  private:
+  // `step` is in bytes. The best of each piece runs against the best so far.
+  std::int64_t place_of_best(const std::byte* row, std::int64_t step, std::int64_t count, Wanted& wanted) const noexcept {
+    std::int64_t best = 0;
+    for (std::int64_t done = 0; done < count && wanted.next(std::min(Wanted::kEvery, count - done)); done += Wanted::kEvery) {
+      std::int64_t place = 0;
+      kernel_(row + done * step, step / static_cast<std::int64_t>(item_), std::min(Wanted::kEvery, count - done), &place);
+      place += done;
+      if (done > 0) {
+        alignas(8) std::byte both[16];
+        std::memcpy(both, row + best * step, item_);
+        std::memcpy(both + item_, row + place * step, item_);
+        std::int64_t winner = 0;
+        kernel_(both, 1, 2, &winner);
+        if (winner == 0) continue;
+      }
+      best = place;
+    }
+    return best;
+  }
+
   ReduceFn kernel_;
   ReduceNests nests_;
   std::size_t item_;
