@@ -246,6 +246,7 @@ _add("trim_zeros", lambda d: [numpy.array([0, 0, 1, 0, 2, 0])])
 _add("pad", lambda d: [d.n(), d.pick(1, (1, 2))],
      lambda d: [d.n(shape=(3, 4)), ((1, 2), (0, 5)), d.pick("edge", "reflect", "symmetric", "wrap", "maximum", "minimum")],
      lambda d: [d.f(shape=(3, 4)), ((1, 2), (0, 5)), d.pick("mean", "linear_ramp")],
+     lambda d: ([d.f(shape=(3, 4)), ((1, 2), (0, 5)), "linear_ramp"], {"end_values": ((1, 2), (3, -4))}),
      lambda d: ([d.n(shape=(3, 4)), 2], {"constant_values": ((1, 2), (3, 4))}))  # fmt: skip
 
 # Picking.
@@ -271,6 +272,11 @@ _add(
 
 # Over axes.
 _add("sum prod mean", lambda d: ([d.a(), d.axes()], {"keepdims": d.pick(True, False)}))
+_add("sum prod", lambda d: ([d.n(), d.axes()], {"initial": 3, "where": d.a() > 0}))
+_add("mean", lambda d: ([d.f(), d.axes()], {"where": numpy.arange(d.shape[-1]) != 1}))
+_add("max min", lambda d: ([d.n(), d.axes()], {"initial": 1, "where": d.a() > 0}), lambda d: ([numpy.zeros((2, 0)), 1], {"initial": 5}))
+_add("all any", lambda d: ([d.a(), d.axes()], {"where": d.a() > 0}))
+_add("var std", lambda d: ([d.f(), d.axes()], {"where": numpy.arange(d.shape[-1]) != 1}))
 _add("all any count_nonzero", lambda d: ([d.a(low=-1, high=1), d.axes()], {"keepdims": d.pick(True, False)}))
 _add("max min amax amin", lambda d: ([d.a(), d.axes()], {"keepdims": d.pick(True, False)}))
 _add("ptp", lambda d: [d.n(), d.axes()])

@@ -10,7 +10,7 @@ from walle.engine_ext import _core
 from walle.engine_ext.errors import ModelError, ShapeError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.operators import OperatorInfo, operators
-from walle.engine_ext.session import Session
+from walle.engine_ext.session import Session, load
 
 CATEGORIES = {"atomic", "transform", "composite", "control-flow", "sequence"}
 
@@ -91,66 +91,100 @@ def test_composites_decompose_into_what_they_name(name: str) -> None:
 
 
 # Their operands have forms of their own; test_spatial.py, test_module.py, test_recurrent.py, test_quantised*.py and the
-# conformance tests run them. Those of np's linear algebra and of cv's images run at once only, in test_np*.py and test_cv*.py.
+# conformance tests run them.
 OTHER_OPERANDS = {
-    "ApproximatePolygon",
-    "CannyEdges",
-    "Cholesky",
-    "CircleSpans",
     "Col2Im",
-    "ColorConvert",
-    "ColorToYuv",
-    "ComponentStatistics",
     "Compress",
-    "ConnectedComponents",
     "Conv",
-    "ConvexHull",
     "DeformColumns",
-    "Det",
-    "Eigh",
-    "FindContours",
-    "FourierTransform",
-    "Gcd",
     "GridSample",
-    "ImageFilter",
-    "ImageHistogram",
-    "ImageLookup",
-    "ImagePointwise",
-    "ImageResize",
-    "IndexedGather",
-    "IndexedScatter",
     "IntegerConv",
     "IntegerLinear",
     "IntegerPoolMax",
     "IntegerQuantize",
     "IntegerSum",
-    "LineSpans",
     "MaxRoiPool",
     "NonMaxSuppression",
     "NonZero",
-    "PolygonSpans",
     "PoolArgMax",
     "PoolMax",
     "PoolMean",
     "PoolSum",
-    "RandomBits",
     "RecurrentSteps",
-    "Remap",
     "Resample",
     "RoiAlign",
-    "SearchSorted",
-    "SeparableFilter",
-    "Solve",
-    "Unique",
-    "WarpAffine",
-    "WarpPerspective",
-    "YuvToColor",
 }
+
+_RANDOM = numpy.random.default_rng(4)
+_IMAGE = _RANDOM.integers(0, 256, (6, 8, 3)).astype("uint8")
+_GRAY = _IMAGE[..., 0].copy()
+_BLOBS = (_RANDOM.random((12, 16)) > 0.6).astype("uint8")
+_SLOPES = [_RANDOM.integers(-200, 200, (6, 8)).astype("int16") for _ in range(2)]
+_SQUARE = _RANDOM.random((4, 4)).astype("float32")
+_CORNERS = numpy.array([[0, 0], [9, 1], [4, 5], [8, 9], [1, 8], [3, 3]], "int32")
+_WARPED = {"height": 5, "width": 7, "interpolation": "linear", "border": "constant", "value": [0.0] * 4}
+_PLACES = numpy.array([3, 0, 2], "int64")
+_INDEXED = {
+    "size": [3],
+    "indexed_stride": [0],
+    "plain_stride": [1],
+    "index_stride": [1],
+    "offsets": [0, 0, 0, 0],
+    "weight": [1],
+    "extent": [4],
+}
+# Operands and attributes of the operators of np's linear algebra, of indexing and of cv's images.
+OWN_OPERANDS: dict[str, tuple[list[numpy.ndarray], dict[str, Any]]] = {
+    "ApproximatePolygon": ([_CORNERS.astype("float64")], {"epsilon": 1.5, "closed": 1}),
+    "CannyEdges": (_SLOPES, {"low": 50.0, "high": 150.0}),
+    "Cholesky": ([_SQUARE @ _SQUARE.T + numpy.eye(4, dtype="float32")], {}),
+    "CircleSpans": ([], {"height": 20, "width": 20, "x": 9, "y": 8, "radius": 6, "filled": 0}),
+    "ColorConvert": ([_IMAGE], {"kind": "to_hsv", "in_channels": 3, "out_channels": 3}),
+    "ColorToYuv": ([_IMAGE], {"layout": "planar"}),
+    "ComponentStatistics": ([_BLOBS.astype("int32")], {}),
+    "ConnectedComponents": ([_BLOBS], {"connectivity": 8}),
+    "ConvexHull": ([_CORNERS.astype("float64")], {"clockwise": 0}),
+    "Det": ([_SQUARE], {}),
+    "Eigh": ([_SQUARE + _SQUARE.T], {}),
+    "FindContours": ([_BLOBS], {"mode": "list", "simple": 1}),
+    "FourierTransform": ([_RANDOM.random((2, 6, 1))], {}),
+    "Gcd": ([numpy.array([12, 18, 7]), numpy.array([8, 12, 21])], {}),
+    "ImageFilter": ([_IMAGE], {"kernel": [0.5, 0.25, 0.25], "kernel_width": 3}),
+    "ImageHistogram": ([_GRAY], {}),
+    "ImageLookup": ([_IMAGE, _RANDOM.integers(0, 256, 256).astype("uint8")], {}),
+    "ImagePointwise": ([_IMAGE, _IMAGE[::-1].copy()], {"op": "add"}),
+    "ImageResize": ([_IMAGE], {"height": 5, "width": 11, "interpolation": "cubic"}),
+    "IndexedGather": ([_SQUARE[0], _PLACES], {**_INDEXED, "shape": [3]}),
+    "IndexedScatter": ([_SQUARE[0], _PLACES, _SQUARE[1, :3].copy()], {**_INDEXED, "reduction": "add"}),
+    "LineSpans": ([_CORNERS[:2]], {"height": 20, "width": 20, "thickness": 1}),
+    "PolygonSpans": ([_CORNERS, numpy.array([6], "int64")], {"height": 20, "width": 20}),
+    "RandomBits": ([numpy.array([1, 2, 3], "int64")], {"shape": [5], "to": "float32"}),
+    "Remap": ([_IMAGE, (_RANDOM.random((5, 7, 2)) * 8).astype("float32")], {"interpolation": "linear"}),
+    "SearchSorted": ([numpy.array([0.1, 0.4, 0.9]), numpy.array([[0.4, 2.0]])], {"right": 1}),
+    "SeparableFilter": ([_IMAGE], {"kernel_x": [1.0, 2.0, 1.0], "kernel_y": [0.25, 0.5], "to": "float32"}),
+    "Solve": ([_SQUARE, _SQUARE[:, :2].copy()], {}),
+    "Unique": ([numpy.array([3, 1, 3, 2])], {"sorted": 1}),
+    "WarpAffine": ([_IMAGE], {**_WARPED, "matrix": [0.9, 0.1, 1.0, -0.1, 0.9, 2.0]}),
+    "WarpPerspective": ([_IMAGE], {**_WARPED, "matrix": [0.9, 0.1, 1.0, -0.1, 0.9, 2.0, 0.01, 0.02, 1.0]}),
+    "YuvToColor": ([_IMAGE[..., 0].copy()], {"layout": "planar"}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OWN_OPERANDS))
+def test_operators_of_np_and_cv_agree_between_a_model_and_at_once(name: str) -> None:
+    given, attributes = OWN_OPERANDS[name]
+    graph = GraphBuilder(name)
+    inputs = [graph.input(f"x{i}", value.shape, value.dtype.name) for i, value in enumerate(given)]
+    graph.output("y", graph.node(name, inputs, 1, "it", attributes)[0])
+    own = load(graph.to_bytes()).run({f"x{i}": value for i, value in enumerate(given)})["y"]
+    direct = _core.evaluate(name, given, attributes)[0]
+    assert (own.shape, own.dtype) == (direct.shape, direct.dtype)
+    numpy.testing.assert_array_equal(numpy.asarray(own), numpy.asarray(direct))
 
 
 @pytest.mark.parametrize(
     "info",
-    [info for info in operators() if info.category == "atomic" and info.name not in OTHER_OPERANDS],
+    [info for info in operators() if info.category == "atomic" and info.name not in OTHER_OPERANDS | set(OWN_OPERANDS)],
     ids=lambda info: info.name,
 )
 def test_atomic_operators_agree_between_a_session_and_at_once(info: OperatorInfo) -> None:

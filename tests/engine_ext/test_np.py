@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle.np as np
-from walle.engine_ext.errors import DTypeError, ShapeError
+from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "bool"]
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14}
@@ -400,3 +400,37 @@ def test_reductions_down_to_a_few_channels(dtype: str, channels: int) -> None:
             for name in ("sum", "max"):
                 own, wanted = getattr(np, name)(there, axis), getattr(numpy, name)(there.astype("float64"), axis=axis)
                 numpy.testing.assert_allclose(numpy.asarray(own), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_flatten_goes_row_by_row_or_column_by_column() -> None:
+    x = np.arange(6).reshape(2, 3)
+    assert x.flatten("F").tolist() == [0, 3, 1, 4, 2, 5]
+    assert x.flatten().tolist() == list(range(6))
+    with pytest.raises(UnsupportedError, match="flatten"):
+        x.flatten("Z")
+
+
+def test_an_ellipsis_keeps_a_view_without_dimensions() -> None:
+    x = np.arange(24).reshape(2, 3, 4)
+    one = x[..., 1, 2, 3]
+    one[...] = -1
+    assert x.tolist()[1][2][3] == -1
+    copied = x[0, 0, 0]
+    copied[...] = 7
+    assert x.tolist()[0][0][0] == 0
+
+
+def test_reductions_begin_with_a_number_and_take_some_elements() -> None:
+    x = np.asarray([[1.0, 5.0], [3.0, 2.0]])
+    assert x.sum(axis=0, initial=10, where=x > 1.5).tolist() == [13.0, 17.0]
+    assert x.max(where=x < 4, initial=0).item() == 3.0
+    assert np.zeros((0, 2)).max(axis=0, initial=4).tolist() == [4.0, 4.0]
+    with pytest.raises(ShapeError, match="initial"):
+        x.min(where=x > 2)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "bool"])
+def test_small_whole_numbers_are_summed_in_64_bits(dtype: str) -> None:
+    given = numpy.random.default_rng(1).integers(-30000, 30000, 40001).astype(dtype)
+    assert int(np.asarray(given).sum()) == int(given.sum())
+    assert np.asarray(given).sum().dtype == "int64"

@@ -435,10 +435,12 @@ def copyto(to: ndarray, source: ArrayLike, where: ArrayLike | None = None) -> No
         to[...] = _core.where(where, asarray(source, to.dtype), to)
 
 
-def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, constant_values: Any = 0) -> ndarray:
+def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, constant_values: Any = 0,
+        end_values: Any = 0) -> ndarray:  # fmt: skip
     """Return a copy with a border; `width` is one number, one pair, or one pair per axis.
 
-    Modes are constant, edge, reflect, symmetric, wrap, linear_ramp, maximum, mean, minimum and empty (zeros).
+    Modes are constant, edge, reflect, symmetric, wrap, linear_ramp (to `end_values`), maximum, mean, minimum and empty
+    (zeros).
     """
     given = asarray(x)
     pairs = _pairs(width, given.ndim)
@@ -462,7 +464,7 @@ def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, con
         for at, ((before, after), (low, high)) in enumerate(zip(pairs, fills, strict=True)):
             result = _joined(result, at, before, after, asarray(low, given.dtype), asarray(high, given.dtype))
         return result
-    return _computed_border(given, pairs, mode)
+    return _computed_border(given, pairs, mode, _pairs(end_values, given.ndim))
 
 
 def _pairs(width: Any, ndim: int) -> list[tuple[Any, Any]]:
@@ -505,7 +507,7 @@ def _joined(x: ndarray, at: int, before: int, after: int, low: ndarray, high: nd
     return concatenate([left, x, right], at) if before or after else x
 
 
-def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str) -> ndarray:
+def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, ends: list[tuple[Any, Any]]) -> ndarray:
     statistics = {"maximum": "ReduceMax", "minimum": "ReduceMin", "mean": "ReduceMean"}
     result = given
     for at, (before, after) in enumerate(pairs):
@@ -521,7 +523,9 @@ def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str) ->
             line[at] = -1
             up = (_core.arange(0, 1, before, "float64") / float(builtins.max(before, 1))).reshape(line)
             down = (_core.arange(after - 1, -1, after, "float64") / float(builtins.max(after, 1))).reshape(line)
-            left, right = (low.astype("float64") * up), (high.astype("float64") * down)
+            first, last = (float(end) for end in ends[at])
+            left = low.astype("float64") * up + (1.0 - up) * first
+            right = high.astype("float64") * down + (1.0 - down) * last
             result = _joined(result, at, before, after, left.astype(given.dtype), right.astype(given.dtype))
         else:
             raise ShapeError(

@@ -26,25 +26,66 @@ def _typed(x: ArrayLike, dtype: DType | None) -> ndarray:
     return asarray(x) if dtype is None else asarray(x, dtype)
 
 
-def sum(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
-    """Return the sum; floats are gathered in float64 along the innermost axis, integers in int64."""
-    return _core.reduce("ReduceSum", _typed(x, dtype), axis, keepdims)
+def _gathered(op: str, join: str, x: ndarray, axis: Axis, keepdims: bool, initial: float | None,
+              where: ArrayLike | None, neutral: float | None) -> ndarray:  # fmt: skip
+    """Return a reduction of the elements where `where` holds, begun with `initial`; `neutral` changes no result."""
+    if initial is None and where is None:
+        return _core.reduce(op, x, axis, keepdims)
+    first = neutral if initial is None else initial
+    if first is None:
+        raise ShapeError("the greatest or least of some elements only needs `initial`, for there may be none")
+    given = x if where is None else _core.where(where, x, first if neutral is None else neutral)
+    if neutral is None and 0 in [given.shape[at] for at in axes_of(axis, given.ndim)]:
+        return _core.full(_reduced(given.shape, axes_of(axis, given.ndim), keepdims), first, given.dtype)
+    result = _core.reduce(op, given, axis, keepdims)
+    return result if initial is None else _core.binary(join, result, initial)
 
 
-def prod(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
-    return _core.reduce("ReduceProd", _typed(x, dtype), axis, keepdims)
+def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    if keepdims:
+        return tuple(1 if at in axes else size for at, size in enumerate(shape))
+    return tuple(size for at, size in enumerate(shape) if at not in axes)
 
 
-def mean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
-    return _core.reduce("ReduceMean", _typed(x, dtype), axis, keepdims)
+def sum(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
+        initial: float | None = None, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
+    """Return the sum; floats are gathered in float64 along the innermost axis, integers in int64.
+
+    It begins with `initial` and takes only the elements where `where` holds.
+    """
+    return _gathered("ReduceSum", "Add", _typed(x, dtype), axis, keepdims, initial, where, 0)
 
 
-def max(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    return _core.reduce("ReduceMax", x, axis, keepdims)
+def prod(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
+         initial: float | None = None, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
+    return _gathered("ReduceProd", "Mul", _typed(x, dtype), axis, keepdims, initial, where, 1)
 
 
-def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    return _core.reduce("ReduceMin", x, axis, keepdims)
+def mean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
+         where: ArrayLike | None = None) -> ndarray:  # fmt: skip
+    """Return the mean, of the elements where `where` holds."""
+    given = _typed(x, dtype)
+    if where is None:
+        return _core.reduce("ReduceMean", given, axis, keepdims)
+    return sum(floating(given), axis, keepdims=keepdims, where=where) / _chosen(given, axis, keepdims, where)
+
+
+def _chosen(x: ndarray, axis: Axis, keepdims: bool, where: ArrayLike) -> ndarray:
+    """Return how many elements are taken, as floats."""
+    flags = _core.broadcast_to(asarray(where, "bool"), x.shape)
+    return _core.reduce("ReduceSum", flags, axis, keepdims).astype(floating(x).dtype)
+
+
+def max(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, initial: float | None = None,
+        where: ArrayLike | None = None) -> ndarray:  # fmt: skip
+    """Return the greatest of the elements where `where` holds, `initial` at least."""
+    return _gathered("ReduceMax", "Maximum", asarray(x), axis, keepdims, initial, where, None)
+
+
+def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, initial: float | None = None,
+        where: ArrayLike | None = None) -> ndarray:  # fmt: skip
+    """Return the least of the elements where `where` holds, `initial` at most."""
+    return _gathered("ReduceMin", "Minimum", asarray(x), axis, keepdims, initial, where, None)
 
 
 amax, amin = max, min
@@ -63,12 +104,16 @@ def argmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> 
     return _core.reduce("ArgMin", x, axis, keepdims)
 
 
-def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    return _core.reduce("ReduceMin", asarray(x, "bool"), axis, keepdims)
+def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
+    """Whether all elements hold, of those where `where` does."""
+    flags = asarray(x, "bool")
+    return _core.reduce("ReduceMin", flags if where is None else _core.where(where, flags, True), axis, keepdims)
 
 
-def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    return _core.reduce("ReduceMax", asarray(x, "bool"), axis, keepdims)
+def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
+    """Whether any element holds, of those where `where` does."""
+    flags = asarray(x, "bool")
+    return _core.reduce("ReduceMax", flags if where is None else _core.where(where, flags, False), axis, keepdims)
 
 
 def count_nonzero(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
@@ -76,17 +121,19 @@ def count_nonzero(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) ->
 
 
 def var(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
-        keepdims: bool = False) -> ndarray:  # fmt: skip
+        keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
     """Return the mean square of what is left when the mean is taken away, over n - ddof."""
     given = floating(_typed(x, dtype))
-    centred = given - mean(given, axis, keepdims=True)
-    total = _core.reduce("ReduceSum", centred * centred, axis, keepdims)
+    centred = given - mean(given, axis, keepdims=True, where=where)
+    total = sum(centred * centred, axis, keepdims=keepdims, where=where)
+    if where is not None:
+        return total / (_chosen(given, axis, keepdims, where) - float(ddof))
     return total / float(product([given.shape[at] for at in axes_of(axis, given.ndim)]) - ddof)
 
 
 def std(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
-        keepdims: bool = False) -> ndarray:  # fmt: skip
-    return _core.unary("Sqrt", var(x, axis, dtype, ddof, keepdims=keepdims))
+        keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
+    return _core.unary("Sqrt", var(x, axis, dtype, ddof, keepdims=keepdims, where=where))
 
 
 def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, returned: bool = False, *,

@@ -261,8 +261,8 @@ const char* eigenvalues(const Factors& sizes, const double* a, const double*, do
 
 namespace {
 
-// x (k rows of `count`, at least k) becomes lower bidiagonal by reflections from both sides: d on and e below the diagonal. `v` and
-// `t` have room for a column and a row.
+// x (k rows of `count`, at least k) becomes lower bidiagonal by reflections from both sides: d on and e below the diagonal. `v`
+// and `t` have room for a column and a row.
 void bidiagonal(double* x, std::int64_t k, std::int64_t count, double* d, double* e, double* v, double* t) noexcept {
   for (std::int64_t i = 0; i < k; ++i) {
     double* along = x + i * count + i;
@@ -299,8 +299,8 @@ double shorter_lines(const Factors& sizes, const double* a, double* x) noexcept 
 
 }  // namespace
 
-// The singular values are the eigenvalues, but for their signs, of the matrix with zeros on its diagonal and those of the bidiagonal
-// one in turn beside it (Golub and Kahan).
+// The singular values are the eigenvalues, but for their signs, of the matrix with zeros on its diagonal and those of the
+// bidiagonal one in turn beside it (Golub and Kahan).
 const char* singular_values(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
   const std::int64_t k = sizes.k, count = std::max(sizes.m, sizes.n);
   double *x = work, *d = x + k * count, *e = d + 2 * k, *v = e + 2 * k, *t = v + k;

@@ -83,7 +83,8 @@ class CannyStep final : public Step {
     }
   }
 
-  // From the edges (2) to what hangs on them, which becomes 3 when it is reached. The map has a frame of pixels that are none, so that no neighbour is outside.
+  // From the edges (2) to what hangs on them, which becomes 3 when it is reached. The map has a frame of pixels that are none, so
+  // that no neighbour is outside.
   void spread(std::uint8_t* map, std::int32_t* stack) const noexcept {
     const std::int64_t wide = from_.width + 2, pixels = wide * (from_.height + 2);
     const std::int64_t around[8] = {-wide - 1, -wide, -wide + 1, -1, 1, wide - 1, wide, wide + 1};

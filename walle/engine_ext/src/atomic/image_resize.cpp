@@ -16,7 +16,8 @@ enum class Way : std::uint8_t { nearest, nearest_exact, linear, linear_exact, cu
 
 Way way_of(const Attributes& attributes) {
   const std::string name = attributes.get_string("interpolation", "linear");
-  constexpr std::string_view names[] = {"nearest", "nearest_exact", "linear", "linear_exact", "cubic", "area", "lanczos4", "pyramid"};
+  constexpr std::string_view names[] = {"nearest", "nearest_exact", "linear",   "linear_exact",
+                                        "cubic",   "area",          "lanczos4", "pyramid"};
   const auto* at = std::find(std::begin(names), std::end(names), name);
   if (at == std::end(names)) throw Error(ErrorKind::unsupported, "ImageResize has no interpolation '" + name + "'");
   return static_cast<Way>(at - std::begin(names));
@@ -236,7 +237,8 @@ class ResizeStep final : public Step {
     row_bytes_ = lines(static_cast<std::size_t>(to_.row()) * (whole_ && linear ? 2 : 4));
     plane_bytes_ = planes_ ? lines(static_cast<std::size_t>(to_.row())) : 0;
     // Which rows are at hand is kept behind the rows themselves.
-    scratch_bytes_ = plane_bytes_ + static_cast<std::size_t>(rows_.taps) * (row_bytes_ + sizeof(std::int64_t) + 2 * sizeof(void*));
+    scratch_bytes_ =
+        plane_bytes_ + static_cast<std::size_t>(rows_.taps) * (row_bytes_ + sizeof(std::int64_t) + 2 * sizeof(void*));
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
@@ -257,8 +259,8 @@ class ResizeStep final : public Step {
         rows[t] = row;
         if (held[slot] == places[t]) continue;
         held[slot] = places[t];
-        resample_(columns_.view(), static_cast<int>(from_.channels), inputs[0] + static_cast<std::size_t>(places[t]) * row_in, row,
-                  to_.width);
+        resample_(columns_.view(), static_cast<int>(from_.channels), inputs[0] + static_cast<std::size_t>(places[t]) * row_in,
+                  row, to_.width);
       }
       if (whole_)
         join_(rows, rows_.whole.data() + y * rows_.taps, rows_.taps, bits_, planes_ ? joined : output, to_.row());

@@ -94,13 +94,15 @@ class WarpStep : public Step {
 PlaceArgs place_args(const std::vector<double>& matrix, std::int64_t row) noexcept {
   const auto number = [&](std::size_t i) { return i < matrix.size() ? static_cast<float>(matrix[i]) : 0.0F; };
   const auto down = static_cast<float>(row);
-  return {number(0), number(1) * down + number(2), number(3), number(4) * down + number(5), number(6), number(7) * down + number(8)};
+  return {number(0), number(1) * down + number(2), number(3), number(4) * down + number(5),
+          number(6), number(7) * down + number(8)};
 }
 
 class AffineStep final : public WarpStep {
  public:
   explicit AffineStep(const StepRequest& request)
-      : WarpStep("WarpAffine", request), m_(numbers_of("WarpAffine", request.attributes, "matrix", std::vector<double>(6, 0))),
+      : WarpStep("WarpAffine", request),
+        m_(numbers_of("WarpAffine", request.attributes, "matrix", std::vector<double>(6, 0))),
         affine_(request.table.image->affine) {}
 
  protected:

@@ -67,10 +67,14 @@ std::string text(const Tensor& x) {
   return "array(" + body + ", dtype=" + std::string(dtype_name(x.dtype())) + ")";
 }
 
-// 0-d results of indexing are copies, as NumPy's scalars are.
+// 0-d results of indexing are copies, as NumPy's scalars are, and views where the key has an ellipsis, as NumPy has them too.
 Tensor indexed(const Tensor& x, py::handle key) {
   Tensor result = get_item(x, key);
-  return result.ndim() == 0 && key.ptr() != Py_Ellipsis ? copy(result) : result;
+  if (result.ndim() > 0 || key.ptr() == Py_Ellipsis) return result;
+  if (PyTuple_Check(key.ptr()))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key.ptr()); ++i)
+      if (PyTuple_GET_ITEM(key.ptr(), i) == Py_Ellipsis) return result;
+  return copy(result);
 }
 
 template <class Class>
@@ -147,26 +151,48 @@ void bind_functions(Class& cls) {
 
 template <class Class>
 void bind_reductions(Class& cls) {
-  const auto reduction = [&cls](const char* name, const char* op) {
+  // With `initial` or `where` they are the functions of walle.np.
+  const auto function = [](const char* name, py::handle x, py::handle axis, py::handle out, const py::dict& options) {
+    for (const char* option : {"initial", "where", "dtype"})
+      if (options.contains(option) && options[option].is_none()) PyDict_DelItemString(options.ptr(), option);
+    const py::object result = py::module_::import("walle.engine_ext.np").attr(name)(x, axis, **options);
+    return delivered(py::cast<const Tensor&>(result), out);
+  };
+  const auto reduction = [&cls, function](const char* name, const char* op) {
     const std::string operation = op;
     cls.def(
         name,
-        [operation](const Tensor& x, py::handle axis, py::handle dtype, py::handle out, bool keepdims) {
+        [=](py::handle self, py::handle axis, py::handle dtype, py::handle out, bool keepdims, py::handle initial,
+            py::handle where) {
+          if (!initial.is_none() || !where.is_none()) {
+            py::dict options;
+            options["dtype"] = dtype, options["keepdims"] = keepdims, options["initial"] = initial, options["where"] = where;
+            return function(name, self, axis, out, options);
+          }
+          const Tensor& x = py::cast<const Tensor&>(self);
           return delivered(reduce(operation, dtype.is_none() ? x : cast(x, dtype_of(dtype)), axis, keepdims), out);
         },
-        py::arg("axis") = py::none(), py::arg("dtype") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false);
+        py::arg("axis") = py::none(), py::arg("dtype") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false,
+        py::arg("initial") = py::none(), py::arg("where") = py::none());
   };
   reduction("sum", "ReduceSum");
   reduction("prod", "ReduceProd");
   reduction("mean", "ReduceMean");
-  const auto selection = [&cls](const char* name, const char* op, bool logic) {
+  const auto selection = [&cls, function](const char* name, const char* op, bool logic) {
     const std::string operation = op;
     cls.def(
         name,
-        [operation, logic](const Tensor& x, py::handle axis, py::handle out, bool keepdims) {
+        [=](py::handle self, py::handle axis, py::handle out, bool keepdims, py::handle initial, py::handle where) {
+          if (!initial.is_none() || !where.is_none()) {
+            py::dict options;
+            options["keepdims"] = keepdims, options["initial"] = initial, options["where"] = where;
+            return function(name, self, axis, out, options);
+          }
+          const Tensor& x = py::cast<const Tensor&>(self);
           return delivered(reduce(operation, logic ? cast(x, DType::b8) : x, axis, keepdims), out);
         },
-        py::arg("axis") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false);
+        py::arg("axis") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false, py::arg("initial") = py::none(),
+        py::arg("where") = py::none());
   };
   selection("max", "ReduceMax", false);
   selection("min", "ReduceMin", false);
@@ -257,7 +283,14 @@ void bind_ndarray(py::module_& module) {
           py::arg("dtype"), "The same bits as another dtype of the same size.")
       .def("reshape", [](const Tensor& x, const py::args& shape) { return reshaped(x, dims_of_args(shape)); })
       .def("ravel", [](const Tensor& x) { return reshaped(x, {-1}); })
-      .def("flatten", [](const Tensor& x) { return copy(reshaped(x, {-1})); })
+      .def(
+          "flatten",
+          [](const Tensor& x, const std::string& order) {
+            if (order != "C" && order != "F" && order != "A" && order != "K")
+              throw Error(ErrorKind::unsupported, "flatten in order '" + order + "'; known are C, F, A and K");
+            return copy(reshaped(order == "F" ? transposed(x, py::args()) : x, {-1}));
+          },
+          py::arg("order") = "C")
       .def("transpose", transposed)
       .def(
           "fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"))

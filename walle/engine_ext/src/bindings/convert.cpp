@@ -494,8 +494,8 @@ std::int64_t sum_small(const Tensor& x) {
   return total;
 }
 
-// Sums of all of an array of bools or small whole numbers, and the greatest and least of all flags, without converting them first;
-// any and all stop early.
+// Sums of all of an array of bools or small whole numbers, and the greatest and least of all flags, without converting them
+// first; any and all stop early.
 std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bool keepdims) {
   if (!x.contiguous()) return std::nullopt;
   const Dims shape(keepdims ? x.shape().size() : 0, 1);

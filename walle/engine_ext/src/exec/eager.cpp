@@ -149,7 +149,7 @@ void assign(const Tensor& from, const Tensor& to) {
     return tensor.storage() ? static_cast<std::int64_t>(tensor.storage()->size_bytes() / item_size(tensor.dtype())) : 0;
   };
   move_region(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(),
-                      elements(source), elements(to)),
+                           elements(source), elements(to)),
               source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()), kernels());
 }
 

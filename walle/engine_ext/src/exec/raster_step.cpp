@@ -102,7 +102,8 @@ void move_bytes(const Region& region, const std::byte* source, std::byte* destin
   if (const std::int64_t size = mirrored(region, item); size > 0)
     return run_mirrored(region, size, item, table.image->reverse, source, destination);
   if (three_planes(region, item))
-    return table.image->planes3(source + region.src.offset, destination + region.dst.offset, region.dst.stride[0], region.size[1]);
+    return table.image->planes3(source + region.src.offset, destination + region.dst.offset, region.dst.stride[0],
+                                region.size[1]);
   raster(region, source, destination, item);
 }
 

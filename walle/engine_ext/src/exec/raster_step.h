@@ -14,6 +14,7 @@ std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::spa
                                        const Table& table);
 
 // A region moved at once, by the table's kernels where it is one of their forms and by the raster else.
-void move_region(const Region& region, const std::byte* source, std::byte* destination, std::size_t item, const Table& table) noexcept;
+void move_region(const Region& region, const std::byte* source, std::byte* destination, std::size_t item,
+                 const Table& table) noexcept;
 
 }  // namespace walle

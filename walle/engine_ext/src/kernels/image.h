@@ -215,7 +215,8 @@ using MagnitudeFn = void (*)(const std::int16_t* dx, const std::int16_t* dy, boo
                              std::int64_t length) noexcept;
 
 // out[i] = above[i] + in[0] + ... + in[i].
-using IntegralRowFn = void (*)(const std::uint8_t* in, const std::int32_t* above, std::int32_t* out, std::int64_t length) noexcept;
+using IntegralRowFn = void (*)(const std::uint8_t* in, const std::int32_t* above, std::int32_t* out,
+                               std::int64_t length) noexcept;
 
 struct ImageTable {
   PointwiseFn pointwise[static_cast<int>(Pointwise::kCount)][kOrderedCount] = {};

@@ -128,7 +128,8 @@ void scale_sums(const void* input, double scale, void* output, std::int64_t leng
   if constexpr (std::is_same_v<Sum, double>) {
     for (std::int64_t i = 0; i < length; ++i) out[i] = static_cast<Out>(sums[i] * scale);
   } else if constexpr (sizeof(Sum) == 2 && sizeof(Out) == 1) {
-    // Divided by a count of at most 256, halves up; by a power of two as OpenCV has it, where a little less than half goes up too.
+    // Divided by a count of at most 256, halves up; by a power of two as OpenCV has it, where a little less than half goes up
+    // too.
     const auto pixels = static_cast<std::uint32_t>(1 / scale + 0.5);
     std::uint32_t bits = 0;
     while ((2u << bits) <= pixels) ++bits;
@@ -144,7 +145,9 @@ void scale_sums(const void* input, double scale, void* output, std::int64_t leng
     // By the upper half of a product with 2^(16 + bits) / count, which is exact unless its rounding adds up to too much.
     const std::uint32_t factor = ((1u << (16 + bits)) + pixels - 1) / pixels, over = factor * pixels - (1u << (16 + bits));
     if ((255 * pixels + half) * over < 1u << (16 + bits))
-      return put(half, [=](std::uint16_t x) { return static_cast<std::uint16_t>(static_cast<std::uint16_t>((x * factor) >> 16) >> bits); });
+      return put(half, [=](std::uint16_t x) {
+        return static_cast<std::uint16_t>(static_cast<std::uint16_t>((x * factor) >> 16) >> bits);
+      });
     const auto part = static_cast<float>(scale);
     put(half, [=](std::uint16_t x) { return static_cast<std::uint16_t>((static_cast<float>(x) + 0.5f) * part); });
   } else {

@@ -95,8 +95,8 @@ void median9(const void* const* given, void* output, std::int64_t length) noexce
                     lesser(lesser(p[6][i], p[7][i]), p[8][i]));
 }
 
-// With the rows of ranks in order as well, twelve of the 25 cannot be the middle: six have more than twelve above them, six below.
-// The exchanges among the other thirteen were found by search and hold for every such square (by the 0-1 principle).
+// With the rows of ranks in order as well, twelve of the 25 cannot be the middle: six have more than twelve above them, six
+// below. The exchanges among the other thirteen were found by search and hold for every such square (by the 0-1 principle).
 template <class T>
 void median25(const void* const* given, void* output, std::int64_t length) noexcept {
   const T* p[25];

@@ -105,9 +105,8 @@ void reverse_items(const void* input, std::int64_t size, void* output, std::int6
   auto* out = static_cast<std::uint8_t*>(output);
   const std::int64_t each = 16 / size, group = each * size, total = count * size;
   // Sixteen bytes that end where a group ends, from the last group on.
-  std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total, [=](std::int64_t j) {
-                        return 16 - group + (each - 1 - j / size) * size + j % size;
-                      });
+  std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total,
+                                            [=](std::int64_t j) { return 16 - group + (each - 1 - j / size) * size + j % size; });
   const auto rest = [&]<std::size_t fixed>() {
     const std::size_t bytes = fixed > 0 ? fixed : static_cast<std::size_t>(size);
     for (; done < count; ++done) __builtin_memcpy(out + done * size, in + (count - 1 - done) * size, bytes);

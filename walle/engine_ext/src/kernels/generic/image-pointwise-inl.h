@@ -216,8 +216,8 @@ void thin(const std::int16_t* dx, const std::int16_t* dy, const std::int32_t* ab
   constexpr std::int32_t kTan = 13573;  // tan(22.5 degrees) * 2^15
   for (std::int64_t i = 0; i < length; ++i) {
     // All nine are read at once, so that nothing but choices is left.
-    const std::int32_t al = above[i - 1], ac = above[i], ar = above[i + 1], left = here[i - 1], size = here[i], right = here[i + 1],
-                       bl = below[i - 1], bc = below[i], br = below[i + 1];
+    const std::int32_t al = above[i - 1], ac = above[i], ar = above[i + 1], left = here[i - 1], size = here[i],
+                       right = here[i + 1], bl = below[i - 1], bc = below[i], br = below[i + 1];
     const std::int32_t x = dx[i] < 0 ? -dx[i] : dx[i], y = (dy[i] < 0 ? -dy[i] : dy[i]) << 15;
     const std::int32_t flat = x * kTan, steep = flat + (x << 16);
     const bool opposite = (dx[i] ^ dy[i]) < 0, along_x = y<flat, along_y = y> steep;
