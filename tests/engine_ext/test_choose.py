@@ -177,6 +177,22 @@ def test_plans_show_what_was_weighed_and_the_backends_that_could_be_taken() -> N
     assert "winograd" in str(plan)
 
 
+def test_costs_count_what_computed_weights_take() -> None:
+    x, w = normal(1, 64, 28, 28), normal(64, 64, 3, 3)
+
+    def costs(constant: bool) -> dict[str, float]:
+        graph = GraphBuilder("g")
+        weights = graph.constant("w", w) if constant else graph.input("w", w.shape)
+        graph.output("y", graph.op("Conv", [graph.input("x", x.shape), weights], pads=[1, 1, 1, 1]))
+        plan = walle.Session(graph.to_bytes()).plan()
+        assert plan is not None
+        return plan.costs
+
+    packed, plain = costs(True), costs(False)
+    for backend in set(packed) - {"scalar"}:
+        assert plain[backend] > packed[backend]  # no Winograd, and columns on the way
+
+
 def test_packed_weights_are_shared_by_plans_of_several_shapes() -> None:
     graph = GraphBuilder("g")
     graph.output("y", conv(graph, graph.input("x", (1, 512, None, None)), (512, 512, 1, 1), "w", {}))

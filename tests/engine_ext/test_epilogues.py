@@ -22,7 +22,15 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "LeakyRelu": {"alpha": 0.1},
 }
 PLAIN = ["Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Sigmoid", "Softplus", "Swish", "Tanh"]
-WRITTEN = ["x * HardSigmoid", "x * Sigmoid", "x * Tanh(Softplus)"]  # as graphs write HardSwish, Swish and Mish
+# As graphs write HardSwish, Swish, Mish and HardSigmoid.
+WRITTEN = [
+    "x * HardSigmoid",
+    "x * Sigmoid",
+    "x * Tanh(Softplus)",
+    "x * steps / 6",
+    "x * (steps / 6)",
+    "steps * (1 / 6)",
+]
 
 
 def normal(seed: int, *shape: int) -> Array:
@@ -39,6 +47,15 @@ def activated(graph: GraphBuilder, x: Value, name: str) -> Value:
         y = graph.op("Mul", [x, graph.op("Sigmoid", [x])])
     elif name == "x * Tanh(Softplus)":
         y = graph.op("Mul", [x, graph.op("Tanh", [graph.op("Softplus", [x])])])
+    elif "steps" in name:  # min(max(x + 3, 0), 6)
+        numbers = {n: graph.constant(f"number{n}", np.float32(n)) for n in (0, 3, 6, 1 / 6)}
+        steps = graph.op("Clip", [graph.op("Add", [x, numbers[3]]), numbers[0], numbers[6]])
+        if name == "steps * (1 / 6)":
+            y = graph.op("Mul", [numbers[1 / 6], steps])
+        elif name == "x * (steps / 6)":
+            y = graph.op("Mul", [x, graph.op("Div", [steps, numbers[6]])])
+        else:
+            y = graph.op("Div", [graph.op("Mul", [steps, x]), numbers[6]])
     else:
         y = graph.op(name, [x], **ATTRIBUTES.get(name, {}))
     return y

@@ -28,7 +28,8 @@ struct Work {
   double pairs = 0;     // of the tile kernel of bfloat16
   double lanes = 0;     // of lane by lane kernels: depthwise sums, Winograd transforms
   double streamed = 0;  // bytes of weights that no cache near the core holds, read once for each pass over them
-  double moved = 0;     // bytes that are read and written between memory and memory
+  double moved = 0;     // bytes that are read and written between memory and memory, near the core
+  double far = 0;       // the same where no cache near the core holds them
 };
 
 // One way to compute packed convolutions. `parameter` is its own: a Winograd unit, say.
