@@ -271,3 +271,10 @@ def test_sessions_of_one_graph_give_the_same(threads: int) -> None:
     for backend in BACKENDS:
         found = walle.Session(data, backend=backend, threads=threads).run({"x": x})["y"]
         np.testing.assert_array_equal(np.asarray(found), conv(x, w, [1, 1], [1] * 4, [1, 1], 1))
+
+
+@pytest.mark.parametrize("far", [2**31 - 1, 2**24])
+def test_borders_beyond_all_memory_are_refused(far: int) -> None:
+    window = {"pads": [far] * 4, "strides": [far] * 2, "dilations": [far] * 2}
+    with pytest.raises(ShapeError):
+        run("ConvInteger", [np.zeros((1, 4, 2, 2), np.uint8), np.zeros((4, 4, 2, 2), np.int8)], window)

@@ -39,7 +39,10 @@ class IntegerStep final : public SharedStep {
     }
     where_it_lies_ = inside && flip_ == 0 && channels_ == pixel_ * kFloat;
     for (std::size_t axis = 0; axis < Window::kAxes; ++axis) dims_[axis] = where_it_lies_ ? win.in[axis] : reach[axis];
-    image_ = dims_[0] * dims_[1] * dims_[2] * pixel_;
+    image_ = element_count({dims_[0], dims_[1], dims_[2], pixel_});  // throws where borders make it larger than any tensor
+    if (static_cast<std::size_t>(image_) > storage_limit() / kFloat)
+      throw Error(ErrorKind::shape, "an image with its borders of shape " + to_string(Dims(dims_.begin(), dims_.end())) +
+                                        " needs more memory than there is");
     for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
       for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
         for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
