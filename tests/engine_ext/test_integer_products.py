@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle
+from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
 from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo
 from walle.engine_ext.onnx_import.write import write
 from walle.engine_ext.operators import operators
@@ -230,3 +231,50 @@ def test_between_operators_on_bytes_no_layout_changes() -> None:
     session = walle.Session(write(graph, KNOWN))
     session.run({"x": x})
     assert steps(session) == ["Raster", "IntegerConv", "IntegerConv", "IntegerSum", "IntegerPoolMax", "Raster"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({0: np.zeros((2, 3), np.float32)}, DTypeError, "x is uint8 or int8"),
+        ({1: np.zeros((3, 4), np.uint8)}, DTypeError, "the weights are int8"),
+        ({2: np.zeros(2, np.uint8)}, ShapeError, "zero point of x"),
+        ({3: np.zeros(3, np.int32)}, ShapeError, r"bias must be int32 \(4,\)"),
+        ({4: np.ones(3, np.float32)}, ShapeError, "scale must be one float32"),
+        ({5: np.zeros(4, np.uint8)}, ShapeError, "result's zero point"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(change: Mapping[int, Any], error: type[Exception], said: str) -> None:
+    operands: dict[int, Any] = {
+        0: np.zeros((2, 3), np.uint8), 1: np.zeros((3, 4), np.int8), 2: np.zeros((), np.uint8),
+        3: np.zeros(4, np.int32), 4: np.ones(4, np.float32), 5: np.zeros((), np.uint8),
+    }  # fmt: skip
+    run("IntegerLinear", list(operands.values()))
+    with pytest.raises(error, match=said):
+        run("IntegerLinear", list((operands | dict(change)).values()))
+
+
+def test_weights_are_constant_and_an_activation_is_of_bytes() -> None:
+    x, w = np.zeros((2, 3), np.uint8), np.zeros((3, 4), np.int8)
+    with pytest.raises(UnsupportedError, match="weights must be constant"):
+        run("IntegerLinear", [x, w], variable=(0, 1))
+    with pytest.raises(UnsupportedError, match="Relu, with a scale"):
+        run("IntegerLinear", [x, w], {"activation": "Relu"})
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sessions_of_one_graph_give_the_same(threads: int) -> None:
+    rng = np.random.default_rng(3)
+    x, w = some_bytes(rng, "int8", (1, 40, 21, 20)), some_bytes(rng, "int8", (70, 40, 3, 3))
+    node = Node("ConvInteger", ("x", "w"), ("y",), {"pads": [1, 1, 1, 1]}, "n")
+    data = write(Graph("g", (node,), {"x": TypeInfo("int8", x.shape)}, ("y",), {"w": w}), KNOWN)
+    for backend in BACKENDS:
+        found = walle.Session(data, backend=backend, threads=threads).run({"x": x})["y"]
+        np.testing.assert_array_equal(np.asarray(found), conv(x, w, [1, 1], [1] * 4, [1, 1], 1))
+
+
+@pytest.mark.parametrize("far", [2**31 - 1, 2**24])
+def test_borders_beyond_all_memory_are_refused(far: int) -> None:
+    window = {"pads": [far] * 4, "strides": [far] * 2, "dilations": [far] * 2}
+    with pytest.raises(ShapeError):
+        run("ConvInteger", [np.zeros((1, 4, 2, 2), np.uint8), np.zeros((4, 4, 2, 2), np.int8)], window)

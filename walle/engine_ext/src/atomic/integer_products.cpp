@@ -39,7 +39,10 @@ class IntegerStep final : public SharedStep {
     }
     where_it_lies_ = inside && flip_ == 0 && channels_ == pixel_ * kFloat;
     for (std::size_t axis = 0; axis < Window::kAxes; ++axis) dims_[axis] = where_it_lies_ ? win.in[axis] : reach[axis];
-    image_ = dims_[0] * dims_[1] * dims_[2] * pixel_;
+    image_ = element_count({dims_[0], dims_[1], dims_[2], pixel_});  // throws where borders make it larger than any tensor
+    if (static_cast<std::size_t>(image_) > storage_limit() / kFloat)
+      throw Error(ErrorKind::shape, "an image with its borders of shape " + to_string(Dims(dims_.begin(), dims_.end())) +
+                                        " needs more memory than there is");
     for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
       for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
         for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
@@ -144,13 +147,15 @@ class IntegerStep final : public SharedStep {
   // The pixels of colour images.
   static void triples(const std::uint8_t* x, std::int64_t count, std::uint8_t* to, std::uint8_t flip) noexcept {
     for (std::int64_t i = 0; i < count; ++i, x += 3, to += 4) {
-      const std::uint32_t quad = x[0] | std::uint32_t{x[1]} << 8 | std::uint32_t{x[2]} << 16;
-      const std::uint32_t flipped_quad = quad ^ 0x010101u * flip;
-      std::memcpy(to, &flipped_quad, sizeof(flipped_quad));
+      std::uint32_t quad = 0;
+      std::memcpy(&quad, x, i + 1 < count ? 4 : 3);
+      quad = (quad & 0xffffffu) ^ 0x010101u * flip;
+      std::memcpy(to, &quad, sizeof(quad));
     }
   }
   static void flipped(const std::uint8_t* x, std::int64_t count, std::uint8_t* to, std::uint8_t flip) noexcept {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = x[i] ^ flip;
+    if (flip == 0 && count > 0) std::memcpy(to, x, static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; flip != 0 && i < count; ++i) to[i] = x[i] ^ flip;
   }
 
   // One unit of work is a pair of blocks of columns for some lines.

@@ -6,6 +6,7 @@ inline Vec from_bits(__m256i v) noexcept { return _mm256_castsi256_ps(v); }
 
 // Bytes are widened to 16 bits, the even ones and the odd ones apart: the instruction that multiplies bytes saturates.
 struct QuadProduct {
+  static constexpr bool kPackedSteps = false;
   static Vec add(Vec factor, Vec columns, Vec sum) noexcept {
     const __m256i a = bits(factor), w = bits(columns);
     const __m256i even =

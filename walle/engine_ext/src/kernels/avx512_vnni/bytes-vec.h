@@ -5,6 +5,7 @@ inline __m512i bits(Vec v) noexcept { return _mm512_castps_si512(v); }
 inline Vec from_bits(__m512i v) noexcept { return _mm512_castsi512_ps(v); }
 
 struct QuadProduct {
+  static constexpr bool kPackedSteps = false;
   static Vec add(Vec factor, Vec columns, Vec sum) noexcept {
     return from_bits(_mm512_dpbusd_epi32(bits(sum), bits(factor), bits(columns)));
   }
