@@ -170,7 +170,7 @@ async def measure(calls: list[Call], name: str, seconds: float) -> tuple[float, 
     start = time.perf_counter()
 
     async def work(call: Call) -> list[float]:
-        times = []
+        times: list[float] = []
         while (begin := time.perf_counter()) < start + seconds or not times:
             await call(name)
             times.append((time.perf_counter() - begin) * 1e3)

@@ -92,7 +92,9 @@ def rename():
                 setattr(one, name, "canary")
             except TypeError:
                 pass  # it cannot be changed
-    assert collections.UserDict.__name__ == decoder.JSONDecoder.decode.__module__ == "canary"
+    load("math").sin.__module__ = "canary"
+    names = [load("math").sin.__module__, collections.UserDict.__name__, decoder.JSONDecoder.decode.__module__]
+    assert names == ["canary"] * 3
 
 def register_classes():
     collections.abc.Sequence.register(CanaryKey)

@@ -38,10 +38,11 @@ MAX_STRIKES = 3  # abandoned VMs of one task
 _STRIKES_KEPT = 1_000  # tasks
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
-# What every VM begins with comes with the boot code, since finding and reading files is most of the time that imports take.
+# What every VM begins with comes with the boot code, since finding and reading files is most of what imports take.
 _BOOT_MODULES = (
-    "__future__", "importlib", "importlib._abc", "types", "walle", "walle.errors", "walle.engine_ext", "walle.engine_ext.bytecode",
-    "walle.engine_ext.dispatch", "walle.engine_ext.fence", "walle.engine_ext.imports", "walle.engine_ext.wiping",
+    "__future__", "importlib", "importlib._abc", "types", "walle", "walle.errors", "walle.engine_ext",
+    "walle.engine_ext.bytecode", "walle.engine_ext.dispatch", "walle.engine_ext.fence", "walle.engine_ext.imports",
+    "walle.engine_ext.wiping",
 )  # fmt: skip
 
 # Runs in each new interpreter with `paths` in its globals: the path, and what _BOOT_MODULES are. Of what is installed

@@ -103,6 +103,7 @@ Pristine::Kind Pristine::kind_of(PyObject* object) {
   if (PySet_Check(object)) return Kind::set;
   if (PyFunction_Check(object)) return Kind::function;
   if (PyCell_Check(object)) return Kind::cell;
+  if (PyCFunction_Check(object)) return Kind::builtin;
   if (PyType_Check(object) && is_heap_type(reinterpret_cast<PyTypeObject*>(object))) return Kind::type;
   if (std::strcmp(Py_TYPE(object)->tp_name, "_abc._abc_data") == 0) return Kind::registry;
   if (std::strcmp(Py_TYPE(object)->tp_name, "functools._lru_cache_wrapper") == 0) return Kind::cache;
@@ -220,6 +221,7 @@ void Pristine::read(PyObject* object, Kind kind, std::vector<PyObject*>& content
     case Kind::function:
       for (PyObject** part : parts_of(object)) contents.push_back(*part);
       break;
+    case Kind::builtin: contents.push_back(reinterpret_cast<PyCFunctionObject*>(object)->m_module); break;
     case Kind::type:
       for (PyObject** name : names_of(object)) contents.push_back(*name);
       break;
@@ -235,6 +237,11 @@ void Pristine::read(PyObject* object, Kind kind, std::vector<PyObject*>& content
   }
 }
 
+// Whether what such an object refers to is kept as a digest, beside what of it can be put back.
+bool Pristine::has_digest(Kind kind) {
+  return kind == Kind::opaque || kind == Kind::cache || kind == Kind::instance || kind == Kind::type || kind == Kind::builtin;
+}
+
 void Pristine::keep(Entry& entry) {
   if (entry.kind == Kind::cache) clear_cache(entry.object);
   read(entry.object, entry.kind, now_);
@@ -243,8 +250,7 @@ void Pristine::keep(Entry& entry) {
   entry.count = static_cast<std::uint32_t>(now_.size());
   entry.contents = now_.empty() ? nullptr : new PyObject*[now_.size()];
   for (std::uint32_t i = 0; i < entry.count; ++i) entry.contents[i] = Py_XNewRef(now_[i]);
-  if (entry.kind == Kind::opaque || entry.kind == Kind::cache || entry.kind == Kind::instance || entry.kind == Kind::type)
-    entry.digest = digest_of(entry.object);
+  if (has_digest(entry.kind)) entry.digest = digest_of(entry.object);
   for (std::uint32_t i = 0; i < old_count; ++i) Py_XDECREF(old[i]);
   delete[] old;
 }
@@ -270,7 +276,7 @@ bool Pristine::same(const Entry& entry) {
     default:
       read(entry.object, entry.kind, now_);
       return now_.size() == entry.count && std::equal(now_.begin(), now_.end(), entry.contents) &&
-             ((entry.kind != Kind::instance && entry.kind != Kind::type) || digest_of(entry.object) == entry.digest);
+             (!has_digest(entry.kind) || digest_of(entry.object) == entry.digest);
   }
 }
 
@@ -318,6 +324,7 @@ void Pristine::put_back(Entry& entry, PyObject* trash) {
     case Kind::dict: return put_back_dict(entry, trash);
     case Kind::function: return put_back_function(entry, trash);
     case Kind::type: return put_back_type(entry, trash);
+    case Kind::builtin: return replace(reinterpret_cast<PyCFunctionObject*>(entry.object)->m_module, entry.contents[0], trash);
     case Kind::registry: return adopt_registry(entry, trash);
     case Kind::list: {
       PyObject* old = PyList_GetSlice(entry.object, 0, PyList_GET_SIZE(entry.object));
