@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from walle.engine_ext.model import GraphBuilder, Value
 from walle.engine_ext.session import Session, backends
+from walle.errors import EngineError
 
 AVAILABLE = [one.name for one in backends() if one.available and one.exact]
 VECTORS = [name for name in AVAILABLE if name != "scalar"]
@@ -193,6 +194,15 @@ def test_gates_with_other_numbers_stay_what_they_are() -> None:
     x = graph.input("x", (3, 50))
     graph.output("y", graph.op("Mul", [x, graph.op("HardSigmoid", [x], alpha=0.2, beta=0.5)]))
     check(graph, {"x": normal(1, 3, 50)}, ["HardSigmoid", "Mul"])
+
+
+@pytest.mark.parametrize("attributes", [{"activation": "PRelu"}, {"activation": "Swish", "activation_map": 99}])
+def test_a_model_names_elementwise_operators_alone(attributes: dict[str, Any]) -> None:
+    graph = GraphBuilder("g")
+    inputs = [graph.input("x", (1, 4, 5, 5)), graph.constant("w", normal(1, 4, 4, 1, 1))]
+    graph.output("y", graph.op("Conv", inputs, **attributes))
+    with pytest.raises(EngineError, match="activation"):
+        Session(graph.to_bytes())
 
 
 @pytest.mark.parametrize("backend", AVAILABLE)
