@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder, Value
 from walle.engine_ext.session import Session, backends
+from walle.errors import EngineError
 
 AVAILABLE = [one.name for one in backends() if one.available and one.exact]
 VECTORS = [name for name in AVAILABLE if name != "scalar"]
@@ -62,21 +64,25 @@ def activated(graph: GraphBuilder, x: Value, name: str) -> Value:
 
 
 def check(graph: GraphBuilder, feeds: dict[str, Array], ran: list[str], threads: int = 1) -> None:
-    """Compare every backend with scalar, and what it runs beside rasters with `ran`."""
-    wanted = np.asarray(Session(graph.to_bytes(), backend="scalar").run(feeds)["y"])
+    """Compare every algorithm of every backend with scalar, and what runs beside rasters with `ran`."""
+    model = graph.to_bytes()
+    wanted = np.asarray(Session(model, backend="scalar").run(feeds)["y"])
     for backend in VECTORS:
-        session = Session(graph.to_bytes(), backend=backend, threads=threads)
-        found = np.asarray(session.run(feeds)["y"])
-        bound = 2e-5 * max(1.0, float(np.abs(wanted).max()))
-        assert np.abs(found - wanted).max() <= bound, (backend, float(np.abs(found - wanted).max()), bound)
-        plan = session.plan()
+        plan = Session(model, backend=backend).plan()
         assert plan is not None
         assert [op.op for op in plan.ops if op.op != "Raster"] == ran, backend
+        choices = [{op.name: (c.algorithm, c.parameter)} for op in plan.ops for c in op.candidates] or [{}]
+        for choice in choices:
+            session = _core.Session(model, backend, threads=threads, algorithms=choice)
+            found = np.asarray(session.run(feeds)["y"])
+            bound = 1e-4 * max(1.0, float(np.abs(wanted).max()))
+            assert np.abs(found - wanted).max() <= bound, (backend, choice, float(np.abs(found - wanted).max()))
 
 
 # Shapes of x and w, attributes: each takes another algorithm.
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "1x1": ((2, 20, 5, 7), (37, 20, 1, 1), {}),
+    "a channel to three": ((2, 10, 9, 9), (30, 1, 3, 3), {"group": 10}),
     "depthwise": ((1, 24, 13, 11), (24, 1, 3, 3), {"group": 24, "pads": [1, 1, 1, 1], "strides": [2, 1]}),
     "direct": ((1, 3, 17, 9), (21, 3, 3, 3), {"strides": [2, 2], "pads": [1, 1, 0, 0]}),
     "groups": ((1, 64, 6, 6), (64, 32, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
@@ -84,7 +90,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "one axis": ((2, 24, 40), (40, 24, 5), {"pads": [2, 2]}),
     "three axes": ((1, 8, 4, 5, 6), (16, 8, 2, 2, 2), {}),
     "winograd": ((2, 32, 15, 14), (40, 32, 3, 3), {"pads": [1, 1, 1, 1]}),
-    "winograd down": ((1, 32, 15, 14), (33, 32, 7, 1), {"pads": [3, 0, 3, 0]}),
+    "winograd down": ((1, 32, 15, 14), (33, 32, 5, 1), {"pads": [2, 0, 2, 0]}),
 }
 
 
@@ -193,6 +199,15 @@ def test_gates_with_other_numbers_stay_what_they_are() -> None:
     x = graph.input("x", (3, 50))
     graph.output("y", graph.op("Mul", [x, graph.op("HardSigmoid", [x], alpha=0.2, beta=0.5)]))
     check(graph, {"x": normal(1, 3, 50)}, ["HardSigmoid", "Mul"])
+
+
+@pytest.mark.parametrize("attributes", [{"activation": "PRelu"}, {"activation": "Swish", "activation_map": 99}])
+def test_a_model_names_elementwise_operators_alone(attributes: dict[str, Any]) -> None:
+    graph = GraphBuilder("g")
+    inputs = [graph.input("x", (1, 4, 5, 5)), graph.constant("w", normal(1, 4, 4, 1, 1))]
+    graph.output("y", graph.op("Conv", inputs, **attributes))
+    with pytest.raises(EngineError, match="activation"):
+        Session(graph.to_bytes())
 
 
 @pytest.mark.parametrize("backend", AVAILABLE)

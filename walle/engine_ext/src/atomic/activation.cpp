@@ -5,27 +5,33 @@
 
 namespace walle {
 
+void check_activation(const Attributes& attributes) {
+  for (const char* own : {"activation_map", "activation_a", "activation_b", "residual_last"})
+    if (attributes.has(own)) throw Error(ErrorKind::model, std::string("attribute '") + own + "' is the engine's own");
+  const std::string name = attributes.get_string("activation", "");
+  const OpDef* op = find_operator(name);
+  if (!name.empty() && (op == nullptr || op->family != Family::unary))
+    throw Error(ErrorKind::unsupported, "activation '" + name + "', which is no elementwise operator of one input");
+}
+
 Activation::Activation(const Attributes& attributes, const Table& table, DType dtype)
     : residual_last_(attributes.get_int("residual_last", 0) != 0), pack_(table.pack) {
   const auto type = static_cast<std::size_t>(compute_index(dtype));
   add_ = table.binary[static_cast<std::size_t>(BinaryOp::Add)][type];
   const std::string name = attributes.get_string("activation", "");
   if (name.empty()) return;
-  const OpDef* op = find_operator(name);
-  const bool fused = op != nullptr && op->fused != nullptr && dtype == DType::f32;
-  if (fused && attributes.has("activation_map")) {
+  const OpDef& op = *find_operator(name);
+  if (attributes.has("activation_map")) {
     map_ = table.map[attributes.get_int("activation_map", 0)];
     a_ = static_cast<float>(attributes.get_float("activation_a", 0));
     b_ = static_cast<float>(attributes.get_float("activation_b", 0));
-  } else if (fused && name == "PRelu") {
-    prelu_ = table.prelu;
-  } else if (op != nullptr && op->family == Family::unary) {
-    unary_ = table.unary[op->code][type];
+  } else if (op.family == Family::unary) {
+    unary_ = table.unary[op.code][type];
   } else {
-    throw Error(ErrorKind::unsupported, "activation '" + name + "', which is no elementwise operator of one input");
+    prelu_ = table.prelu;
   }
   if (unary_ == nullptr && map_ == nullptr && prelu_ == nullptr)
-    throw Error(ErrorKind::dtype, name + " takes no " + std::string(dtype_name(dtype)));
+    throw Error(ErrorKind::dtype, "activation " + name + " takes no " + std::string(dtype_name(dtype)));
 }
 
 Activation Activation::watched(std::atomic<bool>& spoilt, const Table& table) const noexcept {

@@ -15,10 +15,13 @@ namespace walle {
 
 inline constexpr std::size_t kSlope = 4;  // operand of Conv and Linear
 
+// Throws Error (unsupported, model) unless these attributes of a model's node give an elementwise operator, or nothing.
+void check_activation(const Attributes& attributes);
+
 class Activation {
  public:
   Activation() = default;
-  // Throws Error (unsupported, dtype) for one that there is no kernel for.
+  // Of attributes that check_activation() or exec/fuse.cpp vouches for. Throws Error (dtype) where there is no kernel.
   Activation(const Attributes& attributes, const Table& table, DType dtype = DType::f32);
 
   // Whether there is anything to run.

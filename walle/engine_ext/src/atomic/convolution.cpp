@@ -112,6 +112,7 @@ class ConvStep final : public SharedStep {
 }  // namespace
 
 TensorType infer_conv(std::span<const Operand> operands, const Attributes& attributes) {
+  check_activation(attributes);
   const DType dtype = operands[0].dtype;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != dtype)

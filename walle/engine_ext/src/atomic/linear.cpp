@@ -156,7 +156,8 @@ class LinearStep final : public SharedStep {
 
 }  // namespace
 
-TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
+TensorType infer_linear(std::span<const Operand> operands, const Attributes& attributes) {
+  check_activation(attributes);
   const Dims &x = operands[0].shape, &w = operands[1].shape;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != DType::f32)

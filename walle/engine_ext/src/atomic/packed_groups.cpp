@@ -16,7 +16,7 @@ namespace {
 // How many groups become one, the fewest that fill blocks; 0: none do.
 std::int64_t together(const PackedConv& conv) {
   const ConvShape& shape = conv.shape;
-  if (shape.groups == 1 || conv.plain_input) return 0;
+  if (shape.groups == 1 || shape.in_channels == 1 || conv.plain_input) return 0;  // a channel each: lane by lane
   const auto whole = [&](std::int64_t groups) {
     return groups == shape.groups ||
            (groups * shape.in_channels % conv.pack() == 0 && groups * shape.out_channels % conv.pack() == 0);

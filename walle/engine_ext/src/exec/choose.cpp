@@ -22,11 +22,10 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// By name, from a list of records with names.
+// Of a list of records with names, the one of a name that is there.
 template <class Algorithm>
 const Algorithm* named(std::span<const Algorithm* const> all, std::string_view name) {
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Algorithm* algorithm) { return algorithm->name == name; });
-  return found == all.end() ? nullptr : *found;
+  return *std::find_if(all.begin(), all.end(), [&](const Algorithm* algorithm) { return algorithm->name == name; });
 }
 
 // Few channels are read where they lie: blocks of them would be mostly padding.
@@ -45,6 +44,9 @@ std::optional<PackedConv> packed_conv(const Program& program, const ProgramOp& o
   return conv;
 }
 
+// The candidate that stands for the algorithms of plain layouts.
+constexpr std::string_view kPlain = "plain";
+
 // All of them, the cheapest first; none: no packed algorithm takes it. Where the only ones are bought by multiplying zeros
 // between groups, the algorithms of plain layouts are one more.
 std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates) {
@@ -53,7 +55,7 @@ std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates)
     for (const std::int64_t parameter : algorithm->parameters(conv))
       candidates.push_back({algorithm->name, parameter, rates.us(algorithm->work(conv, parameter))});
   if (std::any_of(candidates.begin(), candidates.end(), [](const Candidate& one) { return one.algorithm == kPackedGroups.name; }))
-    candidates.push_back({choose_algorithm(conv.shape, *conv.table).name, 0, rates.us(plain_conv_work(conv.shape))});
+    candidates.push_back({kPlain, 0, rates.us(plain_conv_work(conv.shape))});
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
   return candidates;
 }
@@ -235,13 +237,12 @@ class Choosing {
     searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
     if (candidates.empty()) return false;
     put_forced_first(op.name, candidates);
-    const PackedAlgorithm* best = named(packed_algorithms(), candidates.front().algorithm);
-    if (best == nullptr) {  // plain
-      op.attributes.set("algorithm", std::string(candidates.front().algorithm));
+    if (candidates.front().algorithm == kPlain) {
       op.predicted_us = candidates.front().us;
       op.candidates = std::move(candidates);
       return false;
     }
+    const PackedAlgorithm* best = named(packed_algorithms(), candidates.front().algorithm);
     const std::int64_t parameter = candidates.front().parameter;
 
     constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -99,8 +99,8 @@ struct Phases {
   bool whole() const { return count == stride && most_shift() == 0; }              // no output is 0 for want of taps
 };
 
-// Beyond this many taps for each real one (holes among phases that do not begin in order) Col2Im computes it. Measured on avx2 and
-// avx512, phases took 0.3 to 0.9 of its time at 4 : 1 with 16 to 64 channels (1.3 to 1.8 with 256), and 1.3 to 2.4 at 9 : 1.
+// Beyond this many taps for each real one (holes among phases that do not begin in order) Col2Im computes it. Measured on avx2
+// and avx512, phases took 0.3 to 0.9 of its time at 4 : 1 with 16 to 64 channels (1.3 to 1.8 with 256), and 1.3 to 2.4 at 9 : 1.
 constexpr std::int64_t kMostPhaseTaps = 4;
 
 // The weights of a transposed convolution as those of a plain one that gives the phases of each channel: [groups * out,
