@@ -142,14 +142,13 @@ DIFFERENCES = """\
 - Results are `walle.np.ndarray`; images may be any object with the buffer protocol. `dst` is written into and returned.
 - dtypes are uint8, uint16, int16 (filters, arithmetic) and float32; float64 is computed in float32 by filters, sizes
   and warps.
-- Bytes: HSV, HLS, Lab and Luv, cubic and Lanczos sizes, warps, the bilateral filter and means over windows of an even
-  number of
-  pixels may differ by one level, since OpenCV rounds its vectors and their tails differently. Luv and Lab back to BGR
-  differ by more
-  where a colour lies outside of BGR. float32 Lab and Luv are computed; OpenCV looks them up in a coarse table (up to
-  0.5 apart).
-- `remap` and the warps with INTER_CUBIC, where a mirrored border is read farther outside than the image is wide, and
-  INTER_NEAREST_EXACT at places that lie between two pixels, may choose another pixel.
+- Bytes: HSV, HLS, Lab and Luv, cubic and Lanczos sizes, warps and maps by them, the bilateral filter and means over
+  windows of an even number of pixels beyond 256 may differ by one level, since OpenCV rounds its vectors and their
+  tails differently; warps by INTER_NEAREST and INTER_LINEAR and smaller means do not differ. Luv and Lab back to BGR
+  differ by more where a colour lies outside of BGR. float32 Lab and Luv are computed; OpenCV looks them up in a coarse
+  table (up to 0.5 apart).
+- `remap` and the warps with INTER_CUBIC, where a mirrored border is read farther outside than the image is wide, may
+  choose another pixel, and so may INTER_NEAREST_EXACT at places that lie halfway between two pixels.
 - `multiply` of uint16 saturates; OpenCV's product overflows at 2^31.
 - LINE_AA is drawn like LINE_8. Edges of thick lines, filled polygons and ellipses may differ by a pixel.
 - The numbers of connected areas may come in another order; the areas are the same. `minAreaRect` may name another

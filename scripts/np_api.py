@@ -41,6 +41,7 @@ MEANT = {
     "no warnings": "a task has no standard error; 1 / 0 is inf, and 0 for integers",
     "`empty` is zeros": "memory of another task is never shown",
     "difference of bools": "int64; NumPy refuses it",
+    "sums of unsigned numbers and bools": "int64, which holds every sum of an array that fits memory; NumPy has uint64 for unsigned ones",
     "complex numbers": "a last axis of two, real and imaginary part; `fft` takes real numbers with `real=True`",
     "random numbers": "of Philox4x32-10 for a seed: the same on every device, not NumPy's",
     "`sort` is always stable; `partition` sorts": "one kernel by digits for both",

@@ -274,7 +274,11 @@ _add(
 _add("sum prod mean", lambda d: ([d.a(), d.axes()], {"keepdims": d.pick(True, False)}))
 _add("sum prod", lambda d: ([d.n(), d.axes()], {"initial": 3, "where": d.a() > 0}))
 _add("mean", lambda d: ([d.f(), d.axes()], {"where": numpy.arange(d.shape[-1]) != 1}))
-_add("max min", lambda d: ([d.n(), d.axes()], {"initial": 1, "where": d.a() > 0}), lambda d: ([numpy.zeros((2, 0)), 1], {"initial": 5}))
+_add(
+    "max min",
+    lambda d: ([d.n(), d.axes()], {"initial": 1, "where": d.a() > 0}),
+    lambda d: ([numpy.zeros((2, 0)), 1], {"initial": 5}),
+)
 _add("all any", lambda d: ([d.a(), d.axes()], {"where": d.a() > 0}))
 _add("var std", lambda d: ([d.f(), d.axes()], {"where": numpy.arange(d.shape[-1]) != 1}))
 _add("all any count_nonzero", lambda d: ([d.a(low=-1, high=1), d.axes()], {"keepdims": d.pick(True, False)}))

@@ -59,3 +59,61 @@ def test_importing_it_loads_one_part_at_a_time() -> None:
     assert sorted(json.loads(done.stdout.replace("'", '"'))) == [
         f"walle.engine_ext.cv.{part}" for part in ("constants", "images", "sizes")
     ]
+
+
+# Each image lies between two pages that nothing may touch, at the end of its own or at the beginning.
+GUARDED = """
+import ctypes, mmap
+import numpy
+import walle.cv as cv, walle.np as np
+libc = ctypes.CDLL(None, use_errno=True)
+areas = []
+def guarded(array, front):
+    page, size = mmap.PAGESIZE, array.nbytes
+    pages = -(-size // page)
+    area = mmap.mmap(-1, (pages + 2) * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    for at in (0, (pages + 1) * page):
+        assert libc.mprotect(ctypes.c_void_p(address + at), page, 0) == 0
+    made = numpy.frombuffer(area, array.dtype, array.size, page if front else (pages + 1) * page - size).reshape(array.shape)
+    made[...] = array
+    areas.append(area)
+    return np.asarray(made)
+random = numpy.random.default_rng(3)
+done = 0
+for height, width in ((1, 1), (2, 3), (5, 7), (3, 37), (16, 64), (33, 61)):
+    for channels in (1, 2, 3, 4):
+        shape = (height, width, channels) if channels > 1 else (height, width)
+        for dtype in ("uint8", "float32"):
+            for front in (False, True):
+                x = guarded(random.integers(0, 256, shape).astype(dtype), front)
+                turn = cv.getRotationMatrix2D((width / 2, height / 2), 30, 1.1)
+                tilt = [[1, 0.1, 0], [0.05, 1, -1], [1e-4, 2e-4, 1]]
+                maps = [guarded((random.random((9, 11)) * size).astype("float32"), front) for size in (width, height)]
+                for way in (0, 1, 2, 4):
+                    cv.warpAffine(x, turn, (40, 30), flags=way)
+                    cv.warpPerspective(x, np.asarray(tilt, "float64"), (40, 30), flags=way)
+                    cv.remap(x, *maps, way)
+                for way in range(7):
+                    for size in ((1, 1), (width * 2, height * 2), (max(1, width // 2), max(1, height // 2)), (50, 3)):
+                        cv.resize(x, size, interpolation=way)
+                for code in (-1, 0, 1):
+                    cv.flip(x, code)
+                cv.rotate(x, 0), cv.split(x), cv.mean(x), cv.meanStdDev(x), cv.add(x, x), cv.threshold(x, 9, 99, 0)
+                cv.medianBlur(x, 3), cv.medianBlur(x, 5), cv.erode(x, None), cv.dilate(x, np.ones((7, 4), "uint8"))
+                cv.blur(x, (3, 3)), cv.GaussianBlur(x, (5, 5), 0), cv.pyrDown(x), cv.pyrUp(x), cv.integral(x)
+                if channels == 3:
+                    for code in (4, 6, 36, 40, 44, 52, 54, 56, 78, 4):
+                        cv.cvtColor(x, code)
+                if channels == 1 and dtype == "uint8":
+                    cv.Canny(x, 30, 90), cv.equalizeHist(x), cv.Sobel(x, cv.CV_16S, 1, 0)
+                done += 1
+print(done)
+"""
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_nothing_is_read_beyond_an_image(isa: str) -> None:
+    environment = os.environ | {"WALLE_FORCE_ISA": isa}
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout.strip()) == (0, "96"), done.stderr

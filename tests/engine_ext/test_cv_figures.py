@@ -43,13 +43,24 @@ def test_contours_measure_as_in_opencv(seed: int) -> None:
         assert cv.contourArea(contour) == pytest.approx(cv2.contourArea(contour))
         assert cv.arcLength(contour, True) == pytest.approx(cv2.arcLength(contour, True), rel=1e-5)
         assert cv.boundingRect(contour) == cv2.boundingRect(contour)
-        hull = {tuple(point) for point in cv.convexHull(contour).reshape(-1, 2).tolist()}
-        assert hull == {tuple(point) for point in cv2.convexHull(contour).reshape(-1, 2).tolist()}
+        for clockwise in (False, True):
+            hull = cv.convexHull(contour, clockwise=clockwise)
+            assert hull.tolist() == cv2.convexHull(contour, clockwise=clockwise).tolist()
+            places = cv.convexHull(contour, clockwise=clockwise, returnPoints=False)
+            assert places.tolist() == cv2.convexHull(contour, clockwise=clockwise, returnPoints=False).tolist()
         (_, ours, _), (_, theirs, _) = cv.minAreaRect(contour), cv2.minAreaRect(contour)
         assert ours[0] * ours[1] == pytest.approx(theirs[0] * theirs[1], rel=1e-3, abs=1e-3)
         kept = numpy.asarray(cv.approxPolyDP(contour, 2.0, True)).reshape(-1, 2)
         for point in contour.reshape(-1, 2):  # none is farther away than it may be
             assert abs(cv2.pointPolygonTest(kept.astype("float32"), tuple(map(float, point)), True)) <= 2.0 + 1e-3
+
+
+@EXAMPLES
+@given(st.integers(0, 1000), st.integers(1, 30), st.booleans())
+def test_hulls_of_scattered_points_are_opencvs(seed: int, count: int, clockwise: bool) -> None:
+    points = numpy.random.default_rng(seed).integers(0, 40, (count, 1, 2)).astype("int32")
+    ours, theirs = cv.convexHull(points, clockwise=clockwise), cv2.convexHull(points, clockwise=clockwise)
+    assert ours.tolist() == theirs.tolist()
 
 
 @EXAMPLES

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -32,8 +33,14 @@ def _second(given: ndarray, value: Operand) -> tuple[ndarray, bool]:
 _PLAIN = {"add": "Add", "subtract": "Sub", "multiply": "Mul", "least": "Minimum", "greatest": "Maximum"}
 
 
-def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> ndarray:
+_NONE = (0.0, 0.0, 0.0)
+
+
+def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, float] = _NONE) -> ndarray:
     given = image(a)
+    attributes: dict[str, Any] = {"op": op} if numbers is _NONE else {"op": op, "numbers": list(numbers)}
+    if type(b) is ndarray and b.dtype == given.dtype and given.dtype in _FAST and b.shape == given.shape:
+        return one("ImagePointwise", [given, b], attributes)
     other, alike = _second(given, b)
     if not alike:
         rounded = other.astype(given.dtype)
@@ -43,7 +50,7 @@ def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, f
         if alike:
             other = rounded
     if alike and given.dtype in _FAST:
-        return one("ImagePointwise", [given, other], {"op": op, "numbers": list(numbers)})
+        return one("ImagePointwise", [given, other], attributes)
     # What the kernels do not take, or a number that is no pixel: computed in float64.
     x, y = given.astype("float64"), other.astype("float64")
     if op == "difference":

@@ -78,16 +78,14 @@ def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
     given = image(src)
     if given.dtype != "uint8" or given.ndim != 2:
         raise DTypeError(f"equalizeHist takes one channel of uint8, not {given.dtype} of shape {given.shape}")
-    counts: list[int] = one("ImageHistogram", [given], {}).tolist()
-    first = next(value for value, count in enumerate(counts) if count)
-    total = int(given.size)
-    if counts[first] == total:
+    counts = one("ImageHistogram", [given], {}).astype("int64")
+    total, first = int(given.size), int((counts > 0).argmax())
+    lead = int(counts[first])
+    if lead == total:
         return give(_core.full(given.shape, first, "uint8"), dst)
-    below = _core.evaluate(
-        "CumSum", [_core.asarray([0, *counts[first + 1 :]], "float32"), _core.asarray(0, "int64")], {}
-    )[0]
-    levels = _core.unary("Round", below * (255 / (total - counts[first]))).astype("uint8")
-    table = one("Concat", [_core.full((first,), 0, "uint8"), levels], {"axis": 0})
+    below = one("CumSum", [counts, _core.asarray(0, "int64")], {}) - lead  # negative before the first tone
+    levels = _core.unary("Round", below.astype("float32") * (255 / (total - lead)))
+    table = _core.binary("Maximum", levels, 0.0).astype("uint8")
     return give(one("ImageLookup", [given, table], {}), dst)
 
 

@@ -97,7 +97,9 @@ class MorphologyStep final : public Step {
       frame_.make(input + static_cast<std::size_t>(row * from_.row()) * item_, fill_.data(), to);
   }
 
-  // Down the columns by van Herk's method: rows stand in blocks of the window's height, so that a window is the end of one block
+  static constexpr std::int64_t kFew = 5;  // so many taps are read at once
+
+  // Down the columns, of more than a few rows by van Herk's method: rows stand in blocks of the window's height, so that a window is the end of one block
   // and the beginning of the next; both are extremes that grow row by row.
   void run_rectangle(const std::byte* input, std::byte* output, std::byte* scratch) const noexcept {
     const std::byte* border = scratch + border_at_;
@@ -115,6 +117,13 @@ class MorphologyStep final : public Step {
       return row_of(made++);
     };
     for (std::int64_t y = 0; y < from_.height; ++y, output += row_bytes) {
+      if (height_ <= kFew) {
+        const void* taps[kFew];
+        while (made < y + height_) make();
+        for (std::int64_t t = 0; t < height_; ++t) taps[t] = row_of(y + t);
+        kernel_(taps, static_cast<int>(height_), output, from_.row());
+        continue;
+      }
       const std::int64_t into = y % height_;
       if (into == 0) {
         while (made < y + height_) make();
@@ -154,6 +163,11 @@ class MorphologyStep final : public Step {
 
   // The extremes of `width_` neighbours, in place, in passes over 2, 4, ... of them. A pass reads what lies ahead only.
   void along(std::byte* row) const noexcept {
+    if (width_ <= kFew && width_ != 4) {  // four would go in two steps, the second of which reads what the first has written
+      const void* taps[kFew];
+      for (std::int64_t t = 0; t < width_; ++t) taps[t] = row + static_cast<std::size_t>(t) * frame_.pixel;
+      return kernel_(taps, static_cast<int>(width_), row, from_.row());
+    }
     std::int64_t reach = 1;
     while (reach < width_) {
       const std::int64_t step = std::min(reach, width_ - reach),

@@ -494,6 +494,28 @@ std::int64_t sum_small(const Tensor& x) {
   return total;
 }
 
+// How many of the flags are set: bytes are added to bytes while those can hold the sums.
+std::int64_t count_true(const std::byte* flags, std::int64_t count) {
+  constexpr std::int64_t kBlock = 4096, kMost = 255;
+  constexpr auto kAdd = static_cast<std::size_t>(BinaryOp::Add), kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
+  constexpr std::size_t kI32 = 2, kU8 = 4;
+  const Table& table = kernels();
+  alignas(64) std::byte sums[kBlock];
+  alignas(64) std::int32_t wide[kBlock];
+  std::int64_t total = 0;
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMost, (count - done) / size);
+    std::memcpy(sums, flags + done, static_cast<std::size_t>(size));
+    for (std::int64_t i = 1; i < blocks; ++i) table.binary[kAdd][kU8](sums, 1, flags + done + i * size, 1, sums, size);
+    done += size * blocks;
+    table.cast[kU8][kI32](sums, 1, wide, size);
+    std::int32_t part = 0;
+    table.reduce[kSum][kI32](wide, 1, size, &part);
+    total += part;
+  }
+  return total;
+}
+
 // Sums of all of an array of bools or small whole numbers, and the greatest and least of all flags, without converting them
 // first; any and all stop early.
 std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bool keepdims) {
@@ -501,7 +523,7 @@ std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bo
   const Dims shape(keepdims ? x.shape().size() : 0, 1);
   if (name == "ReduceSum" && (x.dtype() == DType::b8 || (is_integer(x.dtype()) && item_size(x.dtype()) <= 2))) {
     Tensor result = Tensor::empty(DType::i64, shape);
-    *result.data<std::int64_t>() = sum_small(x);
+    *result.data<std::int64_t>() = x.dtype() == DType::b8 ? count_true(x.raw(), x.size()) : sum_small(x);
     return result;
   }
   const bool most = name == "ReduceMax";

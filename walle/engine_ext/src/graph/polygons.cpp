@@ -61,7 +61,7 @@ void reduce(const std::vector<Point>& points, std::vector<bool>& stays, std::siz
 
 }  // namespace
 
-// Input: float64 [count, 2]. Attribute: clockwise, as seen with y downwards. Result: int64, the places of the hull's corners.
+// Input: float64 [count, 2]. Attribute: clockwise, as seen with y upwards. Result: int64, the places of the hull's corners.
 std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const auto points = points_of("ConvexHull", inputs[0]);
   std::vector<std::int64_t> order(points.size());
@@ -86,7 +86,25 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
       std::reverse(order.begin(), order.end());
     }
   }
-  if (attributes.get_int("clockwise", 0) == 0) std::reverse(hull.begin(), hull.end());
+  if (hull.size() < 3) {
+    if (attributes.get_int("clockwise", 0) == 0) std::reverse(hull.begin(), hull.end());
+    return {indices(hull)};
+  }
+  // As OpenCV begins it: clockwise (with y upwards) at the leftmost corner, else at the rightmost one.
+  const std::int64_t rightmost = *std::max_element(hull.begin(), hull.end(), [&](std::int64_t a, std::int64_t b) {
+    return at(a).x != at(b).x ? at(a).x < at(b).x : at(a).y < at(b).y;
+  });
+  if (attributes.get_int("clockwise", 0) != 0)
+    std::reverse(hull.begin() + 1, hull.end());
+  else
+    std::rotate(hull.begin(), std::find(hull.begin(), hull.end(), rightmost), hull.end());
+  // Places that go round in the order of the points, or against it, begin with the first, or the last.
+  std::size_t rises = 0;
+  for (std::size_t i = 0; i < hull.size(); ++i) rises += hull[i] < hull[(i + 1) % hull.size()];
+  if (rises == hull.size() - 1)
+    std::rotate(hull.begin(), std::min_element(hull.begin(), hull.end()), hull.end());
+  else if (rises == 1)
+    std::rotate(hull.begin(), std::max_element(hull.begin(), hull.end()), hull.end());
   return {indices(hull)};
 }
 

@@ -20,15 +20,7 @@ namespace {
 
 // clang-format off: in this order
 #include "kernels/x86/bytes.h"
-#include "kernels/generic/image-pixels-inl.h"
-#include "kernels/generic/image-color-inl.h"
-#include "kernels/generic/image-yuv-inl.h"
-#include "kernels/generic/image-resize-inl.h"
-#include "kernels/generic/image-sample-inl.h"
-#include "kernels/generic/image-filter-inl.h"
-#include "kernels/generic/image-order-inl.h"
-#include "kernels/generic/image-pointwise-inl.h"
-#include "kernels/generic/image-fill-inl.h"
+#include "kernels/generic/image-inl.h"
 // clang-format on
 
 }  // namespace

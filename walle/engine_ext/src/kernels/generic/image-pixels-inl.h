@@ -100,23 +100,30 @@ inline void swap_triples(const std::uint8_t* in, std::uint8_t* out, std::int64_t
   }
 }
 
+template <std::int64_t size>
+inline void reverse_fixed(const std::uint8_t* in, std::uint8_t* out, std::int64_t count) noexcept {
+  constexpr std::int64_t each = 16 / size, group = each * size;
+  const std::int64_t total = count * size;
+  // Sixteen bytes that end where a group ends, from the last group on.
+  std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total, [](std::int64_t j) {
+                        return 16 - group + (each - 1 - j / size) * size + j % size;
+                      });
+  for (; done < count; ++done) __builtin_memcpy(out + done * size, in + (count - 1 - done) * size, size);
+}
 void reverse_items(const void* input, std::int64_t size, void* output, std::int64_t count) noexcept {
   const auto* in = static_cast<const std::uint8_t*>(input);
   auto* out = static_cast<std::uint8_t*>(output);
-  const std::int64_t each = 16 / size, group = each * size, total = count * size;
-  // Sixteen bytes that end where a group ends, from the last group on.
-  std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total,
-                                            [=](std::int64_t j) { return 16 - group + (each - 1 - j / size) * size + j % size; });
-  const auto rest = [&]<std::size_t fixed>() {
-    const std::size_t bytes = fixed > 0 ? fixed : static_cast<std::size_t>(size);
-    for (; done < count; ++done) __builtin_memcpy(out + done * size, in + (count - 1 - done) * size, bytes);
-  };
   switch (size) {
-    case 1: return rest.template operator()<1>();
-    case 3: return rest.template operator()<3>();
-    case 4: return rest.template operator()<4>();
-    default: return rest.template operator()<0>();
+    case 1: return reverse_fixed<1>(in, out, count);
+    case 2: return reverse_fixed<2>(in, out, count);
+    case 3: return reverse_fixed<3>(in, out, count);
+    case 4: return reverse_fixed<4>(in, out, count);
+    case 6: return reverse_fixed<6>(in, out, count);
+    case 8: return reverse_fixed<8>(in, out, count);
+    default: break;
   }
+  for (std::int64_t i = 0; i < count; ++i)
+    __builtin_memcpy(out + i * size, in + (count - 1 - i) * size, static_cast<std::size_t>(size));
 }
 
 void planes3(const void* input, void* output, std::int64_t plane, std::int64_t count) noexcept {

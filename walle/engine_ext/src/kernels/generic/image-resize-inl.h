@@ -36,26 +36,61 @@ void resample_row(const AxisTaps& axis, int channels, const void* input, void* o
     }
 }
 
-// Pixels of up to four bytes, each in one word. Of three bytes the one before them is read too, so that no word ends beyond the
-// row's end.
+// Pixels of up to four bytes, each in one word.
 template <int channels>
-inline void gather_pixels(const std::int32_t* places, const std::uint8_t* in, std::uint32_t* out, std::int64_t count) noexcept {
-  for (std::int64_t i = 0; i < count; ++i) {
+inline void gather_pixels(const std::int32_t* places, const std::uint8_t* in, std::uint32_t* out, std::int64_t first,
+                          std::int64_t last) noexcept {
+  for (std::int64_t i = first; i < last; ++i) {
     const std::uint8_t* at = in + std::int64_t{places[i]} * channels;
-    if constexpr (channels == 3) {
-      if (places[i] > 0) {
-        std::uint32_t word;
-        __builtin_memcpy(&word, at - 1, 4);
-        out[i] = word >> 8;
-      } else {
-        out[i] = std::uint32_t{at[0]} | std::uint32_t{at[1]} << 8 | std::uint32_t{at[2]} << 16;
-      }
+    if constexpr (channels == 3) {  // by parts: three bytes at once would go by way of memory
+      std::uint16_t low;
+      __builtin_memcpy(&low, at, 2);
+      out[i] = low | std::uint32_t{at[2]} << 16;
     } else {
       std::uint32_t word = 0;
       __builtin_memcpy(&word, at, channels);
       out[i] = word;
     }
   }
+}
+// Two neighbours from each place on, of which there is one before it: what is read ends where they end.
+template <int channels>
+inline void gather_pairs(const std::int32_t* places, const std::uint8_t* in, std::uint32_t* left, std::uint32_t* right,
+                         std::int64_t first, std::int64_t last) noexcept {
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::uint8_t* at = in + std::int64_t{places[i]} * channels;
+    if constexpr (channels == 3) {
+      std::uint64_t both;
+      __builtin_memcpy(&both, at - 2, 8);
+      left[i] = static_cast<std::uint32_t>(both >> 16);
+      right[i] = static_cast<std::uint32_t>(both >> 40);
+    } else {
+      std::uint32_t word = 0;
+      __builtin_memcpy(&word, at, channels);
+      left[i] = word;
+      __builtin_memcpy(&word, at + channels, channels);
+      right[i] = word;
+    }
+  }
+}
+// The taps of a block, in pairs where they are neighbours: everywhere but at the ends of a row, where they repeat a pixel.
+template <int channels, int taps>
+inline void gather_taps(const std::int32_t* places, std::int64_t step, const std::uint8_t* in, std::uint32_t (*out)[kBlock],
+                        std::int64_t count) noexcept {
+  int t = 0;
+  for (; t + 2 <= taps; t += 2) {
+    const std::int32_t *left = places + t * step, *right = left + step;
+    const auto apart = [&](std::int64_t i) { return left[i] < 1 || right[i] != left[i] + 1; };
+    std::int64_t first = 0, last = count;
+    while (first < last && apart(first)) ++first;
+    while (first < last && apart(last - 1)) --last;
+    gather_pixels<channels>(left, in, out[t], 0, first);
+    gather_pixels<channels>(right, in, out[t + 1], 0, first);
+    gather_pairs<channels>(left, in, out[t], out[t + 1], first, last);
+    gather_pixels<channels>(left, in, out[t], last, count);
+    gather_pixels<channels>(right, in, out[t + 1], last, count);
+  }
+  for (; t < taps; ++t) gather_pixels<channels>(places + t * step, in, out[t], 0, count);
 }
 
 // The sum as it is, or its sixteenths.
@@ -69,7 +104,7 @@ inline void resample_planes(const AxisTaps& axis, const std::uint8_t* in, Out* o
   std::uint32_t pixel[taps][kBlock];
   for (std::int64_t start = 0; start < pixels; start += kBlock) {
     const std::int64_t count = pixels - start < kBlock ? pixels - start : kBlock;
-    for (int t = 0; t < taps; ++t) gather_pixels<channels>(axis.places + t * pixels + start, in, pixel[t], count);
+    gather_taps<channels, taps>(axis.places + start, pixels, in, pixel, count);
     const std::int16_t* weights = axis.whole + start;
     for (int c = 0; c < channels; ++c) {
       Out* to = out + c * pixels + start;

@@ -24,17 +24,7 @@ inline std::int64_t running_sums(const std::uint8_t*, const std::int32_t*, std::
   return 0;
 }
 
-// clang-format off: in this order
-#include "kernels/generic/image-pixels-inl.h"
-#include "kernels/generic/image-color-inl.h"
-#include "kernels/generic/image-yuv-inl.h"
-#include "kernels/generic/image-resize-inl.h"
-#include "kernels/generic/image-sample-inl.h"
-#include "kernels/generic/image-filter-inl.h"
-#include "kernels/generic/image-order-inl.h"
-#include "kernels/generic/image-pointwise-inl.h"
-#include "kernels/generic/image-fill-inl.h"
-// clang-format on
+#include "kernels/generic/image-inl.h"
 
 }  // namespace
 }  // namespace scalar
