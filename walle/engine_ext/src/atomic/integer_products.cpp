@@ -92,14 +92,17 @@ class IntegerStep final : public SharedStep {
 
   // What a column's sum begins with: its bias, less the zero point times each of its weights.
   void begin_columns(std::byte* const* inputs, std::uint8_t zero, std::uint32_t* bias, float* scale) const noexcept {
-    const std::int64_t in_group = shape_.blocks * shape_.bytes.pack;
+    const std::int64_t in_group = shape_.blocks * shape_.bytes.pack, real = shape_.conv.out_channels;
     const auto* sums = reinterpret_cast<const std::uint32_t*>(packed_.raw()) + shape_.columns() * shape_.depth();
-    for (std::int64_t column = 0; column < shape_.columns(); ++column) {
-      const std::int64_t j = column % in_group, channel = column / in_group * shape_.conv.out_channels + j;
-      const bool real = j < shape_.conv.out_channels;
-      bias[column] = 0u - zero * sums[column];
-      if (real && given_[kBias]) bias[column] += reinterpret_cast<const std::uint32_t*>(inputs[kBias])[channel];
-      if (given_[kScale]) scale[column] = !real ? 0.0f : reinterpret_cast<const float*>(inputs[kScale])[one_scale_ ? 0 : channel];
+    const std::uint32_t point = zero;
+    for (std::int64_t i = 0; i < shape_.columns(); ++i) bias[i] = 0u - point * sums[i];
+    for (std::int64_t group = 0; group < shape_.conv.groups; ++group, bias += in_group, scale += in_group) {
+      if (given_[kBias])
+        for (std::int64_t j = 0; j < real; ++j)
+          bias[j] += reinterpret_cast<const std::uint32_t*>(inputs[kBias])[group * real + j];
+      if (!given_[kScale]) continue;
+      const auto* scales = reinterpret_cast<const float*>(inputs[kScale]);
+      for (std::int64_t j = 0; j < in_group; ++j) scale[j] = j >= real ? 0.0f : scales[one_scale_ ? 0 : group * real + j];
     }
   }
 
