@@ -129,8 +129,6 @@ def save(rates: Rates, path: Path) -> None:
 @functools.cache
 def use_saved() -> None:
     """Set the rates that were saved for this machine, once in a process; a broken file is ignored with a warning."""
-    if not hasattr(_core, "set_rates"):  # in a VM: they are set where the VM was made
-        return
     try:
         path = cache_path()
     except RuntimeError:  # a user without a home
