@@ -154,7 +154,7 @@ def test_conv_transpose_is_the_adjoint_of_conv(case: tuple[dict[str, Array], dic
 def test_what_is_cropped_wholly_is_all_border(before: int) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     pads = np.array([0, before, 0, 1 - before])
-    (found,) = run("Pad", {"x": x, "pads": pads, "value": np.float32(7)})
+    (found,) = run("Pad", {"x": x, "pads": pads, "value": np.array(7, np.float32)})
     wide = np.pad(x, ((0, 0), (9, 9)), constant_values=7)
     np.testing.assert_array_equal(found, wide[:, 9 - before : 9 - before + 4])
 

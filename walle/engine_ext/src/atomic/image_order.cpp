@@ -99,8 +99,8 @@ class MorphologyStep final : public Step {
 
   static constexpr std::int64_t kFew = 5;  // so many taps are read at once
 
-  // Down the columns, of more than a few rows by van Herk's method: rows stand in blocks of the window's height, so that a window is the end of one block
-  // and the beginning of the next; both are extremes that grow row by row.
+  // Down the columns, of more than a few rows by van Herk's method: rows stand in blocks of the window's height, so that a window
+  // is the end of one block and the beginning of the next; both are extremes that grow row by row.
   void run_rectangle(const std::byte* input, std::byte* output, std::byte* scratch) const noexcept {
     const std::byte* border = scratch + border_at_;
     const std::size_t row_bytes = static_cast<std::size_t>(from_.row()) * item_;

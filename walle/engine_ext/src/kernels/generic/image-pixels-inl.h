@@ -105,9 +105,8 @@ inline void reverse_fixed(const std::uint8_t* in, std::uint8_t* out, std::int64_
   constexpr std::int64_t each = 16 / size, group = each * size;
   const std::int64_t total = count * size;
   // Sixteen bytes that end where a group ends, from the last group on.
-  std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total, [](std::int64_t j) {
-                        return 16 - group + (each - 1 - j / size) * size + j % size;
-                      });
+  std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total,
+                                            [](std::int64_t j) { return 16 - group + (each - 1 - j / size) * size + j % size; });
   for (; done < count; ++done) __builtin_memcpy(out + done * size, in + (count - 1 - done) * size, size);
 }
 void reverse_items(const void* input, std::int64_t size, void* output, std::int64_t count) noexcept {
