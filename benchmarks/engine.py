@@ -6,6 +6,7 @@ model turned to float64), and the share of a core's peak that multiply-adds in r
 
     python benchmarks/engine.py [FOLDER] [--models resnet18,din] [--engines walle,mnn] [--threads 1,2] [--json]
     python benchmarks/engine.py --against HEAD~5       # both revisions of this engine, interleaved
+    python benchmarks/engine.py --quantised            # the networks in int8, by ONNX Runtime's quantiser
     python benchmarks/engine.py --plans                # search's choices against all candidates, timed
 
 FOLDER holds the networks as ONNX files with a manifest.json; they are written there with seeded random weights where
@@ -81,7 +82,8 @@ def other_revision(name: str) -> Iterator[Path | None]:
 
 
 def compare(options: argparse.Namespace, names: list[str], manifest: dict[str, Any]) -> None:
-    engines = _names(options.engines, list(ENGINES), "engine")
+    ran = [name for name, one in ENGINES.items() if name == "walle" or (one.precision == "int8") == options.quantised]
+    engines = _names(options.engines, ran, "engine")
     results: report.Results = {}
     with other_revision(options.against) as root:
         present = contestants(engines, options.against, root)
@@ -155,6 +157,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="turns of each engine (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn (default: %(default)s)")
     parser.add_argument("--against", default="", metavar="REV", help="time this revision of the engine too")
+    parser.add_argument(
+        "--quantised", action="store_true", help="time the networks quantised to int8, beside walle's float32"
+    )
     parser.add_argument("--plans", action="store_true", help="judge search's choices instead")
     parser.add_argument("--backend", default="auto", help="with --plans: the backend (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")

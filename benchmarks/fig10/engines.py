@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from benchmarks.fig10.quantised import quantised
+
 
 class Engine(ABC):
     """One engine with one model: `imports`, `convert`, `load`, then `run` as often as wanted."""
@@ -90,6 +92,14 @@ class WalleBf16(Walle):
     name, backend, precision = "walle-bf16", "avx512_bf16", "bfloat16"
 
 
+class WalleInt8(Walle):
+    name, packages, precision = "walle-int8", ("onnxruntime",), "int8"
+
+    def convert(self) -> None:
+        self.model = quantised(self.model, self.entry)
+        super().convert()
+
+
 class OnnxRuntime(Engine):
     name, packages = "onnxruntime", ("onnxruntime",)
 
@@ -106,6 +116,13 @@ class OnnxRuntime(Engine):
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         return list(self.session.run(self.entry["outputs"], inputs))
+
+
+class OnnxRuntimeInt8(OnnxRuntime):
+    name, precision = "onnxruntime-int8", "int8"
+
+    def convert(self) -> None:
+        self.model = quantised(self.model, self.entry)
 
 
 class Mnn(Engine):
@@ -213,7 +230,8 @@ class NcnnBf16(Ncnn):
 
 
 class OpenVino(Engine):
-    name, packages = "openvino", ("openvino",)
+    name = "openvino"
+    packages: ClassVar[tuple[str, ...]] = ("openvino",)
     hint: ClassVar[str] = "f32"
 
     def imports(self) -> None:
@@ -237,6 +255,13 @@ class OpenVino(Engine):
 
 class OpenVinoBf16(OpenVino):
     name, precision, hint = "openvino-bf16", "bfloat16", "bf16"
+
+
+class OpenVinoInt8(OpenVino):
+    name, packages, precision = "openvino-int8", ("openvino", "onnxruntime"), "int8"
+
+    def convert(self) -> None:
+        self.model = quantised(self.model, self.entry)
 
 
 class Torch(Engine):
@@ -264,7 +289,8 @@ class Torch(Engine):
 
 
 _ALL: tuple[type[Engine], ...] = (
-    Walle, OnnxRuntime, Mnn, OpenVino, Ncnn, Torch, WalleBf16, OpenVinoBf16, NcnnBf16, MnnLow,
+    Walle, OnnxRuntime, Mnn, OpenVino, Ncnn, Torch, WalleBf16, OpenVinoBf16, NcnnBf16, MnnLow, WalleInt8,
+    OnnxRuntimeInt8, OpenVinoInt8,
 )  # fmt: skip
 ENGINES = {engine.name: engine for engine in _ALL}
 

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.fig10.engines import ENGINES
 
 _COLUMNS = (
-    ("", 16), ("CPU ms", 10), ("wall ms", 10), ("least", 10), ("x best", 8), ("% peak", 8), ("load ms", 9),
+    ("", 18), ("CPU ms", 10), ("wall ms", 10), ("least", 10), ("x best", 8), ("% peak", 8), ("load ms", 9),
     ("first ms", 10), ("search", 8), ("MiB", 7), ("error", 9),
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ def table(results: Results, manifest: dict[str, Any], gflops: float) -> str:
             lines.append(f"{name} ({entry['flops'] / 1e9:.3f} GFLOP, {entry['params'] / 1e6:.2f} M parameters)")
             for label, result in row.items():
                 if "failed" in result:
-                    lines.append(f"  {label:14s}  {result['failed']}")
+                    lines.append(f"  {label:16s}  {result['failed']}")
                     continue
                 peer = best_peer(row, precision_of(label), "cpu_ms")
                 times = f"{result['cpu_ms']:10.3f}{result['wall_ms']:10.3f}{result['min_ms']:10.3f}"
@@ -92,7 +92,7 @@ def table(results: Results, manifest: dict[str, Any], gflops: float) -> str:
                 search = "" if result["search_ms"] is None else f"{result['search_ms']:.1f}"
                 start = f"{result['load_ms']:9.1f}{result['first_ms']:10.2f}{search:>8s}"
                 end = f"{result['memory_mib']:7.0f}{result['error']:9.1e}"
-                lines.append(f"  {label:14s}{times}{ratio:>8s}{share:>8s}{start}{end}")
+                lines.append(f"  {label:16s}{times}{ratio:>8s}{share:>8s}{start}{end}")
         lines.append("")
     for one in (*ratios(results), *ratios(results, "wall_ms")):
         kind = "CPU" if one["by"] == "cpu_ms" else "wall"
@@ -118,13 +118,13 @@ def plot(results: Results, path: Path) -> None:
         labels = list(dict.fromkeys(label for row in networks.values() for label in row))
         width = 0.8 / max(1, len(labels))
         for i, label in enumerate(labels):
-            heights = [_relative(row, label) for row in networks.values()]
+            heights = [_relative(row, label, _yardstick(networks)) for row in networks.values()]
             places = [place + (i - (len(labels) - 1) / 2) * width for place in range(len(networks))]
             axis.bar(places, heights, width, label=label, color=f"C{i % 10}", edgecolor="black", linewidth=0.4)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_xticks(range(len(networks)), list(networks))
         axis.set_yscale("log", base=2)
-        axis.set_ylabel("CPU time, best float32 peer = 1")
+        axis.set_ylabel(f"CPU time, best {_yardstick(networks)} peer = 1")
         axis.set_title(f"{threads} thread{'s' if threads > 1 else ''}; lower is faster, no bar: it does not run")
         axis.legend(ncols=5, fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +132,14 @@ def plot(results: Results, path: Path) -> None:
     plt.close(figure)
 
 
-def _relative(row: dict[str, dict[str, Any]], label: str) -> float:
-    peer = best_peer(row, "float32", "cpu_ms")
+def _yardstick(networks: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return the precision of the peers that others are drawn beside: float32 where any ran."""
+    found = {precision_of(label) for row in networks.values() for label in row if not ours(label)}
+    return "float32" if "float32" in found or not found else min(found)
+
+
+def _relative(row: dict[str, dict[str, Any]], label: str, precision: str) -> float:
+    peer = best_peer(row, precision, "cpu_ms")
     result = row.get(label, {})
     return result["cpu_ms"] / peer[1] if peer is not None and "cpu_ms" in result else math.nan
 

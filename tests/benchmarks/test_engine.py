@@ -73,6 +73,24 @@ def test_the_reference_is_float64_and_engines_are_near_it(name: str, tmp_path: P
         np.testing.assert_allclose(runner.run(inputs_of(entry))[0], wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_networks_are_quantised_once_and_run_near_the_float_ones(din: Path) -> None:
+    entry, first = entry_of(din), b""
+    with np.load(reference(din)) as exact:
+        wanted = exact[exact.files[0]]
+    found = {}
+    for name in ("walle-int8", "onnxruntime-int8"):
+        runner = ENGINES[name](din, 1, entry)
+        runner.imports()
+        runner.convert()
+        runner.load()
+        found[name] = runner.run(inputs_of(entry))[0]
+        assert np.abs(found[name] - wanted).max() <= 0.1 * np.abs(wanted).max()
+        first = first or din.with_suffix(".int8.onnx").read_bytes()
+        assert din.with_suffix(".int8.onnx").read_bytes() == first
+    ops = [node.op_type for node in onnx.load(din.with_suffix(".int8.onnx")).graph.node]
+    assert {"QuantizeLinear", "DequantizeLinear"} <= set(ops)
+
+
 def test_workers_take_turns_and_failures_are_told(din: Path) -> None:
     broken = din.with_name("broken.onnx")
     broken.write_bytes(b"nothing")

@@ -24,11 +24,13 @@ void fill(std::mt19937_64& random, const Guarded& to, std::int64_t count, float 
 double exact(MapOp op, double x, double a, double b) {
   const auto inside = [](double y) { return std::clamp(y, 0.0, 1.0); };
   switch (op) {
+    case MapOp::Elu: return x < 0 ? a * std::expm1(x) : x;
     case MapOp::GeluErf: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
     case MapOp::GeluTanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case MapOp::HardSigmoid: return inside(a * x + b);
     case MapOp::HardSwish: return x * inside(x / 6 + 0.5);
     case MapOp::LeakyRelu: return x < 0 ? a * x : x;
+    case MapOp::Mish: return x * std::tanh(std::log1p(std::exp(x)));
     case MapOp::Swish: return x / (1 + std::exp(-a * x));
     case MapOp::kCount: break;
   }
@@ -48,12 +50,14 @@ void maps(const Table& table) {
       }
       const Guarded slope(size(count));
       fill(random, slope, count, 1);
-      for (const std::int64_t step : {0, 1}) {
-        if (count == 0 && step == 0) continue;
-        table.prelu(in.data(), slope.data(), step, out.data(), count);
+      for (const std::int64_t period : {std::int64_t{1}, std::int64_t{table.pack}, 2 * std::int64_t{table.pack}, count}) {
+        if (period > count || (period == count && count == 0)) continue;
+        const Guarded slopes(size(period));
+        std::copy_n(slope.data(), period, slopes.data());
+        table.prelu(in.data(), slopes.data(), period, out.data(), count);
         for (std::int64_t i = 0; i < count; ++i) {
           const float x = in.data()[i];
-          CHECK(out.data()[i] == (x < 0 ? x * slope.data()[i * step] : x));
+          CHECK(out.data()[i] == (x < 0 ? x * slopes.data()[i % period] : x));
         }
       }
     }

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle
+from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder, Value
 from walle.engine_ext.session import Session, backends
+from walle.errors import EngineError
 
 type Build = Callable[[GraphBuilder, Value, dict[str, Any]], Value]
 type Array = numpy.ndarray[Any, numpy.dtype[Any]]
@@ -175,6 +177,22 @@ def test_plans_show_what_was_weighed_and_the_backends_that_could_be_taken() -> N
     assert "winograd" in str(plan)
 
 
+def test_costs_count_what_computed_weights_take() -> None:
+    x, w = normal(1, 64, 28, 28), normal(64, 64, 3, 3)
+
+    def costs(constant: bool) -> dict[str, float]:
+        graph = GraphBuilder("g")
+        weights = graph.constant("w", w) if constant else graph.input("w", w.shape)
+        graph.output("y", graph.op("Conv", [graph.input("x", x.shape), weights], pads=[1, 1, 1, 1]))
+        plan = walle.Session(graph.to_bytes()).plan()
+        assert plan is not None
+        return plan.costs
+
+    packed, plain = costs(True), costs(False)
+    for backend in set(packed) - {"scalar"}:
+        assert plain[backend] > packed[backend]  # no Winograd, and columns on the way
+
+
 def test_packed_weights_are_shared_by_plans_of_several_shapes() -> None:
     graph = GraphBuilder("g")
     graph.output("y", conv(graph, graph.input("x", (1, 512, None, None)), (512, 512, 1, 1), "w", {}))
@@ -194,7 +212,75 @@ def test_groups_that_fill_no_blocks_are_merged() -> None:
     plan = walle.Session(graph.to_bytes()).plan()
     assert plan is not None
     step = next(op for op in plan.ops if op.op == "Conv")
-    assert {candidate.algorithm for candidate in step.candidates} == {"merged groups"}
+    assert {candidate.algorithm for candidate in step.candidates} == {"merged groups", "plain"}
+
+
+def forced(graph: GraphBuilder, backend: str, algorithm: str, parameter: int) -> Any:
+    """Return a native session in which the one convolution or product has this algorithm."""
+    plan = Session(graph.to_bytes(), backend=backend).plan()
+    assert plan is not None
+    (node,) = (op.name for op in plan.ops if op.candidates)
+    return _core.Session(graph.to_bytes(), backend, algorithms={node: (algorithm, parameter)})
+
+
+@pytest.mark.parametrize("backend", AVAILABLE)
+@pytest.mark.parametrize("bad", [numpy.inf, numpy.nan])
+@pytest.mark.parametrize("unit", [0, 4])
+def test_a_group_that_is_not_finite_spoils_no_other(backend: str, bad: float, unit: int) -> None:
+    x = normal(2, 32, 9, 8)
+    x[1, 5, 4, 3] = bad  # of the second group
+    residual = normal(2, 32, 9, 8)
+    graph = GraphBuilder("g")
+    inputs = [graph.input("x", x.shape), graph.constant("w", normal(32, 4, 3, 3) / 6), graph.constant("b", normal(32))]
+    y = graph.op("Conv", inputs, pads=[1, 1, 1, 1], group=8)
+    y = graph.op("PRelu", [y, graph.constant("slope", normal(32, 1, 1))])
+    graph.output("y", graph.op("Add", [y, graph.input("r", residual.shape)]))
+    feeds = {"x": x, "r": residual}
+    wanted = numpy.asarray(Session(graph.to_bytes(), backend="scalar").run(feeds)["y"])
+    plan = Session(graph.to_bytes(), backend=backend).plan()
+    assert plan is not None
+    # Groups of 4 fill the blocks of some backends.
+    merged = any(candidate.algorithm == "merged groups" for op in plan.ops for candidate in op.candidates)
+    assert merged == (backend in {"avx2", "avx512"})
+    session = forced(graph, backend, "merged groups" if merged else "direct", 0 if not merged else unit)
+    found = numpy.asarray(session.run(feeds)["y"])
+    assert numpy.isfinite(wanted).sum() == wanted.size - 4 * 9
+    assert (numpy.isfinite(found) == numpy.isfinite(wanted)).all()
+    whole = numpy.isfinite(wanted)
+    numpy.testing.assert_allclose(found[whole], wanted[whole], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("multiplier", [2, 3, 20])
+@pytest.mark.parametrize("backend", AVAILABLE)
+def test_channels_that_give_several_are_convolved_lane_by_lane(backend: str, multiplier: int) -> None:
+    x, residual = normal(2, 19, 9, 8), normal(2, 19 * multiplier, 5, 8)
+    w, bias = normal(19 * multiplier, 1, 3, 3), normal(19 * multiplier)
+    graph = GraphBuilder("g")
+    inputs = [
+        graph.input("x", x.shape),
+        graph.constant("w", w),
+        graph.constant("b", bias),
+        graph.input("r", residual.shape),
+    ]
+    graph.output("y", graph.op("Conv", inputs, pads=[1, 1, 1, 1], strides=[2, 1], group=19))
+    windows = numpy.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype("float64")
+    windows = numpy.lib.stride_tricks.sliding_window_view(windows, (3, 3), axis=(2, 3))[:, :, ::2]
+    exact = numpy.einsum("nchwij,cmij->ncmhw", windows, w.reshape(19, multiplier, 3, 3)).reshape(residual.shape)
+    session = forced(graph, backend, "depthwise", 0)
+    found = numpy.asarray(session.run({"x": x, "r": residual})["y"])
+    numpy.testing.assert_allclose(found, exact + bias[:, None, None] + residual, rtol=1e-4, atol=1e-4)
+
+
+def test_an_algorithm_for_a_node_without_any_is_refused() -> None:
+    graph = GraphBuilder("g")
+    graph.output("y", conv(graph, graph.input("x", (1, 32, 9, 9)), (32, 32, 3, 3), "w", {}))
+    plan = walle.Session(graph.to_bytes()).plan()
+    assert plan is not None
+    (node,) = (op.name for op in plan.ops if op.candidates)
+    with pytest.raises(EngineError, match=f"direct for node 'absent'.*nodes that have: '{node}'"):
+        _core.Session(graph.to_bytes(), "auto", algorithms={"absent": ("direct", 0)})
+    with pytest.raises(EngineError, match="sideways\\(0\\) is no candidate"):
+        _core.Session(graph.to_bytes(), "auto", algorithms={node: ("sideways", 0)})
 
 
 @st.composite
@@ -204,7 +290,7 @@ def transposed(draw: st.DrawFn) -> dict[str, Any]:
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     strides = [draw(st.integers(1, 4)) for _ in range(rank)]
     kernel = [draw(st.integers(1, 5)) for _ in range(rank)]
-    dilations = [draw(st.sampled_from([1, 1, 1, 2])) for _ in range(rank)]
+    dilations = [draw(st.sampled_from([1, 1, 2, 3])) for _ in range(rank)]
     more = [draw(st.integers(0, max(s, d) - 1)) for s, d in zip(strides, dilations, strict=True)]
     size = [draw(st.integers(1, 5)) for _ in range(rank)]
     pads = [draw(st.integers(0, min(2, (k - 1) * d))) for k, d in zip(kernel * 2, dilations * 2, strict=True)]
@@ -271,10 +357,11 @@ def test_transposed_convolutions_are_what_they_are_defined_as(case: dict[str, An
         numpy.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * abs(wanted).max(), err_msg=backend)
 
 
-def test_transposed_convolutions_run_on_the_packed_kernels() -> None:
+@pytest.mark.parametrize("dilations", [[1, 1], [2, 2], [3, 2]])
+def test_transposed_convolutions_run_on_the_packed_kernels(dilations: list[int]) -> None:
     graph = GraphBuilder("g")
     inputs = [graph.input("x", (1, 32, 14, 14)), graph.constant("w", normal(32, 16, 4, 4))]
-    graph.output("y", graph.op("ConvTranspose", inputs, strides=[2, 2], pads=[1, 1, 1, 1]))
+    graph.output("y", graph.op("ConvTranspose", inputs, strides=[2, 2], pads=[1, 1, 1, 1], dilations=dilations))
     plan = walle.Session(graph.to_bytes()).plan()
     assert plan is not None
     assert [op.op for op in plan.ops if op.op != "Raster"] == ["Conv"]

@@ -113,10 +113,12 @@ def sigmoid(x: Any) -> Any:
 
 
 MAPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Elu": (lambda x: np.where(x < 0, 0.75 * np.expm1(x), x), {"alpha": 0.75}),
     "Gelu": (lambda x: 0.5 * x * (1 + ERF(x / math.sqrt(2))), {}),
     "HardSigmoid": (lambda x: np.clip(np.float32(0.3) * x + np.float32(0.4), 0, 1), {"alpha": 0.3, "beta": 0.4}),
     "HardSwish": (lambda x: x * np.clip(x / 6 + 0.5, 0, 1), {}),
     "LeakyRelu": (lambda x: np.where(x < 0, np.float32(0.2) * x, x), {"alpha": 0.2}),
+    "Mish": (lambda x: x * np.tanh(np.log1p(np.exp(x))), {}),
     "Swish": (lambda x: x * sigmoid(1.5 * x), {"alpha": 1.5}),
 }
 

@@ -90,14 +90,19 @@ def test_composites_decompose_into_what_they_name(name: str) -> None:
     assert used <= {part for part in infos[name].decomposes_to if infos[part].category == "atomic"}
 
 
-# Their operands have forms of their own; test_spatial.py, test_module.py, test_recurrent.py and the conformance tests
-# run them.
+# Their operands have forms of their own; test_spatial.py, test_module.py, test_recurrent.py, test_quantised*.py and the
+# conformance tests run them.
 OTHER_OPERANDS = {
     "Col2Im",
     "Compress",
     "Conv",
     "DeformColumns",
     "GridSample",
+    "IntegerConv",
+    "IntegerLinear",
+    "IntegerPoolMax",
+    "IntegerQuantize",
+    "IntegerSum",
     "MaxRoiPool",
     "NonMaxSuppression",
     "NonZero",

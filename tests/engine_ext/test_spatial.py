@@ -150,6 +150,15 @@ def test_conv_transpose_is_the_adjoint_of_conv(case: tuple[dict[str, Array], dic
     np.testing.assert_allclose(np.vdot(image, y), np.vdot(x, back), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("before", [-4, -3, 3, 4])
+def test_what_is_cropped_wholly_is_all_border(before: int) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    pads = np.array([0, before, 0, 1 - before])
+    (found,) = run("Pad", {"x": x, "pads": pads, "value": np.array(7, np.float32)})
+    wide = np.pad(x, ((0, 0), (9, 9)), constant_values=7)
+    np.testing.assert_array_equal(found, wide[:, 9 - before : 9 - before + 4])
+
+
 def test_integer_convolutions_subtract_their_zero_points() -> None:
     random = np.random.default_rng(7)
     x, w = (

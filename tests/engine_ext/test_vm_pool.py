@@ -7,8 +7,9 @@ import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle.engine_ext.bytecode import BytecodeError
+from walle.engine_ext.vm import MAX_STRIKES
 from walle.errors import ConfigError
-from walle.vm import DeadlineExceeded, VMClosedError, VMPool
+from walle.vm import DeadlineExceeded, TaskQuarantined, VMClosedError, VMPool
 
 MAIN = (
     DEEP_SLEEP
@@ -155,4 +156,72 @@ async def test_a_task_that_cannot_start_leaves_its_turn_to_the_next(tmp_path: Pa
     with pytest.raises(BytecodeError):
         await second
     assert await asyncio.wait_for(third, 10) == (1, 1)
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_calls_without_end_of_one_task_do_not_keep_others_out(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    busy, other, third = tasks(tmp_path, 3)
+    finished: list[str] = []
+
+    async def again_and_again() -> None:
+        while "third" not in finished:
+            await pool.call(busy, "bump")
+            finished.append("busy")
+
+    await pool.call(busy, "bump")
+    callers = [asyncio.ensure_future(again_and_again()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task, name in ((other, "other"), (third, "third")):
+        await asyncio.wait_for(pool.call(task, "bump"), 10)
+        finished.append(name)
+    await asyncio.gather(*callers)
+    assert finished.index("other") <= 3  # those that had come before it
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_calls_take_turns_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    folders = tasks(tmp_path, 3)
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        order.append((await pool.call(folders[number], "bump"))[0])
+
+    await asyncio.gather(*[call(number) for number in (0, 1, 2, 1, 0, 2)])
+    assert order == [0, 1, 2, 1, 0, 2]
+    pool.close()
+
+
+class Limited:
+    """A task in a folder with limits."""
+
+    def __init__(self, folder: Path, limits: dict[str, int]) -> None:
+        self.folder, self.limits = folder, limits
+
+
+@pytest.mark.asyncio
+async def test_a_vm_that_cannot_start_is_no_strike(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    (one,) = tasks(tmp_path, 1)
+    for _ in range(MAX_STRIKES + 1):
+        with pytest.raises(VMClosedError, match="could not start"):
+            await pool.call(Limited(one, {"recursion": -1000}), "bump")
+    assert await pool.call(one, "bump") == (0, 1)
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_strikes_are_the_tasks_wherever_its_bundle_lies() -> None:
+    pool = VMPool(2)
+    stuck = DEEP_SLEEP + "\ndef run(): sleep(0.6)\n"
+    for _ in range(MAX_STRIKES):
+        with pytest.raises(DeadlineExceeded):
+            await pool.call(InMemory(stuck), "run", deadline=0.01)
+    with pytest.raises(TaskQuarantined):
+        await pool.call(InMemory(stuck), "run")
+    for number in range(20):  # at addresses that are free again
+        assert await pool.call(InMemory(f"def number(): return {number}"), "number") == number
     pool.close()

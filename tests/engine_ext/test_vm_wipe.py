@@ -24,7 +24,8 @@ sys, gc = load("sys"), load("gc")
 def shown(value):
     if isinstance(value, (int, float, str, bytes, bool, type(None))):
         return repr(value)
-    return type(value).__qualname__ + ":" + str(getattr(value, "__qualname__", ""))
+    names = [str(getattr(value, name, "")) for name in ("__module__", "__name__", "__qualname__")]
+    return ":".join([type(value).__qualname__, *names, repr(value) if isinstance(value, type) else ""])
 
 def subclasses(type_):
     found = [type_.__module__ + "." + type_.__qualname__]
@@ -41,7 +42,7 @@ def look():
         "subclasses": sorted(name for name in subclasses(object) if not name.startswith("main.")),
         "settings": [sys.path, sys.getrecursionlimit(), sys.gettrace() is None, sys.getprofile() is None,
                      [shown(finder) for finder in sys.meta_path], gc.isenabled(), gc.get_threshold(), gc.get_debug(),
-                     len(gc.callbacks), len(gc.garbage), sys.get_int_max_str_digits()],
+                     len(gc.callbacks), len(gc.garbage), sys.get_int_max_str_digits(), sys.getswitchinterval()],
         "traces": sorted({type(one).__qualname__ for one in gc.get_objects() if "Canary" in type(one).__qualname__}),
     }
 """
@@ -82,6 +83,19 @@ def change_functions():
     load("json").dumps.__kwdefaults__["indent"] = 7
     load("json").dumps.canary = Canary()
 
+def rename():
+    decoder = sys.modules["json.decoder"]
+    for one in (decoder.JSONDecoder, decoder.JSONDecodeError, collections.UserDict, load("struct").Struct,
+                load("json").dumps, decoder.JSONDecoder.decode, collections.UserDict.copy, functools.partial):
+        for name in ("__module__", "__name__", "__qualname__"):
+            try:
+                setattr(one, name, "canary")
+            except TypeError:
+                pass  # it cannot be changed
+    load("math").sin.__module__ = "canary"
+    names = [load("math").sin.__module__, collections.UserDict.__name__, decoder.JSONDecoder.decode.__module__]
+    assert names == ["canary"] * 3
+
 def register_classes():
     collections.abc.Sequence.register(CanaryKey)
     collections.abc.Hashable.register(Canary)
@@ -94,6 +108,7 @@ def change_sys():
     sys.meta_path.append(Canary())
     sys.setrecursionlimit(200)
     sys.set_int_max_str_digits(0)
+    sys.setswitchinterval(1.5)
     sys.canary = Canary()
     sys.stdout = Canary()
 

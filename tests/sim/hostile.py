@@ -152,6 +152,50 @@ def deed():
     load("codecs").register(lambda name: None)
     return 1
 """.replace("import weakref, abc\n", ""),
+    "makes empty objects": """
+def deed():
+    import walle.np
+    core = sys.modules["walle.engine_ext._core"]
+    kinds = [core.ndarray, core.Session, core.Module, core.ndarray.__base__, type(core.unary.__self__)]
+    for kind in kinds:
+        for new in (kind.__new__, kind.__base__.__new__, object.__new__, type.__call__):
+            try: core.Session.inputs(new(kind))
+            except TypeError: pass
+        try: type("T", (kind,), {"__init__": lambda self: None})()
+        except TypeError: pass
+    class Fake:
+        __class__ = core.ndarray
+        def _pybind11_conduit_v1_(self, *given): return given[1]
+    try: core.ndarray.reshape(Fake(), 2)
+    except TypeError: pass
+    return Fake()
+""",
+    "calls the core": """
+def deed():
+    core = sys.modules["walle.engine_ext._core"]
+    for name, value in list(vars(core).items()):
+        for given in ((), (1,), (b"",), ("", ""), (None, None, None)):
+            if callable(value) and name not in ("vm_sleep", "ask_host"):
+                try: value(*given)
+                except Exception: pass
+    return 1
+""",
+    "reduces for ever": """
+def deed():
+    import walle.np
+    core = sys.modules["walle.engine_ext._core"]
+    while True:
+        core.evaluate("ReduceSum", [core.broadcast_to(core.full((1,), 1, "float32"), (1 << 20, 1 << 20))], {})
+""",
+    "renames": """
+def deed():
+    for module in list(sys.modules.values()):
+        for value in list(vars(module).values()):
+            for name in ("__name__", "__qualname__", "__module__"):
+                try: setattr(value, name, "renamed")
+                except (TypeError, AttributeError): pass
+    return 1
+""",
     "audits": "def deed():\n    sys.addaudithook(lambda *a: 1 / 0)\n    return 1\n",
 }
 HONEST = """

@@ -150,6 +150,11 @@ _desks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk]" = weakref.W
 _call_ids = itertools.count(1)
 
 
+def forget_desks() -> None:
+    """In the child of a fork: the loops' descriptors are the parent's too, who must not miss what they tell."""
+    _desks.clear()
+
+
 def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
     """Return the exception that a notice other than ok stands for."""
     task = call.task

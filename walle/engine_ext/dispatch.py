@@ -73,7 +73,7 @@ class Output:
         """
         self.spent_chars += chars
         if 0 < self.most_chars < self.spent_chars:
-            _core.vm_break_limit("log_kb")
+            _break_limit("log_kb")
 
     def write(self, text: str) -> int:
         if type(text) is not str:  # a subclass could say what it likes of itself
@@ -99,6 +99,7 @@ class Output:
         self.line, self._begun, self.spent_chars, self.most_chars = None, "", 0, 0
 
 
+_break_limit = _core.vm_break_limit
 _stdout: Any = sys.stdout
 output = Output()
 
@@ -191,11 +192,11 @@ def wipe() -> None:
 
 def settle() -> None:
     """Make this interpreter a home for tasks, once."""
-    fence.put_up()
     sys.unraisablehook = _core.vm_unraisable
     sys.stdout = sys.stderr = output
     sys.stdin = None
     gc.callbacks.append(_core.vm_rest)
+    fence.put_up()
 
 
 def ready() -> None:

@@ -22,22 +22,38 @@ _POSIX_KEPT = frozenset(
 )  # fmt: skip
 
 # Of the modules that are part of the interpreter, those that may not be made in a VM; posix is there already, fenced.
-_BUILTIN_REFUSED = frozenset({"_posixsubprocess", "_signal", "_tracemalloc", "faulthandler", "posix"})
+_BUILTIN_REFUSED = frozenset(
+    {"_interpchannels", "_interpqueues", "_interpreters", "_locale", "_posixsubprocess", "_remote_debugging", "_signal",
+     "_tracemalloc", "faulthandler", "posix"}
+)  # fmt: skip
 
 # Of the modules that are files, those that may be made in a VM: what the allowed library modules need.
 _DYNAMIC_KEPT = frozenset(
     {"_bisect", "_blake2", "_contextvars", "_csv", "_datetime", "_decimal", "_hashlib", "_heapq", "_json", "_md5",
      "_opcode", "_pickle", "_random", "_sha1", "_sha2", "_sha3", "_statistics", "_struct", "_zoneinfo", "array",
-     "binascii", "math", "mmap", "unicodedata", "zlib", "walle.engine_ext._core"}
+     "binascii", "math", "mmap", "unicodedata", "zlib"}
 )  # fmt: skip
+
+# Of `_thread`, what reaches the main thread or outlives the task.
+_THREAD_REFUSED = ("interrupt_main", "stack_size", "set_name")
+
+# Of the native core, what makes and ends VMs, burns time or is the process's: rates of backends, counts.
+_CORE_REFUSED = ("VM", "Mailbox", "live_storage_bytes", "measure_rates", "peak_gflops", "set_rates")
+_CORE_KEPT = frozenset({"vm_sleep", "vm_pristine", "vm_used_bytes"})  # of what begins with vm_
 
 
 def put_up() -> None:
     """Fence this interpreter in, once, before its first task."""
     _prune(sys.modules["posix"])
+    for name in _THREAD_REFUSED:
+        vars(sys.modules["_thread"]).pop(name, None)
     importer = sys.modules["_imp"]
     importer.create_builtin = _core.vm_guard(importer.create_builtin, _BUILTIN_REFUSED, False)  # type: ignore[attr-defined]
     importer.create_dynamic = _core.vm_guard(importer.create_dynamic, _DYNAMIC_KEPT, True)  # type: ignore[attr-defined]
+    _core.vm_seal()
+    for name in list(vars(_core)):
+        if name in _CORE_REFUSED or (name.startswith("vm_") and name not in _CORE_KEPT):
+            delattr(_core, name)
 
 
 def _prune(posix: ModuleType) -> None:

@@ -7,12 +7,20 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from walle.engine_ext import _core, rates
+from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ModelError
 from walle.engine_ext.np.likes import ArrayLike
 
 _PEAK_SECONDS = 0.02
+
+
+def _use_saved_rates() -> None:
+    if not hasattr(_core, "set_rates"):  # in a VM, which imports less: whoever made it has set the process's rates
+        return
+    from walle.engine_ext import rates
+
+    rates.use_saved()
 
 
 class TensorInfo(NamedTuple):
@@ -151,7 +159,7 @@ class Session(_Model[_core.Session]):
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
-        rates.use_saved()
+        _use_saved_rates()
         self._native = _core.Session(_readable(model), backend, threads)
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, ndarray]:
@@ -192,7 +200,7 @@ class Module(_Model[_core.Module]):
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
-        rates.use_saved()
+        _use_saved_rates()
         self._native = _core.Module(_readable(model), backend, threads)
 
     def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Any]:
@@ -216,7 +224,7 @@ def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", thread
 
     Raises: as Session, but for what a module runs.
     """
-    rates.use_saved()
+    _use_saved_rates()
     native = _core.load(_readable(model), backend, threads)
     if isinstance(native, _core.Module):
         module = Module.__new__(Module)

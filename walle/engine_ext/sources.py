@@ -5,7 +5,10 @@ development, the sources themselves (`main.py`), which are compiled here and nev
 """
 
 import dataclasses
+import functools
+import hashlib
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -51,21 +54,43 @@ class TaskFiles:
 
     @property
     def key(self) -> str | int:
-        """Equal for two mentions of the same task."""
+        """Equal for two mentions of the same task, as long as one in memory is there."""
         return str(self.folder) if self.folder else id(self.files)
 
+    def identity(self) -> str:
+        """Tell the task from every other for good: its folder, or a digest of its name and files."""
+        if self.folder:
+            return str(self.folder)
+        digest = hashlib.sha256(self.name.encode())
+        for path, data in sorted(self.files.items()):
+            digest.update(b"%d %d %b" % (len(path.encode()), len(data), path.encode()))
+            digest.update(data)
+        return digest.hexdigest()
 
-def task_files(task: TaskLike, name: str = "") -> TaskFiles:
-    """Return where the task's files are.
+
+@functools.lru_cache(maxsize=1_000)
+def _resolved(path: str, _device: int, _inode: int) -> Path:
+    """Return the folder's real path, looked up anew when the path leads to another folder: a pool asks at each call."""
+    return Path(path).resolve()
+
+
+def task_files(task: TaskLike, name: str = "", *, anew: bool = False) -> TaskFiles:
+    """Return where the task's files are; `anew` believes nothing that was found before.
 
     Raises:
         ConfigError: there is no such folder, or the object is neither a folder nor a bundle.
     """
     given = task if isinstance(task, str | os.PathLike) else getattr(task, "folder", None)
     if given is not None:
-        folder = Path(given).resolve()
-        if not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder; a task is a folder with main.py or main.pyc")
+        try:
+            found = Path(given).stat()
+        except (OSError, ValueError):
+            found = None
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            raise ConfigError(f"{Path(given).absolute()} is no folder; a task is a folder with main.py or main.pyc")
+        if anew:
+            _resolved.cache_clear()
+        folder = _resolved(os.fspath(given), found.st_dev, found.st_ino)
         return TaskFiles(name or str(getattr(task, "name", folder.name)), folder, {})
     files = getattr(task, "files", None)
     if not isinstance(files, Mapping):

@@ -3,19 +3,22 @@
 import asyncio
 import atexit
 import collections
+import importlib.abc
+import importlib.util
 import marshal
 import os
 import sys
 import sysconfig
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import walle
 import walle.engine_ext
-from walle.engine_ext import _core
-from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, LimitExceeded, TaskError, VMClosedError
+from walle.engine_ext import _core, rates
+from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, LimitExceeded, TaskError, VMClosedError, forget_desks
 from walle.engine_ext.sources import TaskFiles, TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
 
@@ -35,16 +38,51 @@ MAX_STRIKES = 3  # abandoned VMs of one task
 _STRIKES_KEPT = 1_000  # tasks
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
-# Runs in each new interpreter with `paths` in its globals. The package's folder is on the path only while the package
-# is found for the first time, so that what is installed beside walle stays out of reach.
+# What every VM begins with comes with the boot code, since finding and reading files is most of what imports take.
+_BOOT_MODULES = (
+    "__future__", "importlib", "importlib._abc", "types", "walle", "walle.errors", "walle.engine_ext",
+    "walle.engine_ext.bytecode", "walle.engine_ext.dispatch", "walle.engine_ext.fence", "walle.engine_ext.imports",
+    "walle.engine_ext.wiping",
+)  # fmt: skip
+
+# Runs in each new interpreter with `paths` in its globals: the path, and what _BOOT_MODULES are. Of what is installed
+# beside walle nothing is on the path.
 _BOOT = """
+import gc
+import marshal
 import sys
-sys.path[:] = paths["stdlib"] + paths["walle"]
-sys.dont_write_bytecode = True
-import walle.engine_ext
-walle.engine_ext.__path__[:] = paths["engine_ext"]
-from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, thaw, wipe
+
+gc.disable()  # nothing that is made here goes; what follows collects and enables it
+
+class Booted:
+    "Loader of the modules that came with the boot code."
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in modules:
+            return None
+        code, file, folders = modules[name]
+        spec = type(sys.__spec__)(name, Booted, origin=file, is_package=folders is not None)
+        if folders is not None:
+            spec.submodule_search_locations = folders
+        spec.has_location = True
+        return spec
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        exec(marshal.loads(modules[module.__name__][0]), module.__dict__)
+
+modules = paths["modules"]
 sys.path[:] = paths["stdlib"]
+sys.dont_write_bytecode = True
+sys.meta_path.insert(0, Booted)
+from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, thaw, wipe
+sys.meta_path.remove(Booted)
+modules = None
 settle()
 """
 
@@ -72,10 +110,11 @@ class VM:
     def __init__(
         self, task: TaskLike, *, name: str = "", limits: Mapping[str, int] | None = None, grace_s: float = GRACE_S
     ) -> None:
-        files = task_files(task, name)
+        files = task_files(task, name, anew=True)
         self.name = files.name
         self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
         sources = read_sources(files)
+        rates.use_saved()
         config = {
             "name": files.name,
             "folder": str(files.folder or ""),
@@ -127,6 +166,11 @@ class VM:
         return self._core.alive
 
     @property
+    def abandoned(self) -> bool:
+        """Whether a call did not stop when it had to, so that the VM was given up."""
+        return self._core.abandoned
+
+    @property
     def calls(self) -> int:
         """Calls that have run."""
         return self._core.calls
@@ -135,16 +179,6 @@ class VM:
     def create_ms(self) -> float:
         """How long the interpreter took to start, in ms; 0 until it has."""
         return self._core.create_ms
-
-
-class _Entry:
-    """A task's VM. Holds the task, because the key of one in memory is its identity, which must not be given anew."""
-
-    def __init__(self, vm: VM, task: TaskFiles) -> None:
-        self.vm = vm
-        self.task = task
-        self.users = 0
-        self.struck = False  # its being abandoned is counted
 
 
 class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
@@ -156,27 +190,55 @@ class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
         self.strikes = strikes
 
 
-type _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+class _Entry:
+    """A task's place in the pool, and its VM once whoever came first has made it.
+
+    Holds the task, because the key of one in memory is its address, which must not be given anew.
+    """
+
+    def __init__(self, files: TaskFiles) -> None:
+        self.files = files
+        self.vm: VM | None = None
+        self.identity = ""  # of the task, with its VM
+        self.users = 0
+        self.is_struck = False  # its being abandoned is counted
+
+
+class _Waiter:
+    """A call that waits for its turn, in its event loop; `entry` is what it got."""
+
+    def __init__(self, files: TaskFiles, loop: asyncio.AbstractEventLoop) -> None:
+        self.files = files
+        self.loop = loop
+        self.turn: asyncio.Future[None] = loop.create_future()
+        self.entry: _Entry | None = None
 
 
 class VMPool:
     """At most `size` VMs, each for one task; calls of one task share its VM and follow one another.
 
-    May be used from any event loop and thread. A VM that was abandoned is replaced at its task's next call; a task that
-    had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up those of others.
+    May be used from any event loop and thread. Calls that find every VM busy take turns in the order they came in;
+    while there are such, calls of a task that has a VM come after them. A VM that was abandoned is replaced at its
+    task's next call; a task that had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up
+    those of others.
     """
 
     def __init__(self, size: int) -> None:
         if size < 1:
             raise ConfigError(f"a pool of {size} VMs runs nothing; give 1 or more")
         self._size = size
+        self._strikes: collections.OrderedDict[str, int] = collections.OrderedDict()  # by the task's identity
+        self._begin()
+        _pools.add(self)
+
+    def _begin(self) -> None:
+        """Begin with no VM and nobody waiting, as in the child of a fork, where VMs are not and a lock may be held."""
         self._lock = threading.Lock()
         self._entries: collections.OrderedDict[str | int, _Entry] = (
             collections.OrderedDict()
         )  # least recently used first
         self._waiters: collections.deque[_Waiter] = collections.deque()
-        self._strikes: collections.OrderedDict[str | int, int] = collections.OrderedDict()
-        self._closed = False
+        self._is_closed = False
 
     async def call(
         self, task: TaskLike, function: str, *args: Any, deadline: float | None = None, host: Host | None = None
@@ -186,92 +248,136 @@ class VMPool:
         Raises:
             TaskQuarantined: the task had too many VMs abandoned.
         """
-        files = task_files(task)
-        strikes = self._strikes.get(files.key, 0)
-        if strikes >= MAX_STRIKES:
-            raise TaskQuarantined(files.name, strikes)
-        entry = await self._acquire(files, task)
+        entry = await self._acquire(task_files(task))
         try:
-            return await entry.vm.call(function, *args, deadline=deadline, host=host)
+            vm = entry.vm or self._furnish(entry, task)
+            strikes = self._strikes.get(entry.identity, 0)
+            if strikes >= MAX_STRIKES:
+                raise TaskQuarantined(entry.files.name, strikes)
+            return await vm.call(function, *args, deadline=deadline, host=host)
         finally:
             self._release(entry)
 
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             for entry in self._entries.values():
-                entry.vm.close()
+                if entry.vm is not None:
+                    entry.vm.close()
             self._entries.clear()
             while self._waiters:
-                self._wake_one()
+                self._wake(self._waiters.popleft())
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def _acquire(self, files: TaskFiles, task: TaskLike) -> _Entry:
-        while True:
-            loop = asyncio.get_running_loop()
+    async def _acquire(self, files: TaskFiles) -> _Entry:
+        with self._lock:
+            self._check_open(files)
+            entry = None if self._waiters else self._admit(files)
+            if entry is not None:
+                return entry
+            waiter = _Waiter(files, asyncio.get_running_loop())
+            self._waiters.append(waiter)
+        try:
+            await waiter.turn
+        except asyncio.CancelledError:
             with self._lock:
-                try:
-                    entry = self._take(files, task)
-                except BaseException:
-                    self._wake_one()  # the room that this one may have been woken for is another's
-                    raise
-                if entry is not None:
-                    return entry
-                waiter: _Waiter = (loop, loop.create_future())
-                self._waiters.append(waiter)
-            try:
-                await waiter[1]
-            except asyncio.CancelledError:
-                with self._lock:
-                    if waiter in self._waiters:
-                        self._waiters.remove(waiter)
-                    else:
-                        self._wake_one()  # the room that this one was woken for is another's
-                raise
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+                elif waiter.entry is not None:
+                    self._leave(waiter.entry)
+                self._admit_waiting()
+            raise
+        if waiter.entry is None:
+            self._check_open(files)
+        assert waiter.entry is not None  # it is woken with one, or as the pool closes
+        return waiter.entry
 
-    def _take(self, files: TaskFiles, task: TaskLike) -> _Entry | None:
-        """Return the task's entry with one user more, or None where there is no room. Under the lock."""
-        key = files.key
-        if self._closed:
-            raise VMClosedError(str(key), "the pool is closed")
-        entry = self._entries.get(key)
-        if entry is not None and not entry.vm.alive:
-            del self._entries[key]
+    def _check_open(self, files: TaskFiles) -> None:
+        if self._is_closed:
+            raise VMClosedError(files.name, "the pool is closed")
+
+    def _admit(self, files: TaskFiles) -> _Entry | None:
+        """Return the task's entry with one user more, or None where there is no room yet. Under the lock."""
+        entry = self._entries.get(files.key)
+        if entry is not None and entry.vm is not None and not entry.vm.alive:
+            del self._entries[files.key]
             entry = None
         if entry is None:
             if len(self._entries) >= self._size:
                 idle = next((other for other, one in self._entries.items() if one.users == 0), None)
                 if idle is None:
                     return None
-                self._entries.pop(idle).vm.close()
-            entry = self._entries[key] = _Entry(VM(task), files)
-        self._entries.move_to_end(key)
+                vm = self._entries.pop(idle).vm
+                if vm is not None:
+                    vm.close()
+            entry = self._entries[files.key] = _Entry(files)
+        elif entry.vm is None:
+            return None  # someone is making it
+        self._entries.move_to_end(files.key)
         entry.users += 1
         return entry
 
+    def _admit_waiting(self) -> None:
+        """Give turns to those who wait, in order, as far as there is room. Under the lock."""
+        while self._waiters and not self._is_closed:
+            waiter = self._waiters[0]
+            waiter.entry = self._admit(waiter.files)
+            if waiter.entry is None:
+                return
+            self._waiters.popleft()
+            if not self._wake(waiter):
+                self._leave(waiter.entry)
+
+    def _wake(self, waiter: _Waiter) -> bool:
+        try:
+            waiter.loop.call_soon_threadsafe(_set_done, waiter.turn)
+        except RuntimeError:
+            return False  # its loop is closed, and with it the one who waited
+        return True
+
+    def _furnish(self, entry: _Entry, task: TaskLike) -> VM:
+        """Make the VM of an entry, as its first user; not under the lock, since this compiles."""
+        entry.identity = entry.files.identity()
+        strikes = self._strikes.get(entry.identity, 0)
+        if strikes >= MAX_STRIKES:
+            raise TaskQuarantined(entry.files.name, strikes)
+        vm = VM(task)
+        with self._lock:
+            if self._is_closed:
+                vm.close()
+                self._check_open(entry.files)
+            entry.vm = vm
+            self._admit_waiting()  # further calls of this task may be among them
+        return vm
+
     def _release(self, entry: _Entry) -> None:
         with self._lock:
-            entry.users -= 1
-            if not entry.vm.alive and not self._closed and not entry.struck:
-                entry.struck = True
-                self._strikes[entry.task.key] = self._strikes.pop(entry.task.key, 0) + 1
+            if entry.vm is not None and entry.vm.abandoned and not entry.is_struck:
+                entry.is_struck = True
+                self._strikes[entry.identity] = self._strikes.pop(entry.identity, 0) + 1
                 if len(self._strikes) > _STRIKES_KEPT:
                     self._strikes.popitem(last=False)
-            if entry.users == 0:
-                self._wake_one()
+            self._leave(entry)
+            self._admit_waiting()
 
-    def _wake_one(self) -> None:
-        """Under the lock."""
-        while self._waiters:
-            loop, future = self._waiters.popleft()
-            try:
-                loop.call_soon_threadsafe(_set_done, future)
-            except RuntimeError:
-                continue  # its loop is closed, and with it the one who waited
-            return
+    def _leave(self, entry: _Entry) -> None:
+        """Count one user less, and forget an entry that got no VM. Under the lock."""
+        entry.users -= 1
+        if entry.vm is None and self._entries.get(entry.files.key) is entry:
+            del self._entries[entry.files.key]
+
+
+def _begin_in_child() -> None:
+    forget_desks()
+    for pool in list(_pools):
+        pool._begin()
+
+
+_pools: "weakref.WeakSet[VMPool]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _set_done(future: asyncio.Future[None]) -> None:
@@ -279,11 +385,25 @@ def _set_done(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_PATHS = {
-    "stdlib": _stdlib_paths(),
-    "walle": [str(Path(path).parent) for path in walle.__path__],
-    "engine_ext": list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)])),
-}
+def _boot_modules() -> dict[str, tuple[bytes, str, list[str] | None]]:
+    """Return code, file and, of a package, folders of _BOOT_MODULES."""
+    found: dict[str, tuple[bytes, str, list[str] | None]] = {}
+    for name in _BOOT_MODULES:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert isinstance(spec.loader, importlib.abc.InspectLoader)
+        folders = spec.submodule_search_locations
+        if name == "walle.engine_ext":  # and where the native module is
+            folders = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
+        found[name] = (
+            marshal.dumps(spec.loader.get_code(name)),
+            spec.origin or "",
+            None if folders is None else list(folders),
+        )
+    return found
+
+
+_PATHS = {"stdlib": _stdlib_paths(), "modules": _boot_modules()}
 
 _core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
 _core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _PATHS)

@@ -30,15 +30,15 @@ def load_shared(name: str) -> ModuleType:
         ImportError: there is no such module, or it fails to load.
     """
     if name not in sys.modules:
-        _core.vm_before_import()
-        try:
-            __import__(name)
-            for loaded, make in _MAKERS.items():
-                if loaded in sys.modules and loaded not in _resets:
-                    _resets[loaded] = make(sys.modules[loaded])
-        finally:
-            _core.vm_after_import()
+        _load(name)
     return sys.modules[name]
+
+
+def _prepare_resets() -> None:
+    """Part of each load: see to what the new modules hold in C."""
+    for loaded, make in _MAKERS.items():
+        if loaded in sys.modules and loaded not in _resets:
+            _resets[loaded] = make(sys.modules[loaded])
 
 
 def reset() -> None:
@@ -52,6 +52,7 @@ def reset() -> None:
     sys.set_coroutine_origin_tracking_depth(0)
     sys.setrecursionlimit(_recursion_limit)
     sys.set_int_max_str_digits(_int_digits)
+    sys.setswitchinterval(_switch_s)
     gc.enable()
     gc.set_debug(0)
     gc.set_threshold(*_THRESHOLDS)
@@ -100,6 +101,8 @@ _MAKERS = {"random": _random, "_struct": _struct, "decimal": _decimal}
 
 _recursion_limit = sys.getrecursionlimit()
 _int_digits = sys.get_int_max_str_digits()
+_switch_s = sys.getswitchinterval()
+_load = _core.vm_loader(_prepare_resets)
 # The second one is always exceeded, so that a collection that `_core` asks for in a C function takes place (see
 # src/vm/stop.cpp). Each then takes the first two generations, which costs nothing where the second one stays empty.
 _THRESHOLDS = (2000, -1, 100)

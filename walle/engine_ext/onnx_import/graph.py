@@ -3,7 +3,7 @@
 Graphs are immutable; a pass is a pure function from one to the next. Values are named, as in ONNX.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -135,3 +135,17 @@ def free_values(graph: Graph) -> set[str]:
             free |= free_values(inner) - given
         given |= set(node.outputs)
     return free | (set(graph.outputs) - given)
+
+
+def read_by(node: Node) -> Collection[str]:
+    """Return the names that a node reads, those that its subgraphs take from around among them."""
+    inner = [name for graph in node.subgraphs() for name in free_values(graph)]
+    return [name for name in node.inputs if name] + inner
+
+
+def uses_of(graph: Graph) -> dict[str, int]:
+    """Return how often each value is read; an output of the graph is read once more."""
+    uses: dict[str, int] = {}
+    for name in (*graph.outputs, *(name for node in graph.nodes for name in read_by(node))):
+        uses[name] = uses.get(name, 0) + 1
+    return uses

@@ -4,7 +4,7 @@ They run to make a model smaller and quicker to plan, never to make it right: le
 beyond rounding.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 from walle.engine_ext import _core
 from walle.engine_ext.model import BITS_ONLY, DTYPES
 from walle.engine_ext.onnx_import.chains import fuse_gelu, fuse_layer_normalization
-from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, free_values
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, read_by, uses_of
+from walle.engine_ext.onnx_import.quantised import fuse_quantised
 from walle.errors import EngineError
 
 type Pass = Callable[[Graph], Graph]
@@ -113,7 +114,7 @@ def fold_branches(graph: Graph) -> Graph:
 
 def fold_batch_normalization(graph: Graph) -> Graph:
     """Take a BatchNormalization into the weights of the Conv, ConvTranspose or Gemm that alone it reads."""
-    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    uses, givers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
     rewriting, changed, dropped = Rewriting(graph), dict[int, Node](), set[int]()
     for node in graph.nodes:
         giver = givers.get(node.inputs[0]) if node.op == "BatchNormalization" and node.inputs else None
@@ -164,7 +165,7 @@ def _merged_weights(giver: Node, norm: Node, constants: Mapping[str, Array]) -> 
 
 def fuse_residuals(graph: Graph) -> Graph:
     """Let a Conv add what is added to its result alone, where that has the result's very shape."""
-    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    uses, givers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
     fused, dropped = dict[int, Node](), set[int]()
     for node in graph.nodes:
         if node.op != "Add" or node.domain != "":
@@ -190,7 +191,7 @@ def fuse_residuals(graph: Graph) -> Graph:
 
 def fuse_activations(graph: Graph) -> Graph:
     """Let a Conv apply the activation that alone reads its result."""
-    uses, givers = _uses(graph), {name: node for node in graph.nodes for name in node.outputs}
+    uses, givers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
     fused, dropped = dict[int, Node](), set[int]()
     for node in graph.nodes:
         conv = givers.get(node.inputs[0]) if node.op in _ACTIVATIONS and node.domain == "" else None
@@ -259,13 +260,14 @@ def drop_dead(graph: Graph) -> Graph:
     for node in reversed(graph.nodes):
         if not needed.isdisjoint(name for name in node.outputs if name):
             kept.append(node)
-            needed.update(_read_by(node))
+            needed.update(read_by(node))
     constants = {name: value for name, value in graph.constants.items() if name in needed}
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
 
 
 ALL: tuple[Pass, ...] = (
     drop_dead,
+    fuse_quantised,  # before weights are folded into floats
     fold_shapes,
     fold_constants,
     fold_branches,
@@ -280,20 +282,8 @@ ALL: tuple[Pass, ...] = (
 )
 
 
-def _read_by(node: Node) -> Collection[str]:
-    inner = [name for graph in node.subgraphs() for name in free_values(graph)]
-    return [name for name in node.inputs if name] + inner
-
-
-def _uses(graph: Graph) -> dict[str, int]:
-    uses: dict[str, int] = {}
-    for name in (*graph.outputs, *(name for node in graph.nodes for name in _read_by(node))):
-        uses[name] = uses.get(name, 0) + 1
-    return uses
-
-
 def _with_names(node: Node, names: Mapping[str, str]) -> Node:
-    if names.keys().isdisjoint(_read_by(node)) and names.keys().isdisjoint(node.outputs):
+    if names.keys().isdisjoint(read_by(node)) and names.keys().isdisjoint(node.outputs):
         return node
     attributes: dict[str, Attribute] = {
         key: _renamed(value, value.nodes, names) if isinstance(value, Graph) else value

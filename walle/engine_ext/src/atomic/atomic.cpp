@@ -35,6 +35,11 @@ WALLE_ATOMIC(image_sums)
 WALLE_ATOMIC(in_range)
 WALLE_ATOMIC(indexed_gather)
 WALLE_ATOMIC(indexed_scatter)
+WALLE_ATOMIC(integer_conv)
+WALLE_ATOMIC(integer_linear)
+WALLE_ATOMIC(integer_pool_max)
+WALLE_ATOMIC(integer_quantize)
+WALLE_ATOMIC(integer_sum)
 WALLE_ATOMIC(linear)
 WALLE_ATOMIC(max_roi_pool)
 WALLE_ATOMIC(median_filter)
@@ -90,6 +95,11 @@ std::span<const Atomic> atomics() noexcept {
       {"InRange", 1, 1, &infer_in_range, &make_in_range},
       {"IndexedGather", 2, 2, &infer_indexed_gather, &make_indexed_gather},
       {"IndexedScatter", 3, 3, &infer_indexed_scatter, &make_indexed_scatter},
+      {"IntegerConv", 2, 6, &infer_integer_conv, &make_integer_conv},
+      {"IntegerLinear", 2, 6, &infer_integer_linear, &make_integer_linear},
+      {"IntegerPoolMax", 1, 1, &infer_integer_pool_max, &make_integer_pool_max},
+      {"IntegerQuantize", 3, 3, &infer_integer_quantize, &make_integer_quantize},
+      {"IntegerSum", 7, 7, &infer_integer_sum, &make_integer_sum},
       {"Linear", 2, 4, &infer_linear, &make_linear},
       {"MaxRoiPool", 2, 2, &infer_max_roi_pool, &make_max_roi_pool},
       {"MedianFilter", 1, 1, &infer_median_filter, &make_median_filter},

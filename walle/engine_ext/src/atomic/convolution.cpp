@@ -1,11 +1,12 @@
 // Conv as an atomic operator: X, W, bias, residual; attributes of ONNX's Conv, `activation` (an elementwise operator's name,
-// after the residual is added), `low` and `high` (bounds of float32 results, before the activation) and `algorithm` (one of
-// conv_algorithms(); chosen by workload where left out).
+// after the residual is added; see atomic/activation.h), `low` and `high` (bounds of float32 results, before the activation) and
+// `algorithm` (one of conv_algorithms(); chosen by workload where left out).
 #include "atomic/convolution.h"
 
 #include <algorithm>
 #include <limits>
 
+#include "atomic/activation.h"
 #include "atomic/conversion.h"
 #include "graph/op.h"
 
@@ -33,68 +34,72 @@ ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes
 
 namespace {
 
-// What follows the sums, in place: + bias of each channel, + residual, then an activation.
+// What follows the sums, in place: + bias of each channel, + residual, bounds, then an activation.
 class Epilogue {
  public:
   Epilogue(const StepRequest& request, const ConvShape& shape)
       : channels_(shape.groups * shape.out_channels),
         planes_(shape.batch * channels_),
         plane_(shape.window.out_count()),
-        item_(static_cast<std::int64_t>(item_size(shape.dtype))) {
+        item_(static_cast<std::int64_t>(item_size(shape.dtype))),
+        activation_(request.attributes, request.table, shape.dtype) {
     const auto given = [&](std::size_t i) { return i < request.inputs.size() && !request.inputs[i].absent; };
     bias_ = given(2);
     residual_ = given(3);
     add_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Add)][shape.type()];
     low_ = static_cast<float>(request.attributes.get_float("low", low_));
     high_ = static_cast<float>(request.attributes.get_float("high", high_));
-    if (low_ != -kInfinity || high_ != kInfinity) {
-      if (shape.dtype != DType::f32) throw Error(ErrorKind::dtype, "Conv with bounds takes float32 only");
-      maximum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Maximum)][shape.type()];
-      minimum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Minimum)][shape.type()];
-    }
-    const std::string name = request.attributes.get_string("activation", "");
-    if (name.empty()) return;
-    const OpDef* op = find_operator(name);
-    if (op == nullptr || op->family != Family::unary)
-      throw Error(ErrorKind::unsupported, "Conv with activation '" + name + "', which is no elementwise operator of one input");
-    activation_ = request.table.unary[op->code][shape.type()];
-    if (activation_ == nullptr) throw Error(ErrorKind::dtype, name + " takes no " + std::string(dtype_name(shape.dtype)));
+    if (low_ == -kInfinity && high_ == kInfinity) return;
+    if (shape.dtype != DType::f32) throw Error(ErrorKind::dtype, "Conv with bounds takes float32 only");
+    maximum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Maximum)][shape.type()];
+    minimum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Minimum)][shape.type()];
   }
 
-  void run(std::byte* const* inputs, std::byte* out) const noexcept {
-    if (bias_)
-      for (std::int64_t p = 0; p < planes_; ++p)
-        add_(out + p * plane_ * item_, 1, inputs[2] + p % channels_ * item_, 0, out + p * plane_ * item_, plane_);
-    if (residual_) add_(out, 1, inputs[3], 1, out, planes_ * plane_);
-    if (maximum_ != nullptr) {
-      maximum_(out, 1, &low_, 0, out, planes_ * plane_);
-      minimum_(out, 1, &high_, 0, out, planes_ * plane_);
-    }
-    if (activation_ != nullptr) activation_(out, 1, out, planes_ * plane_);
+  void run(Team& team, std::byte* const* inputs, std::byte* out) const noexcept {
+    if (!bias_ && !residual_ && maximum_ == nullptr && !activation_.any()) return;
+    team.each(
+        planes_,
+        [&](std::int64_t p, int) {
+          std::byte* at = out + p * plane_ * item_;
+          const std::byte* residual = residual_ ? inputs[3] + p * plane_ * item_ : nullptr;
+          if (bias_) add_(at, 1, inputs[2] + p % channels_ * item_, 0, at, plane_);
+          if (residual_ && !activation_.residual_last()) add_(at, 1, residual, 1, at, plane_);
+          if (maximum_ != nullptr) {
+            maximum_(at, 1, &low_, 0, at, plane_);
+            minimum_(at, 1, &high_, 0, at, plane_);
+          }
+          activation_.run(at, plane_,
+                          activation_.has_slope() ? reinterpret_cast<const float*>(inputs[kSlope]) + p % channels_ : nullptr);
+          if (residual_ && activation_.residual_last()) add_(at, 1, residual, 1, at, plane_);
+        },
+        kOperations * static_cast<double>(planes_ * plane_));
   }
 
  private:
+  static constexpr double kOperations = 8;  // an element, about: to tell what is worth sharing
   std::int64_t channels_, planes_, plane_, item_;
+  Activation activation_;
   bool bias_ = false, residual_ = false;
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   float low_ = -kInfinity, high_ = kInfinity;
   BinaryFn add_ = nullptr, maximum_ = nullptr, minimum_ = nullptr;
-  UnaryFn activation_ = nullptr;
 };
 
-class ConvStep final : public Step {
+class ConvStep final : public SharedStep {
  public:
   ConvStep(const StepRequest& request, const ConvShape& shape)
       : shape_(shape),
         table_(request.table),
         algorithm_(choose_algorithm(shape, request.table, request.attributes.get_string("algorithm", ""))),
         epilogue_(request, shape) {
-    scratch_bytes_ = algorithm_.scratch_bytes(shape_, table_);
+    constexpr std::size_t kLine = Storage::kAlignment;  // every member's part is aligned
+    scratch_bytes_ = (algorithm_.scratch_bytes(shape_, table_) + kLine - 1) / kLine * kLine;
   }
-  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    algorithm_.run(shape_, table_, inputs[0], inputs[1], output, scratch);
-    epilogue_.run(inputs, output);
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    algorithm_.run(team, shape_, table_, {inputs[0], inputs[1], output, scratch, static_cast<std::int64_t>(scratch_bytes_)});
+    epilogue_.run(team, inputs, output);
   }
+  bool scratch_each() const noexcept override { return true; }
   std::string_view algorithm() const noexcept override { return algorithm_.name; }
 
  private:
@@ -107,6 +112,7 @@ class ConvStep final : public Step {
 }  // namespace
 
 TensorType infer_conv(std::span<const Operand> operands, const Attributes& attributes) {
+  check_activation(attributes);
   const DType dtype = operands[0].dtype;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != dtype)

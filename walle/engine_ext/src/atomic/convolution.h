@@ -20,6 +20,13 @@ struct ConvShape {
 // they do not fit.
 ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes& attributes);
 
+// Where the operands lie, and `scratch_bytes` of scratch for each member of the team, one behind the other.
+struct ConvPlaces {
+  const std::byte *x, *w;
+  std::byte *out, *scratch;
+  std::int64_t scratch_bytes;
+};
+
 // What computes a convolution. Bias, residual and activation are the step's epilogue, the same for all; an algorithm that folds
 // them in takes them from the step.
 struct ConvAlgorithm {
@@ -28,8 +35,7 @@ struct ConvAlgorithm {
   std::size_t (*scratch_bytes)(const ConvShape& shape, const Table& table);
   // Q of §4.1: elementary calculations and moved elements, in units of one vector of the backend's where its kernels have them.
   double (*workload)(const ConvShape& shape, const Table& table);
-  void (*run)(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
-              std::byte* scratch) noexcept;
+  void (*run)(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept;
 };
 // In the order in which a tie is decided.
 std::span<const ConvAlgorithm> conv_algorithms() noexcept;

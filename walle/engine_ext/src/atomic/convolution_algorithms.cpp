@@ -50,19 +50,21 @@ double direct_workload(const ConvShape& shape, const Table& table) {
   const double rows = shape.window.stride[2] == 1 ? lanes(shape, table) : 1;
   return 3 * shape.multiplications() / rows;
 }
-void direct_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
-                std::byte*) noexcept {
+void direct_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const std::int64_t item = item_of(shape), in = shape.window.in_count(), plane = shape.window.out_count(),
-                     taps = shape.window.taps();
-  for (std::int64_t n = 0; n < shape.batch; ++n)
-    for (std::int64_t m = 0; m < shape.groups * shape.out_channels; ++m) {
-      std::byte* to = out + (n * shape.groups * shape.out_channels + m) * plane * item;
-      std::memset(to, 0, static_cast<std::size_t>(plane * item));
-      for (std::int64_t c = 0; c < shape.in_channels; ++c) {
-        const std::int64_t channel = (n * shape.groups + m / shape.out_channels) * shape.in_channels + c;
-        add_channel(shape, table, x + channel * in * item, w + (m * shape.in_channels + c) * taps * item, to);
-      }
-    }
+                     taps = shape.window.taps(), channels = shape.groups * shape.out_channels;
+  team.each(
+      shape.batch * channels,
+      [&](std::int64_t at, int) {
+        const std::int64_t n = at / channels, m = at % channels;
+        std::byte* to = places.out + at * plane * item;
+        std::memset(to, 0, static_cast<std::size_t>(plane * item));
+        for (std::int64_t c = 0; c < shape.in_channels; ++c) {
+          const std::int64_t channel = (n * shape.groups + m / shape.out_channels) * shape.in_channels + c;
+          add_channel(shape, table, places.x + channel * in * item, places.w + (m * shape.in_channels + c) * taps * item, to);
+        }
+      },
+      2 * shape.multiplications());
 }
 
 // Depthwise: one input channel each; a row of outputs gathers all its taps while it lies in cache.
@@ -73,53 +75,63 @@ double depthwise_workload(const ConvShape& shape, const Table& table) {
   const double rows = shape.window.stride[2] == 1 ? lanes(shape, table) : 1;
   return (2 * shape.multiplications() + elements_out(shape)) / rows;
 }
-void depthwise_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
-                   std::byte*) noexcept {
+void depthwise_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const Window& win = shape.window;
-  const std::int64_t item = item_of(shape);
+  const std::int64_t item = item_of(shape), channels = shape.groups * shape.out_channels;
   const AxpyFn axpy = table.axpy[shape.type()];
-  for (std::int64_t n = 0; n < shape.batch; ++n)
-    for (std::int64_t m = 0; m < shape.groups * shape.out_channels; ++m) {
-      const std::byte* from = x + (n * shape.groups + m / shape.out_channels) * win.in_count() * item;
-      const std::byte* weights = w + m * win.taps() * item;
-      for (std::int64_t z = 0; z < win.out[0]; ++z)
-        for (std::int64_t y = 0; y < win.out[1]; ++y, out += win.out[2] * item) {
-          std::memset(out, 0, static_cast<std::size_t>(win.out[2] * item));
-          for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz) {
-            const std::int64_t depth = win.source(0, z, kz);
-            if (depth < 0 || depth >= win.in[0]) continue;
-            for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky) {
-              const std::int64_t row = win.source(1, y, ky);
-              if (row < 0 || row >= win.in[1]) continue;
-              for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
-                const auto [first, last] = win.valid(2, kx);
-                axpy(weights + ((kz * win.kernel[1] + ky) * win.kernel[2] + kx) * item,
-                     from + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item, win.stride[2],
-                     out + first * item, last - first);
+  team.each(
+      shape.batch * channels,
+      [&](std::int64_t at, int) {
+        const std::int64_t n = at / channels, m = at % channels;
+        const std::byte* from = places.x + (n * shape.groups + m / shape.out_channels) * win.in_count() * item;
+        const std::byte* weights = places.w + m * win.taps() * item;
+        std::byte* out = places.out + at * win.out_count() * item;
+        for (std::int64_t z = 0; z < win.out[0]; ++z)
+          for (std::int64_t y = 0; y < win.out[1]; ++y, out += win.out[2] * item) {
+            std::memset(out, 0, static_cast<std::size_t>(win.out[2] * item));
+            for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz) {
+              const std::int64_t depth = win.source(0, z, kz);
+              if (depth < 0 || depth >= win.in[0]) continue;
+              for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky) {
+                const std::int64_t row = win.source(1, y, ky);
+                if (row < 0 || row >= win.in[1]) continue;
+                for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
+                  const auto [first, last] = win.valid(2, kx);
+                  axpy(weights + ((kz * win.kernel[1] + ky) * win.kernel[2] + kx) * item,
+                       from + ((depth * win.in[1] + row) * win.in[2] + win.source(2, first, kx)) * item, win.stride[2],
+                       out + first * item, last - first);
+                }
               }
             }
           }
-        }
-    }
+      },
+      2 * shape.multiplications());
 }
 
-// One matrix product a group: weights [out_channels, k] times a matrix [k, outputs] of x as it lies, or of columns.
-GemmArgs product(const ConvShape& shape, const std::byte* w, const std::byte* columns, std::byte* out, std::byte* scratch,
-                 std::int64_t k) noexcept {
+// One matrix product a group: rows [first, last) of weights [out_channels, k] times a matrix [k, outputs] of x as it lies, or of
+// columns.
+void multiply(const ConvShape& shape, const Table& table, const std::byte* w, const std::byte* columns, std::byte* out,
+              std::byte* scratch, std::int64_t k, std::int64_t first, std::int64_t last) noexcept {
+  const std::int64_t item = item_of(shape);
   GemmArgs args;
-  args.m = shape.out_channels;
+  args.m = last - first;
   args.n = shape.window.out_count();
   args.k = k;
-  args.a = w;
+  args.a = w + first * k * item;
   args.a_row = k;
   args.a_col = 1;
   args.b = columns;
   args.b_row = args.n;
   args.b_col = 1;
-  args.out = out;
+  args.out = out + first * args.n * item;
   args.out_row = args.n;
   args.scratch = scratch;
-  return args;
+  table.gemm[shape.type()].run(args);
+}
+
+// In how many pieces a team shares the rows of one product, where it has not enough products to share.
+std::int64_t row_pieces(const Team& team, const ConvShape& shape, std::int64_t products) noexcept {
+  return products >= team.size() ? 1 : std::clamp<std::int64_t>(team.size(), 1, std::max<std::int64_t>(1, shape.out_channels));
 }
 
 // A kernel of one tap, without stride or pads: x is the matrix.
@@ -134,15 +146,19 @@ std::size_t pointwise_scratch(const ConvShape& shape, const Table& table) {
 double pointwise_workload(const ConvShape& shape, const Table& table) {
   return (shape.multiplications() + elements_out(shape)) / lanes(shape, table);
 }
-void pointwise_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
-                   std::byte* scratch) noexcept {
-  const std::int64_t item = item_of(shape), plane = shape.window.out_count();
-  for (std::int64_t n = 0; n < shape.batch; ++n)
-    for (std::int64_t g = 0; g < shape.groups; ++g)
-      table.gemm[shape.type()].run(product(shape, w + g * shape.out_channels * shape.in_channels * item,
-                                           x + (n * shape.groups + g) * shape.in_channels * plane * item,
-                                           out + (n * shape.groups + g) * shape.out_channels * plane * item, scratch,
-                                           shape.in_channels));
+void pointwise_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
+  const std::int64_t item = item_of(shape), plane = shape.window.out_count(), products = shape.batch * shape.groups;
+  const std::int64_t pieces = row_pieces(team, shape, products);
+  team.each(
+      products * pieces,
+      [&](std::int64_t unit, int member) {
+        const std::int64_t product = unit / pieces, piece = unit % pieces, g = product % shape.groups;
+        multiply(shape, table, places.w + g * shape.out_channels * shape.in_channels * item,
+                 places.x + product * shape.in_channels * plane * item, places.out + product * shape.out_channels * plane * item,
+                 places.scratch + member * places.scratch_bytes, shape.in_channels, shape.out_channels * piece / pieces,
+                 shape.out_channels * (piece + 1) / pieces);
+      },
+      2 * shape.multiplications());
 }
 
 // im2col: a region for each tap moves what it meets to its rows of a matrix of columns; then one matrix product.
@@ -166,38 +182,59 @@ double columns_workload(const ConvShape& shape, const Table& table) {
   return (shape.multiplications() + elements_out(shape)) / lanes(shape, table) +
          moved / (shape.window.stride[2] == 1 ? lanes(shape, table) : 1);
 }
-void columns_run(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
-                 std::byte* scratch) noexcept {
+// The columns of one group of one image, by one tap. Their border is 0 already, and stays so: all write the same places.
+void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std::int64_t tap) noexcept {
+  const Window& win = shape.window;
+  const std::int64_t plane = win.out_count();
+  const std::int64_t kx = tap % win.kernel[2], ky = tap / win.kernel[2] % win.kernel[1], kz = tap / win.kernel[2] / win.kernel[1];
+  const auto [z0, z1] = win.valid(0, kz);
+  const auto [y0, y1] = win.valid(1, ky);
+  const auto [x0, x1] = win.valid(2, kx);
+  if (z0 == z1 || y0 == y1 || x0 == x1) return;
+  // Made by hand: canonical already but for axes of size 1, and inside both tensors by what valid() says.
+  Region region;
+  region.axes = 4;
+  region.size = {shape.in_channels, z1 - z0, y1 - y0, x1 - x0};
+  region.src.stride = {win.in_count(), win.stride[0] * win.in[1] * win.in[2], win.stride[1] * win.in[2], win.stride[2]};
+  region.src.offset = (win.source(0, z0, kz) * win.in[1] + win.source(1, y0, ky)) * win.in[2] + win.source(2, x0, kx);
+  region.dst.stride = {win.taps() * plane, win.out[1] * win.out[2], win.out[2], 1};
+  region.dst.offset = tap * plane + (z0 * win.out[1] + y0) * win.out[2] + x0;
+  raster(region, x, columns, static_cast<std::size_t>(item_of(shape)));
+}
+
+// A member for each product; a team that has more members than there are products shares each, by taps and then by rows.
+void columns_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const Window& win = shape.window;
   const std::int64_t item = item_of(shape), plane = win.out_count(), taps = win.taps(), k = shape.in_channels * taps;
-  std::byte* columns = scratch;
-  std::byte* rest = scratch + columns_bytes(shape);
-  // The border stays zero: every group and batch writes the same places.
-  if (win.padded()) std::memset(columns, 0, static_cast<std::size_t>(k * plane * item));
-  for (std::int64_t n = 0; n < shape.batch; ++n)
-    for (std::int64_t g = 0; g < shape.groups; ++g) {
-      const std::byte* from = x + (n * shape.groups + g) * shape.in_channels * win.in_count() * item;
-      std::int64_t tap = 0;
-      for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
-        for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
-          for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx, ++tap) {
-            const auto [z0, z1] = win.valid(0, kz);
-            const auto [y0, y1] = win.valid(1, ky);
-            const auto [x0, x1] = win.valid(2, kx);
-            if (z0 == z1 || y0 == y1 || x0 == x1) continue;
-            // Made by hand: canonical already but for axes of size 1, and inside both tensors by what valid() says.
-            Region region;
-            region.axes = 4;
-            region.size = {shape.in_channels, z1 - z0, y1 - y0, x1 - x0};
-            region.src.stride = {win.in_count(), win.stride[0] * win.in[1] * win.in[2], win.stride[1] * win.in[2], win.stride[2]};
-            region.src.offset = (win.source(0, z0, kz) * win.in[1] + win.source(1, y0, ky)) * win.in[2] + win.source(2, x0, kx);
-            region.dst.stride = {taps * plane, win.out[1] * win.out[2], win.out[2], 1};
-            region.dst.offset = tap * plane + (z0 * win.out[1] + y0) * win.out[2] + x0;
-            raster(region, from, columns, static_cast<std::size_t>(item));
-          }
-      table.gemm[shape.type()].run(product(shape, w + g * shape.out_channels * k * item, columns,
-                                           out + (n * shape.groups + g) * shape.out_channels * plane * item, rest, k));
-    }
+  const std::int64_t products = shape.batch * shape.groups, pieces = row_pieces(team, shape, products);
+  const auto columns_of = [&](int member) { return places.scratch + member * places.scratch_bytes; };
+  const auto rest_of = [&](int member) { return columns_of(member) + columns_bytes(shape); };
+  const auto from = [&](std::int64_t product) { return places.x + product * shape.in_channels * win.in_count() * item; };
+  const auto multiply_piece = [&](std::int64_t product, std::int64_t piece, const std::byte* columns, std::byte* scratch) {
+    multiply(shape, table, places.w + product % shape.groups * shape.out_channels * k * item, columns,
+             places.out + product * shape.out_channels * plane * item, scratch, k, shape.out_channels * piece / pieces,
+             shape.out_channels * (piece + 1) / pieces);
+  };
+  if (win.padded())
+    for (int member = 0; member < (pieces > 1 ? 1 : team.size()); ++member)
+      std::memset(columns_of(member), 0, static_cast<std::size_t>(k * plane * item));
+  const double operations = 2 * shape.multiplications();
+  if (pieces == 1) {
+    team.each(
+        products,
+        [&](std::int64_t product, int member) {
+          for (std::int64_t tap = 0; tap < taps; ++tap) put_tap(shape, from(product), columns_of(member), tap);
+          multiply_piece(product, 0, columns_of(member), rest_of(member));
+        },
+        operations);
+    return;
+  }
+  for (std::int64_t product = 0; product < products; ++product) {
+    const double share = operations / static_cast<double>(products);
+    team.each(taps, [&](std::int64_t tap, int) { put_tap(shape, from(product), columns_of(0), tap); }, share);
+    team.each(
+        pieces, [&](std::int64_t piece, int member) { multiply_piece(product, piece, columns_of(0), rest_of(member)); }, share);
+  }
 }
 
 }  // namespace

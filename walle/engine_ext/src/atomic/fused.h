@@ -8,14 +8,21 @@
 
 namespace walle {
 
+// A composite that is computed element by element, as its kernel takes it (see MapOp).
+struct Map {
+  MapOp op;
+  double a = 0, b = 0;
+};
+
 struct Fused {
   std::string_view name;  // of the composite
   // Whether the step computes this: its one output is then of the first operand's type and shape.
   bool (*applies)(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
   StepFn make;
+  // Of one that goes element by element, with one operand, and so is the same in any layout; null for others.
+  Map (*map)(const Attributes& attributes) = nullptr;
 
-  // Element by element, with one operand: the same in any layout.
-  bool is_map() const noexcept;
+  bool is_map() const noexcept { return map != nullptr; }
 };
 // In alphabetical order.
 std::span<const Fused> fused_composites() noexcept;
@@ -25,11 +32,14 @@ inline bool has_fused_kernels(const Table& table) noexcept { return table.softma
 
 bool map_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
 bool gelu_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
-std::unique_ptr<Step> make_gelu(const StepRequest& request);
-std::unique_ptr<Step> make_hard_sigmoid(const StepRequest& request);
-std::unique_ptr<Step> make_hard_swish(const StepRequest& request);
-std::unique_ptr<Step> make_leaky_relu(const StepRequest& request);
-std::unique_ptr<Step> make_swish(const StepRequest& request);
+Map elu_map(const Attributes& attributes);
+Map gelu_map(const Attributes& attributes);
+Map hard_sigmoid_map(const Attributes& attributes);
+Map hard_swish_map(const Attributes& attributes);
+Map leaky_relu_map(const Attributes& attributes);
+Map mish_map(const Attributes& attributes);
+Map swish_map(const Attributes& attributes);
+std::unique_ptr<Step> make_map(const StepRequest& request, Map map);
 bool prelu_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
 std::unique_ptr<Step> make_prelu(const StepRequest& request);
 

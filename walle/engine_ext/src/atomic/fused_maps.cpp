@@ -10,11 +10,11 @@ namespace {
 
 class MapStep final : public SharedStep {
  public:
-  MapStep(const StepRequest& request, MapOp op, double a = 0, double b = 0)
-      : kernel_(request.table.map[static_cast<std::size_t>(op)]),
+  MapStep(const StepRequest& request, Map map)
+      : kernel_(request.table.map[static_cast<std::size_t>(map.op)]),
         count_(element_count(request.result.shape)),
-        a_(static_cast<float>(a)),
-        b_(static_cast<float>(b)) {}
+        a_(static_cast<float>(map.a)),
+        b_(static_cast<float>(map.b)) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     constexpr std::int64_t kPiece = 1 << 14;
     team.each((count_ + kPiece - 1) / kPiece, [&](std::int64_t i, int) {
@@ -30,7 +30,7 @@ class MapStep final : public SharedStep {
   float a_, b_;
 };
 
-class PReluStep final : public Step {
+class PReluStep final : public SharedStep {
  public:
   explicit PReluStep(const StepRequest& request) : kernel_(request.table.prelu) {
     const Dims strides = contiguous_strides(request.result.shape);
@@ -38,12 +38,14 @@ class PReluStep final : public Step {
     nest_ = Nest<3>::make(request.result.shape,
                           {strides, broadcast_strides(slope.shape, slope.strides, request.result.shape), strides},
                           {sizeof(float), sizeof(float), sizeof(float)});
-    step_ = nest_.row_stride(1, sizeof(float));
+    period_ = nest_.row_stride(1, sizeof(float)) == 0 ? 1 : nest_.row();
   }
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.walk({inputs[0], inputs[1], output}, 1, [&](const auto& at) {
-      kernel_(reinterpret_cast<const float*>(at[0]), reinterpret_cast<const float*>(at[1]), step_,
-              reinterpret_cast<float*>(at[2]), nest_.row());
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    nest_.share(team, {inputs[0], inputs[1], output}, 1, [&](const auto& piece, const auto& from, int) {
+      piece.walk(from, 1, [&](const auto& at) {
+        kernel_(reinterpret_cast<const float*>(at[0]), reinterpret_cast<const float*>(at[1]), period_,
+                reinterpret_cast<float*>(at[2]), piece.row());
+      });
     });
   }
   std::string_view algorithm() const noexcept override { return "fused"; }
@@ -51,7 +53,7 @@ class PReluStep final : public Step {
  private:
   PReluFn kernel_;
   Nest<3> nest_;
-  std::int64_t step_;
+  std::int64_t period_;
 };
 
 }  // namespace
@@ -65,25 +67,25 @@ bool gelu_applies(std::span<const Operand> operands, const Attributes& attribute
   return map_applies(operands, attributes, outputs, table) && (approximate == "none" || approximate == "tanh");
 }
 
-std::unique_ptr<Step> make_gelu(const StepRequest& request) {
-  const bool exact = request.attributes.get_string("approximate", "none") == "none";
-  return std::make_unique<MapStep>(request, exact ? MapOp::GeluErf : MapOp::GeluTanh);
+Map elu_map(const Attributes& attributes) { return {MapOp::Elu, attributes.get_float("alpha", 1)}; }
+
+Map gelu_map(const Attributes& attributes) {
+  return {attributes.get_string("approximate", "none") == "none" ? MapOp::GeluErf : MapOp::GeluTanh};
 }
 
-std::unique_ptr<Step> make_hard_sigmoid(const StepRequest& request) {
-  return std::make_unique<MapStep>(request, MapOp::HardSigmoid, request.attributes.get_float("alpha", 0.2),
-                                   request.attributes.get_float("beta", 0.5));
+Map hard_sigmoid_map(const Attributes& attributes) {
+  return {MapOp::HardSigmoid, attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5)};
 }
 
-std::unique_ptr<Step> make_hard_swish(const StepRequest& request) { return std::make_unique<MapStep>(request, MapOp::HardSwish); }
+Map hard_swish_map(const Attributes&) { return {MapOp::HardSwish}; }
 
-std::unique_ptr<Step> make_leaky_relu(const StepRequest& request) {
-  return std::make_unique<MapStep>(request, MapOp::LeakyRelu, request.attributes.get_float("alpha", 0.01));
-}
+Map leaky_relu_map(const Attributes& attributes) { return {MapOp::LeakyRelu, attributes.get_float("alpha", 0.01)}; }
 
-std::unique_ptr<Step> make_swish(const StepRequest& request) {
-  return std::make_unique<MapStep>(request, MapOp::Swish, request.attributes.get_float("alpha", 1));
-}
+Map mish_map(const Attributes&) { return {MapOp::Mish}; }
+
+Map swish_map(const Attributes& attributes) { return {MapOp::Swish, attributes.get_float("alpha", 1)}; }
+
+std::unique_ptr<Step> make_map(const StepRequest& request, Map map) { return std::make_unique<MapStep>(request, map); }
 
 bool prelu_applies(std::span<const Operand> operands, const Attributes&, int outputs, const Table& table) {
   if (outputs != 1 || operands[0].dtype != DType::f32 || operands[1].dtype != DType::f32 || table.prelu == nullptr) return false;

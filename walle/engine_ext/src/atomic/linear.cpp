@@ -1,5 +1,5 @@
-// Linear: x [..., k] times w [k, n], plus bias [n] and residual [..., n] where they are given, then bounded to [low, high]. What
-// a matrix product by a constant becomes; float32.
+// Linear: x [..., k] times w [k, n], plus bias [n] and residual [..., n] where they are given, then bounded to [low, high]; an
+// activation may follow (see atomic/activation.h). What a matrix product by a constant becomes; float32.
 #include "atomic/packed_linear.h"
 
 #include <algorithm>
@@ -79,9 +79,15 @@ void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept
           panel.out_block = pack;
           panel.accumulate = k > 0;
           if (args.finish.bias != nullptr) panel.finish.bias = args.finish.bias + block * pack;
-          if (args.finish.residual != nullptr) panel.finish.residual = args.finish.residual + row * args.out_row + block * pack;
-          if (k + chunk >= args.depth) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
+          const float* residual =
+              args.finish.residual == nullptr ? nullptr : args.finish.residual + row * args.out_row + block * pack;
+          const bool last = k + chunk >= args.depth;
+          if (args.activation == nullptr || !args.activation->residual_last()) panel.finish.residual = residual;
+          if (last) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
           kernel(panel);
+          if (last && args.activation != nullptr)
+            args.activation->run(panel.out, panel.rows, args.out_row, (panel.blocks - 1) * pack + panel.width,
+                                 args.slope == nullptr ? nullptr : args.slope + block * pack, residual);
         },
         2.0 * static_cast<double>(args.rows * segment.length) * static_cast<double>(args.columns));
   }
@@ -95,7 +101,7 @@ enum class Weights { plain, packed, pairs };
 class LinearStep final : public SharedStep {
  public:
   LinearStep(const StepRequest& request, Weights weights, std::string_view algorithm)
-      : table_(request.table), weights_(weights), algorithm_(algorithm) {
+      : table_(request.table), weights_(weights), activation_(request.attributes, request.table), algorithm_(algorithm) {
     const Dims& x = request.inputs[0].shape;
     args_.depth = x.back();
     args_.columns = request.result.shape.back();
@@ -117,6 +123,8 @@ class LinearStep final : public SharedStep {
     args.out = reinterpret_cast<float*>(output);
     if (bias_) args.finish.bias = reinterpret_cast<const float*>(inputs[2]);
     if (residual_) args.finish.residual = reinterpret_cast<const float*>(inputs[3]);
+    if (activation_.any()) args.activation = &activation_;
+    if (activation_.has_slope()) args.slope = reinterpret_cast<const float*>(inputs[kSlope]);
     if (weights_ == Weights::pairs) to_pairs(team, args, reinterpret_cast<float*>(scratch));
     if (weights_ == Weights::plain)
       pack_linear(reinterpret_cast<const float*>(inputs[1]), args.columns, 1, args.depth, args.columns, table_,
@@ -140,6 +148,7 @@ class LinearStep final : public SharedStep {
 
   const Table& table_;
   Weights weights_;
+  Activation activation_;
   bool bias_ = false, residual_ = false;
   std::string_view algorithm_;
   LinearArgs args_;
@@ -147,7 +156,8 @@ class LinearStep final : public SharedStep {
 
 }  // namespace
 
-TensorType infer_linear(std::span<const Operand> operands, const Attributes&) {
+TensorType infer_linear(std::span<const Operand> operands, const Attributes& attributes) {
+  check_activation(attributes);
   const Dims &x = operands[0].shape, &w = operands[1].shape;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != DType::f32)

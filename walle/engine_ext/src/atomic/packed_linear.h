@@ -13,7 +13,9 @@ struct LinearArgs {
   float* out = nullptr;
   std::int64_t out_row = 0;
   Finish finish;
-  bool pairs = false;  // elements of a and w are pairs of bfloat16, and depth counts these
+  const Activation* activation = nullptr;  // after the bounds; takes the residual where that comes last
+  const float* slope = nullptr;            // of its columns
+  bool pairs = false;                      // elements of a and w are pairs of bfloat16, and depth counts these
 };
 void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept;
 

@@ -175,6 +175,8 @@ class TilesStep final : public SharedStep {
     const auto* w = reinterpret_cast<const float*>(inputs[1]) + group * sums_.depth * blocks * pack;
     const auto* bias = reinterpret_cast<const float*>(inputs[2]);
     const auto* residual = reinterpret_cast<const float*>(inputs[3]);
+    const Activation& activation = conv_.activation;
+    const auto* slope = conv_.slope(inputs);
     const std::int64_t at = image + (group * blocks + block) * plane;
     x += group * conv_.blocks_of(conv_.shape.in_channels) * source_.plane;
     PanelArgs args;
@@ -197,8 +199,13 @@ class TilesStep final : public SharedStep {
         args.rows = here.count;
         args.a = x + here.in;
         args.out = out + at + here.out;
-        args.finish.residual = residual == nullptr ? nullptr : residual + at + here.out;
+        args.finish.residual = residual == nullptr || activation.residual_last() ? nullptr : residual + at + here.out;
         panel_(args);
+        if (!activation.any() || c + 1 < sums_.chunks.size()) continue;
+        for (std::int64_t b = 0; b < args.blocks; ++b)
+          activation.run(args.out + b * plane, here.count, pack, pack,
+                         slope == nullptr ? nullptr : slope + (group * blocks + block + b) * pack,
+                         residual == nullptr ? nullptr : residual + at + here.out + b * plane);
       }
     }
   }

@@ -69,7 +69,8 @@ void pack_level(const LinearShape& shape, std::int64_t level, const float* w, st
 
 class StrassenStep final : public SharedStep {
  public:
-  StrassenStep(const StepRequest& request, std::int64_t levels) : table_(request.table), sums_(request.table), levels_(levels) {
+  StrassenStep(const StepRequest& request, std::int64_t levels)
+      : table_(request.table), sums_(request.table), activation_(request.attributes, request.table), levels_(levels) {
     const std::int64_t depth = request.inputs[0].shape.back(), columns = request.result.shape.back();
     const std::int64_t rows = element_count(request.result.shape) / columns;
     columns_ = columns;
@@ -114,7 +115,7 @@ class StrassenStep final : public SharedStep {
       unit.first_row = leaf_.rows * stretch / stretches;
       unit.rows = leaf_.rows * (stretch + 1) / stretches - unit.first_row;
       multiply(unit, levels_, 0, result, bias);
-      finish(unit, result, residual);
+      finish(unit, result, residual, activation_.has_slope() ? reinterpret_cast<const float*>(inputs[kSlope]) : nullptr);
     });
   }
   std::string_view algorithm() const noexcept override { return kLinearStrassen.name; }
@@ -263,18 +264,21 @@ class StrassenStep final : public SharedStep {
     });
   }
 
-  void finish(const Unit& unit, View to, const float* residual) const noexcept {
-    if (residual == nullptr && maximum_ == nullptr && minimum_ == nullptr) return;
+  void finish(const Unit& unit, View to, const float* residual, const float* slope) const noexcept {
+    if (residual == nullptr && maximum_ == nullptr && minimum_ == nullptr && !activation_.any()) return;
     each_row(unit, levels_, [&](std::int64_t row, std::int64_t column, std::int64_t count) {
       float* at = to.at + row * to.row + column;
-      if (residual != nullptr) sums_.add(at, 1, residual + row * to.row + column, 1, at, count);
+      const float* more = residual == nullptr ? nullptr : residual + row * to.row + column;
+      if (more != nullptr && !activation_.residual_last()) sums_.add(at, 1, more, 1, at, count);
       if (maximum_ != nullptr) maximum_(at, 1, &low_, 0, at, count);
       if (minimum_ != nullptr) minimum_(at, 1, &high_, 0, at, count);
+      if (activation_.any()) activation_.run(at, 1, count, count, slope == nullptr ? nullptr : slope + column, more);
     });
   }
 
   const Table& table_;
   Quarters sums_;
+  Activation activation_;
   std::int64_t levels_, columns_ = 0, chunk_ = 0, scratch_floats_ = 0;
   LinearShape leaf_;
   std::vector<std::vector<ASums>> a_sums_;  // by level, the outermost first
@@ -308,13 +312,11 @@ Work work(const LinearShape& shape, std::int64_t levels) {
   work.streamed =
       depth * columns * kFloat * static_cast<double>(power(kProducts, levels)) / static_cast<double>(power(4, levels));
   work.moved = rows * (depth + columns) * kFloat;
-  // Quarters lie further than what the rate of moving is measured on, in rows apart: six times as slow on the machine it was
-  // measured on.
-  constexpr double kFar = 6;
+  // Quarters are read and written whole, after all of the others: no cache near the core holds them until then.
   for (std::int64_t level = 0; level < levels; ++level) {
-    work.moved += kFar * 12 * rows * depth * kFloat * part(level);
+    work.far += 12 * rows * depth * kFloat * part(level);
     // Of the products: two sums and one store beside what the tile kernel does; above the innermost level, five sums more.
-    work.moved += kFar * (level + 1 == levels ? 7 : 22) * rows * columns * kFloat * part(level);
+    work.far += (level + 1 == levels ? 7 : 22) * rows * columns * kFloat * part(level);
   }
   return work;
 }

@@ -137,7 +137,7 @@ void for_runs(const Tiling& tiling, std::int64_t first, std::int64_t last, std::
 class WinogradStep final : public SharedStep {
  public:
   WinogradStep(const PackedConv& conv, std::int64_t unit, float low, float high)
-      : tiling_(conv, unit), table_(*conv.table), low_(low), high_(high) {
+      : conv_(conv), tiling_(conv, unit), table_(*conv.table), low_(low), high_(high) {
     scratch_bytes_ = tiling_.v_bytes() + tiling_.m_bytes();
     for (std::int64_t block = 0; block < tiling_.in_blocks; ++block)
       segments_.push_back({block * tiling_.at_once * tiling_.c, std::min(tiling_.c, tiling_.in_channels - block * tiling_.c)});
@@ -161,10 +161,7 @@ class WinogradStep final : public SharedStep {
           operations);
       team.each(
           tiling_.groups * tiling_.out_blocks,
-          [&](std::int64_t block, int) {
-            from_positions(m, first, last, block, reinterpret_cast<const float*>(inputs[2]),
-                           reinterpret_cast<const float*>(inputs[3]), reinterpret_cast<float*>(output));
-          },
+          [&](std::int64_t block, int) { from_positions(m, first, last, block, inputs, reinterpret_cast<float*>(output)); },
           operations);
     }
   }
@@ -215,8 +212,12 @@ class WinogradStep final : public SharedStep {
     }
   }
 
-  void from_positions(const float* m, std::int64_t first, std::int64_t last, std::int64_t block, const float* bias,
-                      const float* residual, float* out) const noexcept {
+  void from_positions(const float* m, std::int64_t first, std::int64_t last, std::int64_t block, std::byte* const* inputs,
+                      float* out) const noexcept {
+    const auto* bias = reinterpret_cast<const float*>(inputs[2]);
+    const auto* residual = reinterpret_cast<const float*>(inputs[3]);
+    const Activation& activation = conv_.activation;
+    const float* slope = conv_.slope(inputs);
     const Axis &rows = tiling_.rows, &columns = tiling_.columns;
     const std::int64_t c = tiling_.c, blocks = tiling_.groups * tiling_.out_blocks, plane = rows.out * columns.out * c;
     WinogradArgs args;
@@ -235,11 +236,26 @@ class WinogradStep final : public SharedStep {
       args.out = out + to;
       args.row_last = rows.written(run.row);
       args.column_last = columns.written(run.column);
-      args.finish.residual = residual == nullptr ? nullptr : residual + to;
+      args.finish.residual = residual == nullptr || activation.residual_last() ? nullptr : residual + to;
       transforms().output(args);
+      if (!activation.any()) return;
+      const std::int64_t pixels = (run.count - 1) * columns.unit + args.column_last;
+      for (std::int64_t row = 0; row < args.row_last; ++row) {
+        const std::int64_t line = row * rows.out_step;
+        const auto part = [&](std::int64_t place, std::int64_t count) {
+          activation.run(out + to + place, count, c, c, slope == nullptr ? nullptr : slope + block * c,
+                         residual == nullptr ? nullptr : residual + to + place);
+        };
+        if (columns.out_step == c) {
+          part(line, pixels);
+        } else {
+          for (std::int64_t pixel = 0; pixel < pixels; ++pixel) part(line + pixel * columns.out_step, 1);
+        }
+      }
     });
   }
 
+  PackedConv conv_;
   Tiling tiling_;
   const Table& table_;
   float low_, high_;

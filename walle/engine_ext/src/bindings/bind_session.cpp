@@ -316,6 +316,11 @@ std::shared_ptr<const Graph> load(py::handle model) {
 
 }  // namespace
 
+template <>
+inline constexpr bool told_by_type<BoundSession> = true;
+template <>
+inline constexpr bool told_by_type<BoundModule> = true;
+
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
       .def(py::init([](py::object model, const std::string& backend, int threads, bool merging, Forced algorithms) {

@@ -82,6 +82,8 @@ Tensor tensor_from_buffer(py::handle object) {
   }
 }
 
+bool is_ndarray(py::handle object) { return py::detail::make_caster<Tensor>().load(object, false); }
+
 void bind_tensor(py::module_& module) {
   auto ndarray = py::class_<Tensor>(module, "ndarray", py::buffer_protocol());
   ndarray

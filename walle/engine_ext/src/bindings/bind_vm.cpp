@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "bindings/sealing.h"
 #include "vm/birth.h"
 #include "vm/home.h"
 #include "vm/interpreter.h"
@@ -43,7 +44,7 @@ Tensor copy_of(const Tensor& source) {
 // own Python objects hold would die with the VM, so it leaves as a copy; the main interpreter outlives every VM.
 bool take_array(PyObject* object, Tensor& tensor) {
   const py::handle handle(object);
-  if (py::isinstance<Tensor>(handle)) {
+  if (is_ndarray(handle)) {
     tensor = handle.cast<Tensor&>();
   } else if (PyObject_CheckBuffer(object)) {
     try {
@@ -59,9 +60,18 @@ bool take_array(PyObject* object, Tensor& tensor) {
   return true;
 }
 
+// As the receiver sees it. Two sides that write into the same memory would be no isolation, so that an array is read-only where
+// it arrives; but a result that the task keeps no hold of is its receiver's alone.
+Tensor received(const Tensor& tensor) {
+  const auto& storage = tensor.storage();
+  if (!storage || !storage->writable()) return tensor;
+  if (vm::Interpreter::here() == nullptr && storage.use_count() == 1) return tensor;
+  return {vm::read_only(storage), tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset()};
+}
+
 PyObject* give_array(const Tensor& tensor) {
   try {
-    return py::cast(tensor).release().ptr();
+    return py::cast(received(tensor)).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const std::exception& error) {
@@ -164,11 +174,32 @@ void sleep_here(double seconds) {
 
 // A function that makes modules, which refuses some names. The original is held where no walk over Python objects finds it.
 py::cpp_function guard(const py::object& original, const std::unordered_set<std::string>& names, bool are_kept) {
+  const py::object plain = py::type::of(py::module_::import("sys").attr("implementation"));  // SimpleNamespace
   if (PyObject_IS_GC(original.ptr()) && PyObject_GC_IsTracked(original.ptr())) PyObject_GC_UnTrack(original.ptr());
-  return py::cpp_function([original, names, are_kept](const py::object& spec, const py::args& rest) {
+  return py::cpp_function([original, plain, names, are_kept](const py::object& spec, const py::args& rest) {
     const auto name = spec.attr("name").cast<std::string>();
     if (names.contains(name) != are_kept) throw py::import_error(name + " cannot be loaded in a VM");
-    return original(spec, *rest);
+    // Not the caller's spec, whose attributes may be something else at the next look.
+    const py::object origin = py::getattr(spec, "origin", py::none());
+    if (!origin.is_none() && !py::type::of(origin).is(py::type::of(py::str())))
+      throw py::import_error("the origin of " + name + " is no text");
+    return original(plain(py::arg("name") = name, py::arg("origin") = origin), *rest);
+  });
+}
+
+// One function for all that happens between the two looks at what is there: what a task made in between would stay too.
+py::cpp_function loader(const py::object& loaded) {
+  return py::cpp_function([loaded](const py::str& name) {
+    vm::Pristine& pristine = vm_here().home().pristine;
+    pristine.before_import();
+    PyObject* module = PyImport_Import(name.ptr());
+    PyObject* done = module != nullptr ? PyObject_CallNoArgs(loaded.ptr()) : nullptr;
+    PyObject* error = PyErr_GetRaisedException();
+    pristine.after_import();
+    Py_XDECREF(module);
+    Py_XDECREF(done);
+    PyErr_SetRaisedException(error);
+    if (error != nullptr) throw py::error_already_set();
   });
 }
 
@@ -259,6 +290,7 @@ void bind_vm(py::module_& module) {
              return self.vm().join(nanoseconds(timeout));
            })
       .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
+      .def_property_readonly("abandoned", [](const VMHandle& self) { return self.vm().was_given_up(); })
       .def_property_readonly("calls", [](const VMHandle& self) { return self.vm().calls(); })
       .def_property_readonly("create_ms", [](const VMHandle& self) { return self.vm().create_ms(); });
 
@@ -278,10 +310,7 @@ void bind_vm(py::module_& module) {
     all["last_reason"] = counts.last_reason;
     return all;
   });
-  module.def(
-      "vm_before_import", [] { vm_here().home().pristine.before_import(); },
-      "Before a module that is to stay is loaded; in a VM.");
-  module.def("vm_after_import", [] { vm_here().home().pristine.after_import(); }, "After it was loaded, or was not.");
+  module.def("vm_loader", &loader, "load(name): load a module that is to stay, and call `loaded`; in a VM.");
   module.def(
       "vm_pristine",
       [] {
@@ -303,6 +332,7 @@ void bind_vm(py::module_& module) {
         if (vm::Interpreter* here = vm::Interpreter::here()) here->rest_if_given_up();
       },
       "In gc.callbacks of a VM.");
+  module.def("vm_seal", [module] { seal_types(module); }, "Close the module's types to tasks.");
   module.def("vm_unraisable", &tell_unraisable);
   module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs by name.");
   module.def("vm_watch_memory", &vm::Heap::watch, "Count what VMs' Python objects take, from now on.");

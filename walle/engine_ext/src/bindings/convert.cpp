@@ -181,7 +181,7 @@ Tensor scalar(py::handle number, DType dtype) {
 }
 
 Tensor as_tensor(py::handle value) {
-  if (py::isinstance<Tensor>(value)) return py::cast<const Tensor&>(value);
+  if (is_ndarray(value)) return py::cast<const Tensor&>(value);
   if (is_number(value)) return scalar(value, natural_dtype(value));
   if (is_sequence(value)) return from_nested(value, std::nullopt);
   if (PyObject_CheckBuffer(value.ptr())) return tensor_from_buffer(value);

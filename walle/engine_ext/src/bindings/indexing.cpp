@@ -2,6 +2,7 @@
 // indexed raster over that view, read or written in place.
 #include <optional>
 
+#include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "core/indexed.h"
 #include "exec/eager.h"
@@ -13,8 +14,7 @@ namespace walle {
 namespace {
 
 bool is_array_key(py::handle item) {
-  return py::isinstance<Tensor>(item) || PyList_Check(item.ptr()) ||
-         (PyObject_CheckBuffer(item.ptr()) && !PyIndex_Check(item.ptr()));
+  return is_ndarray(item) || PyList_Check(item.ptr()) || (PyObject_CheckBuffer(item.ptr()) && !PyIndex_Check(item.ptr()));
 }
 bool is_int_key(py::handle item) { return PyIndex_Check(item.ptr()) && !PyBool_Check(item.ptr()) && !is_array_key(item); }
 

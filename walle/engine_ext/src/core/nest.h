@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <type_traits>
 
 #include "core/region.h"
 #include "core/team.h"
@@ -66,14 +67,19 @@ struct Nest {
     });
   }
 
-  // Calls f(addresses) for the first element of every row, or (inner = 0) of every element.
+  // Calls f(addresses) for the first element of every row, or (inner = 0) of every element; where f returns a bool, up to the
+  // first false.
   template <class F>
   void walk(std::array<std::byte*, N> at, std::size_t inner, F&& f) const noexcept {
     if (count() == 0) return;
     const std::size_t outer = static_cast<std::size_t>(axes) - (axes > 0 ? inner : 0);
     std::array<std::int64_t, kMaxAxes> index{};
     for (;;) {
-      f(at);
+      if constexpr (std::is_same_v<decltype(f(at)), bool>) {
+        if (!f(at)) return;
+      } else {
+        f(at);
+      }
       std::size_t axis = outer;
       for (;;) {
         if (axis == 0) return;

@@ -32,12 +32,30 @@ void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::
   }
 }
 
+// A transpose to few columns, such as of an image's planes to its pixels; all steps but `src_column` are those of neighbours.
+template <class T, int kColumns>
+void weave(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t src_column) noexcept {
+  for (std::int64_t r = 0; r < rows; ++r, src += sizeof(T), dst += kColumns * sizeof(T))
+    for (int c = 0; c < kColumns; ++c) std::memcpy(dst + c * sizeof(T), src + c * src_column, sizeof(T));
+}
+template <class T>
+bool weave(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t columns, std::int64_t src_column) noexcept {
+  switch (columns) {
+    case 2: weave<T, 2>(src, dst, rows, src_column); return true;
+    case 3: weave<T, 3>(src, dst, rows, src_column); return true;
+    case 4: weave<T, 4>(src, dst, rows, src_column); return true;
+    default: return false;
+  }
+}
+
 // The two innermost axes where the source runs along the outer one: blocks keep both sides' lines in cache. Steps in bytes; the
 // others are those of neighbours.
 template <class T>
 void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t columns, std::int64_t src_row,
                std::int64_t src_column, std::int64_t dst_row, std::int64_t dst_column) noexcept {
-  constexpr std::int64_t kBlock = 16;
+  constexpr std::int64_t kBlock = 16, kSize = sizeof(T);
+  if (src_row == kSize && dst_column == kSize && dst_row == columns * kSize && weave<T>(src, dst, rows, columns, src_column))
+    return;
   for (std::int64_t row = 0; row < rows; row += kBlock) {
     const std::int64_t row_end = std::min(row + kBlock, rows);
     for (std::int64_t column = 0; column < columns; column += kBlock) {

@@ -53,7 +53,7 @@ class Team {
   int process_ = 0;
   Call call_ = nullptr;
   void* work_ = nullptr;
-  std::unique_ptr<Share[]> share_of_;  // by member
+  std::unique_ptr<Share[]> share_of_;                // by member
   alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when there is work, or the end
   alignas(64) std::atomic<int> busy_{0};             // helpers that have not finished this round
   std::atomic<bool> over_{false};

@@ -32,4 +32,24 @@ inline void stop_if_asked() {
   if (const auto& tenant = tenant_here(); tenant && tenant->stopping.load(std::memory_order_relaxed)) throw WorkStopped();
 }
 
+// For loops over what no memory bounds, as a broadcast view is any number of elements: whether the work is still wanted, looked
+// up every few million elements.
+class Wanted {
+ public:
+  // Of the next so many elements, before they are worked on; once it is false it stays so.
+  bool next(std::int64_t elements) noexcept {
+    if (tenant_ == nullptr || (left_ -= elements) > 0) return is_;
+    left_ = kEvery;
+    return is_ = is_ && !tenant_->stopping.load(std::memory_order_relaxed);
+  }
+  explicit operator bool() const noexcept { return is_; }
+
+  static constexpr std::int64_t kEvery = std::int64_t{1} << 22;
+
+ private:
+  const Tenant* tenant_ = tenant_here().get();
+  std::int64_t left_ = kEvery;
+  bool is_ = true;
+};
+
 }  // namespace walle

@@ -5,7 +5,9 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 
+#include "atomic/integer_products.h"
 #include "atomic/packed_convolution.h"
 #include "atomic/packed_linear.h"
 #include "atomic/packed_pooling.h"
@@ -20,12 +22,40 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// All of them, the cheapest first.
+// Of a list of records with names, the one of a name that is there.
+template <class Algorithm>
+const Algorithm* named(std::span<const Algorithm* const> all, std::string_view name) {
+  return *std::find_if(all.begin(), all.end(), [&](const Algorithm* algorithm) { return algorithm->name == name; });
+}
+
+// Few channels are read where they lie: blocks of them would be mostly padding.
+bool reads_plain(const PackedConv& conv) { return conv.shape.groups == 1 && conv.shape.in_channels * 2 <= conv.pack(); }
+
+// The packed convolution that an operator can become: of float32 by constant weights and bias, with no algorithm given.
+// `plain`: x is there in its plain layout.
+std::optional<PackedConv> packed_conv(const Program& program, const ProgramOp& op, const Table& table, bool plain) {
+  if (op.is_raster() || op.op->name != "Conv") return std::nullopt;
+  const auto value = [&](std::size_t operand) -> const ProgramValue& { return program.values[at(op.inputs[operand])]; };
+  if (value(0).dtype != DType::f32 || !value(1).is_constant()) return std::nullopt;
+  if (op.inputs.size() > 2 && op.inputs[2] >= 0 && !value(2).is_constant()) return std::nullopt;
+  if (!op.attributes.get_string("algorithm", "").empty()) return std::nullopt;
+  PackedConv conv{conv_shape(value(0).shape, value(1).shape, DType::f32, op.attributes), &table, plain};
+  conv.plain_input = plain && reads_plain(conv);
+  return conv;
+}
+
+// The candidate that stands for the algorithms of plain layouts.
+constexpr std::string_view kPlain = "plain";
+
+// All of them, the cheapest first; none: no packed algorithm takes it. Where the only ones are bought by multiplying zeros
+// between groups, the algorithms of plain layouts are one more.
 std::vector<Candidate> candidates_of(const PackedConv& conv, const Rates& rates) {
   std::vector<Candidate> candidates;
   for (const PackedAlgorithm* algorithm : packed_algorithms())
     for (const std::int64_t parameter : algorithm->parameters(conv))
       candidates.push_back({algorithm->name, parameter, rates.us(algorithm->work(conv, parameter))});
+  if (std::any_of(candidates.begin(), candidates.end(), [](const Candidate& one) { return one.algorithm == kPackedGroups.name; }))
+    candidates.push_back({kPlain, 0, rates.us(plain_conv_work(conv.shape))});
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
   return candidates;
 }
@@ -48,18 +78,8 @@ std::vector<Candidate> candidates_of(const LinearShape& shape, const Rates& rate
 std::string_view linear_order(const LinearAlgorithm& algorithm) {
   return algorithm.pack == kLinearPacked.pack ? kLinearPacked.name : algorithm.name;
 }
-const LinearAlgorithm& linear_named(std::string_view name) {
-  const auto all = linear_algorithms();
-  return **std::find_if(all.begin(), all.end(), [&](const LinearAlgorithm* algorithm) { return algorithm->name == name; });
-}
 
-// Few channels are read where they lie: blocks of them would be mostly padding.
-bool reads_plain(const PackedConv& conv) { return conv.shape.groups == 1 && conv.shape.in_channels * 2 <= conv.pack(); }
-
-const PackedAlgorithm* named(std::string_view name) {
-  const auto all = packed_algorithms();
-  return *std::find_if(all.begin(), all.end(), [&](const PackedAlgorithm* algorithm) { return algorithm->name == name; });
-}
+bool is_integer_product(const OpDef& op) { return op.name == "IntegerConv" || op.name == "IntegerLinear"; }
 
 using Clock = std::chrono::steady_clock;
 
@@ -85,9 +105,11 @@ class Choosing {
       for (const int input : op.inputs)
         if (input >= 0) need_plain(input);
       choose_linear(op);
+      share_integer_weights(op);
       program_.ops.push_back(std::move(op));
     }
     for (const int output : program_.outputs) need_plain(output);
+    check_forced();
     return searched_ms_;
   }
 
@@ -190,45 +212,43 @@ class Choosing {
     return packed_[at(index)];
   }
 
-  // A bias in whole blocks, so that kernels read whole vectors.
-  int padded_bias(int index, std::int64_t groups) {
+  // A bias or slope in whole blocks, so that kernels read whole vectors.
+  int padded_by_channel(int index, std::int64_t groups) {
     if (index < 0) return -1;
-    const Tensor& bias = value(index).constant;
-    const std::int64_t channels = bias.size() / groups, width = packing_.blocks_of(channels) * pack();
-    if (bias.size() % pack() == 0 && channels * groups == width * groups) return index;
+    const Tensor given = value(index).constant;
+    const std::int64_t channels = given.size() / groups, width = packing_.blocks_of(channels) * pack();
+    if (given.size() % pack() == 0 && channels * groups == width * groups) return index;
     Tensor padded = Tensor::empty(DType::f32, {groups * width});
     std::fill_n(padded.data<float>(), groups * width, 0.0f);
     for (std::int64_t g = 0; g < groups; ++g)
-      std::copy_n(bias.data<float>() + g * channels, channels, padded.data<float>() + g * width);
+      std::copy_n(given.data<float>() + g * channels, channels, padded.data<float>() + g * width);
     return add_constant(std::move(padded));
   }
 
   bool choose_conv(ProgramOp& op) {
-    if (op.is_raster() || op.op->name != "Conv" || value(op.output).dtype != DType::f32) return false;
-    op.inputs.resize(4, -1);
+    const std::optional<PackedConv> packable =
+        op.is_raster() || op.inputs.empty() ? std::nullopt : packed_conv(program_, op, table_, packed_[at(op.inputs[0])] < 0);
+    if (!packable) return false;
+    PackedConv conv = *packable;
+    op.inputs.resize(std::max<std::size_t>(4, op.inputs.size()), -1);
     const int x = op.inputs[0], w = op.inputs[1], bias = op.inputs[2], residual = op.inputs[3];
-    const Dims x_shape = value(x).shape, w_shape = value(w).shape;
-    if (!value(w).is_constant() || (bias >= 0 && !value(bias).is_constant())) return false;
-    if (!op.attributes.get_string("algorithm", "").empty()) return false;
-    PackedConv conv{conv_shape(x_shape, w_shape, DType::f32, op.attributes), &table_, packed_[at(x)] < 0};
-    conv.plain_input = conv.plain_input && reads_plain(conv);
     const auto searching = Clock::now();
     std::vector<Candidate> candidates = candidates_of(conv, rates_);
     searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
     if (candidates.empty()) return false;
     put_forced_first(op.name, candidates);
-    const PackedAlgorithm* best = named(candidates.front().algorithm);
+    if (candidates.front().algorithm == kPlain) {
+      op.predicted_us = candidates.front().us;
+      op.candidates = std::move(candidates);
+      return false;
+    }
+    const PackedAlgorithm* best = named(packed_algorithms(), candidates.front().algorithm);
     const std::int64_t parameter = candidates.front().parameter;
 
-    std::string activation = op.attributes.get_string("activation", "");
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    auto low = static_cast<float>(op.attributes.get_float("low", -kInfinity));
-    auto high = static_cast<float>(op.attributes.get_float("high", kInfinity));
-    if (activation == "Relu") {
-      low = std::max(low, 0.0f);
-      high = std::max(high, 0.0f);
-      activation.clear();
-    }
+    const auto low = static_cast<float>(op.attributes.get_float("low", -kInfinity));
+    const auto high = static_cast<float>(op.attributes.get_float("high", kInfinity));
+    conv.activation = Activation(op.attributes, table_);
     const Tensor& weights = value(w).constant;
     const Tensor packed =
         weights_.get(weights, key(*best, parameter, conv), [&] { return best->pack(conv, parameter, weights.data<float>()); });
@@ -236,27 +256,36 @@ class Choosing {
     ProgramOp made;
     made.name = op.name;
     made.op = op.op;
-    made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed),
-                   padded_bias(bias, best == &kPackedDepthwise || best == &kPackedGroups ? 1 : conv.shape.groups),
+    const std::int64_t groups = best == &kPackedDepthwise || best == &kPackedGroups ? 1 : conv.shape.groups;
+    made.inputs = {conv.plain_input ? x : need_packed(x), add_constant(packed), padded_by_channel(bias, groups),
                    residual < 0 ? -1 : need_packed(residual)};
+    if (conv.activation.has_slope()) made.inputs.push_back(padded_by_channel(op.inputs[kSlope], groups));
     if (conv.plain_input) need_plain(x);
     made.step = best->make(conv, parameter, low, high);
     made.predicted_us = candidates.front().us;
     made.candidates = candidates;
     made.output = packed_result(op.output);
     program_.ops.push_back(std::move(made));
-    if (!activation.empty()) {
-      ProgramOp last;
-      last.name = op.name;
-      last.op = find_operator(activation);
-      last.inputs = {packed_[at(op.output)]};
-      last.output = packed_result(op.output);
-      program_.ops.push_back(std::move(last));
-    }
     return true;
   }
 
-  void put_forced_first(const std::string& name, std::vector<Candidate>& candidates) const {
+  // A node that was not weighed cannot be forced.
+  void check_forced() const {
+    for (const auto& [name, algorithm] : forced_) {
+      if (weighed_.contains(name)) continue;
+      constexpr std::size_t kMost = 16;
+      std::string known;
+      std::size_t count = 0;
+      for (const std::string& node : weighed_)
+        if (count++ < kMost) known += (known.empty() ? "'" : ", '") + node + "'";
+      if (count > kMost) known += " and " + std::to_string(count - kMost) + " more";
+      throw Error(ErrorKind::model, "algorithm " + algorithm.first + " for node '" + name + "', which has none to choose from; " +
+                                        (known.empty() ? std::string("no node of this plan has") : "nodes that have: " + known));
+    }
+  }
+
+  void put_forced_first(const std::string& name, std::vector<Candidate>& candidates) {
+    weighed_.insert(name);
     const auto forced = forced_.find(name);
     if (forced == forced_.end()) return;
     const auto& [algorithm, parameter] = forced->second;
@@ -282,11 +311,9 @@ class Choosing {
     const auto searching = Clock::now();
     op.candidates = candidates_of(shape, rates_);
     searched_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - searching).count();
-    std::stable_partition(op.candidates.begin(), op.candidates.end(),
-                          [](const Candidate& one) { return !linear_named(one.algorithm).by_name; });
     put_forced_first(op.name, op.candidates);
     const Candidate best = op.candidates.front();
-    const LinearAlgorithm& algorithm = linear_named(best.algorithm);
+    const LinearAlgorithm& algorithm = *named(linear_algorithms(), best.algorithm);
     op.predicted_us = best.us;
     const Tensor packed = weights_.get(
         w, std::string(table_.name) + " linear " + std::string(linear_order(algorithm)) + std::to_string(best.parameter),
@@ -297,6 +324,23 @@ class Choosing {
                            ? Layout{DType::f32, {}, {}, nullptr, true}
                            : Layout{DType::f32, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
     op.step = algorithm.make({inputs, {DType::f32, value(op.output).shape}, op.attributes, table_}, best.parameter);
+    op.inputs[1] = add_constant(packed);
+  }
+
+  // Products of bytes have one algorithm on each backend.
+  void share_integer_weights(ProgramOp& op) {
+    if (op.is_raster() || !is_integer_product(*op.op)) return;
+    const bool linear = op.op->name == "IntegerLinear";
+    const Tensor w = value(op.inputs[1]).constant;
+    const IntegerShape shape(std::array{value(op.inputs[0]).shape, w.shape()}, op.attributes, linear, bytes(table_));
+    const Tensor packed = weights_.get(w, shape.key(), [&] { return shape.pack(w); });
+    std::vector<Layout> inputs;
+    for (const int input : op.inputs)
+      inputs.push_back(
+          input < 0 ? Layout{DType::f32, {}, {}, nullptr, true}
+                    : Layout{value(input).dtype, value(input).shape, contiguous_strides(value(input).shape), nullptr, false});
+    const ProgramValue& result = value(op.output);
+    op.step = make_integer_product({inputs, {result.dtype, result.shape}, op.attributes, table_}, linear, packed);
     op.inputs[1] = add_constant(packed);
   }
 
@@ -401,6 +445,7 @@ class Choosing {
   const Table& table_;
   PackedWeights& weights_;
   const Forced& forced_;
+  std::set<std::string> weighed_;  // nodes
   Packing packing_;
   const Rates rates_;
   std::vector<int> packed_;            // by value: its packed form, -1 for none
@@ -416,6 +461,7 @@ double choose(Program& program, const Table& table, PackedWeights& weights, cons
 }
 
 double predict_us(const Program& program, const Table& table) {
+  constexpr double kBytesOfElement = 4;  // products of bytes in one operation of the tile kernel
   const Rates rate = rates(table);
   const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
   const auto bytes = [&](int value) {
@@ -425,13 +471,16 @@ double predict_us(const Program& program, const Table& table) {
   };
   double us = 0;
   for (const ProgramOp& op : program.ops) {
-    if (!op.is_raster() && op.op->name == "Conv" && program.values[at(op.output)].dtype == DType::f32) {
-      PackedConv conv{conv_shape(shape(op.inputs[0]), shape(op.inputs[1]), DType::f32, op.attributes), &table, false};
-      const auto candidates = candidates_of(conv, rate);
+    if (const auto conv = packed_conv(program, op, table, false)) {
+      const auto candidates = candidates_of(*conv, rate);
       if (!candidates.empty()) {
         us += candidates.front().us;
         continue;
       }
+    }
+    if (!op.is_raster() && op.op->name == "Conv" && program.values[at(op.output)].dtype == DType::f32) {
+      us += rate.us(plain_conv_work(conv_shape(shape(op.inputs[0]), shape(op.inputs[1]), DType::f32, op.attributes)));
+      continue;
     }
     if (!op.is_raster() && op.op->name == "Linear" && program.values[at(op.inputs[1])].is_constant()) {
       us += candidates_of(linear_shape(shape(op.output), shape(op.inputs[1]), table), rate).front().us;
@@ -442,6 +491,12 @@ double predict_us(const Program& program, const Table& table) {
     work.moved += bytes(op.output);
     const bool product = !op.is_raster() && (op.op->name == "Linear" || op.op->name == "MatMul");
     if (product) work.panel = 2.0 * static_cast<double>(element_count(shape(op.output)) * shape(op.inputs[0]).back());
+    if (!op.is_raster() && is_integer_product(*op.op)) {
+      const Dims &w = shape(op.inputs[1]), &out = shape(op.output);
+      const double columns = std::max<double>(1, static_cast<double>(out.back()));
+      work.panel =
+          2.0 * static_cast<double>(element_count(out)) * static_cast<double>(element_count(w)) / columns / kBytesOfElement;
+    }
     us += rate.us(work);
   }
   return us;

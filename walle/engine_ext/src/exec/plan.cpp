@@ -102,6 +102,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
   else
     remove_unread(program);
   fuse_softmax(program);
+  fuse_gates(program, *target.table);
   fuse(program);
   const auto searching = std::chrono::steady_clock::now();
   plan->table = target.table;

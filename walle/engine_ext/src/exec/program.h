@@ -71,12 +71,14 @@ void remove_unread(Program& program);
 
 // Takes the scale and the mask of attention scores into the softmax after them.
 void fuse_softmax(Program& program);
-// Takes bias, residual and bounds into the convolution or matrix product before them.
+// Writes x * sigmoid(x) and its kin as the one operator that they are, where the backend has a kernel for it.
+void fuse_gates(Program& program, const Table& table);
+// Takes bias, residual, bounds and activations into the convolution or matrix product before them.
 void fuse(Program& program);
 // Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
 // float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters.
 // A forced algorithm is taken whatever it costs. Returns the milliseconds that went into weighing, without those of packing
-// weights. Throws Error (model) where a forced one is no candidate.
+// weights. Throws Error (model) where a forced one is no candidate, or is for a node that has none.
 double choose(Program& program, const Table& table, PackedWeights& weights, const Forced& forced);
 
 // The least sum over the program's operators that a backend can reach by its rates (eq. 1), in microseconds.

@@ -107,7 +107,10 @@ void move_bytes(const Region& region, const std::byte* source, std::byte* destin
   raster(region, source, destination, item);
 }
 
-class RegionsStep final : public Step {
+// To tell what is worth sharing: moving an element takes as long as about so many operations of a core.
+constexpr double kOperations = 8;
+
+class RegionsStep final : public SharedStep {
  public:
   RegionsStep(std::span<const Region> regions, std::size_t item, const Table& table)
       : item_(item), kernel_(table.transpose), table_(&table) {
@@ -120,13 +123,26 @@ class RegionsStep final : public Step {
     }
   }
 
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     for (const Move& move : moves_) {
-      const std::byte* source = inputs[move.region.source];
-      if (move.transposed)
-        run_transposed(move.region, *move.transposed, kernel_, source, output);
-      else
-        move_bytes(move.region, source, output, item_, *table_);
+      const std::int64_t rows = move.region.axes == 0 ? 1 : move.region.size[0];
+      const std::int64_t pieces = std::min<std::int64_t>(rows, team.size() == 1 ? 1 : 4 * team.size());
+      team.each(
+          pieces,
+          [&](std::int64_t i, int) {
+            Region part = move.region;
+            if (pieces > 1) {
+              const std::int64_t first = rows * i / pieces;
+              part.size[0] = rows * (i + 1) / pieces - first;
+              part.src.offset += first * part.src.stride[0];
+              part.dst.offset += first * part.dst.stride[0];
+            }
+            if (move.transposed)
+              run_transposed(part, *move.transposed, kernel_, inputs[part.source], output);
+            else
+              move_bytes(part, inputs[part.source], output, item_, *table_);
+          },
+          kOperations * static_cast<double>(move.region.count()));
     }
   }
   std::string_view algorithm() const noexcept override { return algorithm_; }
@@ -151,26 +167,39 @@ class RegionsStep final : public Step {
   std::string_view algorithm_;
 };
 
-class LanesStep final : public Step {
+class LanesStep final : public SharedStep {
  public:
-  LanesStep(LaneMap map, const Table& table) : map_(std::move(map)), kernel_(table.permute_lanes) {}
+  LanesStep(LaneMap map, const Table& table) : map_(std::move(map)), pack_(table.pack), kernel_(table.permute_lanes) {}
 
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    auto* out = reinterpret_cast<float*>(output);
+  // In pieces of pixels: a block may be put together in several steps, which follow each other.
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const std::int64_t pieces = std::min<std::int64_t>(map_.pixels, team.size() == 1 ? 1 : 4 * team.size());
+    team.each(
+        pieces,
+        [&](std::int64_t i, int) {
+          const std::int64_t first = map_.pixels * i / pieces;
+          run_pixels(inputs, output, first, map_.pixels * (i + 1) / pieces - first);
+        },
+        kOperations * static_cast<double>(map_.pixels * pack_) * static_cast<double>(map_.blocks.size()));
+  }
+  std::string_view algorithm() const noexcept override { return "lanes"; }
+
+ private:
+  void run_pixels(std::byte* const* inputs, std::byte* output, std::int64_t first, std::int64_t count) const noexcept {
+    auto* out = reinterpret_cast<float*>(output) + first * pack_;
     for (const LaneBlock& block : map_.blocks) {
       std::array<LanePart, kMostLaneParts> parts;
       for (std::size_t i = 0; i < block.parts.size(); ++i) {
         const LaneBlock::Part& part = block.parts[i];
         const std::byte* source = part.source == LaneBlock::kItself ? output : inputs[part.source];
-        parts[i] = {reinterpret_cast<const float*>(source) + part.offset, part.lanes.data()};
+        parts[i] = {reinterpret_cast<const float*>(source) + part.offset + first * pack_, part.lanes.data()};
       }
-      kernel_(parts.data(), static_cast<std::int64_t>(block.parts.size()), out + block.offset, map_.pixels);
+      kernel_(parts.data(), static_cast<std::int64_t>(block.parts.size()), out + block.offset, count);
     }
   }
-  std::string_view algorithm() const noexcept override { return "lanes"; }
 
- private:
   LaneMap map_;
+  std::int64_t pack_;
   PermuteLanesFn kernel_;
 };
 

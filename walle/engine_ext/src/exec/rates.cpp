@@ -183,7 +183,7 @@ Known& known() {
 
 double Rates::us(const Work& work) const noexcept {
   const double products = work.panel / panel + work.pairs / pairs;
-  return std::max(products, work.streamed / streamed) + work.lanes / lanes + work.moved / moved;
+  return std::max(products, work.streamed / streamed) + work.lanes / lanes + work.moved / moved + work.far / streamed;
 }
 
 std::span<const RateName> rate_names() noexcept {

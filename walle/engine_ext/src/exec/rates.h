@@ -9,7 +9,8 @@ struct Rates {
   // kernels, bytes of weights streamed from memory, bytes moved between values in the caches.
   double panel = 0, pairs = 0, lanes = 0, streamed = 0, moved = 0;
 
-  // Q / P of a piece of work. Weights stream while the tile kernel computes, so the slower of the two counts.
+  // Q / P of a piece of work. Weights stream while the tile kernel computes, so the slower of the two counts; what is moved far
+  // from the core goes at their rate.
   double us(const Work& work) const noexcept;
 };
 

@@ -7,6 +7,7 @@
 
 #include "atomic/conversion.h"
 #include "core/nest.h"
+#include "core/tenant.h"
 
 namespace walle {
 
@@ -59,15 +60,17 @@ class BinaryStep final : public SharedStep {
   std::array<std::int64_t, 2> stride_;
 };
 
-class SelectStep final : public Step {
+class SelectStep final : public SharedStep {
  public:
   SelectStep(SelectFn kernel, std::span<const Layout> inputs, const TensorType& result)
       : kernel_(kernel), nest_(broadcast_nest<3>(inputs, result)) {
     for (std::size_t i = 0; i < 3; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
   }
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.walk({inputs[0], inputs[1], inputs[2], output}, 1,
-               [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], nest_.row()); });
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    nest_.share(team, {inputs[0], inputs[1], inputs[2], output}, 1, [&](const auto& piece, const auto& from, int) {
+      piece.walk(from, 1,
+                 [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], piece.row()); });
+    });
   }
 
  private:
@@ -94,7 +97,7 @@ struct ReduceNests {
   }
 };
 
-class ReduceStep final : public Step {
+class ReduceStep final : public SharedStep {
  public:
   ReduceStep(ReduceOp op, bool mean, const Layout& input, std::span<const std::size_t> axes, const Table& table)
       : nests_(input, input.dtype, axes), item_(item_size(input.dtype)) {
@@ -127,62 +130,90 @@ class ReduceStep final : public Step {
                   nests_.reduced.row_stride(0, item_) == nests_.kept.row();
   }
 
-  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t kept = nests_.kept.count();
     if (nests_.reduced.count() == 0)
       copy_(&identity_, 0, output, kept);
-    else if (short_rows_)
-      run_short_rows(inputs[0], output);
-    else if (by_rows_)
-      run_rows(inputs[0], output);
+    else if (short_rows_ && nests_.kept.axes == 1)  // its one row is not to be cut
+      run_short_rows(nests_.kept, {inputs[0], output});
     else
-      run_elements(inputs[0], output);
+      nests_.kept.share(team, {inputs[0], output}, nests_.reduced.count(), [&](const Nest<2>& piece, const auto& from, int) {
+        if (short_rows_)
+          run_short_rows(piece, from);
+        else if (by_rows_)
+          run_rows(piece, from);
+        else
+          run_elements(piece, from);
+      });
     if (scale_ != nullptr) scale_(output, 1, &count_, 0, output, kept);
   }
 
  private:
+  using Places = std::array<std::byte*, 2>;  // of the input and the output
   static constexpr std::int64_t kZero = 0, kOne = 1;
 
-  void run_elements(std::byte* input, std::byte* output) const noexcept {
+  void run_elements(const Nest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
-    nests_.kept.walk({input, output}, 0, [&](const auto& to) {
+    Wanted wanted;
+    kept.walk(places, 0, [&](const auto& to) {
       bool first = true;
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
-        alignas(8) std::byte part[8];
-        reduce_(from[0], stride, row, first ? to[1] : part);
-        if (!first) join_(to[1], 1, part, 1, to[1], 1);
-        first = false;
+        for (std::int64_t done = 0; done < row; done += Wanted::kEvery) {
+          const std::int64_t count = std::min(Wanted::kEvery, row - done);
+          if (!wanted.next(count)) return false;
+          alignas(8) std::byte part[8];
+          reduce_(from[0] + done * stride * static_cast<std::int64_t>(item_), stride, count, first ? to[1] : part);
+          if (!first) join_(to[1], 1, part, 1, to[1], 1);
+          first = false;
+        }
+        return true;
       });
+      return static_cast<bool>(wanted);
     });
   }
-  void run_rows(std::byte* input, std::byte* output) const noexcept {
-    const std::int64_t row = nests_.kept.row(), stride = nests_.kept.row_stride(0, item_);
+  void run_rows(const Nest<2>& kept, const Places& places) const noexcept {
+    const std::int64_t row = kept.row(), stride = kept.row_stride(0, item_);
     const bool at_once =
         sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
-    nests_.kept.walk({input, output}, 1, [&](const auto& to) {
-      if (at_once)
-        return sum_rows_(reinterpret_cast<const float*>(to[0]), nests_.reduced.row_stride(0, item_), nests_.reduced.row(),
-                         reinterpret_cast<float*>(to[1]), row);
+    Wanted wanted;
+    kept.walk(places, 1, [&](const auto& to) {
+      if (at_once) return sum_columns(to[0], to[1], row, wanted);
       bool first = true;
       nests_.reduced.walk({to[0]}, 0, [&](const auto& from) {
+        if (!wanted.next(row)) return false;
         if (first)
           copy_(from[0], stride, to[1], row);
         else
           join_(to[1], 1, from[0], stride, to[1], row);
         first = false;
+        return true;
       });
+      return static_cast<bool>(wanted);
     });
+  }
+
+  bool sum_columns(const std::byte* input, std::byte* output, std::int64_t columns, Wanted& wanted) const noexcept {
+    constexpr std::int64_t kColumns = 1 << 14;
+    for (std::int64_t done = 0; done < columns; done += kColumns) {
+      const std::int64_t count = std::min(kColumns, columns - done);
+      if (!wanted.next(count * nests_.reduced.row())) return false;
+      sum_rows_(reinterpret_cast<const float*>(input) + done, nests_.reduced.row_stride(0, item_), nests_.reduced.row(),
+                reinterpret_cast<float*>(output) + done, count);
+    }
+    return true;
   }
 
   // Rows of a few elements (channels, say) that follow each other: as many of them as fill a buffer are one row, joined whole,
   // and its parts are joined last.
-  void run_short_rows(std::byte* input, std::byte* output) const noexcept {
-    const std::int64_t row = nests_.kept.row(), count = nests_.reduced.row();
+  void run_short_rows(const Nest<2>& kept, const Places& places) const noexcept {
+    const std::int64_t row = kept.row(), count = nests_.reduced.row();
     const std::int64_t many = std::min(kShortBuffer / row, count), bytes = row * static_cast<std::int64_t>(item_);
     alignas(64) std::byte sums[kShortBuffer * 8];
-    nests_.kept.walk({input, output}, 1, [&](const auto& to) {
+    Wanted wanted;
+    kept.walk(places, 1, [&](const auto& to) {
       bool first = true;
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
+        if (!wanted.next(count * row)) return false;
         copy_(from[0], 1, sums, many * row);
         std::int64_t done = many;
         for (; done + many <= count; done += many) join_(sums, 1, from[0] + done * bytes, 1, sums, many * row);
@@ -194,7 +225,9 @@ class ReduceStep final : public Step {
             join_(to[1], 1, part, 1, to[1], row);
           first = false;
         }
+        return true;
       });
+      return static_cast<bool>(wanted);
     });
   }
 
@@ -216,18 +249,37 @@ class ArgStep final : public Step {
       : kernel_(kernel), nests_(input, DType::i64, axes), item_(item_size(input.dtype)), last_(last) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
-    const std::int64_t behind = (row - 1) * stride * static_cast<std::int64_t>(item_);
+    const std::int64_t step = (last_ ? -stride : stride) * static_cast<std::int64_t>(item_);
+    Wanted wanted;
     nests_.kept.walk({inputs[0], output}, 0, [&](const auto& at) {
-      kernel_(last_ ? at[0] + behind : at[0], last_ ? -stride : stride, row, at[1]);
-      if (!last_) return;
-      std::int64_t place;
-      std::memcpy(&place, at[1], sizeof(place));
-      place = row - 1 - place;
+      std::int64_t place = place_of_best(last_ ? at[0] - (row - 1) * step : at[0], step, row, wanted);
+      if (last_) place = row - 1 - place;
       std::memcpy(at[1], &place, sizeof(place));
+      return static_cast<bool>(wanted);
     });
   }
 
  private:
+  // `step` is in bytes. The best of each piece runs against the best so far.
+  std::int64_t place_of_best(const std::byte* row, std::int64_t step, std::int64_t count, Wanted& wanted) const noexcept {
+    std::int64_t best = 0;
+    for (std::int64_t done = 0; done < count && wanted.next(std::min(Wanted::kEvery, count - done)); done += Wanted::kEvery) {
+      std::int64_t place = 0;
+      kernel_(row + done * step, step / static_cast<std::int64_t>(item_), std::min(Wanted::kEvery, count - done), &place);
+      place += done;
+      if (done > 0) {
+        alignas(8) std::byte both[16];
+        std::memcpy(both, row + best * step, item_);
+        std::memcpy(both + item_, row + place * step, item_);
+        std::int64_t winner = 0;
+        kernel_(both, 1, 2, &winner);
+        if (winner == 0) continue;
+      }
+      best = place;
+    }
+    return best;
+  }
+
   ReduceFn kernel_;
   ReduceNests nests_;
   std::size_t item_;
@@ -251,6 +303,7 @@ class MatMulStep final : public SharedStep {
       shape.push_back(1);
     }
     const std::size_t item = item_size(result.dtype);
+    item_ = static_cast<std::int64_t>(item);
     const auto last_two = [](const Dims& dims) { return dims.cend() - 2; };
     args_.m = last_two(a.shape)[0];
     args_.k = last_two(a.shape)[1];
@@ -282,6 +335,7 @@ class MatMulStep final : public SharedStep {
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const std::int64_t weight = args_.m * args_.n * args_.k;
+    if (batch_.count() == 1 && team.size() > 1 && args_.m > 1) return run_rows(team, inputs, output, scratch);
     batch_.share(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
       piece.walk(from, 0, [&](const auto& at) {
         GemmArgs args = args_;
@@ -296,6 +350,24 @@ class MatMulStep final : public SharedStep {
   bool scratch_each() const noexcept override { return true; }
 
  private:
+  // One product, in pieces of its rows.
+  void run_rows(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept {
+    const std::int64_t pieces = std::min<std::int64_t>(args_.m, team.size());
+    team.each(
+        pieces,
+        [&](std::int64_t i, int member) {
+          const std::int64_t first = args_.m * i / pieces;
+          GemmArgs args = args_;
+          args.m = args_.m * (i + 1) / pieces - first;
+          args.a = inputs[swapped_ ? 1 : 0] + first * args_.a_row * item_;
+          args.b = inputs[swapped_ ? 0 : 1];
+          args.out = output + first * args_.out_row * item_;
+          args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
+          gemm_.run(args);
+        },
+        2.0 * static_cast<double>(args_.m * args_.n) * static_cast<double>(args_.k));
+  }
+
   // One B for a whole batch axis, and A's rows evenly spaced through it: the batch is just more rows.
   void fold_batch(std::size_t item) {
     const auto bytes = static_cast<std::int64_t>(item);
@@ -306,6 +378,7 @@ class MatMulStep final : public SharedStep {
   }
 
   GemmArgs args_;
+  std::int64_t item_ = 0;
   Nest<3> batch_;
   Gemm gemm_{};
   bool swapped_ = false;

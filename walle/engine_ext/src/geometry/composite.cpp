@@ -25,6 +25,8 @@ WALLE_DECOMPOSE(decompose_global_lp_pool);
 WALLE_DECOMPOSE(decompose_global_max_pool);
 WALLE_DECOMPOSE(decompose_lp_pool);
 WALLE_DECOMPOSE(decompose_max_pool);
+WALLE_DECOMPOSE(decompose_qlinear_add); WALLE_DECOMPOSE(decompose_qlinear_global_average_pool);
+WALLE_DECOMPOSE(decompose_qlinear_rescale);
 WALLE_DECOMPOSE(decompose_qlinear_conv);
 WALLE_DECOMPOSE(decompose_resize);
 WALLE_DECOMPOSE(decompose_attention);
@@ -95,23 +97,27 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view log_softmax[] = {"Exp", "Log", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view softmax[] = {"Div", "Exp", "ReduceMax", "ReduceSum", "Sub"};
   static constexpr std::string_view einsum[] = {"AsStrided", "Expand", "MatMul", "ReduceSum", "Reshape", "Transpose"};
-  static constexpr std::string_view matmul_integer[] = {"Cast", "MatMul", "Sub", "Unsqueeze"};
+  static constexpr std::string_view matmul_integer[] = {"Cast", "IntegerLinear", "MatMul", "Sub", "Unsqueeze"};
   static constexpr std::string_view one_hot[] = {"Add", "Cast", "Equal", "Less", "Slice", "Squeeze", "Unsqueeze", "Where"};
   static constexpr std::string_view affine_grid[] = {"MatMul", "Reshape", "Transpose"};
   static constexpr std::string_view average_pool[] = {"PoolMean"};
-  static constexpr std::string_view conv_integer[] = {"Cast", "Conv", "Reshape", "Sub"};
-  static constexpr std::string_view conv_transpose[] = {"Add", "Col2Im", "MatMul", "Pad", "Reshape", "Transpose"};
+  static constexpr std::string_view conv_integer[] = {"Cast", "Conv", "IntegerConv", "Reshape", "Sub", "Transpose"};
+  static constexpr std::string_view conv_transpose[] = {"Add",    "Col2Im", "Concat",  "Conv",     "Expand",
+                                                        "MatMul", "Pad",    "Reshape", "Transpose"};
   static constexpr std::string_view deform_conv[] = {"Add", "DeformColumns", "MatMul", "Reshape"};
   static constexpr std::string_view global_average_pool[] = {"ReduceMean"};
   static constexpr std::string_view global_lp_pool[] = {"Abs", "Power", "ReduceSum", "Sqrt", "Square"};
   static constexpr std::string_view global_max_pool[] = {"ReduceMax"};
   static constexpr std::string_view lp_pool[] = {"Abs", "PoolSum", "Power", "Sqrt", "Square"};
-  static constexpr std::string_view max_pool[] = {"PoolArgMax", "PoolMax"};
-  static constexpr std::string_view qlinear_conv[] = {"Add",     "Cast", "Conv",    "Div",   "Maximum",
-                                                      "Minimum", "Mul",  "Reshape", "Round", "Sub"};
+  static constexpr std::string_view max_pool[] = {"IntegerPoolMax", "PoolArgMax", "PoolMax", "Transpose"};
+  static constexpr std::string_view qlinear_conv[] = {"Add",     "Cast", "Conv",    "Div",   "IntegerConv", "Maximum",
+                                                      "Minimum", "Mul",  "Reshape", "Round", "Sub",         "Transpose"};
+  static constexpr std::string_view qlinear_mean[] = {"Div", "IntegerConv", "Reshape", "Transpose"};
+  static constexpr std::string_view qlinear_rescale[] = {"Div", "IntegerSum", "Reshape", "Transpose"};
+  static constexpr std::string_view qlinear_add[] = {"Div", "Expand", "IntegerSum", "Reshape", "Transpose"};
   static constexpr std::string_view resize[] = {"Gather", "Resample", "Where"};
-  static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",   "MatMul", "Maximum",
-                                                        "Minimum", "Mul",  "Round", "Sub",    "Unsqueeze"};
+  static constexpr std::string_view qlinear_matmul[] = {"Add",     "Cast", "Div",     "IntegerLinear", "MatMul", "Maximum",
+                                                        "Minimum", "Mul",  "Reshape", "Round",         "Sub",    "Unsqueeze"};
   static constexpr std::string_view bit_shift_parts[] = {"ShiftLeft", "ShiftRight"};
   static constexpr std::string_view cast_like_parts[] = {"Cast"};
   static constexpr std::string_view celu_parts[] = {"Div", "Expm1", "Less", "Mul", "Where"};
@@ -150,12 +156,12 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view tfidf_vectorizer_parts[] = {
       "Add", "And", "Cast", "Concat", "Equal", "Expand", "Minimum", "Mul", "ReduceSum", "Reshape", "ScatterElements", "Slice"};
   static constexpr std::string_view dynamic_quantize_linear_parts[] = {
-      "Cast", "Div", "Equal", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
+      "Cast", "Div", "Equal", "IntegerQuantize", "Maximum", "Minimum", "Neg", "ReduceMax", "ReduceMin", "Round", "Sub", "Where"};
   static constexpr std::string_view label_encoder_parts[] = {"And",   "ArgMax", "Cast",      "Equal",   "Gather",
                                                              "IsNaN", "Or",     "ReduceMax", "Reshape", "Where"};
   static constexpr std::string_view mel_weight_matrix_parts[] = {"Cast"};
-  static constexpr std::string_view quantize_linear_parts[] = {"Add",     "Cast",    "Div",   "Expand", "Maximum",
-                                                               "Minimum", "Reshape", "Round", "Slice"};
+  static constexpr std::string_view quantize_linear_parts[] = {"Add",     "Cast",    "Div",     "Expand", "IntegerQuantize",
+                                                               "Maximum", "Minimum", "Reshape", "Round",  "Slice"};
   static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast",    "Concat", "FourierTransform", "Mul",
                                                     "Pad",       "Reshape", "Slice",  "Transpose"};
   static constexpr std::string_view tree_ensemble_parts[] = {
@@ -216,8 +222,11 @@ std::span<const Composite> composites() noexcept {
       {"OneHot", 3, 3, &decompose_one_hot, one_hot},
       {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
       {"Pow", 2, 2, &decompose_pow, pow_parts},
+      {"QLinearAdd", 8, 8, &decompose_qlinear_add, qlinear_add},
       {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
-      {"QLinearMatMul", 8, 8, &decompose_qlinear_matmul, qlinear_matmul},
+      {"QLinearGlobalAveragePool", 5, 5, &decompose_qlinear_global_average_pool, qlinear_mean},
+      {"QLinearMatMul", 8, 9, &decompose_qlinear_matmul, qlinear_matmul},
+      {"QLinearRescale", 5, 5, &decompose_qlinear_rescale, qlinear_rescale},
       {"QuantizeLinear", 2, 3, &decompose_quantize_linear, quantize_linear_parts},
       {"RMSNormalization", 2, 2, &decompose_rms_normalization, rms},
       {"RNN", 3, 6, &decompose_rnn, recurrent},

@@ -82,8 +82,12 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     begin[axis] = std::max<std::int64_t>(before, 0);
     start[axis] = std::max<std::int64_t>(-before, 0);
     size[axis] = from[axis] - start[axis] - std::max<std::int64_t>(-after, 0);
-    if (result.shape[axis] < 0 || size[axis] < 0)
+    if (result.shape[axis] < 0)
       throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " leaves nothing of " + to_string(from));
+    if (size[axis] < 0) {  // cropped from one side beyond the other one, where there is a border
+      size[axis] = 0;
+      begin[axis] = std::min(begin[axis], result.shape[axis]);
+    }
   }
   if (mode != "constant") return pad_by_elements(operands[0], mode, first, last);
   int filler = Movement::kFill;  // what the border reads

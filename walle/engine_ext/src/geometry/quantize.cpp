@@ -92,6 +92,14 @@ std::vector<Ref> decompose_quantize_linear(Emitter& emitter, std::span<const Ref
   const DType divided = type_named(attributes, "precision", is_small_float(scale.dtype) ? DType::f32 : scale.dtype);
   const std::int64_t saturate = attributes.get_int("saturate", 1);
 
+  const bool bytes = dtype == DType::u8 || dtype == DType::i8;
+  if (bytes && x.dtype == DType::f32 && divided == DType::f32 && element_count(scale.shape) == 1 &&
+      attributes.get_int("block_size", 0) == 0 &&
+      (point == Emitter::kAbsent || element_count(emitter.operand(point).shape) == 1)) {
+    attributes.get_int("axis", 1);  // of one number
+    const Ref zero = point == Emitter::kAbsent ? emitter.number(0, dtype) : point;
+    return {emitter.one("IntegerQuantize", {inputs[0], cast(emitter, inputs[1], DType::f32), zero})};
+  }
   const Ref quotient = emitter.one(
       "Div", {cast(emitter, inputs[0], divided), spread(emitter, cast(emitter, inputs[1], divided), shape, attributes)});
   const DType wide = divided == DType::f64 ? DType::f64 : DType::f32;

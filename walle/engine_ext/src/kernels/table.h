@@ -105,12 +105,13 @@ struct Gemm {
 };
 
 // Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
-// of LeakyRelu and Swish.
-enum class MapOp : std::uint8_t { GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Swish, kCount };
+// of Elu, LeakyRelu and Swish.
+enum class MapOp : std::uint8_t { Elu, GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Mish, Swish, kCount };
 // out[i] = f(in[i]); out may be `in`.
 using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
-// out[i] = in[i] < 0 ? in[i] * slope[i * slope_step] : in[i], a step of 0 or 1.
-using PReluFn = void (*)(const float* in, const float* slope, std::int64_t slope_step, float* out, std::int64_t count) noexcept;
+// out[i] = in[i] < 0 ? in[i] * slope[i % period] : in[i]; a period of 1, of a multiple of `pack`, or of `count` and more. out may
+// be `in`.
+using PReluFn = void (*)(const float* in, const float* slope, std::int64_t period, float* out, std::int64_t count) noexcept;
 // Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1; out may be in.
 struct RowsArgs {
   const float* in = nullptr;

@@ -1,6 +1,7 @@
 #include "vm/birth.h"
 
 #include <mutex>
+#include <new>
 #include <utility>
 
 namespace walle::vm {
@@ -70,6 +71,12 @@ PyThreadState* make_interpreter(const std::function<bool()>& wanted, std::string
     return nullptr;
   }
   return state;
+}
+
+void birth_after_fork() {
+  Birth& the = birth();
+  new (&the.one_at_a_time) std::mutex();
+  the.modules[0].name = kNoModule;
 }
 
 }  // namespace walle::vm

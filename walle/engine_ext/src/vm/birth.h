@@ -15,4 +15,7 @@ void set_empty_site(std::string code);
 // thread holds its GIL. Null, and why, where there is none to be had, or where `wanted`, asked when its turn comes, says no.
 PyThreadState* make_interpreter(const std::function<bool()>& wanted, std::string& error);
 
+// In the child of a fork: whoever was making one is not there.
+void birth_after_fork();
+
 }  // namespace walle::vm

@@ -168,7 +168,9 @@ class Reader {
     bool taken = false;
     try {
       taken = port_.take(object, tensor);
-    } catch (const Error& error) {
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
       fail(std::string("is an array that cannot be sent: ") + error.what());
     }
     if (taken) {

@@ -7,11 +7,13 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "vm/birth.h"
+#include "vm/forking.h"
 #include "vm/interpreter.h"
 #include "vm/lending.h"
 #include "vm/thread.h"
@@ -63,6 +65,7 @@ void Home::set_boot(Boot boot, const ArrayPort& port) {
   if (all.port != nullptr) return;
   all.boot = std::move(boot);
   all.port = &port;
+  watch_forks();
 }
 
 void Home::settle(const std::shared_ptr<Interpreter>& vm) {
@@ -163,6 +166,22 @@ void Home::wait_all(std::chrono::nanoseconds timeout) {
 void Home::mark_cut_loose(Home& home) {
   const std::lock_guard lock(stable().mutex);
   home.cut_loose_ = true;
+}
+
+void Home::before_fork() { stable().mutex.lock(); }
+
+// What homes hold lies in interpreters that nobody can enter in the child, and stays as it is there.
+void Home::after_fork(bool is_child) {
+  Stable& all = stable();
+  if (is_child) {
+    new (&all.changed) std::condition_variable();  // the old one knows waiters that are not there
+    new (&all.waiting) std::deque<std::shared_ptr<Interpreter>>();
+    all.all.clear();
+    all.spare.clear();
+    all.leaving = 0;
+    all.counts = {};
+  }
+  all.mutex.unlock();
 }
 
 // The home is not wiped, and ends.

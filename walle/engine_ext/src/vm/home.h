@@ -50,6 +50,9 @@ class Home {
   // Returns once every home that was not cut loose has ended, or the time is over.
   static void wait_all(std::chrono::nanoseconds timeout);
   static void mark_cut_loose(Home& home);
+  // Around a fork, on the thread that forks. The child begins with no homes.
+  static void before_fork();
+  static void after_fork(bool is_child);
 
   // The home's thread, and its interpreter while there is one.
   PyThreadState* thread = nullptr;

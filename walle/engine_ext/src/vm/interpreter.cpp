@@ -26,6 +26,8 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<Interpreter>> all;
   bool exiting = false;
+  std::vector<std::shared_ptr<Interpreter>> held;       // during a fork
+  std::vector<std::shared_ptr<Interpreter>> of_parent;  // in its child, for good
 };
 
 Registry& registry() {
@@ -148,6 +150,51 @@ int Interpreter::shut_down(std::chrono::nanoseconds timeout) {
   return busy;
 }
 
+// A thread that holds one VM's mutex may want another's, so none is waited for while others are held.
+void Interpreter::before_fork() {
+  Registry& all = registry();
+  all.mutex.lock();
+  std::vector<std::shared_ptr<Interpreter>> vms;
+  for (const auto& weak : all.all)
+    if (auto vm = weak.lock()) vms.push_back(std::move(vm));
+  std::size_t locked = 0;
+  while (locked < vms.size()) {
+    if (vms[locked]->mutex_.try_lock()) {
+      ++locked;
+      continue;
+    }
+    while (locked > 0) vms[--locked]->mutex_.unlock();
+    std::this_thread::yield();
+  }
+  all.held.insert(all.held.end(), vms.begin(), vms.end());
+}
+
+void Interpreter::after_fork(bool is_child) {
+  Registry& all = registry();
+  for (const auto& vm : all.held) {
+    if (is_child) vm->end_in_child();
+    vm->mutex_.unlock();
+  }
+  std::vector<std::shared_ptr<Interpreter>> let_go;
+  let_go.swap(all.held);
+  if (is_child) {
+    forget_all_threads();
+    all.all.clear();
+    all.of_parent.insert(all.of_parent.end(), let_go.begin(), let_go.end());
+  }
+  all.mutex.unlock();
+}
+
+// With mutex_ held. What the VM's thread was at stays as it is: its objects cannot be let go of here.
+void Interpreter::end_in_child() {
+  new (&changed_) std::condition_variable();  // the old one may know waiters that are not there
+  broken_ = "the process was forked; its VMs stayed with the parent";
+  state_ = State::ended;
+  home_ = nullptr;
+  new (&current_) std::shared_ptr<Call>();
+  new (&queue_) std::deque<std::shared_ptr<Call>>();
+}
+
 // --- the VM's thread ---------------------------------------------------------------------------------------------------
 
 bool Interpreter::is_wanted() const {
@@ -197,6 +244,7 @@ std::string Interpreter::live(Home& home) {
   PyEval_RestoreThread(saved);
   std::string reason = move_out();
   PyEval_SaveThread();
+  if (reason.empty() && nudges_ > 0) reason = "its thread was given the lowest priority, for good";
   interpreter_of_thread = nullptr;
   Heap::here() = nullptr;
   tenant_here() = nullptr;

@@ -58,6 +58,8 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   bool join(std::chrono::nanoseconds timeout);
 
   bool alive() const;
+  // Whether it was given up, its thread maybe gone since.
+  bool was_given_up() const { return was_given_up_.load(std::memory_order_relaxed); }
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   double create_ms() const { return create_ms_.load(std::memory_order_relaxed); }
 
@@ -92,6 +94,10 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   // call does not stop in time loose from the runtime; returns how many. No VM is made afterwards.
   static int shut_down(std::chrono::nanoseconds timeout);
 
+  // Around a fork, on the thread that forks. The VMs of the child have ended.
+  static void before_fork();
+  static void after_fork(bool is_child);
+
   // On the home's thread. Whether the VM is still to be: it may have been closed before it began.
   bool is_wanted() const;
   // Says why there is no home for it.
@@ -116,6 +122,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   Notice failure(std::uint64_t call_id);
   Limits output_limits() const;
   void finish(Call& call, Notice notice);
+  void end_in_child();
   bool ended_or_stuck(Watchdog::Clock::time_point until);
   void cut_loose();
 
@@ -127,6 +134,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   void give_up(Call& call);
   static Notice stopped_notice(const Call& call);
   static void forget_abandoned();
+  static void forget_all_threads();
 
   void press(const std::shared_ptr<Call>& call);  // the stopper thread
   void stop_here(const char* why);
@@ -153,6 +161,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   std::atomic<bool> insist_ = false;  // the running call is to meet Stopped wherever it goes
   pthread_t stopper_handle_ = {};
   bool stopper_ = false;  // a stopper thread has a thread state in this interpreter
+  std::atomic<bool> was_given_up_{false};
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<double> create_ms_{0};
 };

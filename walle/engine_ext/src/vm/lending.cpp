@@ -99,6 +99,16 @@ std::shared_ptr<Storage> read_only(const std::shared_ptr<Storage>& storage) {
   return view;
 }
 
+void lenders_before_fork() {
+  book().mutex.lock();
+  for (const auto& [id, lender] : book().lenders) lender->mutex_.lock();
+}
+
+void lenders_after_fork() {
+  for (const auto& [id, lender] : book().lenders) lender->mutex_.unlock();
+  book().mutex.unlock();
+}
+
 bool lent_here(const Storage* storage) {
   const std::int64_t id = interpreter_here();
   const std::lock_guard lock(book().mutex);

@@ -27,6 +27,8 @@ class Lender {
   void close();
 
  private:
+  friend void lenders_before_fork();
+  friend void lenders_after_fork();
   explicit Lender(std::int64_t interpreter) : interpreter_(interpreter) {}
 
   const std::int64_t interpreter_;
@@ -40,6 +42,10 @@ std::shared_ptr<Storage> lend(const Py_buffer& view, std::byte* base, std::size_
 
 // The same memory as `storage`, read-only; lent by whoever lent `storage`.
 std::shared_ptr<Storage> read_only(const std::shared_ptr<Storage>& storage);
+
+// Around a fork, on the thread that forks.
+void lenders_before_fork();
+void lenders_after_fork();
 
 // Whether the interpreter whose GIL this thread holds lent this storage's memory, so that it would die with the interpreter.
 bool lent_here(const Storage* storage);

@@ -1,6 +1,7 @@
 #include "vm/pristine.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -75,9 +76,20 @@ void clear_abstract_caches(PyObject* type) {
 // The parts of a function that Python code can change, in the order in which they are kept.
 std::vector<PyObject**> parts_of(PyObject* object) {
   auto* function = reinterpret_cast<PyFunctionObject*>(object);
-  return {&function->func_code,        &function->func_defaults, &function->func_kwdefaults,
-          &function->func_name,        &function->func_qualname, &function->func_doc,
-          &function->func_annotations, &function->func_dict,     &function->func_typeparams};
+  return {
+      &function->func_code,       &function->func_defaults, &function->func_kwdefaults,  &function->func_name,
+      &function->func_qualname,   &function->func_doc,      &function->func_annotations, &function->func_dict,
+      &function->func_typeparams, &function->func_module,
+#if PY_VERSION_HEX >= 0x030E0000
+      &function->func_annotate,
+#endif
+  };
+}
+
+// What a type that Python code can change has beside its dict and what the collector sees.
+std::array<PyObject**, 2> names_of(PyObject* type) {
+  auto* heap_type = reinterpret_cast<PyHeapTypeObject*>(type);
+  return {&heap_type->ht_name, &heap_type->ht_qualname};
 }
 
 }  // namespace
@@ -91,6 +103,8 @@ Pristine::Kind Pristine::kind_of(PyObject* object) {
   if (PySet_Check(object)) return Kind::set;
   if (PyFunction_Check(object)) return Kind::function;
   if (PyCell_Check(object)) return Kind::cell;
+  if (PyCFunction_Check(object)) return Kind::builtin;
+  if (PyType_Check(object) && is_heap_type(reinterpret_cast<PyTypeObject*>(object))) return Kind::type;
   if (std::strcmp(Py_TYPE(object)->tp_name, "_abc._abc_data") == 0) return Kind::registry;
   if (std::strcmp(Py_TYPE(object)->tp_name, "functools._lru_cache_wrapper") == 0) return Kind::cache;
   if (!PyType_Check(object) && is_heap_type(Py_TYPE(object))) return Kind::instance;
@@ -207,6 +221,10 @@ void Pristine::read(PyObject* object, Kind kind, std::vector<PyObject*>& content
     case Kind::function:
       for (PyObject** part : parts_of(object)) contents.push_back(*part);
       break;
+    case Kind::builtin: contents.push_back(reinterpret_cast<PyCFunctionObject*>(object)->m_module); break;
+    case Kind::type:
+      for (PyObject** name : names_of(object)) contents.push_back(*name);
+      break;
     case Kind::cell: contents.push_back(PyCell_GET(object)); break;
     case Kind::instance:
       for (const Py_ssize_t offset : slots_of(Py_TYPE(object)))
@@ -219,6 +237,11 @@ void Pristine::read(PyObject* object, Kind kind, std::vector<PyObject*>& content
   }
 }
 
+// Whether what such an object refers to is kept as a digest, beside what of it can be put back.
+bool Pristine::has_digest(Kind kind) {
+  return kind == Kind::opaque || kind == Kind::cache || kind == Kind::instance || kind == Kind::type || kind == Kind::builtin;
+}
+
 void Pristine::keep(Entry& entry) {
   if (entry.kind == Kind::cache) clear_cache(entry.object);
   read(entry.object, entry.kind, now_);
@@ -227,8 +250,7 @@ void Pristine::keep(Entry& entry) {
   entry.count = static_cast<std::uint32_t>(now_.size());
   entry.contents = now_.empty() ? nullptr : new PyObject*[now_.size()];
   for (std::uint32_t i = 0; i < entry.count; ++i) entry.contents[i] = Py_XNewRef(now_[i]);
-  if (entry.kind == Kind::opaque || entry.kind == Kind::cache || entry.kind == Kind::instance)
-    entry.digest = digest_of(entry.object);
+  if (has_digest(entry.kind)) entry.digest = digest_of(entry.object);
   for (std::uint32_t i = 0; i < old_count; ++i) Py_XDECREF(old[i]);
   delete[] old;
 }
@@ -254,7 +276,7 @@ bool Pristine::same(const Entry& entry) {
     default:
       read(entry.object, entry.kind, now_);
       return now_.size() == entry.count && std::equal(now_.begin(), now_.end(), entry.contents) &&
-             (entry.kind != Kind::instance || digest_of(entry.object) == entry.digest);
+             (!has_digest(entry.kind) || digest_of(entry.object) == entry.digest);
   }
 }
 
@@ -265,7 +287,7 @@ bool Pristine::is_tampered(const Entry& entry) {
     const auto parts = parts_of(entry.object);
     return *parts[0] != entry.contents[0] || *parts[1] != entry.contents[1] || *parts[2] != entry.contents[2];
   }
-  if (entry.kind == Kind::opaque) return true;
+  if (entry.kind == Kind::opaque || entry.kind == Kind::type) return true;
   if (entry.kind != Kind::dict) return false;
   const bool is_types = type_of_dict_.contains(entry.object);
   const bool is_modules = PyDict_GetItemString(entry.object, "__spec__") != nullptr;
@@ -301,6 +323,8 @@ void Pristine::put_back(Entry& entry, PyObject* trash) {
   switch (entry.kind) {
     case Kind::dict: return put_back_dict(entry, trash);
     case Kind::function: return put_back_function(entry, trash);
+    case Kind::type: return put_back_type(entry, trash);
+    case Kind::builtin: return replace(reinterpret_cast<PyCFunctionObject*>(entry.object)->m_module, entry.contents[0], trash);
     case Kind::registry: return adopt_registry(entry, trash);
     case Kind::list: {
       PyObject* old = PyList_GetSlice(entry.object, 0, PyList_GET_SIZE(entry.object));
@@ -383,6 +407,14 @@ void Pristine::put_back_function(const Entry& entry, PyObject* trash) {
   if (*parts[1] != kept(1)) PyFunction_SetDefaults(function, kept(1) != nullptr ? kept(1) : Py_None);
   if (*parts[2] != kept(2)) PyFunction_SetKwDefaults(function, kept(2) != nullptr ? kept(2) : Py_None);
   for (std::size_t part = 3; part < parts.size(); ++part) replace(*parts[part], kept(part), trash);
+}
+
+// The name in C follows the name in Python, but for types that C code made.
+void Pristine::put_back_type(const Entry& entry, PyObject* trash) {
+  const auto names = names_of(entry.object);
+  for (std::size_t part = 0; part < names.size(); ++part) replace(*names[part], entry.contents[part], trash);
+  auto* heap_type = reinterpret_cast<PyHeapTypeObject*>(entry.object);
+  heap_type->ht_type.tp_name = heap_type->_ht_tpname != nullptr ? heap_type->_ht_tpname : PyUnicode_AsUTF8(heap_type->ht_name);
 }
 
 // An abstract class makes the sets of its registry and caches when it first needs them; they hold weak references. They stay,

@@ -46,7 +46,7 @@ class Pristine {
   void release();
 
  private:
-  enum class Kind : std::uint8_t { fixed, opaque, dict, list, set, function, cell, instance, cache, registry };
+  enum class Kind : std::uint8_t { fixed, opaque, dict, list, set, function, builtin, type, cell, instance, cache, registry };
   struct Entry {
     PyObject* object;
     Kind kind;
@@ -56,6 +56,7 @@ class Pristine {
   };
 
   static Kind kind_of(PyObject* object);
+  static bool has_digest(Kind kind);
   const std::vector<Py_ssize_t>& slots_of(PyTypeObject* type);
   std::uint32_t find(PyObject* object) const;
   bool add(PyObject* object);
@@ -69,6 +70,7 @@ class Pristine {
   void put_back(Entry& entry, PyObject* trash);
   void put_back_dict(Entry& entry, PyObject* trash);
   void put_back_function(const Entry& entry, PyObject* trash);
+  void put_back_type(const Entry& entry, PyObject* trash);
   void adopt_registry(const Entry& entry, PyObject* trash);
   std::string name_of(const Entry& entry) const;
 

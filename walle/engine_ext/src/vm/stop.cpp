@@ -45,6 +45,8 @@ int Interpreter::abandoned() { return abandoned_threads.load(); }
 
 void Interpreter::forget_abandoned() { abandoned_threads.fetch_sub(1); }
 
+void Interpreter::forget_all_threads() { abandoned_threads = lost_threads = 0; }
+
 void Interpreter::refuse_queued(const std::string& why) {
   for (const auto& call : queue_) call->mailbox->push({call->id, Outcome::closed, {}, why});
   queue_.clear();
@@ -80,6 +82,7 @@ Notice Interpreter::stopped_notice(const Call& call) {
 void Interpreter::give_up(Call& call) {
   if (state_ == State::given_up) return;
   state_ = State::given_up;
+  was_given_up_ = true;
   abandoned_threads.fetch_add(1);
   Home::despair(*home_);
   broken_ = "the VM was abandoned: a call did not stop";

@@ -1,5 +1,6 @@
 #include "vm/watchdog.h"
 
+#include <new>
 #include <thread>
 
 namespace walle::vm {
@@ -25,6 +26,16 @@ Watchdog::Alarm Watchdog::set(Clock::time_point when, std::function<void()> ring
 void Watchdog::clear(const Alarm& alarm) {
   const std::lock_guard lock(mutex_);
   alarms_.erase(alarm);
+}
+
+void Watchdog::after_fork(bool is_child) {
+  if (is_child) {
+    new (&changed_) std::condition_variable();  // the old one knows a waiter that is not there
+    alarms_.clear();
+    started_ = false;
+    wakes_ = Clock::time_point::max();
+  }
+  mutex_.unlock();
 }
 
 void Watchdog::run() {

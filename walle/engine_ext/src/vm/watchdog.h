@@ -23,6 +23,10 @@ class Watchdog {
   // Forgets the alarm, or does nothing where it is ringing or has rung: `ring` must know by itself whether it is still wanted.
   void clear(const Alarm& alarm);
 
+  // Around a fork, on the thread that forks. The child begins with no alarms and no thread.
+  void before_fork() { mutex_.lock(); }
+  void after_fork(bool is_child);
+
  private:
   Watchdog() = default;
   void run();

@@ -1,6 +1,10 @@
 // Kernels of whole composites of float32 over the including instruction set's vec.h: each computes what its decomposition means,
 // in one pass over memory or few. `a` and `b` are a map's numbers (see MapOp).
 
+// Against float64: <= 1e-6 * |a|.
+struct EluMap {
+  static Vec of(Vec x, Vec a, Vec) noexcept { return choose(less(x, set(0.0f)), mul(a, negative_expm1(x)), x); }
+};
 struct GeluErfMap {
   static Vec of(Vec x, Vec, Vec) noexcept {
     return mul(mul(x, set(0.5f)), add(erf(mul(x, set(0.70710678118654752f))), set(1.0f)));
@@ -22,6 +26,13 @@ struct HardSwishMap {
 struct LeakyReluMap {
   static Vec of(Vec x, Vec a, Vec) noexcept { return choose(less(x, set(0.0f)), mul(x, a), x); }
 };
+// x tanh(ln(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); from 20 on it is x.
+struct MishMap {
+  static Vec of(Vec x, Vec, Vec) noexcept {
+    const Vec e = exp(min_or_second(set(20.0f), x)), n = mul(e, add(e, set(2.0f)));
+    return mul(x, div(n, add(n, set(2.0f))));
+  }
+};
 struct SwishMap {
   static Vec of(Vec x, Vec a, Vec) noexcept { return mul(x, SigmoidOp::of(mul(x, a))); }
 };
@@ -36,12 +47,17 @@ void map(const void* in, void* out, std::int64_t count, float a, float b) noexce
   if (i < count) store_first(to + i, Op::of(load_first(from + i, count - i), first, second), count - i);
 }
 
-inline void prelu(const float* in, const float* slope, std::int64_t slope_step, float* out, std::int64_t count) noexcept {
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    const std::int64_t width = count - i < kLanes ? count - i : kLanes;
-    const Vec x = load_first(in + i, width), factor = slope_step == 0 ? set(*slope) : load_first(slope + i, width);
-    store_first(out + i, LeakyReluMap::of(x, factor, factor), width);
+inline void prelu(const float* in, const float* slope, std::int64_t period, float* out, std::int64_t count) noexcept {
+  std::int64_t i = 0, at = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const Vec x = load(in + i), factor = period == 1 ? set(*slope) : load(slope + at);
+    store(out + i, LeakyReluMap::of(x, factor, factor));
+    at = at + kLanes == period ? 0 : at + kLanes;
   }
+  if (i == count) return;
+  const std::int64_t width = count - i;
+  const Vec x = load_first(in + i, width), factor = period == 1 ? set(*slope) : load_first(slope + at, width);
+  store_first(out + i, LeakyReluMap::of(x, factor, factor), width);
 }
 
 // Of up to kLanes neighbouring columns at once: the elements of one lie args.columns apart.

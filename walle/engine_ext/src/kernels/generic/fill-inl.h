@@ -17,6 +17,7 @@ void fill(Table& table) noexcept {
   WALLE_FAST(Reciprocal)
   WALLE_FAST(Tanh)
   WALLE_FAST(Sigmoid)
+  WALLE_FAST(Softplus)
   WALLE_FAST(Erf)
   WALLE_FAST(Floor)
   WALLE_FAST(Ceil)
@@ -47,11 +48,13 @@ void fill(Table& table) noexcept {
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
   table.axpy[0] = &axpy;
 #define WALLE_MAP(op) table.map[static_cast<std::size_t>(MapOp::op)] = &map<op##Map>;
+  WALLE_MAP(Elu)
   WALLE_MAP(GeluErf)
   WALLE_MAP(GeluTanh)
   WALLE_MAP(HardSigmoid)
   WALLE_MAP(HardSwish)
   WALLE_MAP(LeakyRelu)
+  WALLE_MAP(Mish)
   WALLE_MAP(Swish)
 #undef WALLE_MAP
   table.prelu = &prelu;

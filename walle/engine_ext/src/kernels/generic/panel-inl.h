@@ -6,7 +6,9 @@
 //
 // Of floats, against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
 struct FloatProduct {
+  static constexpr bool kPackedSteps = true;  // rows of A are often one vector apart, which has tiles of its own
   static Vec add(Vec factor, Vec columns, Vec sum) noexcept { return fma(factor, columns, sum); }
+  static Vec joined(Vec sum, Vec other) noexcept { return sum + other; }
   static Vec bounded(Vec sum, Vec low, Vec high) noexcept { return min_or_second(high, max_or_second(low, sum)); }
 };
 
@@ -78,7 +80,7 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
 #pragma GCC unroll 16
     for (int row = 0; row < kTileRows; ++row)
 #pragma GCC unroll 2
-      for (int block = 0; block < kBlocks; ++block) sums[row][block] = add(sums[row][block], all[part][row][block]);
+      for (int block = 0; block < kBlocks; ++block) sums[row][block] = Product::joined(sums[row][block], all[part][row][block]);
   const Vec low = set(args.finish.low), high = set(args.finish.high);
 #pragma GCC unroll 16
   for (int row = 0; row < kTileRows; ++row)
@@ -105,8 +107,9 @@ struct Tiles<Product, kBlocks, kPackedSteps, std::integer_sequence<int, kRowsLes
 template <class Product, int kBlocks, int kMost>
 void panel_of(const PanelArgs& args) noexcept {
   using Heights = std::make_integer_sequence<int, kMost>;
-  const TileFn* tiles =
-      args.a_step == kLanes ? Tiles<Product, kBlocks, true, Heights>::of : Tiles<Product, kBlocks, false, Heights>::of;
+  const TileFn* tiles = Tiles<Product, kBlocks, false, Heights>::of;
+  if constexpr (Product::kPackedSteps)
+    if (args.a_step == kLanes) tiles = Tiles<Product, kBlocks, true, Heights>::of;
   // As few tiles as will do, as even as can be.
   std::int64_t left = args.rows, count = (args.rows + kMost - 1) / kMost, row = 0;
   for (; count > 0; --count) {

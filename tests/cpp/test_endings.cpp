@@ -1,0 +1,137 @@
+// Packed convolutions that end in an activation and a residual, by every algorithm on every backend of this CPU, against float64:
+// in memory of just the size that there is, by one thread and by two. Among them channels that give several, and groups that are
+// merged, of which one that is not finite must spoil no other.
+#include <cmath>
+#include <vector>
+
+#include "atomic/packed_convolution.h"
+#include "check.h"
+
+using namespace walle;
+
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+std::vector<float> numbers(std::mt19937_64& random, std::int64_t count) {
+  std::normal_distribution<float> normal(0.0f, 0.5f);
+  std::vector<float> result(size(count));
+  for (float& x : result) x = normal(random);
+  return result;
+}
+
+std::size_t place(std::int64_t image, std::int64_t channel, std::int64_t at, std::int64_t channels, std::int64_t plane,
+                  std::int64_t c) {
+  return size(((image * ((channels + c - 1) / c) + channel / c) * plane + at) * c + channel % c);
+}
+// Lanes of no channel hold NaN.
+std::vector<float> packed(const std::vector<float>& x, std::int64_t batch, std::int64_t channels, std::int64_t plane,
+                          std::int64_t c) {
+  std::vector<float> result(size(batch * ((channels + c - 1) / c) * plane * c), std::nanf(""));
+  for (std::int64_t i = 0; i < batch * channels * plane; ++i)
+    result[place(i / plane / channels, i / plane % channels, i % plane, channels, plane, c)] = x[size(i)];
+  return result;
+}
+
+double sum_of(const ConvShape& shape, const std::vector<float>& x, const std::vector<float>& w, std::int64_t image,
+              std::int64_t m, std::int64_t at) {
+  const Window& win = shape.window;
+  double total = 0;
+  for (std::int64_t k = 0; k < shape.in_channels; ++k)
+    for (std::int64_t tap = 0; tap < win.taps(); ++tap) {
+      const std::int64_t row = win.source(1, at / win.out[2], tap / win.kernel[2]);
+      const std::int64_t column = win.source(2, at % win.out[2], tap % win.kernel[2]);
+      if (row < 0 || row >= win.in[1] || column < 0 || column >= win.in[2]) continue;
+      const std::int64_t channel = (image * shape.groups + m / shape.out_channels) * shape.in_channels + k;
+      total += double{x[size((channel * win.in[1] + row) * win.in[2] + column)]} *
+               double{w[size((m * shape.in_channels + k) * win.taps() + tap)]};
+    }
+  return total;
+}
+
+void convolve(const Table& table, const PackedAlgorithm& algorithm, const PackedConv& conv, std::int64_t parameter, bool spoilt) {
+  std::mt19937_64 random(7);
+  const ConvShape& shape = conv.shape;
+  const std::int64_t c = table.pack, in_plane = shape.window.in_count(), plane = shape.window.out_count(),
+                     channels = conv.channels_out();
+  std::vector<float> x = numbers(random, shape.batch * conv.channels_in() * in_plane);
+  if (spoilt) x[size(in_plane * shape.in_channels + in_plane / 2)] = INFINITY;  // of the first image's second group
+  const std::vector<float> w = numbers(random, channels * shape.in_channels * shape.window.taps());
+  const std::vector<float> residual = numbers(random, shape.batch * channels * plane);
+  std::vector<float> bias = numbers(random, channels), slope = numbers(random, channels);
+  bias.resize(size((channels + c - 1) / c * c));
+  slope.resize(bias.size());
+  std::vector<float> in = packed(x, shape.batch, conv.channels_in(), in_plane, c),
+                     more = packed(residual, shape.batch, channels, plane, c);
+  Tensor weights = algorithm.pack(conv, parameter, w.data());
+  const std::unique_ptr<Step> step = algorithm.make(conv, parameter, -1.0f, 2.0f);
+  std::byte* inputs[] = {reinterpret_cast<std::byte*>(in.data()), weights.raw(), reinterpret_cast<std::byte*>(bias.data()),
+                         reinterpret_cast<std::byte*>(more.data()), reinterpret_cast<std::byte*>(slope.data())};
+  for (const int members : {1, 2}) {
+    Team team(members);
+    std::vector<float> out(more.size(), -7.0f);
+    std::vector<std::byte> scratch(step->scratch_bytes() * size(step->scratch_each() ? members : 1) + 64);
+    auto* aligned = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(scratch.data()) + 63) / 64 * 64);
+    step->run_by(team, inputs, reinterpret_cast<std::byte*>(out.data()), aligned);
+    double error = 0;
+    for (std::int64_t i = 0; i < shape.batch * channels * plane; ++i) {
+      const std::int64_t m = i / plane % channels, image = i / plane / channels;
+      double wanted = sum_of(shape, x, w, image, m, i % plane) + double{bias[size(m)]};
+      if (!std::isfinite(wanted)) continue;
+      wanted = std::clamp(wanted, -1.0, 2.0);
+      if (conv.activation.has_slope())
+        wanted = wanted < 0 ? wanted * double{slope[size(m)]} : wanted;
+      else
+        wanted = std::tanh(wanted);
+      const double apart =
+          std::fabs(double{out[place(image, m, i % plane, channels, plane, c)]} - wanted - double{residual[size(i)]});
+      error = std::isnan(apart) ? INFINITY : std::max(error, apart);
+    }
+    // Roundings of sums of this size: Winograd's most (see test_winograd.cpp), or one for each term.
+    const auto terms = static_cast<double>(shape.in_channels * shape.window.taps());
+    const double bound = std::max(130.0, terms + 3) * 0x1p-24 * (terms / 4 + 8);
+    check::report(error <= bound, __FILE__, __LINE__,
+                  std::string(table.name) + " " + std::string(algorithm.name) + "(" + std::to_string(parameter) + ") of " +
+                      std::to_string(shape.groups) + " groups of " + std::to_string(shape.in_channels) + " to " +
+                      std::to_string(shape.out_channels) + ": " + std::to_string(error));
+  }
+}
+
+ConvShape shape_of(std::int64_t groups, std::int64_t in, std::int64_t out, std::int64_t stride) {
+  ConvShape shape;
+  shape.batch = 2;
+  shape.groups = groups;
+  shape.in_channels = in;
+  shape.out_channels = out;
+  Window& win = shape.window;
+  win.rank = 2;
+  for (const std::size_t axis : {1, 2}) {
+    win.kernel[axis] = 3;
+    win.begin[axis] = win.end[axis] = 1;
+    win.stride[axis] = stride;
+    win.in[axis] = axis == 1 ? 9 : 11;
+    win.out[axis] = (win.in[axis] - 1) / stride + 1;
+  }
+  return shape;
+}
+
+}  // namespace
+
+int main() {
+  for (const Backend& backend : backends()) {
+    if (!backend.available) continue;
+    const Table& table = kernels(backend.name);
+    const Attributes attributes{{"activation", std::string(table.prelu != nullptr ? "PRelu" : "Tanh")},
+                                {"residual_last", std::int64_t{1}}};
+    const Activation activation(attributes, table);
+    for (const ConvShape& shape : {shape_of(1, 20, 37, 1), shape_of(1, 20, 21, 2), shape_of(19, 1, 1, 2), shape_of(19, 1, 3, 1),
+                                   shape_of(5, 1, 20, 1), shape_of(8, 4, 4, 1), shape_of(6, 3, 5, 1), shape_of(2, 48, 32, 1)})
+      for (const PackedAlgorithm* algorithm : packed_algorithms()) {
+        if (algorithm == &kPackedPairs) continue;  // of bfloat16
+        const PackedConv conv{shape, &table, false, activation};
+        for (const std::int64_t parameter : algorithm->parameters(conv))
+          for (const bool spoilt : {false, algorithm == &kPackedGroups}) convolve(table, *algorithm, conv, parameter, spoilt);
+      }
+  }
+  return check::failures != 0;
+}

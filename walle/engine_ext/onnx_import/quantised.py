@@ -1,0 +1,243 @@
+"""Models quantised in ONNX's QDQ form: DequantizeLinear, a float operator, QuantizeLinear become one operator on bytes.
+
+A convolution or matrix product by constant weights, a sum, and a mean over all pixels go over to their QLinear forms,
+whose products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are, taken to
+the result's scale where that is another. Results differ from those of the float operators by rounding alone: one step
+of the result's scale where a value lies between two. Whatever else stands between the two, or has scales of another
+form, stays float.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, uses_of
+
+_BYTES = {"int8", "uint8"}
+# What gives elements of its first input, Concat of all, and nothing else.
+_MOVEMENTS = frozenset({"Concat", "Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_INT32 = np.iinfo(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantised:
+    """Bytes, and the names of their scale and zero point with their values."""
+
+    name: str
+    scale_name: str
+    zero_name: str
+    scale: Array
+    zero: Array
+    axis: int = 1
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.name, self.scale_name, self.zero_name
+
+    def is_like(self, other: "_Quantised") -> bool:
+        """Whether equal bytes mean equal numbers."""
+        same = self.zero.dtype == other.zero.dtype and bool(np.all(self.zero == other.zero))
+        return same and bool(np.all(self.scale == other.scale))
+
+
+def fuse_quantised(graph: Graph) -> Graph:
+    """Put operators on bytes in the place of float ones between DequantizeLinear and QuantizeLinear."""
+    if not any(node.op == "QuantizeLinear" for node in graph.nodes):
+        return graph
+    values = _Values(graph)
+    nodes = tuple(made for node in graph.nodes for made in values.made(node))
+    return replace(graph, nodes=nodes, constants=values.rewriting.constants)
+
+
+class _Values:
+    """Who gives each value of a graph, and which bytes it is made of."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.rewriting = Rewriting(graph)
+        self.uses = uses_of(graph)
+        self.givers: Mapping[str, Node] = {
+            name: node for node in graph.nodes if node.domain == "" for name in node.outputs
+        }
+
+    def made(self, node: Node) -> tuple[Node, ...]:
+        """Return what comes into the place of a node: of a QuantizeLinear, the operator before it, on bytes."""
+        quantises = node.domain == "" and node.op == "QuantizeLinear"
+        return (self._operator(node) if quantises else ()) or (node,)
+
+    def _operator(self, node: Node) -> tuple[Node, ...]:
+        result = self._parameters(node, node.outputs[0])
+        if result is None or result.scale.size != 1:
+            return ()
+        x = self.bytes_of(node.inputs[0])
+        if x is not None:
+            return (self.rescaled(x, result, node.name),)
+        before, activation = self._only_giver(node.inputs[0]), ""
+        if before is not None and before.op == "Relu":
+            before, activation = self._only_giver(before.inputs[0]), "Relu"
+        if before is None or len(before.outputs) != 1:
+            return ()
+        if before.op in _RULES:
+            made = _RULES[before.op](self, before, result, activation)
+            return (made,) if made is not None else ()
+        if activation or before.op not in _MOVEMENTS:
+            return ()
+        return self._joined(before, result) if before.op == "Concat" else self._moved(before, result)
+
+    def _only_giver(self, name: str) -> Node | None:
+        return self.givers.get(name) if self.uses.get(name, 0) == 1 else None
+
+    def _parameters(self, node: Node, name: str) -> _Quantised | None:
+        """Return what a QuantizeLinear or DequantizeLinear says of the bytes of this name."""
+        scale = self.rewriting.constants.get(node.inputs[1])
+        if scale is None or str(scale.dtype) != "float32":
+            return None
+        if any(node.int_attribute(key) != 0 for key in ("block_size", "output_dtype", "precision")):
+            return None
+        if scale.size < 1 or not np.all(np.isfinite(scale) & (scale > 0)):
+            return None
+        zero_name = node.inputs[2] if node.has_input(2) else ""
+        if not zero_name:
+            kind = self.graph.dtype_of(name)
+            if kind not in _BYTES:
+                return None
+            zero_name = self.rewriting.constant(f"{node.name}.zero", np.zeros(scale.shape, dtype=kind))
+        zero = self.rewriting.constants.get(zero_name)
+        if zero is None or str(zero.dtype) not in _BYTES or zero.size != scale.size:
+            return None
+        return _Quantised(name, node.inputs[1], zero_name, scale, zero, node.int_attribute("axis", 1))
+
+    def bytes_of(self, name: str) -> _Quantised | None:
+        """Return the bytes that a float value is made of, by one scale."""
+        giver = self.givers.get(name)
+        if giver is None or giver.op != "DequantizeLinear":
+            return None
+        found = self._parameters(giver, giver.inputs[0])
+        return found if found is not None and found.scale.size == 1 else None
+
+    def weights_of(self, name: str, axis: int) -> tuple[_Quantised, Array] | None:
+        """Return constant bytes with one scale, or one for each slice along this axis."""
+        giver = self.givers.get(name)
+        if giver is None or giver.op != "DequantizeLinear":
+            return None
+        found, value = self._parameters(giver, giver.inputs[0]), self.rewriting.constants.get(giver.inputs[0])
+        if found is None or value is None or value.ndim <= axis or value.dtype != found.zero.dtype:
+            return None
+        if found.scale.size != 1 and (found.axis % value.ndim != axis or found.scale.size != value.shape[axis]):
+            return None
+        return found, value
+
+    def bias_of(self, name: str, scale: Array) -> Array | None:
+        """Return the bias in whole units of `scale`, one for each column; None where that does not fit int32."""
+        value, steps = self.rewriting.constants.get(name), None
+        giver = self.givers.get(name)
+        if value is None and giver is not None and giver.op == "DequantizeLinear":
+            whole, own = (self.rewriting.constants.get(one) for one in giver.inputs[:2])
+            if whole is None or own is None or whole.dtype != np.int32 or whole.ndim != 1:
+                return None
+            if giver.has_input(2) and np.any(self.rewriting.constants.get(giver.inputs[2], np.ones(1)) != 0):
+                return None
+            if np.allclose(own, scale, rtol=1e-6, atol=0):
+                return whole
+            steps = np.asarray(whole * np.asarray(own, dtype=np.float64) / scale)
+        elif value is not None and value.ndim == 1:
+            steps = np.asarray(value.astype(np.float64) / scale)
+        if steps is None or not np.all((steps > _INT32.min) & (steps < _INT32.max)):
+            return None
+        return np.rint(steps).astype(np.int32)
+
+    def product(
+        self,
+        op: str,
+        node: Node,
+        result: _Quantised,
+        weights: tuple[_Quantised, Array] | None,
+        attributes: Mapping[str, Attribute],
+    ) -> Node | None:
+        """Return the QLinear form of a product by weights as that takes them; an empty attribute is left out."""
+        x = self.bytes_of(node.inputs[0])
+        if x is None or weights is None:
+            return None
+        w, value = weights
+        inputs: tuple[str, ...] = (*x.names, *w.names, result.scale_name, result.zero_name)
+        if node.has_input(2):
+            scale = x.scale.astype(np.float64).reshape(-1) * w.scale.reshape(-1)
+            bias = self.bias_of(node.inputs[2], scale)
+            if bias is None or bias.shape != (value.shape[0 if op == "QLinearConv" else 1],):
+                return None
+            inputs = (*inputs, self.rewriting.constant(f"{node.name}.bias", bias))
+        said = {key: one for key, one in attributes.items() if not isinstance(one, str) or one}
+        return Node(op, inputs, (result.name,), said, node.name)
+
+    def rescaled(self, x: _Quantised, result: _Quantised, name: str) -> Node:
+        if x.is_like(result):
+            return Node("Identity", (x.name,), (result.name,), {}, name)
+        return Node("QLinearRescale", (*x.names, result.scale_name, result.zero_name), (result.name,), {}, name)
+
+    def _moved(self, node: Node, result: _Quantised) -> tuple[Node, ...]:
+        x = self.bytes_of(node.inputs[0])
+        if x is None:
+            return ()
+        moved = replace(x, name=self.rewriting.fresh(result.name))
+        made = replace(node, inputs=(x.name, *node.inputs[1:]), outputs=(moved.name,))
+        return made, self.rescaled(moved, result, f"{node.name}.scale")
+
+    def _joined(self, node: Node, result: _Quantised) -> tuple[Node, ...]:
+        parts = [found for name in node.inputs if (found := self.bytes_of(name)) is not None]
+        if len(parts) != len(node.inputs):
+            return ()
+        fits = [replace(result, name=self.rewriting.fresh(part.name)) for part in parts]
+        scaled = [self.rescaled(*pair, f"{node.name}.scale") for pair in zip(parts, fits, strict=True)]
+        return *scaled, replace(node, inputs=tuple(one.name for one in fits), outputs=(result.name,))
+
+
+def _conv(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    weights = values.weights_of(node.inputs[1], 0)
+    return values.product("QLinearConv", node, result, weights, {**node.attributes, "activation": activation})
+
+
+def _gemm(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    if any(node.attributes.get(key, 1.0) != 1.0 for key in ("alpha", "beta")) or node.int_attribute("transA") != 0:
+        return None
+    turned = node.int_attribute("transB") != 0
+    weights = values.weights_of(node.inputs[1], 0 if turned else 1)
+    if weights is None or weights[1].ndim != 2:
+        return None
+    if turned:
+        value = np.ascontiguousarray(weights[1].T)
+        weights = replace(weights[0], name=values.rewriting.constant(f"{node.name}.weight", value)), value
+    return values.product("QLinearMatMul", node, result, weights, {"activation": activation})
+
+
+def _matmul(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    weights = values.weights_of(node.inputs[1], 1)
+    if weights is None or weights[1].ndim != 2:
+        return None
+    return values.product("QLinearMatMul", node, result, weights, {"activation": activation})
+
+
+def _add(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    a, b = (values.bytes_of(name) for name in node.inputs)
+    if a is None or b is None:
+        return None
+    attributes = {"activation": activation} if activation else {}
+    inputs = (*a.names, *b.names, result.scale_name, result.zero_name)
+    return Node("QLinearAdd", inputs, (result.name,), attributes, node.name)
+
+
+def _mean(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
+    x = values.bytes_of(node.inputs[0])
+    if x is None or activation:
+        return None
+    inputs = (*x.names, result.scale_name, result.zero_name)
+    return Node("QLinearGlobalAveragePool", inputs, (result.name,), {}, node.name)
+
+
+_RULES: Mapping[str, Callable[[_Values, Node, _Quantised, str], Node | None]] = {
+    "Add": _add,
+    "Conv": _conv,
+    "Gemm": _gemm,
+    "GlobalAveragePool": _mean,
+    "MatMul": _matmul,
+}
