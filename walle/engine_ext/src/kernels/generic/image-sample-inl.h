@@ -41,8 +41,8 @@ struct Windows {
 
 // Windows of `reach` pixels a side. `spare` pixels at the very end of the image count as outside: where pixels are read as words,
 // a word would end beyond it.
-[[gnu::noinline]] void find_windows(const SampleArgs& args, const float* x, const float* y, std::int32_t spare, std::int64_t count,
-                         Windows& found) noexcept {
+[[gnu::noinline]] void find_windows(const SampleArgs& args, const float* x, const float* y, std::int32_t spare,
+                                    std::int64_t count, Windows& found) noexcept {
   const auto reach = static_cast<std::int32_t>(args.reach);
   const std::int32_t first = reach / 2 - (reach > 1 ? 1 : 0);
   const auto last_x = static_cast<std::int32_t>(args.width) - reach, last_y = static_cast<std::int32_t>(args.height) - reach;
@@ -94,8 +94,8 @@ inline void cubic(float part, float* weights) noexcept {
 
 // One pixel of reach * reach others, the first of which is [v, h].
 template <int reach, class T>
-[[gnu::noinline]] void sample_square(const SampleArgs& args, std::int64_t h, std::int64_t v, const float* weight_x, const float* weight_y,
-                          T* out) noexcept {
+[[gnu::noinline]] void sample_square(const SampleArgs& args, std::int64_t h, std::int64_t v, const float* weight_x,
+                                     const float* weight_y, T* out) noexcept {
   const int channels = args.channels;
   const bool inside = h >= 0 && h + reach <= args.width && v >= 0 && v + reach <= args.height;
   const T* first = static_cast<const T*>(args.image) + (v * args.width + h) * channels;
@@ -117,7 +117,8 @@ template <int reach, class T>
 
 // One pixel of its four neighbours, some of which may lie outside.
 template <class T>
-[[gnu::noinline]] void sample_four(const SampleArgs& args, std::int64_t h, std::int64_t v, float part_x, float part_y, T* out) noexcept {
+[[gnu::noinline]] void sample_four(const SampleArgs& args, std::int64_t h, std::int64_t v, float part_x, float part_y,
+                                   T* out) noexcept {
   for (int c = 0; c < args.channels; ++c) {
     const float now = static_cast<float>(out[c]);
     const float p = outside<T>(args, v, h, c, now), q = outside<T>(args, v, h + 1, c, now),
@@ -258,8 +259,8 @@ inline void nearest_fixed(const std::byte* image, const std::int64_t* place, std
     for (; i + 1 < count; ++i) __builtin_memcpy(out + i * 3, image + place[i] * 3, 4);
   for (; i < count; ++i) __builtin_memcpy(out + i * size, image + place[i] * size, size);
 }
-[[gnu::noinline]] void nearest_any(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count, std::int64_t size,
-                        std::byte* out) noexcept {
+[[gnu::noinline]] void nearest_any(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count,
+                                   std::int64_t size, std::byte* out) noexcept {
   const auto* image = static_cast<const std::byte*>(args.image);
   std::int64_t place[kBlock];
   const std::int64_t width = args.width;
