@@ -278,6 +278,7 @@ async def test_a_call_that_cannot_be_stopped_is_abandoned(tmp_path: Path) -> Non
         await vm.call("add", 1, 2)
     assert await vm.wait_closed()  # the thread ends once the sleep does
     assert _core.vm_abandoned() == before
+    assert "lowest priority" in _core.vm_counts()["last_reason"]  # nobody else gets a thread that is slow for good
 
 
 @pytest.mark.asyncio

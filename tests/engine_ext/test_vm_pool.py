@@ -216,10 +216,12 @@ async def test_a_vm_that_cannot_start_is_no_strike(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_strikes_are_the_tasks_wherever_its_bundle_lies() -> None:
     pool = VMPool(2)
-    stuck = DEEP_SLEEP + "\ndef run(): sleep(0.6)\n"
+    stuck = DEEP_SLEEP + "\ndef ready(): pass\ndef run(): sleep(2.0)\n"
     for _ in range(MAX_STRIKES):
+        bundle = InMemory(stuck)
+        await pool.call(bundle, "ready")
         with pytest.raises(DeadlineExceeded):
-            await pool.call(InMemory(stuck), "run", deadline=0.01)
+            await pool.call(bundle, "run", deadline=0.2)
     with pytest.raises(TaskQuarantined):
         await pool.call(InMemory(stuck), "run")
     for number in range(20):  # at addresses that are free again

@@ -244,7 +244,10 @@ std::string Interpreter::live(Home& home) {
   PyEval_RestoreThread(saved);
   std::string reason = move_out();
   PyEval_SaveThread();
-  if (reason.empty() && nudges_ > 0) reason = "its thread was given the lowest priority, for good";
+  {
+    const std::lock_guard lock(mutex_);
+    if (reason.empty() && nudges_ > 0) reason = "its thread was given the lowest priority, for good";
+  }
   interpreter_of_thread = nullptr;
   Heap::here() = nullptr;
   tenant_here() = nullptr;
