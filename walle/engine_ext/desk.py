@@ -148,7 +148,7 @@ class Desk:
             call.vm.answer(call_id, (type(error).__name__, _text(error)), True)
 
 
-# A desk is kept by its loop's reader alone, so that what waits at it goes, and stops its calls, where a loop is closed first.
+# Only its loop's reader keeps a desk, so that what waits at it goes, and stops its calls, when the loop is closed first.
 _desks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Desk]]" = weakref.WeakKeyDictionary()
 _call_ids = itertools.count(1)
 

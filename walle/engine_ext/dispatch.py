@@ -203,7 +203,7 @@ def settle() -> None:
     """Make this interpreter a home for tasks, once."""
     sys.unraisablehook = _core.vm_unraisable
     sys.stdout = sys.stderr = output
-    sys.__stdout__ = sys.__stderr__ = None  # type: ignore[assignment]  # where an interpreter that ends would write
+    vars(sys).update(__stdout__=None, __stderr__=None)  # where an interpreter that ends would write
     sys.stdin = None
     gc.callbacks.append(_core.vm_rest)
     fence.put_up()

@@ -35,7 +35,7 @@ Registry& registry() {
   return one;
 }
 
-constexpr int kWipings = 3;     // attempts; a finalizer that does not end takes one
+constexpr int kWipings = 3;                                   // attempts; a finalizer that does not end takes one
 constexpr std::int64_t kWipingBytes = std::int64_t{8} << 20;  // for wiping, beyond what the VM may have or has
 constexpr auto kOwnWork = 20s;  // for making, booting and ending an interpreter, which cannot be broken off
 
