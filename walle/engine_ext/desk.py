@@ -148,7 +148,7 @@ class Desk:
             call.vm.answer(call_id, (type(error).__name__, _text(error)), True)
 
 
-# Only its loop's reader keeps a desk, so that what waits at it goes, and stops its calls, when the loop is closed first.
+# Only its loop's reader keeps a desk, so that what waits at it goes, and stops its calls, if the loop is closed first.
 _desks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Desk]]" = weakref.WeakKeyDictionary()
 _call_ids = itertools.count(1)
 
