@@ -1,6 +1,7 @@
 """Convolution by every algorithm and backend, pooling, indexed movements, Einsum and resizing, against NumPy."""
 
 import itertools
+import resource
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,27 @@ def test_conv_transpose_is_the_adjoint_of_conv(case: tuple[dict[str, Array], dic
     (back,) = run("ConvTranspose", {"y": y, "w": w}, output_padding=rest, **attributes)
     assert back.shape == x.shape
     np.testing.assert_allclose(np.vdot(image, y), np.vdot(x, back), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("strides", "dilations"),
+    [([2**26], [3]), ([2**31 - 2], [5]), ([2**31 - 1] * 3, [2] * 3), ([2**21, 2**21, 2**22], [3] * 3)],
+)
+def test_a_transposed_convolution_of_far_strides_takes_no_memory_for_them(
+    strides: list[int], dilations: list[int]
+) -> None:
+    """Of one tap on one number; the last strides multiply to 2^64."""
+    rank = len(strides)
+    one = np.full((1, 1, *[1] * rank), 3, np.float32)
+    graph = GraphBuilder("one")
+    weights = graph.constant("w", one)
+    x = graph.input("x", one.shape)
+    graph.output("y", graph.op("ConvTranspose", [x, weights], strides=strides, dilations=dilations))
+    model = graph.to_bytes()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = walle.Session(model).run({"x": one})["y"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+    np.testing.assert_array_equal(np.asarray(found), one * 3)
 
 
 @pytest.mark.parametrize("before", [-4, -3, 3, 4])
