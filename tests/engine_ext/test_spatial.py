@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import walle
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
+from walle.errors import EngineError
 
 type Array = npt.NDArray[Any]
 
@@ -385,6 +386,17 @@ def test_a_factor_of_whole_numbers_is_one_of_them() -> None:
             run("Gemm", {"a": a, "b": a}, alpha=alpha)
     (found,) = run("Clip", {"x": a}, min=-1.0, max=1e20)
     np.testing.assert_array_equal(found, a)
+
+
+@pytest.mark.parametrize(("shape", "said"), [([3, 3], "kernel_shape is"), (None, "'bogus' is not heeded")])
+def test_deformed_convolutions_heed_their_kernels_shape(shape: list[int] | None, said: str) -> None:
+    x, w, offsets = (np.ones(one, np.float32) for one in [(1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 3, 3)])
+    inputs = {"x": x, "w": w, "offsets": 0 * offsets}
+    (found,) = run("DeformConv", inputs, kernel_shape=[2, 2])
+    np.testing.assert_array_equal(found, np.full((1, 1, 3, 3), 4, np.float32))
+    wrong: dict[str, Any] = {"kernel_shape": shape} if shape else {"bogus": 1}
+    with pytest.raises(EngineError, match=said):
+        run("DeformConv", inputs, **wrong)
 
 
 def test_windows_that_do_not_fit_are_refused() -> None:

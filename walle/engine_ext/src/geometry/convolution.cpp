@@ -313,6 +313,8 @@ std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> in
   if (x.size() != 4 || w.size() != 4 || groups < 1 || x[1] % groups != 0 || w[0] % groups != 0 || w[1] != x[1] / groups)
     throw Error(ErrorKind::shape,
                 "DeformConv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
+  if (const auto given = attributes.get_ints("kernel_shape"); given && *given != Dims{w[2], w[3]})
+    throw Error(ErrorKind::shape, "DeformConv: kernel_shape is " + to_string(*given) + ", the weights are " + to_string(w));
   Attributes window = attributes.only(kDeformed);
   window.set("kernel_shape", Dims{w[2], w[3]});
   std::vector<Ref> operands{inputs[0], inputs[2]};
