@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import DEEP_SLEEP, write_task
+from tests.sim.vm_task import DEEP_SLEEP, wait_for_abandoned, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm import MAX_STRIKES, VM
 from walle.vm import DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMPool
@@ -261,6 +261,7 @@ def leave(kind):
 async def test_finalizers_have_the_limits_of_their_task(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
 ) -> None:
+    await asyncio.to_thread(wait_for_abandoned)
     destroyed = _core.vm_counts()["destroyed"]
     async with vm_of(tmp_path, LEAVING, limits={"memory_mb": 64, "log_kb": 1}) as vm:
         await vm.call("leave", kind)

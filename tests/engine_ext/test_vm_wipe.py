@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import wait_for_abandoned, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm import VM
 from walle.vm import TaskError, VMPool
@@ -197,6 +197,11 @@ def hook_audits():
 """
 LASTING = ("change_the_class_of_a_library_object", "hook_audits")
 NAMES = [line.split()[1].partition("(")[0] for line in DEEDS.splitlines() if line.startswith("def ")]
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> None:
+    wait_for_abandoned()
 
 
 def write_tasks(folder: Path) -> tuple[Path, Path]:

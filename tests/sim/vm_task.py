@@ -1,7 +1,10 @@
 """Task folders for VM tests."""
 
 import textwrap
+import time
 from pathlib import Path
+
+from walle.engine_ext import _core
 
 # A sleep that no deadline ends, which a task has no ordinary way to.
 DEEP_SLEEP = """
@@ -19,3 +22,10 @@ def write_task(folder: Path, main: str, **modules: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(source))
     return folder
+
+
+def wait_for_abandoned(most_s: float = 10.0) -> None:
+    """Return once no VM of an earlier test is abandoned: their interpreters count as destroyed when they end."""
+    until = time.monotonic() + most_s
+    while _core.vm_abandoned() > 0 and time.monotonic() < until:
+        time.sleep(0.02)
