@@ -1,7 +1,12 @@
-"""Task folders for VM tests."""
+"""Task folders and homes for VM tests."""
 
+import contextlib
 import textwrap
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+from walle.engine_ext import _core
+from walle.engine_ext.vm import VM
 
 # A sleep that no deadline ends, which a task has no ordinary way to.
 DEEP_SLEEP = """
@@ -19,3 +24,24 @@ def write_task(folder: Path, main: str, **modules: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(source))
     return folder
+
+
+@contextlib.asynccontextmanager
+async def in_a_home(folder: Path) -> AsyncIterator[VM]:
+    vm = VM(folder)
+    try:
+        yield vm
+    finally:
+        vm.close()
+        assert await vm.wait_closed(60)
+
+
+@contextlib.asynccontextmanager
+async def in_a_fresh_home(folder: Path) -> AsyncIterator[VM]:
+    """Yield a VM in a home that nobody lived in before; all homes that were free are lived in meanwhile."""
+    async with contextlib.AsyncExitStack() as held:
+        made = _core.vm_counts()["made"]
+        while _core.vm_counts()["made"] == made:
+            vm = await held.enter_async_context(in_a_home(folder))
+            await vm.call("walle.engine_ext.dispatch:ready")
+        yield vm
