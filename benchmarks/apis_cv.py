@@ -144,9 +144,10 @@ DIFFERENCES = """\
   and warps.
 - Bytes: HSV, HLS, Lab and Luv, cubic and Lanczos sizes, warps and maps by them, the bilateral filter and means over
   windows of an even number of pixels beyond 256 may differ by one level, since OpenCV rounds its vectors and their
-  tails differently; warps by INTER_NEAREST and INTER_LINEAR and smaller means do not differ. Luv and Lab back to BGR
-  differ by more where a colour lies outside of BGR. float32 Lab and Luv are computed; OpenCV looks them up in a coarse
-  table (up to 0.5 apart).
+  tails differently, and so may single pixels of warps by INTER_NEAREST and INTER_LINEAR and of `normalize`; linear
+  sizes and smaller means do not differ. uint16: GaussianBlur by three levels, pyramids by one; int16: linear sizes by
+  one. Luv and Lab back to BGR differ by more where a colour lies outside of BGR. float32 Lab and Luv are computed;
+  OpenCV looks them up in a coarse table (up to 0.5 apart).
 - `remap` and the warps with INTER_CUBIC, where a mirrored border is read farther outside than the image is wide, may
   choose another pixel, and so may INTER_NEAREST_EXACT at places that lie halfway between two pixels.
 - `multiply` of uint16 saturates; OpenCV's product overflows at 2^31.

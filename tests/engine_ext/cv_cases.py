@@ -183,6 +183,7 @@ def _of_color(code: int) -> Draw:
 
 CASES = [
     *(Case("resize", _resize(way), levels=1, close=2e-4) for way in range(5)),
+    Case("resize", _resize(cv2.INTER_LINEAR), U8),
     Case("resize", _resize(cv2.INTER_LINEAR_EXACT), U8),
     Case("warpAffine", _affine(cv2.INTER_NEAREST), U8),
     Case("warpAffine", _affine(cv2.INTER_LINEAR), U8),
@@ -216,6 +217,7 @@ CASES = [
     Case("erode", _morphology, ANY4),
     Case("dilate", _morphology, ANY4),
     *(Case("morphologyEx", plain(op, numpy.ones((3, 5), "uint8"))) for op in range(7)),
+    *(Case("morphologyEx", plain(op, numpy.ones((2, 1), "uint8")), ANY4) for op in range(2, 7)),  # what it takes may be greater
     Case("Canny", _canny, U8, (1, 3)),
     Case("threshold", _threshold, ANY4),
     Case("threshold", plain(0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU), U8, (1,)),

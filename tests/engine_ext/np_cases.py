@@ -247,6 +247,7 @@ _add("pad", lambda d: [d.n(), d.pick(1, (1, 2))],
      lambda d: [d.n(shape=(3, 4)), ((1, 2), (0, 5)), d.pick("edge", "reflect", "symmetric", "wrap", "maximum", "minimum")],
      lambda d: [d.f(shape=(3, 4)), ((1, 2), (0, 5)), d.pick("mean", "linear_ramp")],
      lambda d: ([d.f(shape=(3, 4)), ((1, 2), (0, 5)), "linear_ramp"], {"end_values": ((1, 2), (3, -4))}),
+     lambda d: ([numpy.array([-7, 5, 9], "int32"), (3, 3), "linear_ramp"], {"end_values": (-9, 4)}),
      lambda d: ([d.n(shape=(3, 4)), 2], {"constant_values": ((1, 2), (3, 4))}))  # fmt: skip
 
 # Picking.

@@ -119,6 +119,22 @@ def test_convolutions_are_exact(case: Mapping[str, Any]) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_depthwise_convolutions_and_means_of_any_channels(backend: str, dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    one, zero = np.ones(1, np.float32), some_bytes(rng, dtype)
+    for channels in range(1, 34):
+        x, w = some_bytes(rng, dtype, (2, channels, 5, 6)), some_bytes(rng, "int8", (channels, 1, 3, 3))
+        centred = x.astype(int) - int(zero)
+        found, _ = run("ConvInteger", [x, w, zero], {"group": channels, "pads": [1] * 4}, backend=backend)
+        sums = conv(centred, w, [1, 1], [1] * 4, [1, 1], channels)
+        np.testing.assert_array_equal(found, sums, str(channels))
+        found, _ = run("QLinearGlobalAveragePool", [x, one, zero, one, zero], backend=backend)
+        expected = requantised(centred.sum(axis=(2, 3), keepdims=True), np.float32(1) / np.float32(30), zero)
+        np.testing.assert_array_equal(found, expected, str(channels))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(1, 6), max_size=2), st.integers(1, 70), st.integers(1, 40), BYTES, BYTES, BYTES,
@@ -192,6 +208,17 @@ def test_means_over_pixels(backend: str, channels: int) -> None:
     found, _ = run("QLinearGlobalAveragePool", [x, scales[:1], zero, scales[1:], zero], backend=backend)
     sums = (x.astype(int) - 100).sum(axis=(2, 3), keepdims=True)
     np.testing.assert_array_equal(found, requantised(sums, np.float32(2) / np.float32(35), zero))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2, 2, 3, 2), (2, 0, 4, 4), (1, 1, 2901, 2903)])
+def test_means_that_no_integer_convolution_gives_are_those_of_floats(shape: Sequence[int]) -> None:
+    x, zero = np.full(shape, 255, np.uint8), np.array(10, dtype=np.uint8)
+    x[..., 0] = 0
+    scales, axes = np.array([0.25, 0.5], dtype=np.float32), tuple(range(2, len(shape)))
+    found, ops = run("QLinearGlobalAveragePool", [x, scales[:1], zero, scales[1:], zero])
+    assert "IntegerConv" not in ops
+    expected = requantised((x.astype(int) - 10).mean(axis=axes, keepdims=True), np.float32(0.5), zero)
+    np.testing.assert_array_equal(found, expected)
 
 
 @settings(max_examples=40, deadline=None)
@@ -278,3 +305,29 @@ def test_borders_beyond_all_memory_are_refused(far: int) -> None:
     window = {"pads": [far] * 4, "strides": [far] * 2, "dilations": [far] * 2}
     with pytest.raises(ShapeError):
         run("ConvInteger", [np.zeros((1, 4, 2, 2), np.uint8), np.zeros((4, 4, 2, 2), np.int8)], window)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "said"),
+    [
+        ("ConvInteger", {"activation": "Relu"}, "activation"),
+        ("ConvInteger", {"bogus": 1}, "bogus"),
+        ("ConvInteger", {"ceil_mode": 1}, "ceil_mode"),
+        ("QLinearConv", {"bogus": 1}, "bogus"),
+        ("QLinearConv", {"ceil_mode": 1}, "ceil_mode"),
+        ("MaxPool", {"kernel_shape": [2, 2], "bogus": 1}, "bogus"),
+        ("MaxPool", {"kernel_shape": [2, 2], "count_include_pad": 1}, "count_include_pad"),
+        ("MaxPool", {"kernel_shape": [2, 2], "group": 1}, "group"),
+    ],
+)
+@pytest.mark.parametrize("computed", [False, True])
+def test_attributes_of_others_are_refused(op: str, attributes: Mapping[str, Any], said: str, computed: bool) -> None:
+    x, w = np.zeros((1, 4, 5, 5), np.uint8), np.zeros((4, 4, 3, 3), np.int8)
+    one, zero, none = np.ones((), np.float32), np.zeros((), np.uint8), np.zeros((), np.int8)
+    operands: dict[str, list[Any]] = {
+        "ConvInteger": [x, w], "QLinearConv": [x, one, zero, w, one, none, one, zero], "MaxPool": [x],
+    }  # fmt: skip
+    inputs = operands[op]
+    variable = [at for at, value in enumerate(inputs) if value is x or (computed and value is w)]
+    with pytest.raises(UnsupportedError, match=f"'{said}' is not heeded"):
+        run(op, inputs, attributes, variable=variable)

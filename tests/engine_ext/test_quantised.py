@@ -163,6 +163,56 @@ def test_a_bias_of_another_scale_is_rounded_to_the_sums() -> None:
     net.check("y", ["QLinearConv"])
 
 
+def coarse(bias: Any, scale: Any = None, x_scale: float = 1) -> Graph:
+    """Three channels of ones times ones, in units of `x_scale`, and a bias; the result in steps of 0.01."""
+    net = QDQ(np.zeros((1, 1, 1, 2), np.float32))
+    x = net.bytes_of("x", x_scale, 0)
+    ones = net.constant("w.q", np.ones((3, 1, 1, 1), np.int8))
+    net.op("DequantizeLinear", ones, net.constant("w.s", np.float32(1)), out="w")
+    if scale is None:
+        net.constant("bias", bias)
+    else:
+        whole = net.constant("bias.q", np.array(bias, np.int32))
+        net.op("DequantizeLinear", whole, net.constant("bias.s", np.array(scale, np.float32)), out="bias", axis=0)
+    net.bytes_of(net.op("Conv", x, "w", "bias", out="c"), 0.01, 128, "y")
+    return net.graph("y")
+
+
+@pytest.mark.parametrize(
+    ("bias", "scale"), [(np.array([0.4, 0, 1], np.float32), None), ([40, 0, 100], 0.01), ([4, 0, 10], [0.1, 2, 0.1])]
+)
+def test_a_bias_that_the_sums_unit_is_too_coarse_for_stays_float(bias: Any, scale: Any) -> None:
+    graph = coarse(bias, scale)
+    assert "Conv" in {node.op for node in fuse_quantised(graph).nodes}
+    (found,) = run(fuse_quantised(graph), np.zeros((1, 1, 1, 2), np.float32))
+    np.testing.assert_array_equal(found[0, :, 0], [[168, 168], [128, 128], [228, 228]])
+    assert "QLinearConv" in {node.op for node in fuse_quantised(coarse(bias, scale, x_scale=1 / 512)).nodes}
+
+
+def test_a_bias_of_whole_units_is_none_too_coarse() -> None:
+    assert "QLinearConv" in {node.op for node in fuse_quantised(coarse([0, 1, -1], 1)).nodes}
+
+
+@pytest.mark.parametrize(("bias", "scale"), [([40, 1, 2], [0.01, 0.01]), ([40, 1], 1), ([40, 1, 0], np.inf)])
+def test_a_bias_that_is_none_of_the_columns_is_left_alone(bias: Any, scale: Any) -> None:
+    graph = coarse(bias, scale)
+    assert [node.op for node in fuse_quantised(graph).nodes] == [node.op for node in graph.nodes]
+
+
+@pytest.mark.parametrize("zero", [0, 128])
+def test_sums_that_can_leave_int32_stay_float(zero: int) -> None:
+    """255 * 127 * 70000 is more than int32 holds; from a zero point in the middle, 128 * 127 * 70000 is not."""
+    depth = 70000
+    net = QDQ(np.ones((1, depth), np.float32))
+    x = net.bytes_of("x", 1 / 127, zero)
+    whole = net.constant("w.q", np.full((depth, 2), 127, np.int8))
+    net.op("DequantizeLinear", whole, net.constant("w.s", np.float32(1 / 127)), out="w")
+    net.bytes_of(net.op("MatMul", x, "w", out="g"), 400, 0, "y")
+    fused = fuse_quantised(net.graph("y"))
+    assert ("QLinearMatMul" in {node.op for node in fused.nodes}) == (zero == 128)
+    np.testing.assert_array_equal(run(fused, net.x)[0], [[175, 175]])
+
+
 def network() -> onnx.ModelProto:
     """A residual block, a depthwise convolution, and a classifier, as exporters write them."""
     nodes = [

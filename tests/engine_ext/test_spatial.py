@@ -1,6 +1,7 @@
 """Convolution by every algorithm and backend, pooling, indexed movements, Einsum and resizing, against NumPy."""
 
 import itertools
+import resource
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import walle
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
+from walle.errors import EngineError
 
 type Array = npt.NDArray[Any]
 
@@ -148,6 +150,27 @@ def test_conv_transpose_is_the_adjoint_of_conv(case: tuple[dict[str, Array], dic
     (back,) = run("ConvTranspose", {"y": y, "w": w}, output_padding=rest, **attributes)
     assert back.shape == x.shape
     np.testing.assert_allclose(np.vdot(image, y), np.vdot(x, back), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("strides", "dilations"),
+    [([2**26], [3]), ([2**31 - 2], [5]), ([2**31 - 1] * 3, [2] * 3), ([2**21, 2**21, 2**22], [3] * 3)],
+)
+def test_a_transposed_convolution_of_far_strides_takes_no_memory_for_them(
+    strides: list[int], dilations: list[int]
+) -> None:
+    """Of one tap on one number; the last strides multiply to 2^64."""
+    rank = len(strides)
+    one = np.full((1, 1, *[1] * rank), 3, np.float32)
+    graph = GraphBuilder("one")
+    weights = graph.constant("w", one)
+    x = graph.input("x", one.shape)
+    graph.output("y", graph.op("ConvTranspose", [x, weights], strides=strides, dilations=dilations))
+    model = graph.to_bytes()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = walle.Session(model).run({"x": one})["y"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+    np.testing.assert_array_equal(np.asarray(found), one * 3)
 
 
 @pytest.mark.parametrize("before", [-4, -3, 3, 4])
@@ -363,6 +386,17 @@ def test_a_factor_of_whole_numbers_is_one_of_them() -> None:
             run("Gemm", {"a": a, "b": a}, alpha=alpha)
     (found,) = run("Clip", {"x": a}, min=-1.0, max=1e20)
     np.testing.assert_array_equal(found, a)
+
+
+@pytest.mark.parametrize(("shape", "said"), [([3, 3], "kernel_shape is"), (None, "'bogus' is not heeded")])
+def test_deformed_convolutions_heed_their_kernels_shape(shape: list[int] | None, said: str) -> None:
+    x, w, offsets = (np.ones(one, np.float32) for one in [(1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 3, 3)])
+    inputs = {"x": x, "w": w, "offsets": 0 * offsets}
+    (found,) = run("DeformConv", inputs, kernel_shape=[2, 2])
+    np.testing.assert_array_equal(found, np.full((1, 1, 3, 3), 4, np.float32))
+    wrong: dict[str, Any] = {"kernel_shape": shape} if shape else {"bogus": 1}
+    with pytest.raises(EngineError, match=said):
+        run("DeformConv", inputs, **wrong)
 
 
 def test_windows_that_do_not_fit_are_refused() -> None:

@@ -195,6 +195,26 @@ def test_an_array_whose_elements_are_not_aligned_is_refused() -> None:
     assert np.asarray(numpy.frombuffer(data, "u1", offset=odd)).size == 65 - odd
 
 
+def test_bools_of_a_buffer_are_0_or_1() -> None:
+    with pytest.raises(DTypeError, match="neither 0 nor 1"):
+        np.frombuffer(b"\x01\xff", "bool")
+    memory = bytearray(b"\0\1\1")
+    mask = np.frombuffer(memory, "bool")
+    memory[1] = 7  # of an owner who goes on writing
+    assert np.flatnonzero(mask).tolist() == [1, 2]
+
+
+def test_a_list_that_changes_while_it_is_read_is_read_as_it_was() -> None:
+    class Clearing:
+        def __buffer__(self, flags: int, /) -> memoryview:
+            parts.clear()
+            return memoryview(bytes(4))
+
+    parts: list[Clearing] = []
+    parts += [Clearing() for _ in range(3)]
+    assert np.asarray(parts).shape == (3, 4)
+
+
 def test_no_array_comes_to_be_without_its_memory() -> None:
     with pytest.raises(TypeError):
         np.ndarray.__new__(np.ndarray)  # type: ignore[call-arg, unused-ignore]

@@ -437,3 +437,24 @@ async def test_a_host_function_that_is_cancelled_answers_its_task(tmp_path: Path
     with pytest.raises(TaskError, match=r"give_up.*CancelledError"):
         await asyncio.wait_for(vm.call("walle.engine_ext.host:call", "give_up", host={"give_up": give_up}), 10)
     vm.close()
+
+
+class Speechless(Exception):  # noqa: N818 -- its text is what matters
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "text"), [(Speechless(), r"Speechless: \(its text"), (ValueError("\ud800"), r"Error: \?")]
+)
+async def test_an_error_of_the_host_without_a_text_answers_its_task(
+    tmp_path: Path, error: Exception, text: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    vm = VM(write_task(tmp_path, "x = 1"))
+    with pytest.raises(TaskError, match=text):
+        await asyncio.wait_for(vm.call("walle.engine_ext.host:call", "fail", host={"fail": fail}), 10)
+    vm.close()

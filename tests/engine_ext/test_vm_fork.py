@@ -36,6 +36,12 @@ async def ask_dead(vm, pool):
     else:
         raise AssertionError("a VM answered in the child of a fork")
     assert await pool.call(folder, "run", 3) == 3
+    try:
+        await closed.call(folder, "run", 1)
+    except VMClosedError:
+        pass
+    else:
+        raise AssertionError("a pool that was closed is open in the child of a fork")
     own = VM(folder)
     assert await own.call("run", 2) == 2
     own.close()
@@ -60,7 +66,8 @@ async def serve(vms, pool, done):
         assert await asyncio.gather(*[vm.call("run", 20) for vm in vms], pool.call(folder, "run", 5)) == [20, 20, 20, 5]
 
 done, vms, pool = threading.Event(), [VM(folder) for _ in range(3)], VMPool(2)
-parent = os.getpid()
+parent, closed = os.getpid(), VMPool(1)
+closed.close()
 serving = threading.Thread(target=lambda: asyncio.run(serve(vms, pool, done)))
 serving.start()
 try:

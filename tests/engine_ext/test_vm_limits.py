@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm import MAX_STRIKES, VM
 from walle.vm import DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMPool
@@ -229,4 +229,75 @@ async def test_limits_come_with_the_task(tmp_path: Path) -> None:
     with pytest.raises(LimitExceeded, match=r"task shop/ipv v1 broke its limit recursion = 200"):
         await pool.call(Version(), "deep")
     assert await pool.call(Version(), "fine") == 1
+    pool.close()
+
+
+LEAVING = """
+import json
+
+load = json.dumps.__globals__["__builtins__"]["__import__"]
+
+class Loud:
+    def __del__(self):
+        print("x" * 10_000)
+        raise ValueError("y" * 10_000)
+
+class Greedy:
+    def __del__(self, add_hook=load("sys").addaudithook):
+        bytearray(400_000_000)
+        add_hook(lambda *args: None)  # the home is destroyed where this is reached
+
+def leave(kind):
+    for _ in range(20):
+        one = Loud() if kind == "loud" else Greedy()
+        one.self = one
+    variable = load("contextvars").ContextVar("kept")
+    variable.set(one)
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["loud", "greedy"])
+async def test_finalizers_have_the_limits_of_their_task(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
+) -> None:
+    destroyed = _core.vm_counts()["destroyed"]
+    async with vm_of(tmp_path, LEAVING, limits={"memory_mb": 64, "log_kb": 1}) as vm:
+        await vm.call("leave", kind)
+    assert _core.vm_counts()["destroyed"] == destroyed
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    async with vm_of(tmp_path / "next", "def run(): print('heard')") as vm:
+        await vm.call("run")
+    assert capfd.readouterr().out == "heard\n"
+
+
+@pytest.mark.asyncio
+async def test_a_finalizer_that_cannot_be_stopped_is_a_strike(tmp_path: Path) -> None:
+    main = (
+        DEEP_SLEEP
+        + """
+class Lingering:
+    def __del__(self, sleep=json.dumps.__globals__["__builtins__"]["__import__"]("time").sleep):
+        sleep(1.5)
+
+kept = [Lingering()]
+
+def fine():
+    return 1
+"""
+    )
+    pool = VMPool(1)
+    lingering, other = write_task(tmp_path / "a", main), write_task(tmp_path / "b", "def fine(): return 1")
+    for _ in range(MAX_STRIKES):
+        assert await pool.call(lingering, "fine") == 1
+        (entry,) = pool._entries.values()
+        assert await pool.call(other, "fine") == 1  # in its place
+        assert entry.vm is not None
+        async with asyncio.timeout(30):
+            while not entry.vm.abandoned:  # noqa: ASYNC110 -- the watchdog says it to nobody
+                await asyncio.sleep(0.02)
+    with pytest.raises(TaskQuarantined):
+        await pool.call(lingering, "fine")
+    assert await pool.call(other, "fine") == 1
     pool.close()

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -226,4 +227,51 @@ async def test_strikes_are_the_tasks_wherever_its_bundle_lies() -> None:
         await pool.call(InMemory(stuck), "run")
     for number in range(20):  # at addresses that are free again
         assert await pool.call(InMemory(f"def number(): return {number}"), "number") == number
+    pool.close()
+
+
+def test_a_loop_that_is_closed_early_gives_its_turn_back(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    one, other = tasks(tmp_path, 2)
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    answer = asyncio.Event()
+    running = first.create_task(pool.call(one, "walle.engine_ext.host:call", "wait", host={"wait": answer.wait}))
+    first.run_until_complete(asyncio.sleep(0))
+    waiting = second.create_task(pool.call(other, "bump"))
+    second.run_until_complete(asyncio.sleep(0))
+    answer.set()
+    assert first.run_until_complete(running)
+    first.close()
+    second.close()  # which has its turn now
+    del waiting
+    gc.collect()
+    assert asyncio.run(asyncio.wait_for(pool.call(one, "bump"), 30)) == (0, 1)
+    pool.close()
+
+
+def test_a_loop_that_is_closed_early_stops_its_calls(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    one, other = tasks(tmp_path, 2)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(pool.call(one, "bump"))
+    running = loop.create_task(pool.call(one, "loop"))
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    del running
+    gc.collect()
+    assert asyncio.run(asyncio.wait_for(pool.call(other, "bump"), 30)) == (1, 1)
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_a_call_may_be_closed_where_the_pools_lock_is_held(tmp_path: Path) -> None:
+    pool = VMPool(1)
+    one, other = tasks(tmp_path, 2)
+    running, waiting = pool.call(one, "loop"), pool.call(other, "bump")
+    for call in (running, waiting):
+        call.send(None)
+    with pool._locked():  # where the garbage collector may come by
+        running.close()
+        waiting.close()
+    assert await asyncio.wait_for(pool.call(other, "bump"), 30) == (1, 1)
     pool.close()

@@ -88,9 +88,11 @@ class Desk:
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> "Desk":
         """Return the loop's own desk."""
-        desk = _desks.get(loop)
+        known = _desks.get(loop)
+        desk = known() if known is not None else None
         if desk is None:
-            desk = _desks[loop] = cls()
+            desk = cls()
+            _desks[loop] = weakref.ref(desk)
             loop.add_reader(desk._mailbox.fd, desk._drain)
         return desk
 
@@ -111,12 +113,12 @@ class Desk:
         try:
             vm.submit(self._mailbox, call_id, function, args, limit_s)
             return await call.future
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or closed with a loop that is gone
             vm.cancel(call_id)
             raise
         finally:
             self._calls.pop(call_id, None)
-            if call.answering is not None:
+            if call.answering is not None and not call.future.get_loop().is_closed():
                 call.answering.cancel()
 
     def _drain(self) -> None:
@@ -143,16 +145,25 @@ class Desk:
             call.vm.answer(call_id, ("CancelledError", "the host's function was cancelled"), True)
             raise
         except Exception as error:  # noqa: BLE001 -- whatever it is, it is the task's to handle
-            call.vm.answer(call_id, (type(error).__name__, str(error)[:2000]), True)
+            call.vm.answer(call_id, (type(error).__name__, _text(error)), True)
 
 
-_desks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Desk]" = weakref.WeakKeyDictionary()
+# Only its loop's reader keeps a desk, so that what waits at it goes, and stops its calls, if the loop is closed first.
+_desks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Desk]]" = weakref.WeakKeyDictionary()
 _call_ids = itertools.count(1)
 
 
 def forget_desks() -> None:
     """In the child of a fork: the loops' descriptors are the parent's too, who must not miss what they tell."""
     _desks.clear()
+
+
+def _text(error: Exception) -> str:
+    try:
+        text = str(error)[:2000]
+    except Exception as other:  # noqa: BLE001 -- an error's __str__ may raise anything, and the task waits
+        return f"(its text cannot be had: {type(other).__name__})"
+    return text.encode(errors="replace").decode()  # lone surrogates do not cross
 
 
 def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:

@@ -54,12 +54,14 @@ def task() -> Task:
 class Output:
     """What a VM has for sys.stdout and sys.stderr: text goes to the process's own, or where the running call wants it.
 
-    All that a call writes or logs counts; beyond the task's log_kb the call is stopped.
+    All that a call writes or logs counts; beyond the task's log_kb the call is stopped. Where no task is in, or one is
+    being wiped, text goes nowhere.
     """
 
     encoding = "utf-8"
 
     def __init__(self) -> None:
+        self.is_mute = True
         self.most_chars = 0  # 0: no limit
         self.spent_chars = 0
         self.line: Callable[[str], None] | None = None  # takes what is printed, line by line
@@ -78,6 +80,8 @@ class Output:
     def write(self, text: str) -> int:
         if type(text) is not str:  # a subclass could say what it likes of itself
             text = str.__str__(text)
+        if self.is_mute:
+            return len(text)
         self.spend(len(text))
         if self.line is None:
             _stdout.write(text)
@@ -94,8 +98,13 @@ class Output:
     def isatty(self) -> bool:
         return False
 
+    def open(self, most_chars: int) -> None:
+        """Take what a task writes, so much of it in a call."""
+        self.is_mute, self.most_chars = False, most_chars
+
     def clear(self) -> None:
-        """Forget the call that ended."""
+        """Forget the task that leaves; whatever its finalizers write goes nowhere."""
+        self.is_mute = True
         self.line, self._begun, self.spent_chars, self.most_chars = None, "", 0, 0
 
 
@@ -175,18 +184,18 @@ def start(config: Mapping[str, Any]) -> None:
     """Take a task in, the VM's only one until it is wiped."""
     limits = config["limits"]
     sys.setrecursionlimit(limits.get("recursion", sys.getrecursionlimit()) + _FRAMES_BELOW)
-    output.most_chars = limits.get("log_kb", 0) << 10
+    output.open(limits.get("log_kb", 0) << 10)
     _tasks.append(Task(config))
 
 
 def wipe() -> None:
     """Let go of all that is the task's; its finalizers run here, and may be stopped. C++ puts the rest back."""
-    wiping.reset()  # first of all, as it takes the task's hooks off what follows
+    output.clear()
+    wiping.reset()  # before the rest, as it takes the task's hooks off what follows
     _functions.clear()
     for one in _tasks:
         one.clear()
     _tasks.clear()
-    output.clear()
     gc.collect()
 
 
@@ -194,6 +203,7 @@ def settle() -> None:
     """Make this interpreter a home for tasks, once."""
     sys.unraisablehook = _core.vm_unraisable
     sys.stdout = sys.stderr = output
+    vars(sys).update(__stdout__=None, __stderr__=None)  # where an interpreter that ends would write
     sys.stdin = None
     gc.callbacks.append(_core.vm_rest)
     lazy.load = load_shared

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import collections
+import contextlib
 import importlib.abc
 import importlib.util
 import marshal
@@ -11,7 +12,7 @@ import sys
 import sysconfig
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ __all__ = [
 GRACE_S = 0.25  # from the wish to stop a call to giving its VM up
 MAX_STRIKES = 3  # abandoned VMs of one task
 _STRIKES_KEPT = 1_000  # tasks
+_LEFT_KEPT = 256  # VMs that a pool gave back and that may yet be abandoned; each is for less than a second
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
 # What every VM begins with comes with the boot code, since finding and reading files is most of what imports take.
@@ -167,8 +169,13 @@ class VM:
 
     @property
     def abandoned(self) -> bool:
-        """Whether a call did not stop when it had to, so that the VM was given up."""
+        """Whether a call or a finalizer did not stop when it had to, so that the VM was given up."""
         return self._core.abandoned
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is closed and its task has left the interpreter."""
+        return self._core.join(0.0)
 
     @property
     def calls(self) -> int:
@@ -228,6 +235,7 @@ class VMPool:
             raise ConfigError(f"a pool of {size} VMs runs nothing; give 1 or more")
         self._size = size
         self._strikes: collections.OrderedDict[str, int] = collections.OrderedDict()  # by the task's identity
+        self._is_closed = False
         self._begin()
         _pools.add(self)
 
@@ -238,7 +246,8 @@ class VMPool:
             collections.OrderedDict()
         )  # least recently used first
         self._waiters: collections.deque[_Waiter] = collections.deque()
-        self._is_closed = False
+        self._left: collections.deque[_Entry] = collections.deque(maxlen=_LEFT_KEPT)  # whose VMs are being wiped
+        self._done: collections.deque[_Entry | _Waiter] = collections.deque()  # of calls that ended: see _settle
 
     async def call(
         self, task: TaskLike, function: str, *args: Any, deadline: float | None = None, host: Host | None = None
@@ -260,7 +269,7 @@ class VMPool:
 
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""
-        with self._lock:
+        with self._locked():
             self._is_closed = True
             for entry in self._entries.values():
                 if entry.vm is not None:
@@ -273,8 +282,9 @@ class VMPool:
         return len(self._entries)
 
     async def _acquire(self, files: TaskFiles) -> _Entry:
-        with self._lock:
+        with self._locked():
             self._check_open(files)
+            self._count_strikes()
             entry = None if self._waiters else self._admit(files)
             if entry is not None:
                 return entry
@@ -282,13 +292,9 @@ class VMPool:
             self._waiters.append(waiter)
         try:
             await waiter.turn
-        except asyncio.CancelledError:
-            with self._lock:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-                elif waiter.entry is not None:
-                    self._leave(waiter.entry)
-                self._admit_waiting()
+        except BaseException:  # cancelled, or closed with a loop that is gone
+            self._done.append(waiter)
+            self._settle()
             raise
         if waiter.entry is None:
             self._check_open(files)
@@ -303,16 +309,17 @@ class VMPool:
         """Return the task's entry with one user more, or None where there is no room yet. Under the lock."""
         entry = self._entries.get(files.key)
         if entry is not None and entry.vm is not None and not entry.vm.alive:
-            del self._entries[files.key]
+            self._left.append(self._entries.pop(files.key))
             entry = None
         if entry is None:
             if len(self._entries) >= self._size:
                 idle = next((other for other, one in self._entries.items() if one.users == 0), None)
                 if idle is None:
                     return None
-                vm = self._entries.pop(idle).vm
-                if vm is not None:
-                    vm.close()
+                left = self._entries.pop(idle)
+                if left.vm is not None:
+                    left.vm.close()
+                    self._left.append(left)
             entry = self._entries[files.key] = _Entry(files)
         elif entry.vm is None:
             return None  # someone is making it
@@ -330,6 +337,7 @@ class VMPool:
             self._waiters.popleft()
             if not self._wake(waiter):
                 self._leave(waiter.entry)
+                waiter.entry = None
 
     def _wake(self, waiter: _Waiter) -> bool:
         try:
@@ -345,7 +353,7 @@ class VMPool:
         if strikes >= MAX_STRIKES:
             raise TaskQuarantined(entry.files.name, strikes)
         vm = VM(task)
-        with self._lock:
+        with self._locked():
             if self._is_closed:
                 vm.close()
                 self._check_open(entry.files)
@@ -354,14 +362,56 @@ class VMPool:
         return vm
 
     def _release(self, entry: _Entry) -> None:
-        with self._lock:
-            if entry.vm is not None and entry.vm.abandoned and not entry.is_struck:
-                entry.is_struck = True
-                self._strikes[entry.identity] = self._strikes.pop(entry.identity, 0) + 1
-                if len(self._strikes) > _STRIKES_KEPT:
-                    self._strikes.popitem(last=False)
-            self._leave(entry)
-            self._admit_waiting()
+        self._done.append(entry)
+        self._settle()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        """See to the calls that ended, or leave them to the lock's holder, who does so when it lets go.
+
+        Not by waiting for the lock: the garbage collector may close a coroutine on the very thread that holds it.
+        """
+        while self._done and self._lock.acquire(blocking=False):
+            try:
+                while self._done:
+                    one = self._done.popleft()
+                    if isinstance(one, _Waiter) and one in self._waiters:
+                        self._waiters.remove(one)
+                        continue
+                    entry = one.entry if isinstance(one, _Waiter) else one
+                    if entry is not None:
+                        self._count_strike(entry)
+                        self._leave(entry)
+                self._count_strikes()
+                self._admit_waiting()
+            finally:
+                self._lock.release()
+
+    def _count_strikes(self) -> None:
+        """Look at the VMs that were given back: their finalizers may have had them abandoned. Under the lock."""
+        for _ in range(len(self._left)):
+            entry = self._left.popleft()
+            is_over = entry.vm is None or entry.vm.ended  # asked first: from then on nothing changes
+            if not self._count_strike(entry) and not is_over:
+                self._left.append(entry)
+
+    def _count_strike(self, entry: _Entry) -> bool:
+        """Return whether the entry's VM was abandoned, and count that once. Under the lock."""
+        if entry.vm is None or not entry.vm.abandoned:
+            return False
+        if not entry.is_struck:
+            entry.is_struck = True
+            self._strikes[entry.identity] = self._strikes.pop(entry.identity, 0) + 1
+            if len(self._strikes) > _STRIKES_KEPT:
+                self._strikes.popitem(last=False)
+        return True
 
     def _leave(self, entry: _Entry) -> None:
         """Count one user less, and forget an entry that got no VM. Under the lock."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
+from walle.engine_ext.cv.arithmetic import subtract
 from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, scalar
 from walle.engine_ext.errors import UnsupportedError
 
@@ -93,11 +93,11 @@ def morphologyEx(
         case constants.MORPH_CLOSE:
             result = least(greatest(given))
         case constants.MORPH_GRADIENT:
-            result = _core.binary("Sub", greatest(given), least(given))
+            result = subtract(greatest(given), least(given))
         case constants.MORPH_TOPHAT:
-            result = _core.binary("Sub", given, greatest(least(given)))
+            result = subtract(given, greatest(least(given)))
         case constants.MORPH_BLACKHAT:
-            result = _core.binary("Sub", least(greatest(given)), given)
+            result = subtract(least(greatest(given)), given)
         case _:
             raise UnsupportedError(f"no morphology of number {op}; MORPH_HITMISS is not there")
     return give(result, dst)

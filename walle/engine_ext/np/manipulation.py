@@ -526,6 +526,8 @@ def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, en
             first, last = (float(end) for end in ends[at])
             left = low.astype("float64") * up + (1.0 - up) * first
             right = high.astype("float64") * down + (1.0 - down) * last
+            if not given.dtype.startswith("float"):
+                left, right = _core.unary("Floor", left), _core.unary("Floor", right)
             result = _joined(result, at, before, after, left.astype(given.dtype), right.astype(given.dtype))
         else:
             raise ShapeError(

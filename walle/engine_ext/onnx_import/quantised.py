@@ -3,8 +3,8 @@
 A convolution or matrix product by constant weights, a sum, and a mean over all pixels go over to their QLinear forms,
 whose products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are, taken to
 the result's scale where that is another. Results differ from those of the float operators by rounding alone: one step
-of the result's scale where a value lies between two. Whatever else stands between the two, or has scales of another
-form, stays float.
+of the result's scale where a value lies between two. Whatever else stands between the two, has scales of another form,
+has a bias that the sums' unit is too coarse for, or sums that can leave int32, stays float.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +18,8 @@ _BYTES = {"int8", "uint8"}
 # What gives elements of its first input, Concat of all, and nothing else.
 _MOVEMENTS = frozenset({"Concat", "Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _INT32 = np.iinfo(np.int32)
+# Of the result's step: by how much a bias may change where it becomes a whole number of the sums' units.
+_BIAS_ERROR = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +130,30 @@ class _Values:
             return None
         return found, value
 
-    def bias_of(self, name: str, scale: Array) -> Array | None:
-        """Return the bias in whole units of `scale`, one for each column; None where that does not fit int32."""
+    def bias_of(self, name: str, columns: int, scale: Array, step: float) -> Array | None:
+        """Return the bias in whole units of `scale`, one for each column.
+
+        None where that does not fit int32, or is not near in steps of the result.
+        """
         value, steps = self.rewriting.constants.get(name), None
         giver = self.givers.get(name)
         if value is None and giver is not None and giver.op == "DequantizeLinear":
             whole, own = (self.rewriting.constants.get(one) for one in giver.inputs[:2])
-            if whole is None or own is None or whole.dtype != np.int32 or whole.ndim != 1:
+            if whole is None or own is None or whole.dtype != np.int32 or whole.shape != (columns,):
                 return None
             if giver.has_input(2) and np.any(self.rewriting.constants.get(giver.inputs[2], np.ones(1)) != 0):
                 return None
+            if own.size not in (1, columns) or not np.all(np.isfinite(own)):
+                return None
+            own = np.asarray(own, dtype=np.float64).reshape(-1)
             if np.allclose(own, scale, rtol=1e-6, atol=0):
                 return whole
-            steps = np.asarray(whole * np.asarray(own, dtype=np.float64) / scale)
-        elif value is not None and value.ndim == 1:
+            steps = np.asarray(whole * own / scale)
+        elif value is not None and value.shape == (columns,):
             steps = np.asarray(value.astype(np.float64) / scale)
         if steps is None or not np.all((steps > _INT32.min) & (steps < _INT32.max)):
+            return None
+        if np.any(np.abs(np.rint(steps) - steps) * scale > _BIAS_ERROR * step):
             return None
         return np.rint(steps).astype(np.int32)
 
@@ -160,12 +170,15 @@ class _Values:
         if x is None or weights is None:
             return None
         w, value = weights
+        axis = 0 if op == "QLinearConv" else 1
         inputs: tuple[str, ...] = (*x.names, *w.names, result.scale_name, result.zero_name)
+        bias: Array | None = np.zeros(1, dtype=np.int32)
         if node.has_input(2):
             scale = x.scale.astype(np.float64).reshape(-1) * w.scale.reshape(-1)
-            bias = self.bias_of(node.inputs[2], scale)
-            if bias is None or bias.shape != (value.shape[0 if op == "QLinearConv" else 1],):
-                return None
+            bias = self.bias_of(node.inputs[2], value.shape[axis], scale, float(result.scale.reshape(-1)[0]))
+        if bias is None or not _fit(x, w, value, axis, bias):
+            return None
+        if node.has_input(2):
             inputs = (*inputs, self.rewriting.constant(f"{node.name}.bias", bias))
         said = {key: one for key, one in attributes.items() if not isinstance(one, str) or one}
         return Node(op, inputs, (result.name,), said, node.name)
@@ -190,6 +203,16 @@ class _Values:
         fits = [replace(result, name=self.rewriting.fresh(part.name)) for part in parts]
         scaled = [self.rescaled(*pair, f"{node.name}.scale") for pair in zip(parts, fits, strict=True)]
         return *scaled, replace(node, inputs=tuple(one.name for one in fits), outputs=(result.name,))
+
+
+def _fit(x: _Quantised, w: _Quantised, value: Array, axis: int, bias: Array) -> bool:
+    """Return whether the sums of x by these weights, whose columns lie along the axis, and of the bias fit int32."""
+    info, zero = np.iinfo(x.zero.dtype), int(x.zero.reshape(-1)[0])
+    most = max(int(info.max) - zero, zero - int(info.min))
+    spread = [-1 if at == axis else 1 for at in range(value.ndim)]
+    weights = np.abs(value.astype(np.int16) - w.zero.astype(np.int16).reshape(spread))
+    sums = weights.sum(axis=tuple(at for at in range(value.ndim) if at != axis), dtype=np.int64)
+    return bool(np.all(most * sums + np.abs(bias.astype(np.int64)) <= _INT32.max))
 
 
 def _conv(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:

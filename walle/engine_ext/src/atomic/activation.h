@@ -31,7 +31,8 @@ class Activation {
   bool has_slope() const noexcept { return prelu_ != nullptr; }
   bool residual_last() const noexcept { return residual_last_; }
 
-  // The same, and `spoilt` becomes true where a result of the first run() is NaN.
+  // The same, and `spoilt` becomes true where a result of the first run() is NaN, and at times where infinities or numbers that
+  // are nearly so meet.
   Activation watched(std::atomic<bool>& spoilt, const Table& table) const noexcept;
 
   // In place over `rows` rows of `width` float32 numbers, `step` apart. `slope` is of the first column, and null where there is

@@ -119,7 +119,9 @@ Axis doubled(std::int64_t from) {
   return axis;
 }
 
-Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shrinks) {
+// Columns beyond the first and last pixel are those pixels; rows keep their two weights, on one pixel twice, whose products are
+// rounded one by one, as OpenCV's are.
+Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shrinks, bool is_rows) {
   if (way == Way::area && shrinks) return covering(from, to, scale);
   if (way == Way::pyramid) return doubled(from);
   Axis axis;
@@ -135,12 +137,15 @@ Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shr
       part = static_cast<double>(i + 1) - static_cast<double>(first + 1) / scale;
       part = part <= 0 ? 0 : part - std::floor(part);
     } else {
-      const double at = (static_cast<double>(i) + 0.5) * scale - 0.5;
+      const double exact = (static_cast<double>(i) + 0.5) * scale - 0.5;
+      const double at = way == Way::linear ? static_cast<double>(static_cast<float>(exact)) : exact;  // OpenCV's precision
       first = static_cast<std::int64_t>(std::floor(at));
       part = at - static_cast<double>(first);
     }
-    if (axis.taps == 2 && first < 0) first = 0, part = 0;
-    if (axis.taps == 2 && first >= from - 1) first = from - 1, part = 0;
+    if (axis.taps == 2 && !(is_rows && way == Way::linear)) {
+      if (first < 0) first = 0, part = 0;
+      if (first >= from - 1) first = from - 1, part = 0;
+    }
     interpolating(part, axis.taps, weights);
     set_taps(axis, i, first - axis.taps / 2 + 1, weights, from);
   }
@@ -225,8 +230,8 @@ class ResizeStep final : public Step {
     };
     const double scale_x = scale("scale_x", from_.width, to_.width), scale_y = scale("scale_y", from_.height, to_.height);
     const bool shrinks = to_.width <= from_.width && to_.height <= from_.height;
-    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks).by_tap();
-    rows_ = axis_of(way, from_.height, to_.height, scale_y, shrinks);
+    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks, false).by_tap();
+    rows_ = axis_of(way, from_.height, to_.height, scale_y, shrinks, true);
     whole_ = pixel_ == 0 && !(way == Way::area && shrinks) && way != Way::lanczos4;
     const bool linear = way == Way::linear || way == Way::area;
     bits_ = way == Way::linear_exact ? 16 : way == Way::pyramid ? 6 : 22;

@@ -141,7 +141,7 @@ class IntegerStep final : public SharedStep {
   void read_pixels(const std::uint8_t* x, std::int64_t count, std::uint8_t* to) const noexcept {
     const std::int64_t group = shape_.conv.in_channels, wide = shape_.unit * kFloat;
     if (group == wide) return flipped(x, count * channels_, to, flip_);
-    if (group == 3) return triples(x, count * shape_.conv.groups, to, flip_);
+    if (group == 3 && wide == 4) return triples(x, count * shape_.conv.groups, to, flip_);
     for (std::int64_t i = 0; i < count * shape_.conv.groups; ++i, x += group, to += wide) {
       flipped(x, group, to, flip_);
       std::memset(to + group, 0, static_cast<std::size_t>(wide - group));  // by weights of 0

@@ -3,9 +3,9 @@
 // + the result's zero point, saturated, is a byte again.
 //
 // Operands: x, uint8 or int8, its channels last ([batch, in..., channels]; [..., k]); constant int8 weights without their zero
-// point
-// ([out channels, in channels, kernel...]; [k, columns]); x's zero point, one number, which is also the border; an int32 bias for
-// each column; a float32 scale, one or for each column; the result's zero point, one number. The result's channels are last too.
+// point ([out channels, in channels, kernel...]; [k, columns]); x's zero point, one number, which is also the border; an int32
+// bias for each column; a float32 scale, one or for each column; the result's zero point, one number. The result's channels are
+// last too.
 // Attributes: those of Conv's window, and `activation`, which may be Relu where there is a scale.
 #pragma once
 #include "atomic/convolution.h"

@@ -2,7 +2,8 @@
 // weights are 0 between different groups, and the algorithms of whole blocks compute it.
 //
 // 0 times an infinity or a NaN is NaN, so that one group's would spread to those that it is merged with. A result with a NaN is
-// therefore computed again, group by group: slowly, but such a result is no use anyhow but for the groups that have none.
+// therefore computed again, group by group: slowly, but such a result is no use anyhow but for the groups that have none. Lanes
+// behind the last channel hold anything, and count for nothing.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -85,14 +86,29 @@ class GroupsStep final : public SharedStep {
     given[1] += own_weights_ * static_cast<std::int64_t>(sizeof(float));
     spoilt_.store(false, std::memory_order_relaxed);
     merged_->run_by(team, given.data(), output, scratch);
-    if (!spoilt_.load(std::memory_order_relaxed)) return;
+    if (!spoilt_.load(std::memory_order_relaxed)) return;  // what it watches takes in the lanes behind the last channel
     const std::int64_t planes = conv_.shape.batch * conv_.blocks_of(conv_.channels_out());
     const std::int64_t plane = conv_.shape.window.out_count() * conv_.pack();
     auto* out = reinterpret_cast<float*>(output);
+    std::atomic<bool> real{false};
+    team.each(planes, [&](std::int64_t i, int) {
+      if (has_nan(out + i * plane, i % conv_.blocks_of(conv_.channels_out()))) real.store(true, std::memory_order_relaxed);
+    });
+    if (!real.load(std::memory_order_relaxed)) return;
     team.each(planes, [&](std::int64_t i, int) { run_block(inputs, i, out + i * plane); });
   }
 
  private:
+  // Whether a channel of this block of the result has a NaN.
+  bool has_nan(const float* out, std::int64_t block) const noexcept {
+    const std::int64_t pack = conv_.pack(), plane = conv_.shape.window.out_count() * pack;
+    const std::int64_t lanes = std::min(pack, conv_.channels_out() - block * pack);
+    bool found = false;
+    for (std::int64_t at = 0; at < plane; at += pack)
+      for (std::int64_t lane = 0; lane < lanes; ++lane) found |= out[at + lane] != out[at + lane];
+    return found;
+  }
+
   // One block of output channels of one image, by the definition of a grouped convolution.
   void run_block(std::byte* const* inputs, std::int64_t i, float* out) const noexcept {
     const ConvShape& shape = conv_.shape;

@@ -1,9 +1,11 @@
 // walle.np.ndarray's storage side: the buffer protocol both ways, shape, strides, dtype.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "exec/eager.h"
 #include "vm/lending.h"
 
 namespace py = pybind11;
@@ -74,12 +76,21 @@ Tensor tensor_on(Py_buffer& view) {
 Tensor tensor_from_buffer(py::handle object) {
   Py_buffer view{};
   if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) throw py::error_already_set();
+  Tensor tensor;
   try {
-    return tensor_on(view);
+    tensor = tensor_on(view);
   } catch (...) {
     PyBuffer_Release(&view);
     throw;
   }
+  if (tensor.dtype() == DType::b8) {
+    const Tensor dense = contiguous(tensor);
+    const auto* bytes = reinterpret_cast<const unsigned char*>(dense.raw());
+    if (std::any_of(bytes, bytes + dense.size(), [](unsigned char byte) { return byte > 1; }))
+      throw Error(ErrorKind::dtype,
+                  "a buffer of bool with a byte that is neither 0 nor 1; take it as uint8 and compare it with 0");
+  }
+  return tensor;
 }
 
 bool is_ndarray(py::handle object) { return py::detail::make_caster<Tensor>().load(object, false); }

@@ -106,7 +106,7 @@ bool is_sequence(py::handle value) { return PyList_Check(value.ptr()) || PyTuple
 struct Nested {
   Dims shape;
   std::optional<DType> numbers, arrays;
-  std::vector<py::handle> leaves;
+  std::vector<py::object> leaves;  // held: a leaf's own code may change the lists meanwhile
 
   // float32 where nothing is there to go by.
   DType dtype() const {
@@ -118,12 +118,14 @@ struct Nested {
     constexpr std::size_t kMaxDepth = 32;
     if (depth > kMaxDepth) throw Error(ErrorKind::shape, "lists nested deeper than 32");
     if (is_sequence(value)) {
-      const auto size = static_cast<std::int64_t>(PySequence_Fast_GET_SIZE(value.ptr()));
+      const auto items = py::reinterpret_steal<py::tuple>(PySequence_Tuple(value.ptr()));
+      if (!items) throw py::error_already_set();
+      const auto size = static_cast<std::int64_t>(items.size());
       if (depth == shape.size() && leaves.empty())
         shape.push_back(size);
       else if (depth >= shape.size() || shape[depth] != size)
         throw Error(ErrorKind::shape, "nested lists of different lengths; every row must be as long as the others");
-      for (std::int64_t i = 0; i < size; ++i) add(PySequence_Fast_GET_ITEM(value.ptr(), i), depth + 1);
+      for (const py::handle item : items) add(item, depth + 1);
       return;
     }
     if (depth != shape.size()) throw Error(ErrorKind::shape, "nested lists of different depths");
@@ -131,7 +133,7 @@ struct Nested {
       numbers = natural_mix(numbers.value_or(DType::b8), natural_dtype(value));
     else
       arrays = arrays ? promote(*arrays, as_tensor(value).dtype()) : as_tensor(value).dtype();
-    leaves.push_back(value);
+    leaves.push_back(py::reinterpret_borrow<py::object>(value));
   }
 };
 
@@ -141,7 +143,7 @@ Tensor from_nested(py::handle value, std::optional<DType> asked) {
   const DType dtype = asked.value_or(nested.dtype());
   if (nested.arrays) {  // rows that are arrays themselves
     std::vector<Tensor> rows;
-    for (const py::handle leaf : nested.leaves) rows.push_back(as_tensor(leaf, dtype));
+    for (const py::object& leaf : nested.leaves) rows.push_back(as_tensor(leaf, dtype));
     Tensor stacked = evaluate(*find_operator("Stack"), rows, {{"axis", std::int64_t{0}}}, 1, kernels())[0];
     Dims shape = nested.shape;
     shape.insert(shape.end(), rows[0].shape().begin(), rows[0].shape().end());
@@ -149,7 +151,7 @@ Tensor from_nested(py::handle value, std::optional<DType> asked) {
   }
   Tensor tensor = Tensor::empty(dtype, nested.shape);
   std::byte* at = tensor.raw();
-  for (const py::handle leaf : nested.leaves) {
+  for (const py::object& leaf : nested.leaves) {
     put_number(leaf, dtype, at);
     at += item_size(dtype);
   }

@@ -26,15 +26,15 @@ bool is_int_key(py::handle item) { return PyIndex_Check(item.ptr()) && !PyBool_C
 // The places of a mask's true elements, counted row by row.
 Tensor positions(const Tensor& mask) {
   const Tensor dense = contiguous(mask);
-  const bool* flags = dense.data<bool>();
+  const auto* flags = reinterpret_cast<const unsigned char*>(dense.raw());  // somebody else's memory may hold more than 0 and 1
   const std::int64_t size = dense.size();
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i < size; ++i) count += flags[i];
+  for (std::int64_t i = 0; i < size; ++i) count += flags[i] != 0;
   Tensor result = Tensor::empty(DType::i64, {count});
   std::int64_t* to = result.data<std::int64_t>();
   for (std::int64_t i = 0, found = 0; found < count; ++i) {
     to[found] = i;
-    found += flags[i];
+    found += flags[i] != 0;
   }
   return result;
 }

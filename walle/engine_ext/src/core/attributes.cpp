@@ -59,6 +59,13 @@ std::optional<Dims> Attributes::get_ints(std::string_view name) const {
   wrong_type(name, "list of ints");
 }
 
+Attributes Attributes::only(std::span<const std::string_view> names) const {
+  Attributes result;
+  for (const std::string_view name : names)
+    if (const Attribute* value = find(name)) result.set(std::string(name), *value);
+  return result;
+}
+
 DType target_dtype(const Attributes& attributes) {
   // ONNX's TensorProto.DataType numbers.
   constexpr std::pair<std::int64_t, DType> onnx[] = {

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,9 @@ class Attributes {
     if (read_) read_->assign(items_.size(), true);
     return items_;
   }
+
+  // Those with these names; the others stay unread.
+  Attributes only(std::span<const std::string_view> names) const;
 
   // A copy that, with all copies of it, remembers what was asked for; and the first attribute that nobody has asked for, empty
   // where there is none. What an operator is told and does not heed is refused, not passed over (exec/plan.cpp).

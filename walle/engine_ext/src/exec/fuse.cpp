@@ -104,7 +104,8 @@ class Fusion {
     for (std::size_t operand = 0; operand < op.inputs.size(); ++operand) {
       const int moved = op.inputs[operand];
       ProgramOp* giver = product_behind(moved);
-      if (giver == nullptr || value(op.output).shape != value(moved).shape || !take_map(*giver, op, operand)) continue;
+      if (giver == nullptr || value(op.output).shape != value(moved).shape || value(op.output).dtype != DType::f32) continue;
+      if (!take_map(*giver, op, operand)) continue;
       giver->name = op.name;
       ProgramOp& raster = program_.ops[at(giver_[at(moved)])];
       raster.output = op.output;

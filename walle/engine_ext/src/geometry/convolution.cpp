@@ -37,15 +37,8 @@ Ref per_channel(Emitter& emitter, Ref value, std::size_t rank) {
   return reshaped(emitter, value, spread);
 }
 
-Attributes chosen(const Attributes& attributes, std::span<const std::string_view> names) {
-  Attributes result;
-  for (const auto& [name, value] : attributes.items())
-    for (const std::string_view wanted : names)
-      if (name == wanted) result.set(name, value);
-  return result;
-}
-
-constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode", "group"};
+constexpr std::string_view kPooled[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode"};
+constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group"};
 constexpr std::string_view kQuantised[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group", "activation"};
 
 // Larger dimensions and kernels are refused where strides and dilations, which are below 2^31, multiply them.
@@ -68,7 +61,7 @@ Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bia
   };
   std::vector<Ref> operands{centred(x, x_zero, false), centred(w, w_zero, true)};
   if (bias != Emitter::kAbsent) operands.push_back(bias);
-  return emitter.one("Conv", operands, chosen(attributes, kWindow));
+  return emitter.one("Conv", operands, attributes.only(kWindow));
 }
 
 // One axis of a transposed convolution of stride s and dilation d as phases of a plain one. Tap k of input i falls on i s + k d,
@@ -85,12 +78,16 @@ struct Phases {
     taps = (kernel + count - 1) / count;
     dilation = dilation_of / gap;
     if (gap == 1 && dilation % count == 1 % count) count = std::min(count, kernel);  // tap k falls on phase k
+  }
+  // `tap` and `shift`, which are as long as there are phases: many where a model's stride is.
+  void place() {
     tap.resize(static_cast<std::size_t>(count));
     shift.resize(static_cast<std::size_t>(count));
     for (std::int64_t k = 0; k < count; ++k) {
-      const auto phase = static_cast<std::size_t>(k * dilation_of % stride / gap);
+      const std::int64_t falls = k * dilation * gap;
+      const auto phase = static_cast<std::size_t>(falls % stride / gap);
       tap[phase] = k;
-      shift[phase] = k * dilation_of / stride;
+      shift[phase] = falls / stride;
     }
   }
   std::int64_t every() const { return stride / gap; }  // from a phase's tap to the next
@@ -102,6 +99,13 @@ struct Phases {
 // Beyond this many taps for each real one (holes among phases that do not begin in order) Col2Im computes it. Measured on avx2
 // and avx512, phases took 0.3 to 0.9 of its time at 4 : 1 with 16 to 64 channels (1.3 to 1.8 with 256), and 1.3 to 2.4 at 9 : 1.
 constexpr std::int64_t kMostPhaseTaps = 4;
+
+bool are_few(std::span<const Phases> axes, std::int64_t real) {
+  std::int64_t taps = 1;
+  for (const Phases& axis : axes)
+    if (__builtin_mul_overflow(taps, axis.count, &taps) || __builtin_mul_overflow(taps, axis.taps, &taps)) return false;
+  return taps <= kMostPhaseTaps * real;
+}
 
 // The weights of a transposed convolution as those of a plain one that gives the phases of each channel: [groups * out,
 // phases..., in, taps...], a phase's last tap first, 0 where it has a tap less.
@@ -251,13 +255,9 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
   };
   const Operand weights_given = emitter.operand(inputs[1]);
   std::vector<Phases> axes;
-  std::int64_t phase_taps = 1;
-  for (std::size_t i = 0; i < rank; ++i) {
-    axes.emplace_back(kernel[i], strides[i], dilations[i]);
-    phase_taps *= axes[i].count * axes[i].taps;
-  }
-  if (weights_given.constant != nullptr && weights_given.dtype == DType::f32 &&
-      phase_taps <= kMostPhaseTaps * element_count(kernel)) {
+  for (std::size_t i = 0; i < rank; ++i) axes.emplace_back(kernel[i], strides[i], dilations[i]);
+  if (weights_given.constant != nullptr && weights_given.dtype == DType::f32 && are_few(axes, element_count(kernel))) {
+    for (Phases& axis : axes) axis.place();
     // A bias can be the convolution's own where it is added to nothing but what that gives.
     bool inside = bias != Emitter::kAbsent && emitter.operand(bias).shape == Dims{groups * w[1]};
     for (std::size_t i = 0; i < rank; ++i)
@@ -283,7 +283,7 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
 // Inputs: x, w, x's zero point, w's zero point.
 std::vector<Ref> decompose_conv_integer(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const auto given = [&](std::size_t i) { return i < inputs.size() ? inputs[i] : Emitter::kAbsent; };
-  if (const auto form = integer_conv_form(emitter, {inputs[0], given(2), inputs[1], given(3)}, chosen(attributes, kWindow)))
+  if (const auto form = integer_conv_form(emitter, {inputs[0], given(2), inputs[1], given(3)}, attributes.only(kWindow)))
     return {*form};
   return {integer_conv(emitter, inputs[0], given(2), inputs[1], given(3), Emitter::kAbsent, attributes)};
 }
@@ -295,7 +295,7 @@ std::vector<Ref> decompose_qlinear_conv(Emitter& emitter, std::span<const Ref> i
   if (element_count(emitter.operand(inputs[1]).shape) == 1) {
     const Ref scale = scale_of(emitter, inputs[1], inputs[4], inputs[6]);
     if (const auto form = integer_conv_form(emitter, {inputs[0], inputs[2], inputs[3], inputs[5], bias, scale, inputs[7]},
-                                            chosen(attributes, kQuantised)))
+                                            attributes.only(kQuantised)))
       return {*form};
   }
   const Ref sums = integer_conv(emitter, inputs[0], inputs[2], inputs[3], inputs[5], bias, attributes);
@@ -313,7 +313,9 @@ std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> in
   if (x.size() != 4 || w.size() != 4 || groups < 1 || x[1] % groups != 0 || w[0] % groups != 0 || w[1] != x[1] / groups)
     throw Error(ErrorKind::shape,
                 "DeformConv of " + to_string(x) + " by " + to_string(w) + " in " + std::to_string(groups) + " groups");
-  Attributes window = chosen(attributes, kDeformed);
+  if (const auto given = attributes.get_ints("kernel_shape"); given && *given != Dims{w[2], w[3]})
+    throw Error(ErrorKind::shape, "DeformConv: kernel_shape is " + to_string(*given) + ", the weights are " + to_string(w));
+  Attributes window = attributes.only(kDeformed);
   window.set("kernel_shape", Dims{w[2], w[3]});
   std::vector<Ref> operands{inputs[0], inputs[2]};
   if (inputs.size() > 4 && inputs[4] != Emitter::kAbsent) operands.push_back(inputs[4]);
@@ -335,7 +337,7 @@ std::vector<Ref> decompose_average_pool(Emitter& emitter, std::span<const Ref> i
 std::vector<Ref> decompose_max_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
   const Operand x = emitter.operand(inputs[0]);
   if (outputs == 1 && (x.dtype == DType::u8 || x.dtype == DType::i8) && x.shape.size() > 2) {
-    Attributes window = chosen(attributes, kWindow);
+    Attributes window = attributes.only(kPooled);
     attributes.get_int("storage_order", 0);  // of indices
     return {channels_second(emitter, emitter.one("IntegerPoolMax", {channels_last(emitter, inputs[0])}, std::move(window)))};
   }

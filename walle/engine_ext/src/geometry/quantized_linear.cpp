@@ -1,6 +1,8 @@
 // MatMulInteger, QLinearMatMul, QLinearAdd, QLinearRescale and QLinearGlobalAveragePool: matrix products of quantised numbers, in
 // int32, and sums and means of them.
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
 #include "geometry/integer_forms.h"
 
@@ -100,21 +102,45 @@ std::vector<Ref> decompose_qlinear_rescale(Emitter& emitter, std::span<const Ref
   return {channels ? channels_second(emitter, sum) : sum};
 }
 
-// Over all spatial axes, which stay with size 1: a convolution by ones. Inputs: x, its scale and zero point, the result's scale
-// and zero point.
+namespace {
+
+// The mean of the numbers themselves, in float32.
+Ref float_mean(Emitter& emitter, std::span<const Ref> inputs, Ref ratio) {
+  Ref x = emitter.one("Cast", {inputs[0]}, {{"to", std::string("float32")}});
+  if (inputs[2] != Emitter::kAbsent)
+    x = emitter.one("Sub", {x, emitter.one("Cast", {inputs[2]}, {{"to", std::string("float32")}})});
+  Dims axes(emitter.operand(x).shape.size() - 2);
+  std::iota(axes.begin(), axes.end(), 2);
+  const Ref mean = emitter.one("ReduceMean", {x}, {{"axes", axes}, {"keepdims", std::int64_t{1}}});
+  return requantized(emitter, mean, ratio, inputs[4], "");
+}
+
+}  // namespace
+
+// Over all spatial axes, which stay with size 1: a convolution by ones, where that has as many axes and no sum leaves int32.
+// Inputs: x, its scale and zero point, the result's scale and zero point.
 std::vector<Ref> decompose_qlinear_global_average_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
+  constexpr std::int64_t kMostPixels = std::numeric_limits<std::int32_t>::max() / 255;
   const Operand x = emitter.operand(inputs[0]);
   if (x.shape.size() < 3) throw Error(ErrorKind::shape, "QLinearGlobalAveragePool of " + to_string(x.shape));
-  Dims kernel(x.shape.begin() + 2, x.shape.end()), shape{x.shape[1], 1};
+  const auto is_number = [&](std::size_t i) {
+    return i == 2 && inputs[i] == Emitter::kAbsent ? true : element_count(emitter.operand(inputs[i]).shape) == 1;
+  };
+  if ((x.dtype != DType::u8 && x.dtype != DType::i8) || !is_number(1) || !is_number(2) || !is_number(3) || !is_number(4))
+    throw Error(ErrorKind::unsupported, "QLinearGlobalAveragePool takes bytes with one scale and one zero point");
+  const Dims kernel(x.shape.begin() + 2, x.shape.end());
+  const std::int64_t pixels = element_count(kernel);
+  const Ref ratio = walle::scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]);
+  if (kernel.size() > 3 || x.shape[1] < 1 || pixels < 1 || pixels > kMostPixels) return {float_mean(emitter, inputs, ratio)};
+  Dims shape{x.shape[1], 1};
   shape.insert(shape.end(), kernel.begin(), kernel.end());
   Tensor ones = Tensor::empty(DType::i8, shape);
   std::fill_n(ones.data<std::int8_t>(), ones.size(), std::int8_t{1});
-  const Ref ratio = walle::scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]);
-  const Ref scale = emitter.one("Div", {ratio, emitter.number(static_cast<double>(element_count(kernel)), DType::f32)});
+  const Ref scale = emitter.one("Div", {ratio, emitter.number(static_cast<double>(pixels), DType::f32)});
   const IntegerOperands operands{inputs[0], inputs[2], emitter.constant(std::move(ones)), Emitter::kAbsent, Emitter::kAbsent,
                                  scale,     inputs[4]};
   const auto mean = integer_conv_form(emitter, operands, {{"group", shape[0]}});
-  if (!mean) throw Error(ErrorKind::unsupported, "QLinearGlobalAveragePool takes bytes with one scale and one zero point");
+  if (!mean) throw Error(ErrorKind::unsupported, "QLinearGlobalAveragePool: a zero point has another dtype than its tensor");
   return {*mean};
 }
 

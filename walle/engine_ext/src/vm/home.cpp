@@ -314,12 +314,12 @@ void Home::leave_context() {
 }
 
 std::string Home::wipe_once() {
-  leave_context();
   bool settled = false;
   for (int round = 0; round < kRounds && !settled; ++round) {
     PyObject* done = PyObject_CallNoArgs(wipe_);
     if (done == nullptr) break;
     Py_DECREF(done);
+    leave_context();  // now that output is mute
     PyObject* trash = PyList_New(0);
     if (trash == nullptr) break;
     const int differed = pristine.restore(trash);

@@ -35,7 +35,8 @@ Registry& registry() {
   return one;
 }
 
-constexpr int kWipings = 3;     // attempts; a finalizer that does not end takes one
+constexpr int kWipings = 3;                                   // attempts; a finalizer that does not end takes one
+constexpr std::int64_t kWipingBytes = std::int64_t{8} << 20;  // for wiping, beyond what the VM may have or has
 constexpr auto kOwnWork = 20s;  // for making, booting and ending an interpreter, which cannot be broken off
 
 thread_local Interpreter* interpreter_of_thread = nullptr;
@@ -277,7 +278,7 @@ bool Interpreter::move_in() {
 
 // Wiping runs in calls that the watchdog can stop, because the finalizers of the task's objects are the task's code.
 std::string Interpreter::move_out() {
-  heap_->set_limit(0);
+  if (settings_.memory_bytes > 0) heap_->set_limit(std::max(settings_.memory_bytes, heap_->used_bytes()) + kWipingBytes);
   std::string failed = kClosed;
   for (int attempt = 0; attempt < kWipings && !failed.empty(); ++attempt) {
     const auto call = std::make_shared<Call>();
@@ -289,6 +290,7 @@ std::string Interpreter::move_out() {
     failed = home_->wipe_once();
     finish(*call, {});
   }
+  heap_->set_limit(0);
   Lender::current()->drain();
   return failed.empty() ? home_->settle_down() : failed;
 }

@@ -180,7 +180,7 @@ void Interpreter::stop_here(const char* why) {
 }
 
 void Interpreter::exceed_memory() {
-  if (exceeded_.exchange(true) || !current_) return;
+  if (exceeded_.exchange(true) || !current_ || !current_->mailbox) return;  // what wipes is only refused, and goes on
   Watchdog::instance().set(Watchdog::Clock::now(), [self = shared_from_this(), call = current_] {
     const std::lock_guard guard(self->mutex_);
     self->request_stop(call, Outcome::limit, "memory_mb");

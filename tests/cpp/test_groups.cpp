@@ -1,0 +1,82 @@
+// Groups that fill no block, merged: what lies in the lanes behind the last channel decides nothing, a NaN of one group stays in
+// it.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "atomic/packed_convolution.h"
+#include "check.h"
+
+using namespace walle;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr std::int64_t kIn = 9;
+
+Floats normal(std::mt19937_64& random, std::int64_t count) {
+  std::normal_distribution<float> distribution;
+  Floats made(static_cast<std::size_t>(count));
+  for (float& one : made) one = distribution(random);
+  return made;
+}
+
+// The real lanes of a result.
+Floats run(const PackedConv& conv, const Step& step, Floats& x, Tensor& w, Floats& residual, Team& team) {
+  Floats out(residual.size());
+  std::vector<std::byte> scratch(step.scratch_bytes() * (step.scratch_each() ? static_cast<std::size_t>(team.size()) : 1) + 64);
+  const auto bytes = [](float* at) { return reinterpret_cast<std::byte*>(at); };
+  std::byte* inputs[] = {bytes(x.data()), bytes(w.data<float>()), nullptr, bytes(residual.data())};
+  auto* aligned = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64);
+  step.run_by(team, inputs, bytes(out.data()), aligned);
+  Floats real;
+  const std::int64_t pack = conv.pack(), pixels = conv.shape.window.out_count();
+  for (std::int64_t channel = 0; channel < conv.channels_out(); ++channel)
+    for (std::int64_t i = 0; i < pixels; ++i)
+      real.push_back(out[static_cast<std::size_t>((channel / pack * pixels + i) * pack + channel % pack)]);
+  return real;
+}
+
+void groups(const Table& table, std::int64_t count, std::int64_t each) {
+  const std::int64_t channels = count * each;
+  const PackedConv conv{
+      conv_shape({1, channels, kIn, kIn}, {channels, each, 3, 3}, DType::f32, {{"group", count}, {"pads", Dims{1, 1, 1, 1}}}),
+      &table};
+  const std::int64_t pack = conv.pack(), pixels = kIn * kIn, blocks = conv.blocks_of(channels);
+  std::mt19937_64 random(5);
+  const Floats w = normal(random, channels * each * 9);
+  for (const std::int64_t parameter : kPackedGroups.parameters(conv)) {
+    Tensor packed = kPackedGroups.pack(conv, parameter, w.data());
+    const auto step = kPackedGroups.make(conv, parameter, -INFINITY, INFINITY);
+    Team team(2);
+    Floats x = normal(random, blocks * pixels * pack), residual = normal(random, blocks * pixels * pack);
+    const Floats wanted = run(conv, *step, x, packed, residual, team);
+    Floats filled = residual;
+    for (std::int64_t channel = channels; channel < blocks * pack; ++channel)
+      for (std::int64_t i = 0; i < pixels; ++i)
+        filled[static_cast<std::size_t>((channel / pack * pixels + i) * pack + channel % pack)] = NAN;
+    const Floats found = run(conv, *step, x, packed, filled, team);
+    CHECK(std::memcmp(found.data(), wanted.data(), wanted.size() * sizeof(float)) == 0);
+    x[0] = NAN;  // of the first group
+    const Floats spoilt = run(conv, *step, x, packed, residual, team);
+    for (std::int64_t i = 0; i < channels * pixels; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      CHECK(i < each * pixels || std::fabs(spoilt[at] - wanted[at]) <= 1e-3f);
+    }
+    CHECK(std::isnan(spoilt[0]));
+  }
+}
+
+}  // namespace
+
+int main() {
+  int tried = 0;
+  for (const Backend& backend : backends()) {
+    if (!backend.available) continue;
+    for (const auto& [count, each] : {std::pair{3, 4}, {9, 2}, {5, 4}, {7, 4}})
+      groups(kernels(backend.name), count, each), ++tried;
+    std::printf("%s checked\n", std::string(backend.name).c_str());
+  }
+  return check::failures != 0 || tried == 0;
+}
