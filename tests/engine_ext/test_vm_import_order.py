@@ -10,6 +10,7 @@ import pytest
 from tests.sim.vm_task import in_a_fresh_home, in_a_home, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.imports import ALLOWED_IMPORTS
+from walle.vm import DeadlineExceeded
 
 NAMES = sorted(ALLOWED_IMPORTS - {"__future__", "walle.nn"})
 
@@ -116,6 +117,48 @@ async def test_importing_the_numeric_modules_loads_none_of_their_parts(tmp_path:
     async with in_a_fresh_home(write_task(tmp_path, main)) as vm:
         assert await vm.call("look") == []
         assert await vm.call("use") == ["walle.engine_ext.np.base", "walle.engine_ext.np.creation"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "statement", ["from json import nothing", "import walle.nn.nothing", "import collections.nothing"]
+)
+async def test_an_import_that_fails_leaves_nothing(tmp_path: Path, statement: str) -> None:
+    main = f"def run():\n    try:\n        {statement}\n    except ImportError as error:\n        return str(error)\n"
+    counts = _core.vm_counts()
+    async with in_a_home(write_task(tmp_path, main)) as vm:
+        assert await vm.call("run")
+    now = _core.vm_counts()
+    assert now["destroyed"] == counts["destroyed"], now["last_reason"]
+
+
+@pytest.mark.asyncio
+async def test_a_stop_while_modules_load_leaves_nothing(tmp_path: Path) -> None:
+    main = """
+    import walle.cv as cv
+    import walle.np as np
+
+    def run():
+        for module in (np, cv):
+            for name in dir(module):
+                getattr(module, name)
+
+    def use():
+        import json
+        return float(np.linalg.norm(cv.resize(np.ones((4, 4)), (2, 2))))
+    """
+    destroyed = _core.vm_counts()["destroyed"]
+    stops = 0
+    for deadline in (0.01, 0.02, 0.03, 0.04, 0.05, 0.06):
+        async with in_a_fresh_home(write_task(tmp_path, main)) as vm:
+            try:
+                await vm.call("run", deadline=deadline)
+            except DeadlineExceeded:
+                stops += 1
+            assert await vm.call("use", deadline=60) == 2
+    counts = _core.vm_counts()
+    assert stops > 0
+    assert counts["destroyed"] == destroyed, counts["last_reason"]
 
 
 @pytest.mark.asyncio

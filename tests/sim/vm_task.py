@@ -28,7 +28,7 @@ def write_task(folder: Path, main: str, **modules: str) -> Path:
 
 @contextlib.asynccontextmanager
 async def in_a_home(folder: Path) -> AsyncIterator[VM]:
-    vm = VM(folder)
+    vm = VM(folder, grace_s=5.0)
     try:
         yield vm
     finally:
