@@ -18,8 +18,10 @@ the GIL, the median of the rounds. What the paper does not have stands beside it
 that nobody calls and that answer to nobody, each running the task in a loop ("bare"). Processes pay for memory with a
 whole interpreter each.
 
-Also: how long a VM takes to be made, to be wiped and lived in again, its memory, and a warm call seen from asyncio and
-from C++.
+Also: how long a VM takes to be made, and from there to the first result of a small task that uses `walle.np`
+("until_first_result": in an interpreter that nobody lived in; "wiped_and_lived_in": in one that such a task has left,
+wiping included), the memory of one with that task, and a warm call seen from asyncio and from C++. No interpreter may
+be destroyed meanwhile.
 
     python benchmarks/vm.py [--rounds 5] [--seconds 0.4] [--workers 1,2,3,4] [--out out] [--json]
 """
@@ -47,9 +49,9 @@ from walle.engine_ext import _core
 from walle.vm import VM
 
 TASKS = """
+import walle.np as np
 import json
 import random
-import walle.np as np
 
 EVENTS = [
     {"event_id": ("scroll", "click", "exposure")[n % 3], "item": n * 7 % 40, "ts_ms": n * 130, "depth": n % 10 / 10}
@@ -105,7 +107,12 @@ def heavy():
         best, number = max(ranks)
         chosen.append(number)
     return best
+"""
+SMALL = """
+import walle.np as np
+import json
 
+WEIGHTS = np.full(8, 0.5)
 
 def nothing():
     return None
@@ -250,11 +257,12 @@ def private_mb() -> float:
 
 async def single(folder: Path) -> dict[str, Any]:
     """What one VM costs: to make, to keep, to hand on, to call."""
-    create_ms, create_mb, vms = [], [], []
+    create_ms, first_ms, create_mb, vms = [], [], [], []
     for _ in range(8):
-        before = private_mb()
+        before, begin = private_mb(), time.perf_counter()
         vm = VM(folder)
-        await vm.call("walle.engine_ext.dispatch:ready")
+        await vm.call("nothing")
+        first_ms.append((time.perf_counter() - begin) * 1e3)
         create_ms.append(vm.create_ms)
         create_mb.append(private_mb() - before)
         vms.append(vm)
@@ -265,7 +273,7 @@ async def single(folder: Path) -> dict[str, Any]:
     for _ in range(200):
         begin = time.perf_counter()
         vm = VM(folder)
-        await vm.call("walle.engine_ext.dispatch:ready")
+        await vm.call("nothing")
         vm.close()
         await vm.wait_closed()
         again_ms.append((time.perf_counter() - begin) * 1e3)
@@ -278,15 +286,21 @@ async def single(folder: Path) -> dict[str, Any]:
         warm_us.append((time.perf_counter() - begin) * 1e6)
     native_us = await asyncio.to_thread(vm._core.round_trips, "nothing", WARM_CALLS)
     vm.close()
+    await vm.wait_closed()
+    counts = _core.vm_counts()
+    if counts["destroyed"]:
+        sys.exit(f"vm: {counts['destroyed']} interpreters were destroyed, the last as {counts['last_reason']}")
     return {
         "create_ms_min": round(min(create_ms), 2),
         "create_ms_p50": round(statistics.median(create_ms), 2),
+        "until_first_result_ms_min": round(min(first_ms), 2),
+        "until_first_result_ms_p50": round(statistics.median(first_ms), 2),
         "mb_each_beyond_the_first": round(statistics.median(create_mb[1:]), 2),
         "wiped_and_lived_in_ms_p50": round(statistics.median(again_ms), 2),
         "warm_call_asyncio_us_p50": round(statistics.median(warm_us), 1),
         "warm_call_cpp_us_p50": round(statistics.median(native_us), 1),
         "warm_call_cpp_us_p10": round(statistics.quantiles(native_us, n=10)[0], 1),
-        "vms": _core.vm_counts(),
+        "vms": counts,
     }
 
 
@@ -367,14 +381,17 @@ def main() -> None:
     if options.rounds < 1 or min(workers) < 1:
         sys.exit("vm: give 1 or more rounds and workers")
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "main.py").write_text(TASKS)
+        tasks, small = Path(folder) / "tasks", Path(folder) / "small"
+        for path, source in ((tasks, TASKS), (small, SMALL)):
+            path.mkdir()
+            (path / "main.py").write_text(source)
         result = {
             "python": platform.python_version(),
             "cores": len(os.sched_getaffinity(0)),
             "load": os.getloadavg(),
             "rounds": options.rounds,
-            "vm": asyncio.run(single(Path(folder))),
-            "rows": asyncio.run(throughput(folder, workers, options.rounds, options.seconds)),
+            "vm": asyncio.run(single(small)),
+            "rows": asyncio.run(throughput(str(tasks), workers, options.rounds, options.seconds)),
         }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "vm.json").write_text(json.dumps(result, indent=1))

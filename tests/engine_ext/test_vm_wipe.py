@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import wait_for_abandoned, write_task
+from tests.sim.vm_task import in_a_fresh_home, wait_for_abandoned, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm import VM
 from walle.vm import TaskError, VMPool
@@ -281,7 +281,7 @@ async def test_a_module_that_was_loaded_among_changed_ones_is_not_kept(tmp_path:
         return statistics.mean([1, 3])
     """
     counts = _core.vm_counts()
-    async with vm_of(write_task(tmp_path, main)) as vm:
+    async with in_a_fresh_home(write_task(tmp_path, main)) as vm:  # one that has not loaded what the task imports
         first = await vm.call("spoil")
     assert first == 2
     now = _core.vm_counts()

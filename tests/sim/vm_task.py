@@ -1,10 +1,13 @@
-"""Task folders for VM tests."""
+"""Task folders and homes for VM tests."""
 
+import contextlib
 import textwrap
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from walle.engine_ext import _core
+from walle.engine_ext.vm import VM
 
 # A sleep that no deadline ends, which a task has no ordinary way to.
 DEEP_SLEEP = """
@@ -29,3 +32,24 @@ def wait_for_abandoned(most_s: float = 10.0) -> None:
     until = time.monotonic() + most_s
     while _core.vm_abandoned() > 0 and time.monotonic() < until:
         time.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def in_a_home(folder: Path) -> AsyncIterator[VM]:
+    vm = VM(folder, grace_s=5.0)
+    try:
+        yield vm
+    finally:
+        vm.close()
+        assert await vm.wait_closed(60)
+
+
+@contextlib.asynccontextmanager
+async def in_a_fresh_home(folder: Path) -> AsyncIterator[VM]:
+    """Yield a VM in a home that nobody lived in before; all homes that were free are lived in meanwhile."""
+    async with contextlib.AsyncExitStack() as held:
+        made = _core.vm_counts()["made"]
+        while _core.vm_counts()["made"] == made:
+            vm = await held.enter_async_context(in_a_home(folder))
+            await vm.call("walle.engine_ext.dispatch:ready")
+        yield vm

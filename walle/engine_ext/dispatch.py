@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from walle.engine_ext import _core, fence, wiping
+from walle.engine_ext import _core, fence, lazy, wiping
 from walle.engine_ext._core import Stopped
 from walle.engine_ext.imports import ForbiddenImport, TaskModules
 from walle.engine_ext.wiping import load_shared
@@ -206,6 +206,7 @@ def settle() -> None:
     vars(sys).update(__stdout__=None, __stderr__=None)  # where an interpreter that ends would write
     sys.stdin = None
     gc.callbacks.append(_core.vm_rest)
+    lazy.load = load_shared
     fence.put_up()
 
 

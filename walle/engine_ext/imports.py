@@ -3,8 +3,9 @@
 A task's modules live in a registry of their own, not in `sys.modules`, so that a task with a `random.py` does not
 change what the standard library imports; their `__builtins__` have a checking `__import__` and lack what reaches files
 or compiles code. Of a library module a task gets a copy of the public names, without the modules that the library uses
-itself (`random._os`); what it assigns there is seen by itself only. Walle's own modules and the standard library import
-freely.
+itself (`random._os`); what it assigns there is seen by itself only. The copy of a module that loads its parts at first
+use (`walle.np`, `walle.cv`) takes each name when the task first uses it. Walle's own modules and the standard library
+import freely.
 
 This guards against mistakes and makes a task's needs explicit. It is no wall against an author who wants to break out
 of CPython: who may ship a task at all is settled by signatures.
@@ -23,7 +24,7 @@ from walle.errors import VMError
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 # A name allows what lies below it: `collections` allows `collections.abc`.
@@ -49,8 +50,11 @@ _PARTS = {
 # What a task gets in place of a module's own function.
 _REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's could not be stopped
 
-# What the library's C code imports in a task's name, when a function of an allowed module first needs it.
-_BEHIND = frozenset({"_strptime"})
+# What C code imports in a task's name, when something that the task may use first needs it.
+_BEHIND = frozenset({"_strptime", "walle.engine_ext._core", "walle.engine_ext.errors", "walle.engine_ext.np"})
+
+# What loads while a module's names are copied: it stays for later tasks, as if the module itself loaded it.
+_ALONGSIDE = {"typing": ("contextlib", "re")}
 
 _WITHHELD = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
 
@@ -133,23 +137,25 @@ class TaskModules:
         name: str,
         globals: Mapping[str, Any] | None = None,  # noqa: A002 -- the signature of __import__
         locals: Mapping[str, Any] | None = None,  # noqa: A002, ARG002 -- the signature of __import__
-        fromlist: tuple[str, ...] | None = (),
+        fromlist: Collection[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
         if level:
             name = self._absolute(name, globals or {}, level)
         if name.partition(".")[0] in self._sources:
             return self._import_own(name, fromlist or (), top=not level and not fromlist)
-        if name in _BEHIND:
-            return load_shared(name)
+        if name in _BEHIND and type(fromlist) is list:  # C code's, which looks into sys.modules itself
+            load_shared(name)
+            return ModuleType(name)
         wanted = [f"walle.{item}" for item in fromlist or ()] if name == "walle" else [name]
         for full_name in wanted:
             if not is_allowed(full_name):
                 raise self._forbidden(full_name)
-            load_shared(full_name)
+            for loaded in (full_name, *_ALONGSIDE.get(full_name, ())):
+                load_shared(loaded)
+        facade = self._facade(name)
         for item in fromlist or ():
             self._load_below(f"{name}.{item}")
-        facade = self._facade(name)
         return facade if fromlist else self._facades[name.partition(".")[0]]
 
     def _absolute(self, name: str, namespace: Mapping[str, Any], level: int) -> str:
@@ -159,7 +165,7 @@ class TaskModules:
         base = ".".join(parts[: len(parts) - level + 1])
         return f"{base}.{name}" if name else base
 
-    def _import_own(self, name: str, fromlist: tuple[str, ...], *, top: bool) -> ModuleType:
+    def _import_own(self, name: str, fromlist: Collection[str], *, top: bool) -> ModuleType:
         if name not in self._sources:
             raise ModuleNotFoundError(f"the task has no module {name!r}", name=name)
         module = self.load(name)
@@ -169,53 +175,78 @@ class TaskModules:
         return self.load(name.partition(".")[0]) if top else module
 
     def _load_below(self, name: str) -> None:
-        """Load a module that `from package import name` names, if it is one."""
+        """See to it that a module that `from package import name` names is there, if it is one."""
         package, _, leaf = name.rpartition(".")
-        whole = sys.modules.get(package)
-        if not hasattr(whole, "__path__") or hasattr(whole, leaf) or not is_allowed(name):
+        if not hasattr(sys.modules[package], "__path__") or hasattr(self._facades[package], leaf) or leaf == "*":
+            return
+        if not is_allowed(name):
             return
         try:
             load_shared(name)
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
+        else:
+            self._facade(name)
 
     def _facade(self, name: str) -> ModuleType:
         """Return what this task sees of a loaded library module, made at its first import of it and kept up to date."""
         facade = self._facades.get(name)
         if facade is None:
-            facade = self._facades[name] = _facade_of(name, sys.modules[name])
+            facade = self._make_facade(name, sys.modules[name])
         parent, _, leaf = name.rpartition(".")
         if parent:
             setattr(self._facade(parent), leaf, facade)
         return facade
+
+    def _make_facade(self, name: str, whole: ModuleType) -> ModuleType:
+        """Return a module with the public names of a library module; packages above what is allowed come out empty."""
+        facade = self._facades[name] = ModuleType(name, whole.__doc__)
+        if not is_allowed(name):
+            return facade
+        if name.startswith("walle.") and hasattr(whole, "__getattr__"):
+            self._make_lazy(facade, whole)
+            return facade
+        parts = _PARTS.get(name)
+        listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if _can_be_had(whole, item)]
+        for item in parts or [*(item for item in vars(whole) if not item.startswith("_")), *listed]:
+            value = getattr(whole, item)
+            if type(value) is not ModuleType:
+                facade.__dict__[item] = value
+            elif item in listed or f"{name}.{item}" in sys.modules:  # a part of the package, not what it uses
+                facade.__dict__[item] = self._facade_of_part(f"{name}.{item}", value)
+        facade.__dict__.update(_REPLACED.get(name, {}))
+        if listed:
+            facade.__dict__["__all__"] = listed
+        if hasattr(whole, "__getattr__"):
+            facade.__dict__["__getattr__"] = whole.__getattr__
+        return facade
+
+    def _make_lazy(self, facade: ModuleType, whole: ModuleType) -> None:
+        """Have the facade take names from the whole module when they are first used."""
+
+        def take(item: str) -> object:
+            if item.startswith("_"):
+                raise AttributeError(f"module {facade.__name__!r} has no attribute {item!r}")
+            value = getattr(whole, item)
+            if type(value) is ModuleType:
+                value = self._facade_of_part(f"{facade.__name__}.{item}", value)
+            facade.__dict__[item] = value
+            return value
+
+        facade.__dict__["__getattr__"] = take
+        facade.__dict__["__dir__"] = lambda: sorted({*dir(whole), *facade.__dict__})
+        if hasattr(whole, "__all__"):
+            facade.__dict__["__all__"] = list(whole.__all__)
+
+    def _facade_of_part(self, name: str, whole: ModuleType) -> ModuleType:
+        return self._facades.get(name) or self._make_facade(name, whole)
 
     def _forbidden(self, name: str) -> ForbiddenImport:
         frame = sys._getframe(2)
         while frame.f_back is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
         return ForbiddenImport(name, frame.f_code.co_filename, frame.f_lineno)
-
-
-def _facade_of(name: str, whole: ModuleType) -> ModuleType:
-    """Return a module with the public names of a library module; packages above what is allowed come out empty."""
-    facade = ModuleType(name, whole.__doc__)
-    if not is_allowed(name):
-        return facade
-    parts = _PARTS.get(name)
-    listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if _can_be_had(whole, item)]
-    for item in parts or [*(item for item in vars(whole) if not item.startswith("_")), *listed]:
-        value = getattr(whole, item)
-        if type(value) is not ModuleType:
-            facade.__dict__[item] = value
-        elif item in listed or f"{name}.{item}" in sys.modules:  # a part of the package, not what it uses
-            facade.__dict__[item] = _facade_of(f"{name}.{item}", value)
-    facade.__dict__.update(_REPLACED.get(name, {}))
-    if listed:
-        facade.__dict__["__all__"] = listed
-    if hasattr(whole, "__getattr__"):
-        facade.__dict__["__getattr__"] = whole.__getattr__
-    return facade
 
 
 _run = exec  # a task's code runs in its module's namespace

@@ -44,7 +44,7 @@ _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 _BOOT_MODULES = (
     "__future__", "importlib", "importlib._abc", "types", "walle", "walle.errors", "walle.engine_ext",
     "walle.engine_ext.bytecode", "walle.engine_ext.dispatch", "walle.engine_ext.fence", "walle.engine_ext.imports",
-    "walle.engine_ext.wiping",
+    "walle.engine_ext.lazy", "walle.engine_ext.wiping",
 )  # fmt: skip
 
 # Runs in each new interpreter with `paths` in its globals: the path, and what _BOOT_MODULES are. Of what is installed

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _resets: dict[str, Callable[[], object]] = {}  # module name → what makes its state in C fresh
 
+_at_work: list[str] = []  # the one module that is being loaded; what it loads in turn is part of it
+
 _TOOLS = range(6)  # sys.monitoring's
 
 
@@ -29,8 +31,14 @@ def load_shared(name: str) -> ModuleType:
     Raises:
         ImportError: there is no such module, or it fails to load.
     """
-    if name not in sys.modules:
-        _load(name)
+    if name not in sys.modules and _at_work:
+        __import__(name)
+    elif name not in sys.modules:
+        try:
+            _at_work.append(name)
+            _load(name)
+        finally:
+            _at_work.clear()
     return sys.modules[name]
 
 

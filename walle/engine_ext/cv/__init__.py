@@ -5,7 +5,7 @@ OpenCV, and by how much, is in docs/api-cv.md. A part is loaded when one of its 
 may import this.
 """
 
-import importlib
+from walle.engine_ext import lazy
 
 TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def __getattr__(name: str) -> object:
     part = _HOMES.get(name, "constants")
     if name.startswith("_") or (part == "constants" and not name.isupper() and "_" not in name):
         raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"walle.engine_ext.cv.{part}"), name, None)
+    value = getattr(lazy.load(f"walle.engine_ext.cv.{part}"), name, None)
     if value is None:
         raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
     globals()[name] = value  # found at once from now on
@@ -142,5 +142,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    constants = importlib.import_module("walle.engine_ext.cv.constants")
+    constants = lazy.load("walle.engine_ext.cv.constants")
     return sorted({*_HOMES, *(name for name in vars(constants) if name.isupper() or name.startswith("COLOR_"))})

@@ -7,12 +7,13 @@ floating function become float64 (int32, int64) or float32 (uint8, bool). Intege
 complex numbers: a Fourier transform's have a last axis of two, real and imaginary part. Nothing is written to standard
 error: division by zero just gives inf, NaN or, for integers, 0.
 
-Names are loaded when they are first used: every task VM imports this.
+Names are loaded when they are first used: every task VM imports this. A module that needs another's names inside a
+function takes them from here, so that a VM knows of the load (see `walle.engine_ext.lazy`).
 """
 
 from __future__ import annotations
 
-import importlib
+from walle.engine_ext import lazy
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
@@ -95,11 +96,11 @@ if not TYPE_CHECKING:  # a type checker has the names from the imports above
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        module = importlib.import_module(f"walle.engine_ext.np.{_HOMES[name]}")
+        module = lazy.load(f"walle.engine_ext.np.{_HOMES[name]}")
         found = globals()[name] = getattr(module, name)
         return found
     if name in _PARTS:
-        return importlib.import_module(f"walle.engine_ext.np.{name}")
+        return lazy.load(f"walle.engine_ext.np.{name}")
     raise AttributeError(f"walle.np has no {name!r}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from itertools import islice
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -142,7 +143,7 @@ def identity(n: int, dtype: DType = "float32") -> ndarray:
 
 def diag(x: ArrayLike, k: int = 0) -> ndarray:
     """Return a matrix with the vector on its k-th diagonal, or the k-th diagonal of a matrix."""
-    from walle.engine_ext.np.indexing import diagonal
+    from walle.engine_ext.np import diagonal
 
     given = asarray(x)
     if given.ndim == 2:
@@ -223,8 +224,6 @@ def fromfunction(function: Callable[..., ArrayLike], shape: Shape, *, dtype: DTy
 
 def fromiter(values: Iterable[float], dtype: DType, count: int = -1) -> ndarray:
     """Return the values of an iterable, the first `count` of them where that is not -1."""
-    from itertools import islice
-
     numbers = list(values if count < 0 else islice(values, count))
     if count >= 0 and len(numbers) < count:
         raise ShapeError(f"the iterable gave {len(numbers)} of {count} values")
@@ -286,7 +285,7 @@ def bartlett(n: int) -> ndarray:
 
 
 def kaiser(n: int, beta: float) -> ndarray:
-    from walle.engine_ext.np.elementwise import i0
+    from walle.engine_ext.np import i0
 
     if n < 2:
         return _core.full((max(n, 0),), 1, "float64")

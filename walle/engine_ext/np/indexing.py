@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product as cartesian
+
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
@@ -276,8 +278,6 @@ def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mod
 
 def ndindex(*shape: Any) -> Iterator[tuple[int, ...]]:
     """Go through all coordinates of a shape, the last axis fastest."""
-    from itertools import product as cartesian
-
     lengths = sizes(shape[0]) if len(shape) == 1 else shape
     return cartesian(*(range(length) for length in lengths))
 

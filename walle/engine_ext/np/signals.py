@@ -6,7 +6,7 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import DTypeError, ShapeError
 from walle.engine_ext.np.base import alike, along, asarray, axis_of, flat_or_axis, floating, operator
-from walle.engine_ext.np.manipulation import sliding_window_view, trim_zeros
+from walle.engine_ext.np.manipulation import broadcast_arrays, sliding_window_view, trim_zeros
 from walle.engine_ext.np.products import matmul
 
 TYPE_CHECKING = False
@@ -145,13 +145,13 @@ def polyval(p: ArrayLike, x: ArrayLike) -> ndarray:
 
 def polyfit(x: ArrayLike, y: ArrayLike, deg: int) -> ndarray:
     """Return the polynomial of a degree with the least squared distance to points, in float64."""
-    from walle.engine_ext.np.linalg import lstsq
+    from walle.engine_ext.np import linalg
 
     place, value = asarray(x, "float64"), asarray(y, "float64")
     powers = _core.arange(deg, -1, deg + 1, "float64")
     table = _core.binary("Power", place.reshape(-1, 1), powers)
     size = _core.unary("Sqrt", (table * table).sum(0))
-    solved = lstsq(table / size, value, place.size * 2.0**-52)[0]
+    solved = linalg.lstsq(table / size, value, place.size * 2.0**-52)[0]
     return solved / (size if solved.ndim == 1 else size[:, None])
 
 
@@ -238,8 +238,6 @@ class vectorize:  # noqa: N801 -- NumPy's name
         self._function = function
 
     def __call__(self, *arrays: ArrayLike) -> ndarray:
-        from walle.engine_ext.np.manipulation import broadcast_arrays
-
         given = broadcast_arrays(*arrays)
         rows = zip(*(x.reshape(-1).tolist() for x in given), strict=True)
         return asarray([self._function(*row) for row in rows]).reshape(given[0].shape)

@@ -59,7 +59,7 @@ def _check_kth(x: ArrayLike, kth: int | Sequence[int], axis: int | None) -> None
 
 def lexsort(keys: Sequence[ArrayLike] | ndarray, axis: int = -1) -> ndarray:
     """Return the order by the last key, then by the one before, and so on."""
-    from walle.engine_ext.np.indexing import take_along_axis
+    from walle.engine_ext.np import take_along_axis
 
     order: ndarray | None = None
     for key in keys:

@@ -187,6 +187,38 @@ py::cpp_function guard(const py::object& original, const std::unordered_set<std:
   });
 }
 
+// Keeps what a failed import raised, which is the task's, from being taken for the module's: the collector does not know it
+// for so long. Its traceback goes, and so does what is left of modules that were loaded half.
+class HiddenError {
+ public:
+  explicit HiddenError(PyObject* error) {
+    if (error == nullptr) return;
+    PyException_SetTraceback(error, Py_None);
+    PyException_SetContext(error, nullptr);
+    PyException_SetCause(error, nullptr);
+    PyGC_Collect();
+    hide(Py_NewRef(error));
+    hide(PyException_GetArgs(error));
+  }
+  ~HiddenError() {
+    for (PyObject* object : hidden_) {
+      PyObject_GC_Track(object);
+      Py_DECREF(object);
+    }
+  }
+  HiddenError(const HiddenError&) = delete;
+  HiddenError& operator=(const HiddenError&) = delete;
+
+ private:
+  void hide(PyObject* object) {  // takes the reference
+    if (!PyObject_IS_GC(object) || !PyObject_GC_IsTracked(object)) return Py_DECREF(object);
+    PyObject_GC_UnTrack(object);
+    hidden_.push_back(object);
+  }
+
+  std::vector<PyObject*> hidden_;
+};
+
 // One function for all that happens between the two looks at what is there: what a task made in between would stay too.
 py::cpp_function loader(const py::object& loaded) {
   return py::cpp_function([loaded](const py::str& name) {
@@ -195,7 +227,10 @@ py::cpp_function loader(const py::object& loaded) {
     PyObject* module = PyImport_Import(name.ptr());
     PyObject* done = module != nullptr ? PyObject_CallNoArgs(loaded.ptr()) : nullptr;
     PyObject* error = PyErr_GetRaisedException();
-    pristine.after_import();
+    {
+      const HiddenError hidden(error);
+      pristine.after_import();
+    }
     Py_XDECREF(module);
     Py_XDECREF(done);
     PyErr_SetRaisedException(error);
