@@ -4,7 +4,6 @@ import asyncio
 import atexit
 import collections
 import contextlib
-import importlib.abc
 import importlib.util
 import marshal
 import os
@@ -441,12 +440,12 @@ def _boot_modules() -> dict[str, tuple[bytes, str, list[str] | None]]:
     for name in _BOOT_MODULES:
         spec = importlib.util.find_spec(name)
         assert spec is not None
-        assert isinstance(spec.loader, importlib.abc.InspectLoader)
+        loader: Any = spec.loader  # an importlib.abc.InspectLoader, or what an editable install has for one
         folders = spec.submodule_search_locations
         if name == "walle.engine_ext":  # and where the native module is
             folders = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
         found[name] = (
-            marshal.dumps(spec.loader.get_code(name)),
+            marshal.dumps(loader.get_code(name)),
             spec.origin or "",
             None if folders is None else list(folders),
         )
