@@ -106,13 +106,13 @@ class OnnxRuntime(Engine):
     def imports(self) -> None:
         import onnxruntime
 
-        self.library = onnxruntime
+        self.api = onnxruntime
 
     def load(self) -> None:
-        options = self.library.SessionOptions()
+        options = self.api.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.log_severity_level = 3
-        self.session = self.library.InferenceSession(str(self.model), options, providers=["CPUExecutionProvider"])
+        self.session = self.api.InferenceSession(str(self.model), options, providers=["CPUExecutionProvider"])
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         return list(self.session.run(self.entry["outputs"], inputs))
@@ -134,7 +134,7 @@ class Mnn(Engine):
     def imports(self) -> None:
         import MNN
 
-        self.library = MNN
+        self.api = MNN
 
     def convert(self) -> None:
         source, self.model = self.model, self.model.with_suffix(".mnn")
@@ -146,8 +146,8 @@ class Mnn(Engine):
         _tools.mnnconvert(["mnnconvert", "-f", "ONNX", *files, "--bizCode", "fig10"])
 
     def load(self) -> None:
-        library = self.library
-        self.net = library.Interpreter(str(self.model))
+        api = self.api
+        self.net = api.Interpreter(str(self.model))
         level = self.precision_level
         settings = {"backend": "CPU", "precision": level, "memory": level, "numThread": self.threads}
         self.session = self.net.createSession(settings)
@@ -155,24 +155,24 @@ class Mnn(Engine):
         self.inputs = {}
         for name, (shape, dtype) in self.entry["inputs"].items():
             self.net.resizeTensor(found[name], tuple(shape))
-            kind = library.Halide_Type_Int if dtype == "int64" else library.Halide_Type_Float
+            kind = api.Halide_Type_Int if dtype == "int64" else api.Halide_Type_Float
             self.inputs[name] = found[name], tuple(shape), kind
         self.net.resizeSession(self.session)
         outputs = self.net.getSessionOutputAll(self.session)
         self.outputs = [outputs[name] for name in self.entry["outputs"]]
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
-        library = self.library
+        api = self.api
         for name, array in inputs.items():
             tensor, shape, kind = self.inputs[name]
             given = array.astype(np.int32) if array.dtype == np.int64 else array
-            tensor.copyFrom(library.Tensor(shape, kind, given, library.Tensor_DimensionType_Caffe))
+            tensor.copyFrom(api.Tensor(shape, kind, given, api.Tensor_DimensionType_Caffe))
         self.net.runSession(self.session)
         results = []
         for tensor in self.outputs:
             shape = tensor.getShape()
-            space, kind = np.empty(shape, np.float32), library.Halide_Type_Float
-            host = library.Tensor(shape, kind, space, library.Tensor_DimensionType_Caffe)
+            space, kind = np.empty(shape, np.float32), api.Halide_Type_Float
+            host = api.Tensor(shape, kind, space, api.Tensor_DimensionType_Caffe)
             tensor.copyToHostTensor(host)
             results.append(np.array(host.getNumpyData()).reshape(shape))
         return results
@@ -191,7 +191,7 @@ class Ncnn(Engine):
     def imports(self) -> None:
         import ncnn
 
-        self.library = ncnn
+        self.api = ncnn
 
     def convert(self) -> None:
         source, self.model = self.model, self.model.with_suffix(".ncnn.bin")
@@ -206,7 +206,7 @@ class Ncnn(Engine):
             shutil.copy(Path(folder, "m.ncnn.bin"), self.model)
 
     def load(self) -> None:
-        self.net = self.library.Net()
+        self.net = self.api.Net()
         self.net.opt.num_threads = self.threads
         self.net.opt.use_vulkan_compute = False
         self.net.opt.use_bf16_storage = self.halved
@@ -221,7 +221,7 @@ class Ncnn(Engine):
         extractor = self.net.create_extractor()
         for name, array in zip(self.net.input_names(), inputs.values(), strict=True):
             given = array.astype(np.int32) if array.dtype == np.int64 else array
-            extractor.input(name, self.library.Mat(given, batch_index=self.batch_axis).clone())
+            extractor.input(name, self.api.Mat(given, batch_index=self.batch_axis).clone())
         return [np.array(extractor.extract(name)[1]) for name in self.net.output_names()]
 
 
@@ -237,7 +237,7 @@ class OpenVino(Engine):
     def imports(self) -> None:
         import openvino
 
-        self.library = openvino
+        self.api = openvino
 
     def load(self) -> None:
         settings = {
@@ -245,7 +245,7 @@ class OpenVino(Engine):
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": self.hint,
         }
-        self.compiled = self.library.Core().compile_model(str(self.model), "CPU", settings)
+        self.compiled = self.api.Core().compile_model(str(self.model), "CPU", settings)
         self.request = self.compiled.create_infer_request()
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
@@ -272,20 +272,20 @@ class Torch(Engine):
     def imports(self) -> None:
         import torch
 
-        self.library = torch
+        self.api = torch
         torch.set_num_threads(self.threads)
 
     def load(self) -> None:
         from benchmarks.fig10.torch_graph import TorchGraph
 
-        jit, inputs = self.library.jit, tuple(map(self.library.from_numpy, inputs_of(self.entry).values()))
-        with self.library.inference_mode():
+        jit, inputs = self.api.jit, tuple(map(self.api.from_numpy, inputs_of(self.entry).values()))
+        with self.api.inference_mode():
             traced = jit.trace(TorchGraph(self.model).eval(), inputs, check_trace=False)
             self.net = jit.optimize_for_inference(jit.freeze(traced))
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
-        with self.library.inference_mode():
-            return [value.numpy() for value in self.net(*map(self.library.from_numpy, inputs.values()))]
+        with self.api.inference_mode():
+            return [value.numpy() for value in self.net(*map(self.api.from_numpy, inputs.values()))]
 
 
 _ALL: tuple[type[Engine], ...] = (
