@@ -334,6 +334,9 @@ void bind_vm(py::module_& module) {
   module.def("vm_set_boot", [](const py::bytes& code, py::handle paths) {
     vm::Home::set_boot({std::string(code), read_value(paths, "paths")}, kPort);
   });
+  module.def("vm_carry", [](const py::dict& modules) {
+    for (const auto& [name, found] : modules) vm::Home::carry(py::cast<std::string>(name), read_value(found, "module"));
+  });
   module.def("vm_counts", [] {
     const vm::HomeCounts counts = vm::Home::counts();
     py::dict all;
