@@ -359,8 +359,8 @@ std::string Home::wipe_once() {
 }
 
 // A process that exits has no use for the end of a wiped interpreter; its record goes, so that Py_FinalizeEx does not meet it.
-// Neither is one ended that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the wrong
-// interpreter, which aborts the process. Its memory is lost then, as most of an interpreter's is that ends.
+// Neither is one ended on Python 3.13 that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the
+// wrong interpreter, which aborts the process. Its memory is lost then, as most of an interpreter's is that ends there.
 void Home::end() {
   bool is_leaving;
   {
@@ -369,8 +369,7 @@ void Home::end() {
   }
   if (!is_leaving) {
     PyEval_RestoreThread(thread);
-    PyObject* modules = PyImport_GetModuleDict();
-    const bool is_safe = PyDict_GetItemString(modules, "_datetime") == nullptr;
+    const bool is_safe = PY_VERSION_HEX >= 0x030E0000 || PyDict_GetItemString(PyImport_GetModuleDict(), "_datetime") == nullptr;
     if (is_safe) {
       pristine.release();
       PyObject* done =
