@@ -94,7 +94,7 @@ def test_what_is_no_python_is_refused(tmp_path: Path, program: str | None, probl
 
 
 def test_a_version_is_given_once(other: OtherPython) -> None:
-    with pytest.raises(ConfigError, match=f"is {TAG} as the cloud itself"):
+    with pytest.raises(ConfigError, match=f"is {TAG}, as the cloud itself"):
         other_pythons([sys.executable])
     with pytest.raises(ConfigError, match=f"are both {other.tag}"):
         other_pythons([other.executable, other.executable])
