@@ -240,8 +240,10 @@ py::cpp_function loader(const py::object& loaded) {
 
 // sys.unraisablehook of VMs. In C, because a Stopped that arrived in a hook in Python would be told of in turn.
 void tell_unraisable(const py::object& found) {
-  if (found.attr("exc_type").is(py::module_::import("walle.engine_ext._core").attr("Stopped"))) return;
-  py::module_::import("sys").attr("__unraisablehook__")(found);
+  vm::Interpreter* here = vm::Interpreter::here();
+  if (here != nullptr && found.attr("exc_type").ptr() == here->home().stopped) return;
+  // Not by an import, which would be the task's own while its code runs.
+  if (PyObject* tell = PySys_GetObject("__unraisablehook__")) py::reinterpret_borrow<py::object>(tell)(found);
 }
 
 py::list drain(vm::Mailbox& mailbox) {
@@ -326,6 +328,8 @@ void bind_vm(py::module_& module) {
            })
       .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
       .def_property_readonly("abandoned", [](const VMHandle& self) { return self.vm().was_given_up(); })
+      .def_property_readonly("spoilt", [](const VMHandle& self) { return self.vm().spoilt(); })
+      .def_property_readonly("lost_bytes", [](const VMHandle& self) { return self.vm().lost_bytes(); })
       .def_property_readonly("calls", [](const VMHandle& self) { return self.vm().calls(); })
       .def_property_readonly("create_ms", [](const VMHandle& self) { return self.vm().create_ms(); });
 
