@@ -270,6 +270,45 @@ async def test_what_cannot_be_undone_ends_the_interpreter(tmp_path: Path, deed: 
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("deed", ["make_itself_anew", "hook_audits_for_ever"])
+async def test_nothing_of_a_task_runs_once_its_home_is_given_up(tmp_path: Path, deed: str) -> None:
+    main = INSIDE + """
+class Anew:
+    def __del__(self):
+        one = Anew()
+        one.me = one
+        while True:
+            pass
+
+def make_itself_anew():
+    one = Anew()
+    one.me = one
+
+def hook(*event):
+    while True:
+        pass
+
+def hook_audits_for_ever():
+    sys.addaudithook(hook)
+"""
+    counts, threads = _core.vm_counts(), threads_here()
+    async with in_a_fresh_home(write_task(tmp_path, main), grace_s=0.5) as vm:
+        await vm.call(deed)
+    now = _core.vm_counts()
+    assert now["destroyed"] == counts["destroyed"] + 1
+    assert vm.spoilt == now["last_reason"]
+    assert vm.lost_bytes > 0
+    made = now["made"] - counts["made"]
+    async with asyncio.timeout(60):
+        while threads_here() > threads + made - 1:  # noqa: ASYNC110 -- its thread ends, and tells nobody
+            await asyncio.sleep(0.02)
+
+
+def threads_here() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.asyncio
 async def test_a_module_that_was_loaded_among_changed_ones_is_not_kept(tmp_path: Path) -> None:
     main = """
     import json
