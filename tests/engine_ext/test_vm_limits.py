@@ -159,7 +159,7 @@ TAKERS = {
     "StringIO": "grow(io.StringIO('x'), lambda kept: kept.write('x' * 10**6))",
     "zlib": "grow([], lambda kept: kept.append(zlib.compressobj()))",
     "hash": "grow([], lambda kept: kept.append(hashlib.blake2b(bytes(10))))",
-    "decimal": "decimal.Context(prec=10**9).power(3, 10**8)",
+    "decimal": "decimal.Context(prec=10**9, Emax=10**9, Emin=-(10**9)).divide(1, 3)",
     "struct": "struct.pack('1000000000x')",
     "regex": "re.compile('a?' * 10**7)",
     "image": "np.zeros((30_000, 30_000), dtype='uint8')",

@@ -55,7 +55,7 @@ def deed():
     "makes itself anew": """
 class Bad:
     def __del__(self):
-        bad = Bad(); bad.me = bad
+        bad = type(self)(); bad.me = bad
         while True: pass
 def deed():
     bad = Bad(); bad.me = bad

@@ -348,6 +348,7 @@ void bind_vm(py::module_& module) {
     all["lived_in"] = counts.lived_in;
     all["recycled"] = counts.recycled;
     all["destroyed"] = counts.destroyed;
+    all["threads"] = counts.threads;
     all["spare"] = counts.spare;
     all["last_reason"] = counts.last_reason;
     return all;

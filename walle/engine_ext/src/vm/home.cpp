@@ -164,6 +164,7 @@ HomeCounts Home::counts() {
   Stable& all = stable();
   const std::lock_guard lock(all.mutex);
   HomeCounts counts = all.counts;
+  counts.threads = all.all.size();
   counts.spare = all.spare.size();
   return counts;
 }

@@ -30,6 +30,7 @@ struct HomeCounts {
   std::uint64_t lived_in = 0;   // VMs that had one
   std::uint64_t recycled = 0;   // wiped and kept
   std::uint64_t destroyed = 0;  // could not be wiped; the process's end does not count
+  std::uint64_t threads = 0;    // homes' that have not ended
   std::uint64_t spare = 0;      // wait for a VM now
   std::string last_reason;      // why the last one was destroyed
 };
