@@ -211,12 +211,12 @@ def write_tasks(folder: Path) -> tuple[Path, Path]:
 
 @contextlib.asynccontextmanager
 async def vm_of(folder: Path) -> AsyncIterator[VM]:
-    vm = VM(folder, grace_s=1.0)
+    vm = VM(folder, grace_s=3.0)  # a busy machine is no reason to give one up
     try:
         yield vm
     finally:
         vm.close()
-        assert await vm.wait_closed(10)
+        assert await vm.wait_closed(60)
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,8 @@
 // while it holds a GIL.
 #include <poll.h>
 #include <pybind11/stl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -246,6 +248,23 @@ void tell_unraisable(const py::object& found) {
   if (PyObject* tell = PySys_GetObject("__unraisablehook__")) py::reinterpret_borrow<py::object>(tell)(found);
 }
 
+// The bytes of an open file, read-only. In place of Python's mmap, with which a task could take memory that nobody counts.
+py::object map_file(int descriptor) {
+  struct stat status{};
+  const auto size = fstat(descriptor, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);  // not of an empty file
+  if (address == MAP_FAILED) {
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw py::error_already_set();
+  }
+  auto storage =
+      Storage::borrow(static_cast<std::byte*>(address), size, false, [address, size] { munmap(address, size); });
+  const py::object array = py::cast(Tensor(std::move(storage), DType::u8, {static_cast<std::int64_t>(size)}, {1}, 0));
+  PyObject* view = PyMemoryView_FromObject(array.ptr());
+  if (view == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(view);
+}
+
 py::list drain(vm::Mailbox& mailbox) {
   vm::Lender::current()->drain();
   py::list notices;
@@ -377,6 +396,7 @@ void bind_vm(py::module_& module) {
       "In gc.callbacks of a VM.");
   module.def("vm_seal", [module] { seal_types(module); }, "Close the module's types to tasks.");
   module.def("vm_unraisable", &tell_unraisable);
+  module.def("map_file", &map_file, py::arg("descriptor"), "The bytes of an open file, read-only, without a copy.");
   module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs of other names.");
   module.def("vm_watch_memory", &vm::Heap::watch, "Count what VMs' Python objects take, from now on.");
   module.def("vm_lost", &vm::Interpreter::lost, "VM threads that rest for good in C calls that never end.");
