@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt $(shell find walle/engine_ext/src -type f 2>/dev/null)
 TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-asan test-neon fuzz soak-vm lint format figures clean
+.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz soak-vm lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,11 @@ test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QE
 	@$(BIN)/cmake --build build/neon > build/neon.log 2>&1 || { cat build/neon.log; exit 1; }
 	@$(BIN)/ctest --test-dir build/neon --output-on-failure
 
-test-asan: $(STAMP)  ## run the engine's Python tests on a module built with ASan and UBSan (about ten minutes)
-	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh scripts/test_asan.sh $(TEST_ARGS)
+test-asan: $(STAMP)  ## run the engine's Python tests on a module built with ASan and UBSan, then VMs by the thousand (about fifteen minutes)
+	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh scripts/test_sanitized.sh asan $(TEST_ARGS)
+
+test-tsan: $(STAMP)  ## run the VMs' tests on a module built with TSan, then VMs by the thousand (about ten minutes)
+	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh scripts/test_sanitized.sh tsan $(TEST_ARGS)
 
 fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (1800); needs clang with libFuzzer
 	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh tests/fuzz/fuzz.sh $(FUZZ_SECONDS)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, wait_for_abandoned, write_task
 from walle.engine_ext import _core
-from walle.engine_ext.vm import MAX_STRIKES, VM
+from walle.engine_ext.vm import MAX_LOST_MB, MAX_STRIKES, VM
 from walle.vm import DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMPool
 
 MAIN = """
@@ -146,6 +146,59 @@ async def test_a_limit_stops_the_call_and_names_the_place(
     assert len(capfd.readouterr().out) <= LIMITS["log_kb"] << 10
 
 
+TAKERS = {
+    "array": "array.array('d', bytes(10**9))",
+    "array grows": "grow(array.array('q', [1]), lambda kept: kept.extend(kept))",
+    "bytes": "b'x' * 10**9",
+    "bytearray grows": "grow(bytearray(1), lambda kept: kept.extend(kept))",
+    "str": "'x' * 10**9",
+    "int": "1 << (8 * 10**9)",
+    "list": "[None] * 10**8",
+    "deque": "collections.deque(range(10**8))",
+    "BytesIO": "grow(io.BytesIO(b'x'), lambda kept: kept.write(b'x' * 10**6))",
+    "StringIO": "grow(io.StringIO('x'), lambda kept: kept.write('x' * 10**6))",
+    "zlib": "grow([], lambda kept: kept.append(zlib.compressobj()))",
+    "hash": "grow([], lambda kept: kept.append(hashlib.blake2b(bytes(10))))",
+    "decimal": "decimal.Context(prec=10**9, Emax=10**9, Emin=-(10**9)).divide(1, 3)",
+    "struct": "struct.pack('1000000000x')",
+    "regex": "re.compile('a?' * 10**7)",
+    "image": "np.zeros((30_000, 30_000), dtype='uint8')",
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("what", TAKERS)
+async def test_memory_counts_whatever_takes_it(tmp_path: Path, what: str) -> None:
+    main = f"""
+import array, collections, decimal, hashlib, io, re, struct, zlib
+import walle.np as np
+
+def grow(kept, more):
+    while True:
+        more(kept)
+
+def take():
+    return len(repr({TAKERS[what]}))
+"""
+    async with vm_of(tmp_path, main, limits={"memory_mb": 24}) as vm:
+        with pytest.raises(LimitExceeded) as caught:
+            await vm.call("take", deadline=60)
+        assert caught.value.limit == "memory_mb"
+
+
+@pytest.mark.asyncio
+async def test_memory_that_nobody_counts_cannot_be_had(tmp_path: Path) -> None:
+    main = DEEP_SLEEP + """
+load = json.dumps.__globals__["__builtins__"]["__import__"]
+
+def take():
+    load("mmap").mmap(-1, 10**9)
+"""
+    async with vm_of(tmp_path, main) as vm:
+        with pytest.raises(TaskError, match="ImportError: mmap cannot be loaded in a VM"):
+            await vm.call("take")
+
+
 @pytest.mark.asyncio
 async def test_memory_that_is_given_back_counts_no_more(tmp_path: Path) -> None:
     async with vm_of(tmp_path) as vm:
@@ -216,6 +269,35 @@ async def test_a_task_that_cannot_be_stopped_is_not_run_for_ever(tmp_path: Path)
     async with asyncio.timeout(60):
         while _core.vm_lost() < lost + MAX_STRIKES:  # noqa: ASYNC110 -- they come to rest, and take no processor any more
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_spoils_its_interpreters_is_not_run_for_ever(tmp_path: Path) -> None:
+    main = """
+    import json
+
+    def spoil():
+        json.dumps.__globals__["__builtins__"]["__import__"]("sys").addaudithook(lambda *args: None)
+
+    def fine():
+        return 1
+    """
+    pool = VMPool(1)
+    spoiling, other, honest = (
+        write_task(tmp_path / name, source) for name, source in (("a", main), ("b", main + "# another"), ("c", main))
+    )
+    most = MAX_LOST_MB // 4
+    with pytest.raises(TaskQuarantined, match=r"could not be undone \(.+\), which lost \d+ MB of memory") as caught:
+        for _ in range(most):
+            await pool.call(spoiling, "spoil")
+            assert await pool.call(other, "fine") == 1  # in its place
+            assert await pool.call(honest, "fine") == 1  # after which it has been looked at
+    assert caught.value.lost_mb >= MAX_LOST_MB
+    assert caught.value.spoilt
+    for _ in range(most):
+        assert await pool.call(other, "fine") == 1
+        assert await pool.call(honest, "fine") == 1
+    pool.close()
 
 
 @pytest.mark.asyncio

@@ -211,12 +211,12 @@ def write_tasks(folder: Path) -> tuple[Path, Path]:
 
 @contextlib.asynccontextmanager
 async def vm_of(folder: Path) -> AsyncIterator[VM]:
-    vm = VM(folder, grace_s=1.0)
+    vm = VM(folder, grace_s=3.0)  # a busy machine is no reason to give one up
     try:
         yield vm
     finally:
         vm.close()
-        assert await vm.wait_closed(10)
+        assert await vm.wait_closed(60)
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -267,6 +267,41 @@ async def test_what_cannot_be_undone_ends_the_interpreter(tmp_path: Path, deed: 
     after = await looked(second)
     assert after["/traces"] == before["/traces"] == []
     assert _core.vm_counts()["destroyed"] == counts["destroyed"] + 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("deed", ["make_itself_anew", "hook_audits_for_ever"])
+async def test_nothing_of_a_task_runs_once_its_home_is_given_up(tmp_path: Path, deed: str) -> None:
+    main = INSIDE + """
+class Anew:
+    def __del__(self):
+        one = type(self)()
+        one.me = one
+        while True:
+            pass
+
+def make_itself_anew():
+    one = Anew()
+    one.me = one
+
+def hook(*event):
+    while True:
+        pass
+
+def hook_audits_for_ever():
+    sys.addaudithook(hook)
+"""
+    counts = _core.vm_counts()
+    async with in_a_fresh_home(write_task(tmp_path, main), grace_s=0.5) as vm:
+        await vm.call(deed)
+    now = _core.vm_counts()
+    assert now["destroyed"] == counts["destroyed"] + 1
+    assert vm.spoilt == now["last_reason"]
+    assert vm.lost_bytes > 0
+    threads = counts["threads"] + now["made"] - counts["made"] - 1
+    async with asyncio.timeout(60):
+        while _core.vm_counts()["threads"] > threads:  # noqa: ASYNC110 -- its thread ends, and tells nobody
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.asyncio

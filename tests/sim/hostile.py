@@ -52,6 +52,22 @@ def deed():
     load("json").kept = bad
     return 1
 """,
+    "makes itself anew": """
+class Bad:
+    def __del__(self):
+        bad = type(self)(); bad.me = bad
+        while True: pass
+def deed():
+    bad = Bad(); bad.me = bad
+    return 1
+""",
+    "hooks audits for ever": """
+def hook(*event):
+    while True: pass
+def deed():
+    sys.addaudithook(hook)
+    return 1
+""",
     "leaves by SystemExit": "def deed(): raise SystemExit(1)\n",
     "leaves by sys.exit": "def deed(): sys.exit(3)\n",
     "interrupts": "def deed(): raise KeyboardInterrupt\n",
@@ -59,7 +75,7 @@ def deed():
 def deed():
     os = load("os")
     found = [name for name in ("_exit", "abort", "kill", "fork", "execv", "system", "close") if hasattr(os, name)]
-    for name in ("posix", "faulthandler", "_signal", "signal", "ctypes", "_ctypes", "subprocess", "socket"):
+    for name in ("posix", "faulthandler", "_signal", "signal", "ctypes", "_ctypes", "subprocess", "socket", "mmap"):
         sys.modules.pop(name, None)
         try:
             load(name)

@@ -35,8 +35,8 @@ def wait_for_abandoned(most_s: float = 10.0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def in_a_home(folder: Path) -> AsyncIterator[VM]:
-    vm = VM(folder, grace_s=5.0)
+async def in_a_home(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
+    vm = VM(folder, grace_s=grace_s)
     try:
         yield vm
     finally:
@@ -45,11 +45,11 @@ async def in_a_home(folder: Path) -> AsyncIterator[VM]:
 
 
 @contextlib.asynccontextmanager
-async def in_a_fresh_home(folder: Path) -> AsyncIterator[VM]:
+async def in_a_fresh_home(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
     """Yield a VM in a home that nobody lived in before; all homes that were free are lived in meanwhile."""
     async with contextlib.AsyncExitStack() as held:
         made = _core.vm_counts()["made"]
         while _core.vm_counts()["made"] == made:
-            vm = await held.enter_async_context(in_a_home(folder))
+            vm = await held.enter_async_context(in_a_home(folder, grace_s))
             await vm.call("walle.engine_ext.dispatch:ready")
         yield vm

@@ -60,7 +60,7 @@ class Carried:
 sys.path[:] = paths
 sys.dont_write_bytecode = True
 sys.meta_path.insert(0, Carried)
-from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, thaw, wipe
+from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, wipe
 settle()
 """
 

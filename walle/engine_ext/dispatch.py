@@ -215,5 +215,4 @@ def ready() -> None:
 
 
 freeze = gc.freeze
-thaw = gc.unfreeze
 _OWN_FILES = frozenset({__file__, TaskModules.load.__code__.co_filename})

@@ -28,7 +28,7 @@ _NATIVE_KEPT = frozenset(
     {"_ast", "_bisect", "_blake2", "_codecs", "_collections", "_contextvars", "_csv", "_datetime", "_decimal",
      "_functools", "_hashlib", "_heapq", "_json", "_md5", "_opcode", "_operator", "_pickle", "_random", "_sha1",
      "_sha2", "_sha3", "_sre", "_stat", "_statistics", "_string", "_struct", "_suggestions", "_tokenize", "_types",
-     "_typing", "_zoneinfo", "array", "atexit", "binascii", "cmath", "errno", "itertools", "math", "mmap", "time",
+     "_typing", "_zoneinfo", "array", "atexit", "binascii", "cmath", "errno", "itertools", "math", "time",
      "unicodedata", "zlib"}
 )  # fmt: skip
 

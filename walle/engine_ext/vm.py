@@ -29,7 +29,8 @@ __all__ = [
 
 GRACE_S = 0.25  # from the wish to stop a call to giving its VM up
 MAX_STRIKES = 3  # abandoned VMs of one task
-_STRIKES_KEPT = 1_000  # tasks
+MAX_LOST_MB = 64  # of memory, for one task's interpreters that could not be wiped
+_RECORDS_KEPT = 1_000  # tasks
 _LEFT_KEPT = 256  # VMs that a pool gave back and that may yet be abandoned; each is for less than a second
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
@@ -112,6 +113,16 @@ class VM:
         return self._core.abandoned
 
     @property
+    def spoilt(self) -> str:
+        """Why its interpreter was given up, once it has ended, where what the task did there could not be undone; or ""."""
+        return self._core.spoilt
+
+    @property
+    def lost_bytes(self) -> int:
+        """What that costs the process for good."""
+        return self._core.lost_bytes
+
+    @property
     def ended(self) -> bool:
         """Whether it is closed and its task has left the interpreter."""
         return self._core.join(0.0)
@@ -128,12 +139,35 @@ class VM:
 
 
 class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
-    """The task's calls did not stop when they had to, so often that it is not run any more."""
+    """What the task did cost the process so much that it is not run any more.
 
-    def __init__(self, task: str, strikes: int) -> None:
-        super().__init__(f"task {task} is not run any more: {strikes} of its calls could not be stopped")
+    Either `strikes` of its calls did not stop when they had to, or what it did in its interpreters could not be undone, which
+    lost `lost_mb` of memory; `spoilt` says what was found the last time.
+    """
+
+    def __init__(self, task: str, strikes: int, lost_mb: int = 0, spoilt: str = "") -> None:
+        why = f"{strikes} of its calls could not be stopped"
+        if strikes < MAX_STRIKES:
+            why = f"what it did in its interpreters could not be undone ({spoilt}), which lost {lost_mb} MB of memory"
+        super().__init__(f"task {task} is not run any more: {why}")
         self.task = task
         self.strikes = strikes
+        self.lost_mb = lost_mb
+        self.spoilt = spoilt
+
+
+class _Record:
+    """What a task's VMs did that counts against it."""
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        self.lost_bytes = 0
+        self.spoilt = ""
+
+    def check(self, task: str) -> None:
+        """Raise TaskQuarantined where it is too much."""
+        if self.strikes >= MAX_STRIKES or self.lost_bytes >= MAX_LOST_MB << 20:
+            raise TaskQuarantined(task, self.strikes, self.lost_bytes >> 20, self.spoilt)
 
 
 class _Entry:
@@ -147,7 +181,7 @@ class _Entry:
         self.vm: VM | None = None
         self.identity = ""  # of the task, with its VM
         self.users = 0
-        self.is_struck = False  # its being abandoned is counted
+        self.is_counted = False  # what it did to the process is
 
 
 class _Waiter:
@@ -165,15 +199,15 @@ class VMPool:
 
     May be used from any event loop and thread. Calls that find every VM busy take turns in the order they came in;
     while there are such, calls of a task that has a VM come after them. A VM that was abandoned is replaced at its
-    task's next call; a task that had MAX_STRIKES of its VMs abandoned is not run any more, so that it does not use up
-    those of others.
+    task's next call; a task that had MAX_STRIKES of its VMs abandoned, or lost MAX_LOST_MB of memory with interpreters
+    that could not be wiped, is not run any more, so that it does not use up what is others'.
     """
 
     def __init__(self, size: int) -> None:
         if size < 1:
             raise ConfigError(f"a pool of {size} VMs runs nothing; give 1 or more")
         self._size = size
-        self._strikes: collections.OrderedDict[str, int] = collections.OrderedDict()  # by the task's identity
+        self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity
         self._is_closed = False
         self._begin()
         _pools.add(self)
@@ -194,14 +228,12 @@ class VMPool:
         """As `VM.call`, in the task's VM; waits for room while every VM is another task's and busy.
 
         Raises:
-            TaskQuarantined: the task had too many VMs abandoned.
+            TaskQuarantined: the task had too many VMs abandoned, or spoilt too many interpreters.
         """
         entry = await self._acquire(task_files(task))
         try:
             vm = entry.vm or self._furnish(entry, task)
-            strikes = self._strikes.get(entry.identity, 0)
-            if strikes >= MAX_STRIKES:
-                raise TaskQuarantined(entry.files.name, strikes)
+            self._check_record(entry)
             return await vm.call(function, *args, deadline=deadline, host=host)
         finally:
             self._release(entry)
@@ -288,9 +320,7 @@ class VMPool:
     def _furnish(self, entry: _Entry, task: TaskLike) -> VM:
         """Make the VM of an entry, as its first user; not under the lock, since this compiles."""
         entry.identity = entry.files.identity()
-        strikes = self._strikes.get(entry.identity, 0)
-        if strikes >= MAX_STRIKES:
-            raise TaskQuarantined(entry.files.name, strikes)
+        self._check_record(entry)
         vm = VM(task)
         with self._locked():
             if self._is_closed:
@@ -334,23 +364,38 @@ class VMPool:
                 self._lock.release()
 
     def _count_strikes(self) -> None:
-        """Look at the VMs that were given back: their finalizers may have had them abandoned. Under the lock."""
+        """Look at the VMs that were given back: their tasks may have had them abandoned, or spoilt. Under the lock."""
         for _ in range(len(self._left)):
             entry = self._left.popleft()
             is_over = entry.vm is None or entry.vm.ended  # asked first: from then on nothing changes
             if not self._count_strike(entry) and not is_over:
                 self._left.append(entry)
+            elif entry.vm is not None and entry.vm.lost_bytes and not entry.is_counted:
+                record = self._record(entry)
+                record.lost_bytes += entry.vm.lost_bytes
+                record.spoilt = entry.vm.spoilt
+                entry.is_counted = True
 
     def _count_strike(self, entry: _Entry) -> bool:
         """Return whether the entry's VM was abandoned, and count that once. Under the lock."""
         if entry.vm is None or not entry.vm.abandoned:
             return False
-        if not entry.is_struck:
-            entry.is_struck = True
-            self._strikes[entry.identity] = self._strikes.pop(entry.identity, 0) + 1
-            if len(self._strikes) > _STRIKES_KEPT:
-                self._strikes.popitem(last=False)
+        if not entry.is_counted:
+            entry.is_counted = True
+            self._record(entry).strikes += 1
         return True
+
+    def _record(self, entry: _Entry) -> _Record:
+        """Return what counts against the entry's task. Under the lock."""
+        record = self._records[entry.identity] = self._records.pop(entry.identity, None) or _Record()
+        if len(self._records) > _RECORDS_KEPT:
+            self._records.popitem(last=False)
+        return record
+
+    def _check_record(self, entry: _Entry) -> None:
+        record = self._records.get(entry.identity)
+        if record is not None:
+            record.check(entry.files.name)
 
     def _leave(self, entry: _Entry) -> None:
         """Count one user less, and forget an entry that got no VM. Under the lock."""

@@ -6,9 +6,7 @@ plain data and arrays where it crosses to the cloud, and anything at all where i
 
 from __future__ import annotations
 
-import mmap
-
-from walle.engine_ext import dispatch, host
+from walle.engine_ext import _core, dispatch, host
 from walle.engine_ext.wiping import load_shared
 from walle.errors import PipelineError
 from walle.pipeline.stream import Events
@@ -169,7 +167,7 @@ def _open_resource(name: str) -> memoryview:
         with open(f"{task.folder}/resources/{_checked(name)}", "rb") as file:
             if file.seek(0, 2) == 0:
                 return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return _core.map_file(file.fileno())
     except OSError as error:
         raise TaskContextError(f"the task's resources/{name} cannot be read: {error.strerror}") from error
 

@@ -2,6 +2,8 @@
 // while it holds a GIL.
 #include <poll.h>
 #include <pybind11/stl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -240,8 +242,27 @@ py::cpp_function loader(const py::object& loaded) {
 
 // sys.unraisablehook of VMs. In C, because a Stopped that arrived in a hook in Python would be told of in turn.
 void tell_unraisable(const py::object& found) {
-  if (found.attr("exc_type").is(py::module_::import("walle.engine_ext._core").attr("Stopped"))) return;
-  py::module_::import("sys").attr("__unraisablehook__")(found);
+  vm::Interpreter* here = vm::Interpreter::here();
+  if (here != nullptr && found.attr("exc_type").ptr() == here->home().stopped) return;
+  // Not by an import, which would be the task's own while its code runs.
+  if (PyObject* tell = PySys_GetObject("__unraisablehook__")) py::reinterpret_borrow<py::object>(tell)(found);
+}
+
+// The bytes of an open file, read-only. In place of Python's mmap, with which a task could take memory that nobody counts.
+py::object map_file(int descriptor) {
+  struct stat status{};
+  const auto size = fstat(descriptor, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);  // not of an empty file
+  if (address == MAP_FAILED) {
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw py::error_already_set();
+  }
+  auto storage =
+      Storage::borrow(static_cast<std::byte*>(address), size, false, [address, size] { munmap(address, size); });
+  const py::object array = py::cast(Tensor(std::move(storage), DType::u8, {static_cast<std::int64_t>(size)}, {1}, 0));
+  PyObject* view = PyMemoryView_FromObject(array.ptr());
+  if (view == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(view);
 }
 
 py::list drain(vm::Mailbox& mailbox) {
@@ -326,6 +347,8 @@ void bind_vm(py::module_& module) {
            })
       .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
       .def_property_readonly("abandoned", [](const VMHandle& self) { return self.vm().was_given_up(); })
+      .def_property_readonly("spoilt", [](const VMHandle& self) { return self.vm().spoilt(); })
+      .def_property_readonly("lost_bytes", [](const VMHandle& self) { return self.vm().lost_bytes(); })
       .def_property_readonly("calls", [](const VMHandle& self) { return self.vm().calls(); })
       .def_property_readonly("create_ms", [](const VMHandle& self) { return self.vm().create_ms(); });
 
@@ -344,6 +367,7 @@ void bind_vm(py::module_& module) {
     all["lived_in"] = counts.lived_in;
     all["recycled"] = counts.recycled;
     all["destroyed"] = counts.destroyed;
+    all["threads"] = counts.threads;
     all["spare"] = counts.spare;
     all["last_reason"] = counts.last_reason;
     return all;
@@ -372,6 +396,7 @@ void bind_vm(py::module_& module) {
       "In gc.callbacks of a VM.");
   module.def("vm_seal", [module] { seal_types(module); }, "Close the module's types to tasks.");
   module.def("vm_unraisable", &tell_unraisable);
+  module.def("map_file", &map_file, py::arg("descriptor"), "The bytes of an open file, read-only, without a copy.");
   module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs of other names.");
   module.def("vm_watch_memory", &vm::Heap::watch, "Count what VMs' Python objects take, from now on.");
   module.def("vm_lost", &vm::Interpreter::lost, "VM threads that rest for good in C calls that never end.");

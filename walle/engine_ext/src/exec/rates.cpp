@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/fork_mutex.h"
 #include "core/tenant.h"
 #include "kernels/bfloat16.h"
 
@@ -171,7 +172,7 @@ class Unaccounted {
 
 // One for each backend that was asked for.
 struct Known {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::map<std::string_view, Rates> rates;
 };
 Known& known() {

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/fork_mutex.h"
 #include "graph/load.h"
 
 namespace walle {
@@ -23,7 +24,7 @@ FileId file_id(const struct stat& status) {
 }  // namespace
 
 std::shared_ptr<const Graph> open_graph(const std::string& path) {
-  static std::mutex mutex;
+  static ForkMutex mutex;
   static std::map<FileId, std::weak_ptr<const Graph>> open;
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return load_graph(path);  // says why

@@ -3,10 +3,10 @@
 #pragma once
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <tuple>
 
+#include "core/fork_mutex.h"
 #include "core/tensor.h"
 
 namespace walle {
@@ -24,7 +24,7 @@ class PackedWeights {
     Dims shape;
   };
 
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::map<std::tuple<const std::byte*, std::string>, Entry> entries_;
 };
 

@@ -164,6 +164,7 @@ HomeCounts Home::counts() {
   Stable& all = stable();
   const std::lock_guard lock(all.mutex);
   HomeCounts counts = all.counts;
+  counts.threads = all.all.size();
   counts.spare = all.spare.size();
   return counts;
 }
@@ -295,8 +296,7 @@ bool Home::boot(std::string& error) {
   bool good = done != nullptr;
   if (good) {
     const std::pair<const char*, PyObject**> found[] = {{"start", &start},     {"dispatch", &dispatch}, {"describe", &describe},
-                                                        {"Stopped", &stopped}, {"wipe", &wipe_},        {"freeze", &freeze_},
-                                                        {"thaw", &thaw_}};
+                                                        {"Stopped", &stopped}, {"wipe", &wipe_},        {"freeze", &freeze_}};
     for (const auto& [name, place] : found) {
       *place = Py_XNewRef(PyDict_GetItemString(globals, name));
       good = good && *place != nullptr;
@@ -341,7 +341,7 @@ void Home::leave_context() {
   Py_CLEAR(context_);
 }
 
-std::string Home::wipe_once() {
+std::string Home::wipe_once(bool& is_out_of_memory) {
   bool settled = false;
   for (int round = 0; round < kRounds && !settled; ++round) {
     PyObject* done = PyObject_CallNoArgs(wipe_);
@@ -355,34 +355,17 @@ std::string Home::wipe_once() {
     if (differed < 0 || PyErr_Occurred() != nullptr) break;
     settled = round > 0 && differed == 0;
   }
+  is_out_of_memory = PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
   return PyErr_Occurred() == nullptr ? "" : "wiping failed with " + take_error_text();
 }
 
-// A process that exits has no use for the end of a wiped interpreter; its record goes, so that Py_FinalizeEx does not meet it.
-// Neither is one ended on Python 3.13 that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the
-// wrong interpreter, which aborts the process. Its memory is lost then, as most of an interpreter's is that ends there.
+// Its record goes, so that Py_FinalizeEx does not meet it; what it holds stays where it is. Py_EndInterpreter would run what the
+// task left there (finalizers, audit hooks), which nothing could stop, and CPython 3.13.0 then keeps most of the memory all the
+// same; it also aborts the process where _datetime was loaded, whose static types' tuples it frees in the wrong interpreter.
 void Home::end() {
-  bool is_leaving;
-  {
-    const std::lock_guard lock(stable().mutex);
-    is_leaving = stable().closed;
-  }
-  if (!is_leaving) {
-    PyEval_RestoreThread(thread);
-    const bool is_safe = PY_VERSION_HEX >= 0x030E0000 || PyDict_GetItemString(PyImport_GetModuleDict(), "_datetime") == nullptr;
-    if (is_safe) {
-      pristine.release();
-      PyObject* done =
-          thaw_ != nullptr ? PyObject_CallNoArgs(thaw_) : nullptr;  // so that the collector finds all when the interpreter ends
-      Py_XDECREF(done);
-      PyErr_Clear();
-      for (PyObject** one : {&start, &dispatch, &describe, &stopped, &wipe_, &freeze_, &thaw_}) Py_CLEAR(*one);
-    }
-    Lender::current()->close();
-    if (is_safe) return Py_EndInterpreter(thread);
-    PyEval_SaveThread();
-  }
-  PyInterpreterState_Delete(PyThreadState_GetInterpreter(thread));
+  PyInterpreterState* interpreter = PyThreadState_GetInterpreter(thread);
+  Lender::forget(PyInterpreterState_GetID(interpreter));
+  PyInterpreterState_Delete(interpreter);
 }
 
 }  // namespace walle::vm

@@ -1,5 +1,5 @@
 // Where VMs live: one PyInterpreterState with its own GIL and the one thread that makes, uses and ends it (§4.3, Fig. 6). VMs
-// follow one another in a home: it is wiped when one leaves, and ended only where that fails. Homes that are free wait for the
+// follow one another in a home: it is wiped when one leaves, and given up only where that fails. Homes that are free wait for the
 // next VM.
 #pragma once
 #include <Python.h>
@@ -30,6 +30,7 @@ struct HomeCounts {
   std::uint64_t lived_in = 0;   // VMs that had one
   std::uint64_t recycled = 0;   // wiped and kept
   std::uint64_t destroyed = 0;  // could not be wiped; the process's end does not count
+  std::uint64_t threads = 0;    // homes' that have not ended
   std::uint64_t spare = 0;      // wait for a VM now
   std::string last_reason;      // why the last one was destroyed
 };
@@ -69,7 +70,7 @@ class Home {
 
   // On the home's thread, under its GIL. One attempt at letting go of all that the last VM left and putting back what it changed;
   // runs its finalizers. Why it has to be tried again, or "".
-  std::string wipe_once();
+  std::string wipe_once(bool& is_out_of_memory);
   // On the home's thread, under its GIL, once wiping is through. Why the home cannot be another's, or "".
   std::string settle_down();
   // On the home's thread, under its GIL: a context for the next VM's variables.
@@ -89,7 +90,6 @@ class Home {
 
   PyObject* wipe_ = nullptr;
   PyObject* freeze_ = nullptr;  // gc.freeze
-  PyObject* thaw_ = nullptr;    // gc.unfreeze
   std::size_t frozen_ = 0;      // objects when it was last called
   PyObject* context_ = nullptr;
   std::shared_ptr<Interpreter> next_;  // guarded by the stable's mutex

@@ -36,10 +36,18 @@ Registry& registry() {
 }
 
 constexpr int kWipings = 3;                                   // attempts; a finalizer that does not end takes one
+constexpr int kStarvedWipings = 12;                           // and further ones that got next to no processor
 constexpr std::int64_t kWipingBytes = std::int64_t{8} << 20;  // for wiping, beyond what the VM may have or has
+constexpr std::int64_t kHomeBytes = std::int64_t{5} << 20;    // what one costs that is given up, about
 constexpr auto kOwnWork = 20s;  // for making, booting and ending an interpreter, which cannot be broken off
 
 thread_local Interpreter* interpreter_of_thread = nullptr;
+
+std::chrono::nanoseconds processor_time() {  // of this thread
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -62,6 +70,16 @@ std::shared_ptr<Interpreter> Interpreter::start(Settings settings, const ArrayPo
 }
 
 Interpreter* Interpreter::here() { return interpreter_of_thread; }
+
+std::string Interpreter::spoilt() const {
+  const std::lock_guard lock(mutex_);
+  return spoilt_;
+}
+
+std::int64_t Interpreter::lost_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return lost_bytes_;
+}
 
 bool Interpreter::alive() const {
   const std::lock_guard lock(mutex_);
@@ -247,7 +265,12 @@ std::string Interpreter::live(Home& home) {
   PyEval_SaveThread();
   {
     const std::lock_guard lock(mutex_);
-    if (reason.empty() && nudges_ > 0) reason = "its thread was given the lowest priority, for good";
+    if (reason.empty() && is_lowered_) reason = "its thread was given the lowest priority, for good";
+    const bool is_by_the_task = calls() > 0 && (exceeded_ || !is_out_of_memory_);
+    if (!reason.empty() && is_by_the_task) {
+      spoilt_ = reason;
+      lost_bytes_ = kHomeBytes + std::max<std::int64_t>(heap_->used_bytes(), 0);
+    }
   }
   interpreter_of_thread = nullptr;
   Heap::here() = nullptr;
@@ -280,19 +303,29 @@ bool Interpreter::move_in() {
 std::string Interpreter::move_out() {
   if (settings_.memory_bytes > 0) heap_->set_limit(std::max(settings_.memory_bytes, heap_->used_bytes()) + kWipingBytes);
   std::string failed = kClosed;
-  for (int attempt = 0; attempt < kWipings && !failed.empty(); ++attempt) {
-    const auto call = std::make_shared<Call>();
-    call->deadline = settings_.grace;
-    {
-      const std::lock_guard lock(mutex_);
-      make_current(call);
-    }
-    failed = home_->wipe_once();
-    finish(*call, {});
+  int starved = 0;
+  for (int attempt = 0; attempt < kWipings && !failed.empty();) {
+    const bool had_its_time = wipe_once(failed);
+    if (had_its_time || ++starved > kStarvedWipings) ++attempt;
   }
   heap_->set_limit(0);
   Lender::current()->drain();
   return failed.empty() ? home_->settle_down() : failed;
+}
+
+// One attempt. False where it failed and had too little of the processor to tell: a busy machine is not the task's doing.
+bool Interpreter::wipe_once(std::string& failed) {
+  const auto call = std::make_shared<Call>();
+  call->deadline = settings_.grace;
+  {
+    const std::lock_guard lock(mutex_);
+    make_current(call);
+  }
+  const auto before = processor_time();
+  failed = home_->wipe_once(is_out_of_memory_);
+  const auto used = processor_time() - before;
+  finish(*call, {});
+  return failed.empty() || !call->stopping || used > settings_.grace / 4;
 }
 
 std::shared_ptr<Interpreter::Call> Interpreter::next_call() {

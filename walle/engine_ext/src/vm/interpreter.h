@@ -60,6 +60,10 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   bool alive() const;
   // Whether it was given up, its thread maybe gone since.
   bool was_given_up() const { return was_given_up_.load(std::memory_order_relaxed); }
+  // Why its home was given up where what the task did there could not be undone, else ""; and the memory that this costs the process
+  // for good. Both are there once it has left.
+  std::string spoilt() const;
+  std::int64_t lost_bytes() const;
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   double create_ms() const { return create_ms_.load(std::memory_order_relaxed); }
 
@@ -102,7 +106,8 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   bool is_wanted() const;
   // Says why there is no home for it.
   void refuse(const std::string& why);
-  // Runs its calls until it is closed, and wipes the home; returns why the home cannot be another's, or "".
+  // Runs its calls until it is closed, and wipes the home; returns why the home cannot be another's, or "". The task is charged
+  // with it where the task ran at all and its own memory limit, not the system's, was what wiping met.
   std::string live(Home& home);
   // Says that the home is another's now, or about to end.
   void leave();
@@ -116,6 +121,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
 
   bool move_in();
   std::string move_out();
+  bool wipe_once(std::string& failed);
   std::shared_ptr<Call> next_call();
   void run_call(Call& call);
   Notice perform(Call& call);
@@ -154,6 +160,10 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   std::shared_ptr<Heap> heap_;          // while it lives in a home
   std::atomic<bool> exceeded_ = false;  // the running call has met the memory limit
   bool resting_ = false;
+  std::string spoilt_;
+  std::int64_t lost_bytes_ = 0;
+  bool is_out_of_memory_ = false;  // as the last wiping failed
+  bool is_lowered_ = false;        // its thread has the lowest priority
   int nudges_ = 0;
   int answered_nudge_ = 0;
   int answers_ = 0;

@@ -58,15 +58,17 @@ void Lender::drain() {
   for (Py_buffer& view : views) PyBuffer_Release(&view);
 }
 
-void Lender::close() {
-  drain();
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
+void Lender::forget(std::int64_t interpreter) {
   Book& all = book();
   const std::lock_guard lock(all.mutex);
-  all.lenders.erase(interpreter_);
+  const auto found = all.lenders.find(interpreter);
+  if (found == all.lenders.end()) return;
+  {
+    const std::lock_guard own(found->second->mutex_);
+    found->second->closed_ = true;
+    found->second->waiting_.clear();
+  }
+  all.lenders.erase(found);
 }
 
 std::shared_ptr<Storage> lend(const Py_buffer& view, std::byte* base, std::size_t size_bytes) {

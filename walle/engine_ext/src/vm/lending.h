@@ -23,8 +23,8 @@ class Lender {
   void give_back(const Py_buffer& view);
   // Under the lender's GIL: gives back what waits.
   void drain();
-  // Under the lender's GIL, just before its interpreter ends: drains, and forgets whatever comes later.
-  void close();
+  // From any thread, once nobody runs in the interpreter any more: what it lent is its own affair.
+  static void forget(std::int64_t interpreter);
 
  private:
   friend void lenders_before_fork();

@@ -538,15 +538,8 @@ std::size_t Pristine::bytes() const {
   return total;
 }
 
-void Pristine::release() {
-  for (Entry& entry : entries_) {
-    for (std::uint32_t i = 0; i < entry.count; ++i) Py_XDECREF(entry.contents[i]);
-    delete[] entry.contents;
-    entry.count = 0;
-  }
-  for (const Entry& entry : entries_) Py_DECREF(entry.object);
-  entries_.clear();
-  table_.clear();
+Pristine::~Pristine() {
+  for (const Entry& entry : entries_) delete[] entry.contents;
 }
 
 }  // namespace walle::vm

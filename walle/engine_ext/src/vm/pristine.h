@@ -19,6 +19,7 @@ namespace walle::vm {
 class Pristine {
  public:
   Pristine() = default;
+  ~Pristine();  // holds on to what it kept: its interpreter is given up
   Pristine(const Pristine&) = delete;
   Pristine& operator=(const Pristine&) = delete;
 
@@ -41,9 +42,6 @@ class Pristine {
   // Objects that are kept, and the bytes that keeping them takes.
   std::size_t size() const { return entries_.size(); }
   std::size_t bytes() const;
-
-  // Lets go of everything, before the interpreter ends.
-  void release();
 
  private:
   enum class Kind : std::uint8_t { fixed, opaque, dict, list, set, function, builtin, type, cell, instance, cache, registry };

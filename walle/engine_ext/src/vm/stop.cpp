@@ -132,8 +132,8 @@ void Interpreter::press(const std::shared_ptr<Call>& call) {
 // garbage there if it is asked to, which leads to `rest_if_given_up`. Until it does, the thread gets what time nobody else wants.
 void Interpreter::nudge(const std::shared_ptr<Call>& call) {
   if (call->ended || resting_ || state_ == State::cut_loose) return;
-  ++nudges_;
-  setpriority(PRIO_PROCESS, static_cast<id_t>(system_thread_), kLowestPriority);
+  if (++nudges_ > 1)  // a little late is no reason: the thread could not be used again
+    is_lowered_ = setpriority(PRIO_PROCESS, static_cast<id_t>(system_thread_), kLowestPriority) == 0;
 #if PY_VERSION_HEX < 0x030F0000
   constexpr std::uintptr_t kCollect = 1u << 4;  // _PY_GC_SCHEDULED_BIT of CPython 3.13 and 3.14
   __atomic_fetch_or(&home_->thread->eval_breaker, kCollect, __ATOMIC_RELAXED);

@@ -1,0 +1,54 @@
+#!/bin/sh
+# usage: CMAKE=... PYTHON=... test_sanitized.sh asan|tsan [pytest arguments] -- what `make test-asan` and `make test-tsan` run: the
+# engine's Python tests (tsan: those of the VMs) upon a module built with sanitizers, then a thousand lives of a task and a minute
+# of hostile tasks. The module lies, with copies of the Python sources, in a folder of its own, so that the checkout's stays.
+set -eu
+kind=$1
+shift
+case $kind in
+    asan) sanitizers=address,undefined ;;
+    tsan) sanitizers=thread ;;
+    *) echo "there is no sanitizer $kind: give asan or tsan" >&2; exit 2 ;;
+esac
+build=build/$kind
+site=$PWD/$build/site
+PATH="$(dirname "$PYTHON"):$PATH"
+mkdir -p "$site"
+{
+    "$CMAKE" -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWALLE_SANITIZE=$sanitizers \
+        -DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" \
+        -DCMAKE_INSTALL_PREFIX="$site" &&
+        "$CMAKE" --build "$build" --target _core && "$CMAKE" --install "$build"
+} >"$build/build.log" 2>&1 || { tail -n 40 "$build/build.log" >&2; exit 1; }
+find walle -name '*.py' -o -name '*.pyi' | while read -r file; do
+    mkdir -p "$site/$(dirname "$file")" && cp "$file" "$site/$file"
+done
+
+# Python is built without the sanitizer, whose runtime is therefore loaded before it, and with it the C++ library: the runtime looks
+# up what it intercepts once, as the process begins, and would end it at the first exception that is thrown.
+runtime="$("${CXX:-c++}" -print-file-name=lib$kind.so) $("${CXX:-c++}" -print-file-name=libstdc++.so.6)"
+python() {  # in the environment, so that the processes that tests start take the same module
+    LD_PRELOAD=$runtime PYTHONPATH=$site:$PWD PYTHONSAFEPATH=1 $no_shifting "$PYTHON" "$@"
+}
+
+# Memory does not stay flat, as a sanitizer keeps back what is freed: the test that measures it is left out here, and the lives
+# below go without that check.
+flat=tests/engine_ext/test_vm_wipe.py::test_loading_and_unloading_takes_no_memory
+case $kind in
+    asan)
+        no_shifting=
+        export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+        python -m pytest tests/engine_ext --timeout=1200 -q -p no:cacheprovider --deselect $flat \
+            --deselect tests/engine_ext/test_shared_models.py "$@"
+        ;;
+    tsan)
+        no_shifting="setarch -R"  # this runtime knows some layouts of a process's memory only
+        export TSAN_OPTIONS="die_after_fork=0 suppressions=$PWD/scripts/tsan.supp"
+        # In the child of a fork the runtime still knows the parent's threads, and ends it when one of its own is made.
+        # shellcheck disable=SC2046 -- a list
+        python -m pytest $(ls tests/engine_ext/test_vm*.py) --timeout=1200 -q -p no:cacheprovider --deselect $flat \
+            --deselect 'tests/engine_ext/test_vm_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
+        ;;
+esac
+python -m tests.sim.vm_cycles --times 1000 --growth inf
+python -m tests.sim.hostile --seconds 60
