@@ -20,6 +20,7 @@ namespace {
 
 // clang-format off: in this order
 #include "kernels/x86/bytes.h"
+#include "kernels/avx512/gather.h"
 #include "kernels/generic/image-inl.h"
 // clang-format on
 

@@ -17,8 +17,7 @@ inline T saturated_round(float x) noexcept {
   if constexpr (kFloating<T>)
     return x;
   else
-    return static_cast<T>(static_cast<std::int32_t>(
-        round_small(clamped(x, static_cast<float>(Bounds<T>::kLow), static_cast<float>(Bounds<T>::kHigh)))));
+    return static_cast<T>(whole_small(clamped(x, static_cast<float>(Bounds<T>::kLow), static_cast<float>(Bounds<T>::kHigh))));
 }
 
 template <Pointwise op, class T>

@@ -1,4 +1,4 @@
-// Triples of bytes as planes and back, sixteen pixels at a time, by byte shuffles. Included by the image.cpp of x86 instruction
+// Pixels taken apart and put together by shuffles, and what else of images the compiler does not vectorise by itself. Included by the image.cpp of x86 instruction
 // sets inside their target region and namespace, after <immintrin.h>.
 
 // The bytes of plane k in the register `part` of three: lane i takes byte 3 * i + k - 16 * part where that is one of them.
@@ -101,5 +101,25 @@ inline std::int64_t running_sums(const std::uint8_t* in, const std::int32_t* abo
     sum = _mm256_permutevar8x32_epi32(here, last);
   }
   *carry = _mm256_cvtsi256_si32(sum);
+  return i;
+}
+
+// Triples of floats as their weighted sums, eight pixels at a time.
+inline std::int64_t gray_floats(const float* in, float first, float second, float third, float* out,
+                                std::int64_t count) noexcept {
+  const __m256 u = _mm256_set1_ps(first), v = _mm256_set1_ps(second), w = _mm256_set1_ps(third);
+  const auto halves = [](const float* low) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(low + 12), 1);
+  };
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    // Of each half a0 b0 c0 a1, b1 c1 a2 b2 and c2 a3 b3 c3.
+    const __m256 x = halves(in + 3 * i), y = halves(in + 3 * i + 4), z = halves(in + 3 * i + 8);
+    const __m256 late = _mm256_shuffle_ps(y, z, _MM_SHUFFLE(2, 1, 3, 2)), early = _mm256_shuffle_ps(x, y, _MM_SHUFFLE(1, 0, 2, 1));
+    const __m256 a = _mm256_shuffle_ps(x, late, _MM_SHUFFLE(2, 0, 3, 0));
+    const __m256 b = _mm256_shuffle_ps(early, late, _MM_SHUFFLE(3, 1, 2, 0));
+    const __m256 c = _mm256_shuffle_ps(early, z, _MM_SHUFFLE(3, 0, 3, 1));
+    _mm256_storeu_ps(out + i, _mm256_fmadd_ps(w, c, _mm256_fmadd_ps(v, b, _mm256_mul_ps(u, a))));
+  }
   return i;
 }
