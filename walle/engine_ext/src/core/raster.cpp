@@ -69,13 +69,13 @@ bool weave(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t
 template <class T>
 void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t columns, std::int64_t src_row,
                std::int64_t src_column, std::int64_t dst_row, std::int64_t dst_column) noexcept {
-  constexpr std::int64_t kBlock = 16, kSize = sizeof(T);
+  constexpr std::int64_t kRows = 16, kColumns = sizeof(T) == 3 ? 64 : 16, kSize = sizeof(T);
   if (src_row == kSize && dst_column == kSize && dst_row == columns * kSize && weave<T>(src, dst, rows, columns, src_column))
     return;
-  for (std::int64_t row = 0; row < rows; row += kBlock) {
-    const std::int64_t row_end = std::min(row + kBlock, rows);
-    for (std::int64_t column = 0; column < columns; column += kBlock) {
-      const std::int64_t column_end = std::min(column + kBlock, columns);
+  for (std::int64_t row = 0; row < rows; row += kRows) {
+    const std::int64_t row_end = std::min(row + kRows, rows);
+    for (std::int64_t column = 0; column < columns; column += kColumns) {
+      const std::int64_t column_end = std::min(column + kColumns, columns);
       for (std::int64_t r = row; r < row_end; ++r)
         move_row<T>(src + r * src_row + column * src_column, src_column, dst + r * dst_row + column * dst_column, dst_column,
                     column_end - column);

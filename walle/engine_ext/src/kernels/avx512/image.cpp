@@ -1,5 +1,8 @@
 // The avx512 backend's kernels of images: generic/ built inside one target region and namespace, as in build.cpp.
 #if defined(__x86_64__)
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
+#endif
 #include <immintrin.h>
 
 #include <cstddef>

@@ -298,7 +298,7 @@ inline void copy_pixels(const std::byte* image, const std::int32_t* place, std::
     __builtin_memcpy(out + i * size, image + place[i] * size, static_cast<std::size_t>(size));
 }
 
-// The pixels nearest to the places, `size` bytes each; `fill` is one of the constant border.
+// The pixels nearest to the places, `size` bytes each; `fill` is one of the constant border, with a byte behind it.
 [[gnu::noinline]] void nearest_pixels(const SampleArgs& args, const std::byte* fill, std::int64_t size, const float* x,
                                       const float* y, std::byte* out, std::int64_t count) noexcept {
   const auto* image = static_cast<const std::byte*>(args.image);
@@ -310,7 +310,12 @@ inline void copy_pixels(const std::byte* image, const std::int32_t* place, std::
     const std::int64_t end = run_end(outside, 0, i, count);
     if (end > i) copy_pixels(image, place + i, size, end - i, out + i * size);
     i = end;
-    for (const std::int64_t last = run_end(outside, 1, i, count); i < last; ++i) {
+    const std::int64_t last = run_end(outside, 1, i, count);
+    if (args.border == 0) {  // places outside are 0
+      copy_pixels(fill, place + i, size, last - i, out + i * size);
+      i = last;
+    }
+    for (; i < last; ++i) {
       const std::int64_t row = border_at(args.border, nearest_of(y[i]), args.height),
                          column = border_at(args.border, nearest_of(x[i]), args.width);
       if (row >= 0 && column >= 0)
@@ -324,11 +329,11 @@ inline void copy_pixels(const std::byte* image, const std::int32_t* place, std::
 template <class T, int channels>
 inline void sample_few(const SampleArgs& args, const float* x, const float* y, T* out, std::int64_t count) noexcept {
   constexpr bool bytes = sizeof(T) == 1;
-  T fill[channels];
+  T fill[channels + 1] = {};
   for (int c = 0; c < channels; ++c) fill[c] = rounded<T>(static_cast<float>(args.value[c]));
   if (args.reach == 1)
-    return nearest_pixels(args, reinterpret_cast<const std::byte*>(fill), sizeof(fill), x, y, reinterpret_cast<std::byte*>(out),
-                          count);
+    return nearest_pixels(args, reinterpret_cast<const std::byte*>(fill), sizeof(T) * channels, x, y,
+                          reinterpret_cast<std::byte*>(out), count);
   Windows found;
   find_windows(args, x, y, bytes ? kSparePixels<channels> : 0, count, found);
   const auto inner = [&](std::int64_t start, std::int64_t end) {
