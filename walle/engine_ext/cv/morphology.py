@@ -34,7 +34,7 @@ class _Window:
         }
         if value is not None and abs(scalar(value)[0]) < _NEVER:
             self.attributes["value"] = scalar(value)
-        form = None if window is None else (window != 0).tobytes()
+        form = None if window is None else (window if window.dtype == "uint8" else window != 0).tobytes()
         if form is not None and 0 in form:
             self.attributes["form"] = list(form)
         elif iterations > 1:  # a rectangle many times is a larger one

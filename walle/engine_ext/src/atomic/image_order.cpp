@@ -139,7 +139,8 @@ class MorphologyStep final : public Step {
     const std::byte* border = scratch + border_at_;
     const std::size_t row_bytes = static_cast<std::size_t>(from_.row()) * item_;
     std::byte* running = scratch + static_cast<std::size_t>(2 * height_) * ring_bytes_;
-    const auto row_of = [&](std::int64_t at) { return scratch + static_cast<std::size_t>(at % (2 * height_)) * ring_bytes_; };
+    const auto rows = static_cast<std::uint32_t>(2 * height_);
+    const auto row_of = [&](std::int64_t at) { return scratch + static_cast<std::uint32_t>(at) % rows * ring_bytes_; };
     const auto extreme = [&](const std::byte* a, const std::byte* b, std::byte* to) {
       const void* taps[] = {a, b};
       kernel_(taps, 2, to, from_.row());
@@ -179,24 +180,24 @@ class MorphologyStep final : public Step {
     auto** taps = reinterpret_cast<const void**>(held + height_);
     std::fill(held, held + height_, std::numeric_limits<std::int64_t>::min());
     for (std::int64_t y = 0; y < from_.height; ++y, output += static_cast<std::size_t>(from_.row()) * item_) {
-      const auto slot_of = [&](std::int64_t at) { return static_cast<std::size_t>(((at % height_) + height_) % height_); };
+      const std::int64_t top = ring_slot(y - anchor_y_, height_);
+      const auto slot_of = [&](std::int64_t dy) { return top + dy < height_ ? top + dy : top + dy - height_; };
       // The rows of a slot, one for each reach, follow each other.
-      const auto ring = [&](std::int64_t at, std::size_t reach) {
-        return scratch + (slot_of(at) * reaches_.size() + reach) * ring_bytes_;
+      const auto ring = [&](std::int64_t dy, std::size_t reach) {
+        return scratch + (static_cast<std::size_t>(slot_of(dy)) * reaches_.size() + reach) * ring_bytes_;
       };
-      for (std::int64_t t = 0; t < height_; ++t) {
-        const std::int64_t at = y + t - anchor_y_;
-        if (held[slot_of(at)] == at) continue;
-        held[slot_of(at)] = at;
-        make_row(input, at, scratch + border_at_, ring(at, 0));
+      for (std::int64_t dy = 0; dy < height_; ++dy) {
+        const std::int64_t at = y + dy - anchor_y_;
+        if (held[slot_of(dy)] == at) continue;
+        held[slot_of(dy)] = at;
+        make_row(input, at, scratch + border_at_, ring(dy, 0));
         for (std::size_t reach = reaches_.size(); reach-- > 0;) {  // the first one last: the others are made from its row
-          if (reach > 0) std::memcpy(ring(at, reach), ring(at, 0), frame_.bytes());
-          along(ring(at, reach), reaches_[reach]);
+          if (reach > 0) std::memcpy(ring(dy, reach), ring(dy, 0), frame_.bytes());
+          along(ring(dy, reach), reaches_[reach]);
         }
       }
       int count = 0;
-      for (const Tap& tap : taps_)
-        taps[count++] = ring(y + tap.dy - anchor_y_, tap.reach) + static_cast<std::size_t>(tap.dx) * frame_.pixel;
+      for (const Tap& tap : taps_) taps[count++] = ring(tap.dy, tap.reach) + static_cast<std::size_t>(tap.dx) * frame_.pixel;
       kernel_(taps, count, output, from_.row());
     }
   }

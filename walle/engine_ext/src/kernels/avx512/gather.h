@@ -9,8 +9,8 @@ inline __m512i triples_at(const std::uint8_t* in, std::int64_t count) noexcept {
   return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(spread, _mm512_maskz_loadu_epi8(there, in)), order);
 }
 
-// out[t * out_step + i] = the pixel at places[t * step + i]; returns how many pixels were done for all taps, sixteen at a time, as
-// long as sixteen come from within sixty-four.
+// out[t * out_step + i] = the pixel at places[t * step + i]; returns how many pixels were done for all taps, sixteen at a time,
+// as long as sixteen come from within sixty-four.
 template <int taps>
 inline std::int64_t gather_triples(const std::int32_t* places, std::int64_t step, const std::uint8_t* in, std::uint32_t* out,
                                    std::int64_t out_step, std::int64_t count) noexcept {

@@ -112,8 +112,7 @@ inline void to_hsv(const ColorArgs& args, const T* b, const T* g, const T* r, T*
       least = least < red ? least : red;
       const std::int32_t range = v - least;
       const std::int32_t per_value = whole_small(1044480.0f / static_cast<float>(v > 0 ? v : 1));
-      const std::int32_t per_range =
-          whole_small(hues * 4096.0f / (6.0f * static_cast<float>(range > 0 ? range : 1)));
+      const std::int32_t per_range = whole_small(hues * 4096.0f / (6.0f * static_cast<float>(range > 0 ? range : 1)));
       std::int32_t h = v == red ? green - blue : v == green ? blue - red + 2 * range : red - green + 4 * range;
       h = (h * per_range + (1 << 11)) >> 12;
       h += h < 0 ? turn : 0;

@@ -39,8 +39,8 @@ struct Windows {
   std::uint8_t inside[kBlock];
 };
 
-// Windows of `reach` pixels a side, two at least. `spare` pixels at the very end of the image count as outside: where pixels are read as words,
-// a word would end beyond it.
+// Windows of `reach` pixels a side, two at least. `spare` pixels at the very end of the image count as outside: where pixels are
+// read as words, a word would end beyond it.
 [[gnu::noinline]] void find_windows(const SampleArgs& args, const float* x, const float* y, std::int32_t spare,
                                     std::int64_t count, Windows& found) noexcept {
   const auto reach = static_cast<std::int32_t>(args.reach);

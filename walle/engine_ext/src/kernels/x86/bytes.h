@@ -1,5 +1,5 @@
-// Pixels taken apart and put together by shuffles, and what else of images the compiler does not vectorise by itself. Included by the image.cpp of x86 instruction
-// sets inside their target region and namespace, after <immintrin.h>.
+// Pixels taken apart and put together by shuffles, and what else of images the compiler does not vectorise by itself. Included by
+// the image.cpp of x86 instruction sets inside their target region and namespace, after <immintrin.h>.
 
 // The bytes of plane k in the register `part` of three: lane i takes byte 3 * i + k - 16 * part where that is one of them.
 template <int k, int part>
@@ -115,7 +115,8 @@ inline std::int64_t gray_floats(const float* in, float first, float second, floa
   for (; i + 8 <= count; i += 8) {
     // Of each half a0 b0 c0 a1, b1 c1 a2 b2 and c2 a3 b3 c3.
     const __m256 x = both_at(in + 3 * i), y = both_at(in + 3 * i + 4), z = both_at(in + 3 * i + 8);
-    const __m256 late = _mm256_shuffle_ps(y, z, _MM_SHUFFLE(2, 1, 3, 2)), early = _mm256_shuffle_ps(x, y, _MM_SHUFFLE(1, 0, 2, 1));
+    const __m256 late = _mm256_shuffle_ps(y, z, _MM_SHUFFLE(2, 1, 3, 2)),
+                 early = _mm256_shuffle_ps(x, y, _MM_SHUFFLE(1, 0, 2, 1));
     const __m256 a = _mm256_shuffle_ps(x, late, _MM_SHUFFLE(2, 0, 3, 0));
     const __m256 b = _mm256_shuffle_ps(early, late, _MM_SHUFFLE(3, 1, 2, 0));
     const __m256 c = _mm256_shuffle_ps(early, z, _MM_SHUFFLE(3, 0, 3, 1));
@@ -138,8 +139,8 @@ inline std::int64_t weighted_bytes(const std::uint8_t* a, const std::uint8_t* b,
   for (; i + 16 <= length; i += 16) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i)),
                   y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i));
-    const __m256i words = _mm256_packs_epi32(weighted_eight(x, y, u, v, w),
-                                             weighted_eight(_mm_srli_si128(x, 8), _mm_srli_si128(y, 8), u, v, w));
+    const __m256i words =
+        _mm256_packs_epi32(weighted_eight(x, y, u, v, w), weighted_eight(_mm_srli_si128(x, 8), _mm_srli_si128(y, 8), u, v, w));
     const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words, words), order);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_castsi256_si128(bytes));
   }
