@@ -1,10 +1,10 @@
-"""walle.np against NumPy, one thread each: 224 x 224 x 3 and 1000 x 1000 (§4.2); apis_cv.py has walle.cv.
+"""walle.np against NumPy and walle.cv against OpenCV, one thread each: 224 x 224 x 3 and 1000 x 1000 (§4.2).
 
-Each case is timed in turns with its peer, in CPU time of the thread; the least of the rounds counts, and what else the
+Each case is timed in turns with its peer, in CPU time of the thread; the median of the rounds counts, and what else the
 machine does falls on both. Every result is compared with the peer's before it is timed. The ratio is ours over theirs,
-so less than 1 is faster; the last line is the geometric mean.
+so less than 1 is faster; the last line is the geometric mean. apis_cv.py writes walle.cv's as a page.
 
-    python benchmarks/apis.py [--only NAME] [--rounds 15] [--json]
+    python benchmarks/apis.py [--part np] [--only NAME] [--rounds 15] [--json]
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -24,12 +25,17 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
 CASES = Path(__file__).resolve().parent / "api_cases"
-PARTS = ("np",)
+PARTS = ("np", "cv")
 LEAST_S = 0.002  # a round repeats a call until it takes this long
+ROUNDS = 15
 
 
 def part_named(name: str) -> ModuleType:
-    """Return the module of a part's cases: PEER says what it is measured against, cases() gives Case tuples."""
+    """Return the module of a part's cases.
+
+    PEER says what it is measured against, cases() gives Case tuples, agree() raises where two results are not the same
+    and may return how far they lie apart.
+    """
     spec = importlib.util.spec_from_file_location(f"api_cases_{name}", CASES / f"{name}_cases.py")
     if spec is None or spec.loader is None:
         raise SystemExit(f"there is no {CASES / name}_cases.py")
@@ -52,13 +58,10 @@ def enough(call: Callable[[], Any]) -> int:
 
 
 def compare(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tuple[float, float]:
-    """Return the least time of each in s, measured in turns."""
+    """Return the median time of each in s, measured in turns."""
     mine, other = enough(ours), enough(theirs)
-    best, peer = math.inf, math.inf
-    for _ in range(rounds):
-        best = min(best, seconds(ours, mine))
-        peer = min(peer, seconds(theirs, other))
-    return best, peer
+    rows = [(seconds(ours, mine), seconds(theirs, other)) for _ in range(rounds)]
+    return statistics.median(own for own, _ in rows), statistics.median(peer for _, peer in rows)
 
 
 def measure(part: str, only: str, rounds: int) -> dict[str, Any]:
@@ -67,11 +70,10 @@ def measure(part: str, only: str, rounds: int) -> dict[str, Any]:
     for case in module.cases():
         if only not in f"{case.name} {case.size}":
             continue
-        module.agree(case)
-        best, peer = compare(case.ours, case.theirs, rounds)
-        rows.append(
-            {"name": case.name, "size": case.size, "us": best * 1e6, "peer_us": peer * 1e6, "ratio": best / peer}
-        )
+        differs = module.agree(case)
+        own, peer = compare(case.ours, case.theirs, rounds)
+        rows.append({"name": case.name, "size": case.size, "differs": differs, "us": own * 1e6, "peer_us": peer * 1e6,
+                     "ratio": own / peer})  # fmt: skip
     mean = math.exp(sum(math.log(row["ratio"]) for row in rows) / len(rows)) if rows else math.nan
     return {"part": part, "peer": module.PEER, "rows": rows, "geometric_mean": mean}
 
@@ -80,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, default="")
     parser.add_argument("--only", default="", help="only cases whose name and size hold this text")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     parts = [name for name in PARTS if options.part in ("", name) and (CASES / f"{name}_cases.py").exists()]

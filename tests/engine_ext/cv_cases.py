@@ -150,6 +150,12 @@ def _morphology(data: st.DataObject, x: Picture) -> Args:
     return (x.image, kernel), {"iterations": data.draw(st.integers(1, 3)), "borderType": border(data)}
 
 
+def _hit_or_miss(data: st.DataObject, x: Picture) -> Args:
+    width, height = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    kernel = x.random.integers(-1, 2, (height, width)).astype(data.draw(st.sampled_from(["int8", "int32", "float32"])))
+    return (x.image // 128 * 255, cv2.MORPH_HITMISS, kernel), {"iterations": data.draw(st.integers(1, 2))}
+
+
 def _canny(data: st.DataObject, x: Picture) -> Args:
     low, high = data.draw(st.floats(0, 300)), data.draw(st.floats(0, 600))
     return (_smooth(x), low, high), {
@@ -218,6 +224,7 @@ CASES = [
     Case("dilate", _morphology, ANY4),
     *(Case("morphologyEx", plain(op, numpy.ones((3, 5), "uint8"))) for op in range(7)),
     *(Case("morphologyEx", plain(op, numpy.ones((2, 1), "uint8")), ANY4) for op in range(2, 7)),  # what it takes may be greater
+    Case("morphologyEx", _hit_or_miss, U8, (1,)),
     Case("Canny", _canny, U8, (1, 3)),
     Case("threshold", _threshold, ANY4),
     Case("threshold", plain(0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU), U8, (1,)),

@@ -148,6 +148,9 @@ def test_results_go_into_dst() -> None:
         (lambda x: cv.warpAffine(x, np.eye(3), (5, 5)), ShapeError, "2 by 3"),
         (lambda x: cv.Canny(x.astype("float32"), 1, 2), DTypeError, "uint8"),
         (lambda x: cv.add(x, x[:5]), ShapeError, "one shape"),
+        (lambda x: cv.morphologyEx(x, cv.MORPH_HITMISS, np.eye(3)), DTypeError, "one channel"),
+        (lambda x: cv.moments(x), ShapeError, "one channel"),
+        (lambda x: cv.threshold(x, 0, 255, cv.THRESH_OTSU), DTypeError, "one channel"),
         (lambda x: cv.blur(np.zeros((0, 5), "uint8"), (3, 3)), ShapeError, "without pixels"),
     ],
 )
@@ -160,3 +163,13 @@ def test_a_number_counts_for_every_channel() -> None:
     image = numpy.full((4, 5, 3), 100, "uint8")
     for ours, wanted in [(cv.subtract(image, 30), 70), (cv.add(image, 30), 130), (cv.multiply(image, 2), 200)]:
         assert (numpy.asarray(ours) == wanted).all()
+
+
+@pytest.mark.parametrize("way", [cv.THRESH_OTSU, cv.THRESH_TRIANGLE])
+def test_bounds_are_found_in_a_third_dimension_of_one(way: int) -> None:
+    image = numpy.random.default_rng(5).integers(0, 200, (30, 20, 1)).astype("uint8")
+    bound, cut = cv.threshold(image, 0, 255, way)
+    want, theirs = cv2.threshold(image, 0, 255, way)
+    assert bound == want
+    assert numpy.array_equal(numpy.asarray(cut).reshape(30, 20), theirs)
+    assert numpy.array_equal(numpy.asarray(cv.equalizeHist(image)).reshape(30, 20), cv2.equalizeHist(image))

@@ -56,6 +56,19 @@ def test_contours_measure_as_in_opencv(seed: int) -> None:
 
 
 @EXAMPLES
+@given(st.integers(0, 1000), st.booleans(), st.sampled_from(["int32", "float32"]))
+def test_moments_of_contours_are_opencvs(seed: int, backwards: bool, dtype: str) -> None:
+    for contour in cv2.findContours(blobs(seed), cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0]:
+        points = numpy.ascontiguousarray(contour[:: -1 if backwards else 1]).astype(dtype)
+        ours, theirs = cv.moments(points), cv2.moments(points)
+        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6 * max(map(abs, theirs.values())))
+
+
+def test_moments_of_no_area_are_nothing() -> None:
+    assert set(cv.moments(numpy.array([[1, 2], [7, 9]], "int32")).values()) == {0.0}
+
+
+@EXAMPLES
 @given(st.integers(0, 1000), st.integers(1, 30), st.booleans())
 def test_hulls_of_scattered_points_are_opencvs(seed: int, count: int, clockwise: bool) -> None:
     points = numpy.random.default_rng(seed).integers(0, 40, (count, 1, 2)).astype("int32")

@@ -44,7 +44,7 @@ def rotate(src: ImageLike, rotateCode: int, dst: ImageLike | None = None) -> nda
     return give(turned.copy(), dst)
 
 
-_PAD_MODES = {"replicate": "edge", "reflect101": "reflect", "wrap": "wrap"}
+_PAD_MODES = {"replicate": "edge", "reflect101": "reflect", "reflect": "symmetric", "wrap": "wrap"}
 
 
 def copyMakeBorder(
@@ -76,17 +76,11 @@ def copyMakeBorder(
                 if strip.size:
                     strip[...] = colour
         return give(result, dst)
-    if border in _PAD_MODES:
-        rest = [0] * (given.ndim - 2)
-        widths = [top, left, *rest, bottom, right, *rest]
-        return give(one("Pad", [given], {"pads": widths, "mode": _PAD_MODES[border]}), dst)
-    if border != "reflect":
+    if border not in _PAD_MODES:
         raise UnsupportedError("copyMakeBorder with BORDER_TRANSPARENT")
-    for axis, (before, after) in enumerate(((top, bottom), (left, right))):
-        size = given.shape[axis]
-        places = [at if (at := i % (2 * size)) < size else 2 * size - 1 - at for i in range(-before, size + after)]
-        given = one("Gather", [given, _core.asarray(places, "int64")], {"axis": axis})
-    return give(given, dst)
+    rest = [0] * (given.ndim - 2)
+    widths = [top, left, *rest, bottom, right, *rest]
+    return give(one("Pad", [given], {"pads": widths, "mode": _PAD_MODES[border]}), dst)
 
 
 def split(m: ImageLike) -> tuple[ndarray, ...]:

@@ -194,14 +194,21 @@ def connectedComponentsWithStats(
 
 
 def moments(array: Any, binaryImage: bool = False) -> dict[str, float]:
-    """Return an image's moments up to the third order: of place (m), about the centre (mu), normalised (nu)."""
+    """Return moments up to the third order: of place (m), about the centre (mu), normalised (nu).
+
+    They are those of an image of one channel, or of what int32 or float32 points, pairs (x, y), enclose.
+    """
     given = image(array)
-    if given.ndim != 2 or given.shape[1] == 2:
-        raise UnsupportedError("moments of contours; draw them filled, and take the image's")
-    mass = (given != 0).astype("float64") if binaryImage else given.astype("float64")
-    x, y = (_core.arange(0, 1, size, "float64") for size in (given.shape[1], given.shape[0]))
-    columns = [mass.dot(x**power) if power else mass.sum(1) for power in range(4)]
-    m = {(p, q): float((columns[p] * (y**q if q else 1.0)).sum()) for p in range(4) for q in range(4 - p)}
+    if given.shape[-1] == 2 and given.dtype in {"int32", "float32"}:
+        found = one("PolygonMoments", [_points(given)], {}).tolist()
+        m = {(p, q): float(found[p][q]) for p, q in _ORDERS}
+    elif given.ndim == 2:
+        mass = (given != 0).astype("float64") if binaryImage else given.astype("float64")
+        x, y = (_core.arange(0, 1, size, "float64") for size in (given.shape[1], given.shape[0]))
+        columns = [mass.dot(x**power) if power else mass.sum(1) for power in range(4)]
+        m = {(p, q): float((columns[p] * (y**q if q else 1.0)).sum()) for p, q in _ORDERS}
+    else:
+        raise ShapeError(f"moments takes an image of one channel, or int32 or float32 points, not {given.shape}")
     result = {f"m{p}{q}": m[p, q] for p, q in _ORDERS}
     total = m[0, 0]
     cx, cy = (m[1, 0] / total, m[0, 1] / total) if total else (0.0, 0.0)

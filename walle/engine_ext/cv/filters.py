@@ -6,7 +6,7 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, border_name, depth_name, give, image, one, pair, restored, sampled
-from walle.engine_ext.cv.kernels import derivative_weights, gaussian_weights, in_fixed_point, scharr_weights
+from walle.engine_ext.cv.kernels import derivative_weights, fixed_gaussian_weights, gaussian_weights, scharr_weights
 from walle.engine_ext.errors import ShapeError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -101,10 +101,10 @@ def GaussianBlur(
         height = round(sigma_y * reach * 2 + 1) | 1
     if width <= 0 or height <= 0:
         raise ShapeError("GaussianBlur needs a window (width, height) of odd numbers, or a sigma greater than 0")
-    x, y = gaussian_weights(width, max(sigmaX, 0.0)), gaussian_weights(height, max(sigma_y, 0.0))
-    if given.dtype == "uint8":
-        return give(_separable(given, in_fixed_point(x), in_fixed_point(y), "uint8", borderType, {"bits": 16}), dst)
-    return give(_separable(given, x, y, given.dtype, borderType, {}), dst)
+    whole = given.dtype == "uint8"
+    weights = fixed_gaussian_weights if whole else gaussian_weights
+    x, y = weights(width, max(sigmaX, 0.0)), weights(height, max(sigma_y, 0.0))
+    return give(_separable(given, x, y, given.dtype, borderType, {"bits": 16} if whole else {}), dst)
 
 
 def boxFilter(

@@ -81,16 +81,9 @@ def _counts(
 def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
     """Return one channel of uint8 with its tones spread evenly."""
     given = image(src)
-    if given.dtype != "uint8" or given.ndim != 2:
+    if given.dtype != "uint8" or given.shape[2:] not in {(), (1,)}:
         raise DTypeError(f"equalizeHist takes one channel of uint8, not {given.dtype} of shape {given.shape}")
-    counts = one("ImageHistogram", [given], {}).astype("int64")
-    total, first = int(given.size), int((counts > 0).argmax())
-    lead = int(counts[first])
-    if lead == total:
-        return give(_core.full(given.shape, first, "uint8"), dst)
-    below = one("CumSum", [counts, _core.asarray(0, "int64")], {}) - lead  # negative before the first tone
-    levels = _core.unary("Round", below.astype("float32") * (255 / (total - lead)))
-    table = _core.binary("Maximum", levels, 0.0).astype("uint8")
+    table = one("EqualizingTable", [one("ImageHistogram", [given], {})], {})
     return give(one("ImageLookup", [given, table], {}), dst)
 
 

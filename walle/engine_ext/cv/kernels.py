@@ -18,6 +18,17 @@ _SMALL = {
 }
 
 
+_MOST_KNOWN = 64
+_known: dict[tuple[object, ...], list[float]] = {}  # weights asked for before; at most as many as that
+
+
+def _remembered(key: tuple[object, ...], weights: list[float]) -> list[float]:
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[key] = weights
+    return weights
+
+
 def gaussian_weights(size: int, sigma: float) -> list[float]:
     if size < 1 or size % 2 == 0:
         raise ShapeError(f"a Gaussian window of {size}; it must be odd")
@@ -27,6 +38,12 @@ def gaussian_weights(size: int, sigma: float) -> list[float]:
     weights = [math.exp(-0.5 * ((i - (size - 1) / 2) / wide) ** 2) for i in range(size)]
     total = sum(weights)
     return [weight / total for weight in weights]
+
+
+def fixed_gaussian_weights(size: int, sigma: float) -> list[float]:
+    """Return a Gaussian window in 256ths."""
+    key = ("gaussian", size, sigma)
+    return _known.get(key) or _remembered(key, in_fixed_point(gaussian_weights(size, sigma)))
 
 
 def in_fixed_point(weights: list[float], one: int = 256) -> list[float]:
@@ -42,6 +59,11 @@ def in_fixed_point(weights: list[float], one: int = 256) -> list[float]:
 
 def derivative_weights(order: int, size: int) -> list[float]:
     """Return a binomial window differentiated `order` times, as Sobel's operator has it."""
+    key = ("derivative", order, size)
+    return _known.get(key) or _remembered(key, _differentiated(order, size))
+
+
+def _differentiated(order: int, size: int) -> list[float]:
     if size == 1 and order > 0:
         size = 3
     if size % 2 == 0 or not 1 <= size <= 31 or order >= size:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.arithmetic import subtract
+from walle.engine_ext.cv.arithmetic import bitwise_and, bitwise_not, subtract
 from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, scalar
-from walle.engine_ext.errors import UnsupportedError
+from walle.engine_ext.errors import DTypeError, UnsupportedError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
@@ -16,30 +17,51 @@ if TYPE_CHECKING:
 _NEVER = 1.7e308  # OpenCV's default value of the border: what lies outside never wins
 
 
-def _extreme(
-    given: ndarray, mode: str, kernel: Any, anchor: tuple[int, int], iterations: int, border: int, value: Any
-) -> ndarray:
-    window = None if kernel is None else image(kernel)
-    if window is not None and window.size == 0:
-        window = None
-    width, height = (3, 3) if window is None else (window.shape[1], window.shape[0] if window.ndim > 1 else 1)
-    attributes: dict[str, Any] = {"mode": mode, "border": border_name(border)}
-    if value is not None and abs(scalar(value)[0]) < _NEVER:
-        attributes["value"] = scalar(value)
-    at_x, at_y = (width // 2 if anchor[0] < 0 else anchor[0]), (height // 2 if anchor[1] < 0 else anchor[1])
-    form = None if window is None else [int(one != 0) for one in window.ravel().tolist()]
-    if form is None or all(form):  # a rectangle many times is a larger one
-        attributes |= {
-            "width": width + (iterations - 1) * (width - 1),
-            "height": height + (iterations - 1) * (height - 1),
-            "anchor_x": at_x * iterations,
-            "anchor_y": at_y * iterations,
+class _Window:
+    """A kernel, how it lies about its pixel, and what is outside of the image: taken from every image alike."""
+
+    def __init__(self, kernel: Any, anchor: tuple[int, int], iterations: int, border: int, value: Any) -> None:
+        window = None if kernel is None else image(kernel)
+        if window is not None and window.size == 0:
+            window = None
+        width, height = (
+            (3, 3) if window is None else (window.shape[1], window.shape[0]) if window.ndim > 1 else (1, window.size)
+        )
+        at_x, at_y = (width // 2 if anchor[0] < 0 else anchor[0]), (height // 2 if anchor[1] < 0 else anchor[1])
+        self.times = iterations
+        self.attributes: dict[str, Any] = {
+            "border": border_name(border),
+            "width": width,
+            "height": height,
+            "anchor_x": at_x,
+            "anchor_y": at_y,
         }
-        return one("Morphology", [given], attributes) if iterations else given.copy()
-    attributes |= {"width": width, "height": height, "anchor_x": at_x, "anchor_y": at_y, "form": form}
-    for _ in range(iterations):
-        given = one("Morphology", [given], attributes)
-    return given
+        if value is not None and abs(scalar(value)[0]) < _NEVER:
+            self.attributes["value"] = scalar(value)
+        form = None if window is None else (window if window.dtype == "uint8" else window != 0).tobytes()
+        if form is not None and 0 in form:
+            self.attributes["form"] = list(form)
+        elif iterations > 1:  # a rectangle many times is a larger one
+            self.times = 1
+            self.attributes |= {
+                "width": width + (iterations - 1) * (width - 1),
+                "height": height + (iterations - 1) * (height - 1),
+                "anchor_x": at_x * iterations,
+                "anchor_y": at_y * iterations,
+            }
+
+    def least(self, given: ndarray) -> ndarray:
+        return self._extreme(given, "least")
+
+    def greatest(self, given: ndarray) -> ndarray:
+        return self._extreme(given, "greatest")
+
+    def _extreme(self, given: ndarray, mode: str) -> ndarray:
+        if self.times <= 0:
+            return given.copy()
+        for _ in range(self.times):
+            given = one("Morphology", [given], {**self.attributes, "mode": mode})
+        return given
 
 
 def erode(
@@ -52,7 +74,7 @@ def erode(
     borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
     """Return the least of the kernel's window about every pixel; a kernel of None is 3 by 3."""
-    return give(_extreme(image(src), "least", kernel, anchor, iterations, borderType, borderValue), dst)
+    return give(_Window(kernel, anchor, iterations, borderType, borderValue).least(image(src)), dst)
 
 
 def dilate(
@@ -65,7 +87,7 @@ def dilate(
     borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
     """Return the greatest of the kernel's window about every pixel; a kernel of None is 3 by 3."""
-    return give(_extreme(image(src), "greatest", kernel, anchor, iterations, borderType, borderValue), dst)
+    return give(_Window(kernel, anchor, iterations, borderType, borderValue).greatest(image(src)), dst)
 
 
 def morphologyEx(
@@ -78,15 +100,14 @@ def morphologyEx(
     borderType: int = constants.BORDER_CONSTANT,
     borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
-    """Return what the MORPH_ constant `op` names: erosion, dilation, opening, closing, gradient, top hat, black hat."""
+    """Return what the MORPH_ constant `op` names: erosion, dilation, opening, closing, gradient, top hat, black hat,
+    or (MORPH_HITMISS, of one channel of uint8) where the image is white under the kernel's 1 and black under its -1.
+    """
     given = image(src)
-
-    def least(of: ndarray) -> ndarray:
-        return _extreme(of, "least", kernel, anchor, iterations, borderType, borderValue)
-
-    def greatest(of: ndarray) -> ndarray:
-        return _extreme(of, "greatest", kernel, anchor, iterations, borderType, borderValue)
-
+    if op == constants.MORPH_HITMISS:
+        return give(_hit_or_miss(given, image(kernel), anchor, iterations, borderType, borderValue), dst)
+    window = _Window(kernel, anchor, iterations, borderType, borderValue)
+    least, greatest = window.least, window.greatest
     match op:
         case constants.MORPH_ERODE:
             result = least(given)
@@ -103,5 +124,20 @@ def morphologyEx(
         case constants.MORPH_BLACKHAT:
             result = subtract(least(greatest(given)), given)
         case _:
-            raise UnsupportedError(f"no morphology of number {op}; MORPH_HITMISS is not there")
+            raise UnsupportedError(f"no morphology of number {op}; use one of the MORPH_ constants")
     return give(result, dst)
+
+
+def _hit_or_miss(
+    given: ndarray, kernel: ndarray, anchor: tuple[int, int], iterations: int, border: int, value: Any
+) -> ndarray:
+    if given.dtype != "uint8" or given.shape[2:] not in {(), (1,)}:
+        raise DTypeError(f"MORPH_HITMISS takes one channel of uint8, not {given.dtype} of shape {given.shape}")
+    if not bool((kernel != 0).any()):
+        return given.copy()
+    found = _core.full(given.shape, 255, "uint8")
+    for of, sign in ((given, 1), (bitwise_not(given), -1)):
+        asked = (kernel == sign).astype("uint8")
+        if bool(asked.any()):
+            found = bitwise_and(found, _Window(asked, anchor, iterations, border, value).least(of))
+    return found

@@ -1,7 +1,5 @@
 """Thresholds: fixed, found from the histogram, and of each pixel's surroundings; edges by Canny."""
 
-import operator
-
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
@@ -28,56 +26,15 @@ def threshold(
         raise UnsupportedError(f"no threshold of number {type}; use the THRESH_ constants")
     bound = float(thresh)
     if type & (constants.THRESH_OTSU | constants.THRESH_TRIANGLE):
-        if given.dtype != "uint8" or given.ndim != 2:
+        if given.dtype != "uint8" or given.shape[2:] not in {(), (1,)}:
             raise DTypeError(f"a bound is found for one channel of uint8, not {given.dtype} of shape {given.shape}")
-        counts: list[int] = one("ImageHistogram", [given], {}).tolist()
-        bound = float(_otsu(counts) if type & constants.THRESH_OTSU else _triangle(counts))
+        method = "otsu" if type & constants.THRESH_OTSU else "triangle"
+        bound = float(one("HistogramBound", [one("ImageHistogram", [given], {})], {"method": method})[0])
     elif given.dtype not in {"float32", "float64"}:
         bound = float(bound // 1)
     source = given if given.dtype != "float64" else given.astype("float32")
     result = one("ImagePointwise", [source], {"op": op, "numbers": [bound, float(maxval), 0.0]})
     return bound, give(result if given.dtype != "float64" else result.astype("float64"), dst)
-
-
-def _otsu(counts: list[int]) -> int:
-    """Return the bound with the greatest variance between what lies below and above (Otsu, 1979)."""
-    total = sum(counts)
-    whole = sum(map(operator.mul, range(256), counts)) / total
-    share = mean = best = 0.0
-    bound = 0
-    tiny, nearly_all = 1.1920929e-7, 1 - 1.1920929e-7
-    for value, count in enumerate(counts):
-        part = count / total
-        mean *= share
-        share += part
-        rest = 1 - share
-        if not (tiny <= share <= nearly_all and tiny <= rest <= nearly_all):
-            continue
-        mean = (mean + value * part) / share
-        apart = mean - (whole - share * mean) / rest
-        between = share * rest * apart * apart
-        if between > best:
-            best, bound = between, value
-    return bound
-
-
-def _triangle(counts: list[int]) -> int:
-    """Return the value farthest below the line from the histogram's peak to its farther end (Zack, 1977)."""
-    used = [value for value, count in enumerate(counts) if count > 0]
-    left, right = used[0], used[-1]
-    left, right = (left - 1 if left > 0 else left), (right + 1 if right < 255 else right)
-    peak = counts.index(max(counts))
-    flipped = peak - left < right - peak
-    if flipped:
-        counts.reverse()
-        left, peak = 255 - right, 255 - peak
-    bound, farthest = left, 0.0
-    for value in range(left + 1, peak + 1):
-        far = counts[peak] * value + (left - peak) * counts[value]
-        if far > farthest:
-            bound, farthest = value, far
-    bound -= 1
-    return 255 - bound if flipped else bound
 
 
 def adaptiveThreshold(

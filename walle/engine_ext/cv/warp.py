@@ -28,7 +28,7 @@ def _numbers(matrix: Any, rows: int, columns: int, what: str) -> list[float]:
     given = image(matrix)
     if given.shape != (rows, columns):
         raise ShapeError(f"{what} takes a matrix of {rows} by {columns}, not {given.shape}")
-    return [float(number) for number in given.astype("float64").ravel().tolist()]
+    return [float(number) for row in given.tolist() for number in row]
 
 
 def _invert_affine(m: list[float]) -> list[float]:

@@ -29,6 +29,10 @@ enum class Border : std::uint8_t { constant, replicate, reflect, wrap, reflect10
 Border border_of(std::string_view op, const Attributes& attributes);
 // Which of `size` elements stands at `at`; -1: none (constant).
 std::int64_t border_source(Border border, std::int64_t at, std::int64_t size) noexcept;
+// Where row `at`, perhaps above the image, is kept in a ring of `size` rows.
+constexpr std::int64_t ring_slot(std::int64_t at, std::int64_t size) noexcept {
+  return at >= 0 ? at % size : size - 1 + (at + 1) % size;
+}
 
 // A row with `left` pixels before it and `right` after it, of `pixel` bytes each; `fill` is a pixel of the constant border.
 struct RowFrame {

@@ -149,11 +149,11 @@ class SeparableStep final : public Step {
     frame_.pixel = static_cast<std::size_t>(from_.channels) * item_size(in);
     out_item_ = item_size(out);
     kept_bytes_ = lines(static_cast<std::size_t>(from_.row()) * passes_.kept_size);
-    taps_.resize(static_cast<std::size_t>(std::max(count_x_, count_y_)));
     // One framed row, the kept rows and one of zeros, a whole row of a result that leaves some out, which rows are kept, taps.
     wide_at_ = lines(frame_.bytes()) + static_cast<std::size_t>(count_y_ + 1) * kept_bytes_;
     held_at_ = wide_at_ + (stride_ > 1 ? lines(static_cast<std::size_t>(from_.row()) * out_item_) : 0);
-    scratch_bytes_ = held_at_ + static_cast<std::size_t>(count_y_) * sizeof(std::int64_t) + taps_.size() * sizeof(void*);
+    scratch_bytes_ = held_at_ + static_cast<std::size_t>(count_y_) * sizeof(std::int64_t) +
+                     static_cast<std::size_t>(count_x_ + count_y_) * sizeof(void*);
     if (stride_ > 1)
       for (std::int64_t i = 0; i < to_.width; ++i) picked_.push_back(static_cast<std::int32_t>(i * stride_));
   }
@@ -163,33 +163,30 @@ class SeparableStep final : public Step {
               *zeros = kept + static_cast<std::size_t>(count_y_) * kept_bytes_;
     auto* held = reinterpret_cast<std::int64_t*>(scratch + held_at_);
     auto** taps = reinterpret_cast<const void**>(held + count_y_);
+    auto** rows = taps + count_x_;
     std::fill(held, held + count_y_, -1);
     std::memset(zeros, 0, kept_bytes_);
     const std::size_t row_in = static_cast<std::size_t>(from_.row()) * (frame_.pixel / static_cast<std::size_t>(from_.channels));
     const auto first = images_->combine[static_cast<int>(passes_.first)], last = images_->combine[static_cast<int>(passes_.last)];
-    const std::size_t step = frame_.pixel, row_out = static_cast<std::size_t>(to_.row()) * out_item_;
+    const std::size_t row_out = static_cast<std::size_t>(to_.row()) * out_item_;
+    for (std::int64_t k = 0; k < count_x_; ++k) taps[k] = framed + static_cast<std::size_t>(k) * frame_.pixel;
     for (std::int64_t y = 0; y < to_.height; ++y, output += row_out) {
       // Rows that the window has left make room for those that it reaches; a mirrored row is made again.
-      for (std::int64_t t = 0; t < count_y_; ++t) {
-        const std::int64_t at = y * stride_ + t - anchor_y_, row = border_source(frame_.border, at, from_.height);
-        const std::int64_t slot = ((at % count_y_) + count_y_) % count_y_;
-        if (row >= 0 && held[slot] != row) {
-          held[slot] = row;
-          frame_.make(inputs[0] + static_cast<std::size_t>(row) * row_in, kBlack.data(), framed);
-          for (std::int64_t k = 0; k < count_x_; ++k) taps[k] = framed + static_cast<std::size_t>(k) * step;
-          first(taps, weights_x_.data(), static_cast<int>(count_x_), 0, 0, kept + static_cast<std::size_t>(slot) * kept_bytes_,
-                from_.row());
-        }
-      }
-      for (std::int64_t t = 0; t < count_y_; ++t) {
-        const std::int64_t at = y * stride_ + t - anchor_y_, slot = ((at % count_y_) + count_y_) % count_y_;
-        taps[t] =
-            border_source(frame_.border, at, from_.height) < 0 ? zeros : kept + static_cast<std::size_t>(slot) * kept_bytes_;
+      const std::int64_t top = y * stride_ - anchor_y_;
+      std::int64_t slot = ring_slot(top, count_y_);
+      for (std::int64_t t = 0; t < count_y_; ++t, slot = slot + 1 == count_y_ ? 0 : slot + 1) {
+        const std::int64_t row = border_source(frame_.border, top + t, from_.height);
+        std::byte* to = kept + static_cast<std::size_t>(slot) * kept_bytes_;
+        rows[t] = row < 0 ? zeros : to;
+        if (row < 0 || held[slot] == row) continue;
+        held[slot] = row;
+        frame_.make(inputs[0] + static_cast<std::size_t>(row) * row_in, kBlack.data(), framed);
+        first(taps, weights_x_.data(), static_cast<int>(count_x_), 0, 0, to, from_.row());
       }
       if (stride_ == 1) {
-        last(taps, weights_y_.data(), static_cast<int>(count_y_), delta_, shift_, output, from_.row());
+        last(rows, weights_y_.data(), static_cast<int>(count_y_), delta_, shift_, output, from_.row());
       } else {
-        last(taps, weights_y_.data(), static_cast<int>(count_y_), delta_, shift_, scratch + wide_at_, from_.row());
+        last(rows, weights_y_.data(), static_cast<int>(count_y_), delta_, shift_, scratch + wide_at_, from_.row());
         images_->pick_row(picked_.data(), static_cast<std::int64_t>(out_item_) * from_.channels, scratch + wide_at_, output,
                           to_.width);
       }
@@ -202,7 +199,6 @@ class SeparableStep final : public Step {
   Passes passes_;
   RowFrame frame_;
   std::vector<std::byte> weights_x_, weights_y_;
-  std::vector<const void*> taps_;
   std::vector<std::int32_t> picked_;
   std::int64_t count_x_ = 0, count_y_ = 0, anchor_y_ = 0, stride_ = 1;
   float delta_ = 0;
@@ -249,7 +245,8 @@ class FilterStep final : public Step {
     ring_bytes_ = lines(static_cast<std::size_t>(framed_) * ring_item_);
     sums_at_ = lines(frame_.bytes()) + static_cast<std::size_t>(height_ + 1) * ring_bytes_;
     held_at_ = sums_at_ + lines(static_cast<std::size_t>(from_.row()) * 4);
-    scratch_bytes_ = held_at_ + static_cast<std::size_t>(height_) * sizeof(std::int64_t) + taps_.size() * sizeof(void*);
+    scratch_bytes_ =
+        held_at_ + static_cast<std::size_t>(height_) * (sizeof(std::int64_t) + sizeof(void*)) + taps_.size() * sizeof(void*);
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
@@ -257,18 +254,20 @@ class FilterStep final : public Step {
               *zeros = ring + static_cast<std::size_t>(height_) * ring_bytes_;
     auto* held = reinterpret_cast<std::int64_t*>(scratch + held_at_);
     auto** taps = reinterpret_cast<const void**>(held + height_);
+    auto** rows = taps + taps_.size();
     std::fill(held, held + height_, -1);
     std::memset(zeros, 0, ring_bytes_);
     const std::size_t row_in = static_cast<std::size_t>(from_.width) * frame_.pixel;
     const auto first = images_->combine[static_cast<int>(passes_.first)], last = images_->combine[static_cast<int>(passes_.last)];
     const int count = static_cast<int>(taps_.size());
     for (std::int64_t y = 0; y < from_.height; ++y, output += static_cast<std::size_t>(from_.row()) * out_item_) {
-      for (std::int64_t t = 0; t < height_; ++t) {
-        const std::int64_t at = y + t - anchor_y_, row = border_source(frame_.border, at, from_.height);
-        const std::int64_t slot = ((at % height_) + height_) % height_;
+      std::int64_t slot = ring_slot(y - anchor_y_, height_);
+      for (std::int64_t t = 0; t < height_; ++t, slot = slot + 1 == height_ ? 0 : slot + 1) {
+        const std::int64_t row = border_source(frame_.border, y + t - anchor_y_, from_.height);
+        std::byte* to = ring + static_cast<std::size_t>(slot) * ring_bytes_;
+        rows[t] = row < 0 ? zeros : to;
         if (row < 0 || held[slot] == row) continue;
         held[slot] = row;
-        std::byte* to = ring + static_cast<std::size_t>(slot) * ring_bytes_;
         frame_.make(inputs[0] + static_cast<std::size_t>(row) * row_in, kBlack.data(), floats_ ? framed : to);
         if (floats_) {
           taps[0] = framed;
@@ -277,10 +276,7 @@ class FilterStep final : public Step {
       }
       for (int i = 0; i < count; ++i) {
         const auto [dy, dx] = taps_[static_cast<std::size_t>(i)];
-        const std::int64_t at = y + dy - anchor_y_, slot = ((at % height_) + height_) % height_;
-        const std::byte* row =
-            border_source(frame_.border, at, from_.height) < 0 ? zeros : ring + static_cast<std::size_t>(slot) * ring_bytes_;
-        taps[i] = row + static_cast<std::size_t>(dx * from_.channels) * ring_item_;
+        taps[i] = static_cast<const std::byte*>(rows[dy]) + static_cast<std::size_t>(dx * from_.channels) * ring_item_;
       }
       if (floats_) {
         last(taps, weights_.data(), count, delta_, 0, output, from_.row());

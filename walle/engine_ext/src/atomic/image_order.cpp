@@ -1,6 +1,5 @@
 // Morphology (the least or the greatest of a window of any form) and MedianFilter.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -49,7 +48,8 @@ std::vector<std::byte> border_pixel(DType dtype, std::int64_t channels, bool gre
   return pixel;
 }
 
-// Framed rows of a window kept in scratch; a rectangle's are already the extremes along x.
+// Framed rows of a window kept in scratch; a rectangle's are already the extremes along x. Of another form the pixels of a row
+// that stand together are taken as one from a row of such extremes, where that is less to do.
 class MorphologyStep final : public Step {
  public:
   explicit MorphologyStep(const StepRequest& request) : from_(image_shape("Morphology", request.inputs[0].shape)) {
@@ -60,12 +60,10 @@ class MorphologyStep final : public Step {
     kernel_ = greatest ? request.table.image->greatest[index] : request.table.image->least[index];
     width_ = attributes.get_int("width", 1);
     height_ = attributes.get_int("height", 1);
-    if (const auto form = attributes.get_ints("form")) {
-      for (std::size_t i = 0; i < form->size(); ++i)
-        if ((*form)[i] != 0) taps_.push_back({static_cast<std::int64_t>(i) / width_, static_cast<std::int64_t>(i) % width_});
-    } else {
+    if (const auto form = attributes.get_ints("form"))
+      find_taps(*form);
+    else
       rectangle_ = true;
-    }
     anchor_y_ = anchor_of("Morphology", attributes, "anchor_y", height_);
     frame_.border = border_of("Morphology", attributes);
     frame_.width = from_.width;
@@ -76,7 +74,7 @@ class MorphologyStep final : public Step {
     fill_ = border_pixel(dtype, from_.channels, greatest, attributes);
     ring_bytes_ = lines(frame_.bytes());
     // The ring, a row of the border, which rows are in it, addresses. A rectangle keeps two blocks of rows and a running row.
-    const std::int64_t rows = rectangle_ ? 2 * height_ + 1 : height_;
+    const std::int64_t rows = rectangle_ ? 2 * height_ + 1 : height_ * static_cast<std::int64_t>(reaches_.size());
     border_at_ = static_cast<std::size_t>(rows) * ring_bytes_;
     held_at_ = border_at_ + ring_bytes_;
     scratch_bytes_ = held_at_ + static_cast<std::size_t>(height_) * sizeof(std::int64_t) + (taps_.size() + 2) * sizeof(void*);
@@ -88,6 +86,42 @@ class MorphologyStep final : public Step {
   }
 
  private:
+  // Pixels of the form that stand together: extremes of so many, reaches_[reach], from column dx of the window's row dy on.
+  struct Tap {
+    std::int64_t dy, dx;
+    std::size_t reach;
+  };
+
+  // What the extremes of `reach` neighbours cost, about, in rows read and written.
+  static std::int64_t passes(std::int64_t reach) {
+    if (reach <= kFew) return reach == 1 ? 0 : reach + 1;
+    std::int64_t cost = 0;
+    for (std::int64_t done = 1; done < reach; done *= 2) cost += 3;
+    return cost;
+  }
+
+  void find_taps(std::span<const std::int64_t> form) {
+    std::int64_t single = 0;
+    for (std::int64_t dy = 0; dy < height_; ++dy)
+      for (std::int64_t dx = 0, end; dx < width_; dx = end + 1) {
+        const auto set = [&](std::int64_t x) { return x < width_ && form[static_cast<std::size_t>(dy * width_ + x)] != 0; };
+        for (end = dx; set(end);) ++end;
+        if (end == dx) continue;
+        single += end - dx;
+        auto known = std::find(reaches_.begin(), reaches_.end(), end - dx);
+        if (known == reaches_.end()) known = reaches_.insert(known, end - dx);
+        taps_.push_back({dy, dx, static_cast<std::size_t>(known - reaches_.begin())});
+      }
+    auto cost = static_cast<std::int64_t>(taps_.size());
+    for (const std::int64_t reach : reaches_) cost += passes(reach);
+    if (cost < single) return;
+    taps_.clear();
+    reaches_ = {1};
+    for (std::int64_t dy = 0; dy < height_; ++dy)
+      for (std::int64_t dx = 0; dx < width_; ++dx)
+        if (form[static_cast<std::size_t>(dy * width_ + dx)] != 0) taps_.push_back({dy, dx, 0});
+  }
+
   // Row `at` of the image or of its border, framed.
   void make_row(const std::byte* input, std::int64_t at, const std::byte* border, std::byte* to) const noexcept {
     const std::int64_t row = border_source(frame_.border, at, from_.height);
@@ -105,7 +139,8 @@ class MorphologyStep final : public Step {
     const std::byte* border = scratch + border_at_;
     const std::size_t row_bytes = static_cast<std::size_t>(from_.row()) * item_;
     std::byte* running = scratch + static_cast<std::size_t>(2 * height_) * ring_bytes_;
-    const auto row_of = [&](std::int64_t at) { return scratch + static_cast<std::size_t>(at % (2 * height_)) * ring_bytes_; };
+    const auto rows = static_cast<std::uint32_t>(2 * height_);
+    const auto row_of = [&](std::int64_t at) { return scratch + static_cast<std::uint32_t>(at) % rows * ring_bytes_; };
     const auto extreme = [&](const std::byte* a, const std::byte* b, std::byte* to) {
       const void* taps[] = {a, b};
       kernel_(taps, 2, to, from_.row());
@@ -113,7 +148,7 @@ class MorphologyStep final : public Step {
     std::int64_t made = 0;  // rows count from the top of the first window
     const auto make = [&] {
       make_row(input, made - anchor_y_, border, row_of(made));
-      along(row_of(made));
+      along(row_of(made), width_);
       return row_of(made++);
     };
     for (std::int64_t y = 0; y < from_.height; ++y, output += row_bytes) {
@@ -145,33 +180,40 @@ class MorphologyStep final : public Step {
     auto** taps = reinterpret_cast<const void**>(held + height_);
     std::fill(held, held + height_, std::numeric_limits<std::int64_t>::min());
     for (std::int64_t y = 0; y < from_.height; ++y, output += static_cast<std::size_t>(from_.row()) * item_) {
-      const auto ring = [&](std::int64_t t) {
-        const std::int64_t at = y + t - anchor_y_;
-        return scratch + static_cast<std::size_t>(((at % height_) + height_) % height_) * ring_bytes_;
+      const std::int64_t top = ring_slot(y - anchor_y_, height_);
+      const auto slot_of = [&](std::int64_t dy) { return top + dy < height_ ? top + dy : top + dy - height_; };
+      // The rows of a slot, one for each reach, follow each other.
+      const auto ring = [&](std::int64_t dy, std::size_t reach) {
+        return scratch + (static_cast<std::size_t>(slot_of(dy)) * reaches_.size() + reach) * ring_bytes_;
       };
-      for (std::int64_t t = 0; t < height_; ++t) {
-        const std::int64_t at = y + t - anchor_y_, slot = ((at % height_) + height_) % height_;
-        if (held[slot] == at) continue;
-        held[slot] = at;
-        make_row(input, at, scratch + border_at_, ring(t));
+      for (std::int64_t dy = 0; dy < height_; ++dy) {
+        const std::int64_t at = y + dy - anchor_y_;
+        if (held[slot_of(dy)] == at) continue;
+        held[slot_of(dy)] = at;
+        make_row(input, at, scratch + border_at_, ring(dy, 0));
+        for (std::size_t reach = reaches_.size(); reach-- > 0;) {  // the first one last: the others are made from its row
+          if (reach > 0) std::memcpy(ring(dy, reach), ring(dy, 0), frame_.bytes());
+          along(ring(dy, reach), reaches_[reach]);
+        }
       }
       int count = 0;
-      for (const auto& [dy, dx] : taps_) taps[count++] = ring(dy) + static_cast<std::size_t>(dx) * frame_.pixel;
+      for (const Tap& tap : taps_) taps[count++] = ring(tap.dy, tap.reach) + static_cast<std::size_t>(tap.dx) * frame_.pixel;
       kernel_(taps, count, output, from_.row());
     }
   }
 
-  // The extremes of `width_` neighbours, in place, in passes over 2, 4, ... of them. A pass reads what lies ahead only.
-  void along(std::byte* row) const noexcept {
-    if (width_ <= kFew && width_ != 4) {  // four would go in two steps, the second of which reads what the first has written
+  // The extremes of `wide` neighbours, in place, in passes over 2, 4, ... of them. A pass reads what lies ahead only.
+  void along(std::byte* row, std::int64_t wide) const noexcept {
+    const std::int64_t all = frame_.left + frame_.width + frame_.right;
+    if (wide == 1) return;
+    if (wide <= kFew && wide != 4) {  // four would go in two steps, the second of which reads what the first has written
       const void* taps[kFew];
-      for (std::int64_t t = 0; t < width_; ++t) taps[t] = row + static_cast<std::size_t>(t) * frame_.pixel;
-      return kernel_(taps, static_cast<int>(width_), row, from_.row());
+      for (std::int64_t t = 0; t < wide; ++t) taps[t] = row + static_cast<std::size_t>(t) * frame_.pixel;
+      return kernel_(taps, static_cast<int>(wide), row, (all - wide + 1) * from_.channels);
     }
     std::int64_t reach = 1;
-    while (reach < width_) {
-      const std::int64_t step = std::min(reach, width_ - reach),
-                         left = frame_.left + frame_.width + frame_.right - (reach + step - 1);
+    while (reach < wide) {
+      const std::int64_t step = std::min(reach, wide - reach), left = all - (reach + step - 1);
       const void* taps[] = {row, row + static_cast<std::size_t>(step) * frame_.pixel};
       kernel_(taps, 2, row, left * from_.channels);
       reach += step;
@@ -182,7 +224,8 @@ class MorphologyStep final : public Step {
   RowFrame frame_;
   ExtremeFn kernel_;
   bool rectangle_ = false;
-  std::vector<std::array<std::int64_t, 2>> taps_;
+  std::vector<Tap> taps_;
+  std::vector<std::int64_t> reaches_;
   std::vector<std::byte> fill_;
   std::int64_t width_ = 1, height_ = 1, anchor_y_ = 0;
   std::size_t item_ = 1, ring_bytes_ = 0, border_at_ = 0, held_at_ = 0;

@@ -133,6 +133,7 @@ class LookupStep final : public Step {
     const T* table = reinterpret_cast<const T*>(entries);
     T* out = reinterpret_cast<T*>(output);
     if (columns_ == 1) {
+#pragma GCC unroll 8
       for (std::int64_t i = 0, count = pixels_ * channels_; i < count; ++i) out[i] = table[in[i]];
       return;
     }

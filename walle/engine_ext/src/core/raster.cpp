@@ -9,6 +9,20 @@ namespace walle {
 
 namespace {
 
+// dst[i] = src[i], items of three bytes that follow each other in dst. They move as words, each of which the next one overwrites;
+// what is read beyond an item belongs to the one beside it or lies between the two, so that the one at the end goes by itself.
+void move_triples(const std::byte* src, std::int64_t src_step, std::byte* dst, std::int64_t count) noexcept {
+  const auto move = [&](std::size_t bytes) {
+    std::memcpy(dst, src, bytes);
+    src += src_step, dst += 3, --count;
+  };
+  if (src_step < 0 && count > 0) move(3);
+  while (count > 4)
+    for (int i = 0; i < 4; ++i) move(4);
+  while (count > 1) move(4);
+  if (count > 0) move(3);
+}
+
 // dst[i] = src[i], steps in bytes, what is moved at any address.
 template <class T>
 void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::int64_t dst_step, std::int64_t count) noexcept {
@@ -26,6 +40,8 @@ void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::
     for (std::int64_t i = 0; i < count; ++i) std::memcpy(dst + i * dst_step, &value, sizeof(T));
     return;
   }
+  if constexpr (sizeof(T) == 3)
+    if (dst_step == 3) return move_triples(src, src_step, dst, count);
   for (std::int64_t i = 0; i < count; ++i) {
     std::memcpy(&value, src + i * src_step, sizeof(T));
     std::memcpy(dst + i * dst_step, &value, sizeof(T));
@@ -53,16 +69,16 @@ bool weave(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t
 template <class T>
 void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t columns, std::int64_t src_row,
                std::int64_t src_column, std::int64_t dst_row, std::int64_t dst_column) noexcept {
-  constexpr std::int64_t kBlock = 16, kSize = sizeof(T);
+  constexpr std::int64_t kRows = 16, kColumns = sizeof(T) == 3 ? 64 : 16, kSize = sizeof(T);
   if (src_row == kSize && dst_column == kSize && dst_row == columns * kSize && weave<T>(src, dst, rows, columns, src_column))
     return;
-  for (std::int64_t row = 0; row < rows; row += kBlock) {
-    const std::int64_t row_end = std::min(row + kBlock, rows);
-    for (std::int64_t column = 0; column < columns; column += kBlock) {
-      const std::int64_t column_end = std::min(column + kBlock, columns);
+  for (std::int64_t row = 0; row < rows; row += kRows) {
+    const std::int64_t row_end = std::min(row + kRows, rows);
+    for (std::int64_t column = 0; column < columns; column += kColumns) {
+      const std::int64_t column_end = std::min(column + kColumns, columns);
       for (std::int64_t r = row; r < row_end; ++r)
-        for (std::int64_t c = column; c < column_end; ++c)
-          std::memcpy(dst + r * dst_row + c * dst_column, src + c * src_column + r * src_row, sizeof(T));
+        move_row<T>(src + r * src_row + column * src_column, src_column, dst + r * dst_row + column * dst_column, dst_column,
+                    column_end - column);
     }
   }
 }

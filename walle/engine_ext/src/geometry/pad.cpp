@@ -18,9 +18,31 @@ std::int64_t source_of(const std::string& mode, std::int64_t at, std::int64_t di
   return rest < dim ? rest : period - rest - twice;
 }
 
+// The runs of one axis: those of the borders, and between them the axis itself.
+std::vector<Run> padded_axis(const std::string& mode, std::int64_t dim, std::int64_t before, std::int64_t after) {
+  constexpr std::size_t kMaxRuns = 1 << 16;
+  std::vector<Run> runs;
+  const auto add = [&](std::int64_t begin, std::int64_t end) {  // positions of the result
+    if (begin >= end) return;
+    Dims indices;
+    for (std::int64_t at = begin; at < end; ++at) indices.push_back(source_of(mode, at - before, dim));
+    const auto found = runs_of(indices, kMaxRuns);
+    if (!found) throw Error(ErrorKind::shape, "Pad repeats an axis of " + std::to_string(dim) + " too often");
+    for (Run run : *found) {
+      run.begin += begin;
+      runs.push_back(run);
+    }
+  };
+  const std::int64_t first = std::max<std::int64_t>(before, 0), skipped = first - before;
+  const std::int64_t kept = std::max<std::int64_t>(dim - skipped - std::max<std::int64_t>(-after, 0), 0);
+  add(0, std::min(first, dim + before + after));
+  if (kept > 0) runs.push_back({first, skipped, 1, kept, 1});
+  add(first + kept, dim + before + after);
+  return runs;
+}
+
 // Modes reflect, symmetric, edge and wrap: each axis a few runs of its elements.
 std::vector<Movement> pad_by_elements(const Operand& operand, const std::string& mode, const Dims& before, const Dims& after) {
-  constexpr std::size_t kMaxRuns = 1 << 16;
   const Dims& from = operand.shape;
   Movement result{operand.dtype, from, {}, {}};
   std::vector<std::vector<Run>> runs;
@@ -37,11 +59,7 @@ std::vector<Movement> pad_by_elements(const Operand& operand, const std::string&
     if (static_cast<std::size_t>(size) > storage_limit() / sizeof(std::int64_t))
       throw Error(ErrorKind::shape,
                   "Pad of " + to_string(from) + " to " + std::to_string(size) + " needs more memory than there is");
-    Dims indices(static_cast<std::size_t>(size));
-    for (std::int64_t i = 0; i < size; ++i) indices[static_cast<std::size_t>(i)] = source_of(mode, i - before[axis], from[axis]);
-    auto found = runs_of(indices, kMaxRuns);
-    if (!found) throw Error(ErrorKind::shape, "Pad repeats " + to_string(from) + " too often");
-    runs.push_back(*std::move(found));
+    runs.push_back(padded_axis(mode, from[axis], before[axis], after[axis]));
   }
   result.regions = regions_of(0, from, runs, result.shape);
   return {std::move(result)};

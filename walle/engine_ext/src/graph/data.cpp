@@ -173,22 +173,28 @@ std::vector<Tensor> non_max_suppression(std::span<const Tensor>, const Attribute
 std::vector<Tensor> component_statistics(std::span<const Tensor>, const Attributes&, int);  // components.cpp
 std::vector<Tensor> approximate_polygon(std::span<const Tensor>, const Attributes&, int);   // polygons.cpp
 std::vector<Tensor> convex_hull(std::span<const Tensor>, const Attributes&, int);
+std::vector<Tensor> polygon_moments(std::span<const Tensor>, const Attributes&, int);
+std::vector<Tensor> equalizing_table(std::span<const Tensor>, const Attributes&, int);  // tones.cpp
+std::vector<Tensor> histogram_bound(std::span<const Tensor>, const Attributes&, int);
 std::vector<Tensor> find_contours(std::span<const Tensor>, const Attributes&, int);  // contours.cpp
 std::vector<Tensor> line_spans(std::span<const Tensor>, const Attributes&, int);     // spans.cpp
 std::vector<Tensor> polygon_spans(std::span<const Tensor>, const Attributes&, int);
 std::vector<Tensor> circle_spans(std::span<const Tensor>, const Attributes&, int);
 
 std::span<const DataOp> data_operators() noexcept {
-  static constexpr std::array<DataOp, 11> table{{
+  static constexpr std::array<DataOp, 14> table{{
       {"ApproximatePolygon", 1, 1, &approximate_polygon},
       {"CircleSpans", 0, 0, &circle_spans},
       {"ComponentStatistics", 1, 1, &component_statistics},
       {"Compress", 2, 2, &compress},
       {"ConvexHull", 1, 1, &convex_hull},
+      {"EqualizingTable", 1, 1, &equalizing_table},
       {"FindContours", 1, 1, &find_contours},
+      {"HistogramBound", 1, 1, &histogram_bound},
       {"LineSpans", 1, 1, &line_spans},
       {"NonMaxSuppression", 2, 5, &non_max_suppression},
       {"NonZero", 1, 1, &non_zero},
+      {"PolygonMoments", 1, 1, &polygon_moments},
       {"PolygonSpans", 2, 2, &polygon_spans},
       {"Unique", 1, 1, &unique},
   }};

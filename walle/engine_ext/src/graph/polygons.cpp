@@ -1,6 +1,8 @@
-// ConvexHull and ApproximatePolygon (Douglas and Peucker): which points of a polygon stay.
+// ConvexHull and ApproximatePolygon (Douglas and Peucker): which points of a polygon stay; PolygonMoments.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "graph/op.h"
@@ -141,6 +143,39 @@ std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const At
   for (std::size_t i = 0; i < count; ++i)
     if (stays[i]) kept.push_back(static_cast<std::int64_t>(i));
   return {indices(kept)};
+}
+
+// Input: float64 [count, 2]. Result: float64 [4, 4], at [p, q] the integral of x^p y^q over what the polygon encloses, whichever
+// way round it runs, for p + q up to 3; 0 elsewhere, and everywhere where it encloses nothing (Steger, 1996).
+std::vector<Tensor> polygon_moments(std::span<const Tensor> inputs, const Attributes&, int) {
+  const auto points = points_of("PolygonMoments", inputs[0]);
+  constexpr std::size_t kOrders = 4;
+  constexpr std::array<std::array<double, kOrders>, kOrders> choose{{{1, 0, 0, 0}, {1, 1, 0, 0}, {1, 2, 1, 0}, {1, 3, 3, 1}}};
+  using Powers = std::array<double, kOrders>;
+  const auto powers = [](double x) { return Powers{1, x, x * x, x * x * x}; };
+  double sums[kOrders][kOrders] = {};
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Point &a = points[i == 0 ? points.size() - 1 : i - 1], &b = points[i];
+    const Powers ax = powers(a.x), ay = powers(a.y), bx = powers(b.x), by = powers(b.y);
+    const double cross = a.x * b.y - b.x * a.y;
+    for (std::size_t p = 0; p < kOrders; ++p)
+      for (std::size_t q = 0; p + q < kOrders; ++q) {
+        double part = 0;
+        for (std::size_t k = 0; k <= p; ++k)
+          for (std::size_t l = 0; l <= q; ++l)
+            part += choose[k + l][l] * choose[p + q - k - l][q - l] * bx[k] * ax[p - k] * by[l] * ay[q - l];
+        sums[p][q] += cross * part;
+      }
+  }
+  Tensor result = Tensor::empty(DType::f64, {kOrders, kOrders});
+  auto* out = result.data<double>();
+  const bool encloses = std::abs(sums[0][0]) > std::numeric_limits<float>::epsilon();
+  for (std::size_t p = 0; p < kOrders; ++p)
+    for (std::size_t q = 0; q < kOrders; ++q) {
+      const double scale = p + q < kOrders ? static_cast<double>((p + q + 2) * (p + q + 1)) * choose[p + q][p] : 1;
+      *out++ = encloses ? sums[p][q] / std::copysign(scale, sums[0][0]) : 0;
+    }
+  return {result};
 }
 
 }  // namespace walle

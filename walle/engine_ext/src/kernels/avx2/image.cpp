@@ -20,6 +20,12 @@ namespace {
 
 // clang-format off: in this order
 #include "kernels/x86/bytes.h"
+// Registers of eight words hold too few pixels for it.
+template <int taps>
+inline std::int64_t gather_triples(const std::int32_t*, std::int64_t, const std::uint8_t*, std::uint32_t*, std::int64_t,
+                                   std::int64_t) noexcept {
+  return 0;
+}
 #include "kernels/generic/image-inl.h"
 // clang-format on
 

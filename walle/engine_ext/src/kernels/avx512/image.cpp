@@ -1,5 +1,8 @@
 // The avx512 backend's kernels of images: generic/ built inside one target region and namespace, as in build.cpp.
 #if defined(__x86_64__)
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
+#endif
 #include <immintrin.h>
 
 #include <cstddef>
@@ -20,6 +23,7 @@ namespace {
 
 // clang-format off: in this order
 #include "kernels/x86/bytes.h"
+#include "kernels/avx512/gather.h"
 #include "kernels/generic/image-inl.h"
 // clang-format on
 

@@ -111,9 +111,8 @@ inline void to_hsv(const ColorArgs& args, const T* b, const T* g, const T* r, T*
       v = v > red ? v : red;
       least = least < red ? least : red;
       const std::int32_t range = v - least;
-      const std::int32_t per_value = static_cast<std::int32_t>(round_small(1044480.0f / static_cast<float>(v > 0 ? v : 1)));
-      const std::int32_t per_range =
-          static_cast<std::int32_t>(round_small(hues * 4096.0f / (6.0f * static_cast<float>(range > 0 ? range : 1))));
+      const std::int32_t per_value = whole_small(1044480.0f / static_cast<float>(v > 0 ? v : 1));
+      const std::int32_t per_range = whole_small(hues * 4096.0f / (6.0f * static_cast<float>(range > 0 ? range : 1)));
       std::int32_t h = v == red ? green - blue : v == green ? blue - red + 2 * range : red - green + 4 * range;
       h = (h * per_range + (1 << 11)) >> 12;
       h += h < 0 ? turn : 0;
@@ -201,7 +200,7 @@ inline void to_hls(const ColorArgs& args, const T* b, const T* g, const T* r, T*
     if constexpr (sizeof(T) == 4) {
       hue[i] = h;
     } else {
-      hue[i] = static_cast<T>(static_cast<std::int32_t>(round_small(clamped(h * hues, 0.0f, 255.0f))));
+      hue[i] = static_cast<T>(whole_small(clamped(h * hues, 0.0f, 255.0f)));
     }
     lightness[i] = pixel_of<T>(l);
     saturation[i] = pixel_of<T>(some ? s : 0.0f);
@@ -346,9 +345,9 @@ inline void to_luv(const ColorArgs& args, const T* b, const T* g, const T* r, T*
     if constexpr (sizeof(T) == 4) {
       l[i] = li, first[i] = u, second[i] = v;
     } else {
-      l[i] = static_cast<T>(static_cast<std::int32_t>(round_small(clamped(li * 2.55f, 0.0f, 255.0f))));
-      first[i] = static_cast<T>(static_cast<std::int32_t>(round_small(clamped((u + 134.0f) * (255.0f / 354.0f), 0.0f, 255.0f))));
-      second[i] = static_cast<T>(static_cast<std::int32_t>(round_small(clamped((v + 140.0f) * (255.0f / 262.0f), 0.0f, 255.0f))));
+      l[i] = static_cast<T>(whole_small(clamped(li * 2.55f, 0.0f, 255.0f)));
+      first[i] = static_cast<T>(whole_small(clamped((u + 134.0f) * (255.0f / 354.0f), 0.0f, 255.0f)));
+      second[i] = static_cast<T>(whole_small(clamped((v + 140.0f) * (255.0f / 262.0f), 0.0f, 255.0f)));
     }
   }
 }
@@ -424,7 +423,8 @@ void color(const ColorArgs& args, const void* input, void* output, std::int64_t 
   if constexpr (sizeof(T) == 4)
     if (args.kind == ColorKind::to_gray && args.in_channels == 3) {
       const float first = args.blue_first ? 0.114f : 0.299f, third = args.blue_first ? 0.299f : 0.114f;
-      for (std::int64_t i = 0; i < pixels; ++i) out[i] = first * in[3 * i] + 0.587f * in[3 * i + 1] + third * in[3 * i + 2];
+      for (std::int64_t i = gray_floats(in, first, 0.587f, third, out, pixels); i < pixels; ++i)
+        out[i] = first * in[3 * i] + 0.587f * in[3 * i + 1] + third * in[3 * i + 2];
       return;
     }
   Planes<T> from, to;

@@ -7,7 +7,7 @@ inline Out finished(Sum x, int shift) noexcept {
   } else if constexpr (std::is_same_v<Sum, float>) {
     constexpr float low = std::is_same_v<Out, std::int16_t> ? -32768.0f : 0.0f;
     constexpr float high = std::is_same_v<Out, std::int16_t> ? 32767.0f : static_cast<float>(Limits<Out>::kMost);
-    return static_cast<Out>(static_cast<std::int32_t>(round_small(clamped(x, low, high))));
+    return static_cast<Out>(whole_small(clamped(x, low, high)));
   } else if constexpr (std::is_same_v<Out, Sum>) {
     return x;
   } else if constexpr (std::is_same_v<Sum, std::uint16_t>) {

@@ -14,6 +14,10 @@ struct Limits<float> {
 
 // Rounds half to even where |x| < 2^22; compiles to two additions, which every instruction set has as vectors.
 inline float round_small(float x) noexcept { return (x + 12582912.0f) - 12582912.0f; }
+// The same as a whole number: it is what the sum's lowest bits count.
+inline std::int32_t whole_small(float x) noexcept {
+  return __builtin_bit_cast(std::int32_t, x + 12582912.0f) - __builtin_bit_cast(std::int32_t, 12582912.0f);
+}
 
 inline float clamped(float x, float low, float high) noexcept {
   x = x < low ? low : x;
@@ -36,7 +40,7 @@ template <class T>
 inline T pixel_of(float x) noexcept {
   if constexpr (sizeof(T) == 4) return x;
   const float most = static_cast<float>(Limits<T>::kMost);
-  return static_cast<T>(static_cast<std::int32_t>(round_small(clamped(x * most, 0.0f, most))));
+  return static_cast<T>(whole_small(clamped(x * most, 0.0f, most)));
 }
 template <class T>
 inline float unit_of(T x) noexcept {

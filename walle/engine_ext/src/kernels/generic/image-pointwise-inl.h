@@ -17,8 +17,7 @@ inline T saturated_round(float x) noexcept {
   if constexpr (kFloating<T>)
     return x;
   else
-    return static_cast<T>(static_cast<std::int32_t>(
-        round_small(clamped(x, static_cast<float>(Bounds<T>::kLow), static_cast<float>(Bounds<T>::kHigh)))));
+    return static_cast<T>(whole_small(clamped(x, static_cast<float>(Bounds<T>::kLow), static_cast<float>(Bounds<T>::kHigh))));
 }
 
 template <Pointwise op, class T>
@@ -59,6 +58,10 @@ void pointwise(const void* left, const void* right, const double* numbers, void*
     auto* to = static_cast<Bits*>(output);
     for (std::int64_t i = 0; i < length; ++i)
       to[i] = static_cast<Bits>(op == Pointwise::bit_and ? x[i] & y[i] : op == Pointwise::bit_or ? x[i] | y[i] : x[i] ^ y[i]);
+  }
+  if constexpr (op == Pointwise::weighted && sizeof(T) == 1) {
+    const std::int64_t done = weighted_bytes(a, b, f0, f1, f2, out, length);
+    a += done, b += done, out += done, length -= done;
   }
   if constexpr (op == Pointwise::weighted)
     each([&](T x, T y) { return saturated_round<T>(static_cast<float>(x) * f0 + static_cast<float>(y) * f1 + f2); });

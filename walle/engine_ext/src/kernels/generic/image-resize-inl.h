@@ -4,7 +4,7 @@
 template <class T>
 inline T rounded(float x) noexcept {
   if constexpr (sizeof(T) == 4) return x;
-  return static_cast<T>(static_cast<std::int32_t>(round_small(clamped(x, 0.0f, static_cast<float>(Limits<T>::kMost)))));
+  return static_cast<T>(whole_small(clamped(x, 0.0f, static_cast<float>(Limits<T>::kMost))));
 }
 
 template <int channels, int taps, class T>
@@ -17,11 +17,38 @@ inline void resample_fixed(const AxisTaps& axis, const T* in, float* out, std::i
     for (int c = 0; c < channels; ++c) out[c] = total[c];
   }
 }
+// Pixels of three or four floats, as four; what is read and written beyond three belongs to the next pixel, so that the last ones
+// go by themselves.
+using Four [[gnu::vector_size(16)]] = float;
+template <int channels, int taps>
+inline void resample_fours(const AxisTaps& axis, const float* in, float* out, std::int64_t pixels) noexcept {
+  const auto put = [&]<std::size_t bytes>(std::int64_t i) {
+    Four total{};
+    for (int t = 0; t < taps; ++t) {
+      Four pixel{};
+      __builtin_memcpy(&pixel, in + std::int64_t{axis.places[t * pixels + i]} * channels, bytes);
+      total += pixel * axis.weights[t * pixels + i];
+    }
+    __builtin_memcpy(out + i * channels, &total, bytes);
+  };
+  const std::int32_t* furthest = axis.places + (taps - 1) * pixels;
+  std::int64_t last = pixels;
+  if constexpr (channels == 3)
+    while (last > 0 && furthest[last - 1] == furthest[pixels - 1]) --last;
+  for (std::int64_t i = 0; i < last; ++i) put.template operator()<sizeof(Four)>(i);
+  for (std::int64_t i = last; i < pixels; ++i) put.template operator()<channels * sizeof(float)>(i);
+}
 template <class T>
 void resample_row(const AxisTaps& axis, int channels, const void* input, void* output, std::int64_t pixels) noexcept {
   const T* in = static_cast<const T*>(input);
   auto* out = static_cast<float*>(output);
   const int taps = axis.taps;
+  if constexpr (std::is_same_v<T, float>) {
+    if (taps == 2 && channels == 3) return resample_fours<3, 2>(axis, in, out, pixels);
+    if (taps == 2 && channels == 4) return resample_fours<4, 2>(axis, in, out, pixels);
+    if (taps == 4 && channels == 3) return resample_fours<3, 4>(axis, in, out, pixels);
+    if (taps == 4 && channels == 4) return resample_fours<4, 4>(axis, in, out, pixels);
+  }
   if (taps == 2 && channels == 1) return resample_fixed<1, 2>(axis, in, out, pixels);
   if (taps == 2 && channels == 3) return resample_fixed<3, 2>(axis, in, out, pixels);
   if (taps == 2 && channels == 4) return resample_fixed<4, 2>(axis, in, out, pixels);
@@ -77,20 +104,22 @@ inline void gather_pairs(const std::int32_t* places, const std::uint8_t* in, std
 template <int channels, int taps>
 inline void gather_taps(const std::int32_t* places, std::int64_t step, const std::uint8_t* in, std::uint32_t (*out)[kBlock],
                         std::int64_t count) noexcept {
+  std::int64_t done = 0;
+  if constexpr (channels == 3) done = gather_triples<taps>(places, step, in, out[0], kBlock, count);
   int t = 0;
   for (; t + 2 <= taps; t += 2) {
     const std::int32_t *left = places + t * step, *right = left + step;
     const auto apart = [&](std::int64_t i) { return left[i] < 1 || right[i] != left[i] + 1; };
-    std::int64_t first = 0, last = count;
+    std::int64_t first = done, last = count;
     while (first < last && apart(first)) ++first;
     while (first < last && apart(last - 1)) --last;
-    gather_pixels<channels>(left, in, out[t], 0, first);
-    gather_pixels<channels>(right, in, out[t + 1], 0, first);
+    gather_pixels<channels>(left, in, out[t], done, first);
+    gather_pixels<channels>(right, in, out[t + 1], done, first);
     gather_pairs<channels>(left, in, out[t], out[t + 1], first, last);
     gather_pixels<channels>(left, in, out[t], last, count);
     gather_pixels<channels>(right, in, out[t + 1], last, count);
   }
-  for (; t < taps; ++t) gather_pixels<channels>(places + t * step, in, out[t], 0, count);
+  for (; t < taps; ++t) gather_pixels<channels>(places + t * step, in, out[t], done, count);
 }
 
 // The sum as it is, or its sixteenths.

@@ -39,27 +39,20 @@ struct Windows {
   std::uint8_t inside[kBlock];
 };
 
-// Windows of `reach` pixels a side. `spare` pixels at the very end of the image count as outside: where pixels are read as words,
-// a word would end beyond it.
+// Windows of `reach` pixels a side, two at least. `spare` pixels at the very end of the image count as outside: where pixels are
+// read as words, a word would end beyond it.
 [[gnu::noinline]] void find_windows(const SampleArgs& args, const float* x, const float* y, std::int32_t spare,
                                     std::int64_t count, Windows& found) noexcept {
   const auto reach = static_cast<std::int32_t>(args.reach);
-  const std::int32_t first = reach / 2 - (reach > 1 ? 1 : 0);
+  const std::int32_t first = reach / 2 - 1;
   const auto last_x = static_cast<std::int32_t>(args.width) - reach, last_y = static_cast<std::int32_t>(args.height) - reach;
-  if (reach == 1) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      found.column[i] = static_cast<std::int32_t>(round_small(clamped(near_or_far(x[i]), -4e6f, 4e6f)));
-      found.row[i] = static_cast<std::int32_t>(round_small(clamped(near_or_far(y[i]), -4e6f, 4e6f)));
-    }
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float at_x = near_or_far(x[i]), at_y = near_or_far(y[i]);
-      const std::int32_t whole_x = floor_of(at_x), whole_y = floor_of(at_y);
-      found.column[i] = whole_x - first;
-      found.row[i] = whole_y - first;
-      found.part_x[i] = at_x - static_cast<float>(whole_x);
-      found.part_y[i] = at_y - static_cast<float>(whole_y);
-    }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float at_x = near_or_far(x[i]), at_y = near_or_far(y[i]);
+    const std::int32_t whole_x = floor_of(at_x), whole_y = floor_of(at_y);
+    found.column[i] = whole_x - first;
+    found.row[i] = whole_y - first;
+    found.part_x[i] = at_x - static_cast<float>(whole_x);
+    found.part_y[i] = at_y - static_cast<float>(whole_y);
   }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int32_t h = found.column[i], v = found.row[i];
@@ -68,18 +61,24 @@ struct Windows {
   }
 }
 
+// How far a value of a block goes on from `at`.
+inline std::int64_t run_end(const std::uint8_t* values, std::uint8_t value, std::int64_t at, std::int64_t count) noexcept {
+  for (std::uint64_t eight; at + 8 <= count; at += 8) {
+    __builtin_memcpy(&eight, values + at, 8);
+    if (eight != value * std::uint64_t{0x0101010101010101}) break;
+  }
+  while (at < count && values[at] == value) ++at;
+  return at;
+}
+
 // Calls inner(start, end) for the runs of windows inside, outer(i) for the others.
 template <class Inner, class Outer>
 inline void for_runs(const Windows& found, std::int64_t count, const Inner& inner, const Outer& outer) noexcept {
   for (std::int64_t i = 0; i < count;) {
-    if (found.inside[i] == 0) {
-      outer(i++);
-      continue;
-    }
-    std::int64_t end = i + 1;
-    while (end < count && found.inside[end] != 0) ++end;
-    inner(i, end);
+    const std::int64_t end = run_end(found.inside, 1, i, count);
+    if (end > i) inner(i, end);
     i = end;
+    for (const std::int64_t last = run_end(found.inside, 0, i, count); i < last; ++i) outer(i);
   }
 }
 
@@ -251,49 +250,100 @@ inline void linear_pixels(const SampleArgs& args, const Windows& at, std::int64_
   merge<T>(result.at, channels, out, count);
 }
 
+// The column or row nearest to a place; NaN is before the first.
+inline std::int32_t nearest_of(float x) noexcept {
+  x = x > -4e6f ? x : -4e6f;
+  return whole_small(x < 4e6f ? x : 4e6f);
+}
+
+// Where the nearest pixels of a block stand, 0 for those outside, and which are outside; true where some are. The last `spare`
+// pixels of the image count as outside. The image has less than 2^31 pixels.
+[[gnu::noinline]] bool find_nearest(const SampleArgs& args, const float* x, const float* y, std::int32_t spare,
+                                    std::int64_t count, std::int32_t* place, std::uint8_t* outside) noexcept {
+  const auto width = static_cast<std::uint32_t>(args.width), height = static_cast<std::uint32_t>(args.height);
+  const std::uint32_t end = width * height - static_cast<std::uint32_t>(spare);
+  std::uint32_t any = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto h = static_cast<std::uint32_t>(nearest_of(x[i])), v = static_cast<std::uint32_t>(nearest_of(y[i]));
+    const std::uint32_t at = v * width + h;
+    const std::uint32_t out = (h >= width) | (v >= height) | (at >= end) ? 1 : 0;
+    place[i] = static_cast<std::int32_t>(out != 0 ? 0 : at);
+    outside[i] = static_cast<std::uint8_t>(out);
+    any |= out;
+  }
+  return any != 0;
+}
+
 // Pixels of `size` bytes; those of three as words, each of which the next one overwrites.
 template <std::int64_t size>
-inline void nearest_fixed(const std::byte* image, const std::int64_t* place, std::int64_t count, std::byte* out) noexcept {
+inline void copy_fixed(const std::byte* image, const std::int32_t* place, std::int64_t count, std::byte* out) noexcept {
   std::int64_t i = 0;
-  if constexpr (size == 3)
-    for (; i + 1 < count; ++i) __builtin_memcpy(out + i * 3, image + place[i] * 3, 4);
-  for (; i < count; ++i) __builtin_memcpy(out + i * size, image + place[i] * size, size);
+  if constexpr (size == 3) {
+#pragma GCC unroll 4
+    for (; i + 1 < count; ++i) __builtin_memcpy(out + i * 3, image + std::int64_t{place[i]} * 3, 4);
+  }
+  for (; i < count; ++i) __builtin_memcpy(out + i * size, image + std::int64_t{place[i]} * size, size);
 }
-[[gnu::noinline]] void nearest_any(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count,
-                                   std::int64_t size, std::byte* out) noexcept {
-  const auto* image = static_cast<const std::byte*>(args.image);
-  std::int64_t place[kBlock];
-  const std::int64_t width = args.width;
-  for (std::int64_t i = 0; i < count; ++i) place[i] = at.row[start + i] * width + at.column[start + i];
+inline void copy_pixels(const std::byte* image, const std::int32_t* place, std::int64_t size, std::int64_t count,
+                        std::byte* out) noexcept {
   switch (size) {
-    case 1: return nearest_fixed<1>(image, place, count, out);
-    case 3: return nearest_fixed<3>(image, place, count, out);
-    case 4: return nearest_fixed<4>(image, place, count, out);
-    case 12: return nearest_fixed<12>(image, place, count, out);
+    case 1: return copy_fixed<1>(image, place, count, out);
+    case 2: return copy_fixed<2>(image, place, count, out);
+    case 3: return copy_fixed<3>(image, place, count, out);
+    case 4: return copy_fixed<4>(image, place, count, out);
+    case 12: return copy_fixed<12>(image, place, count, out);
     default: break;
   }
   for (std::int64_t i = 0; i < count; ++i)
     __builtin_memcpy(out + i * size, image + place[i] * size, static_cast<std::size_t>(size));
 }
 
+// The pixels nearest to the places, `size` bytes each; `fill` is one of the constant border, with a byte behind it.
+[[gnu::noinline]] void nearest_pixels(const SampleArgs& args, const std::byte* fill, std::int64_t size, const float* x,
+                                      const float* y, std::byte* out, std::int64_t count) noexcept {
+  const auto* image = static_cast<const std::byte*>(args.image);
+  std::int32_t place[kBlock];
+  std::uint8_t outside[kBlock];
+  // Three bytes are read as four.
+  if (!find_nearest(args, x, y, size == 3 ? 1 : 0, count, place, outside)) return copy_pixels(image, place, size, count, out);
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t end = run_end(outside, 0, i, count);
+    if (end > i) copy_pixels(image, place + i, size, end - i, out + i * size);
+    i = end;
+    const std::int64_t last = run_end(outside, 1, i, count);
+    if (args.border == 0) {  // places outside are 0
+      copy_pixels(fill, place + i, size, last - i, out + i * size);
+      i = last;
+    }
+    for (; i < last; ++i) {
+      const std::int64_t row = border_at(args.border, nearest_of(y[i]), args.height),
+                         column = border_at(args.border, nearest_of(x[i]), args.width);
+      if (row >= 0 && column >= 0)
+        __builtin_memcpy(out + i * size, image + (row * args.width + column) * size, static_cast<std::size_t>(size));
+      else if (args.border != 5)
+        __builtin_memcpy(out + i * size, fill, static_cast<std::size_t>(size));
+    }
+  }
+}
+
 template <class T, int channels>
 inline void sample_few(const SampleArgs& args, const float* x, const float* y, T* out, std::int64_t count) noexcept {
   constexpr bool bytes = sizeof(T) == 1;
+  T fill[channels + 1] = {};
+  for (int c = 0; c < channels; ++c) fill[c] = rounded<T>(static_cast<float>(args.value[c]));
+  if (args.reach == 1)
+    return nearest_pixels(args, reinterpret_cast<const std::byte*>(fill), sizeof(T) * channels, x, y,
+                          reinterpret_cast<std::byte*>(out), count);
   Windows found;
   find_windows(args, x, y, bytes ? kSparePixels<channels> : 0, count, found);
   const auto inner = [&](std::int64_t start, std::int64_t end) {
     T* to = out + start * channels;
-    if (args.reach == 1)
-      nearest_any(args, found, start, end - start, static_cast<std::int64_t>(sizeof(T)) * channels,
-                  reinterpret_cast<std::byte*>(to));
-    else if constexpr (bytes)
+    if constexpr (bytes)
       args.reach == 2 ? linear_bytes<channels>(args, found, start, end - start, to)
                       : cubic_bytes<channels>(args, found, start, end - start, to);
     else
       linear_pixels<T, channels>(args, found, start, end - start, to);
   };
-  T fill[channels];
-  for (int c = 0; c < channels; ++c) fill[c] = rounded<T>(static_cast<float>(args.value[c]));
   const auto outer = [&](std::int64_t i) {
     const std::int64_t h = found.column[i], v = found.row[i];
     T* to = out + i * channels;
@@ -301,8 +351,6 @@ inline void sample_few(const SampleArgs& args, const float* x, const float* y, T
     if (apart && args.border == 5) return;  // a transparent border leaves a pixel alone when it lies outside
     if (apart && args.border == 0) {
       for (int c = 0; c < channels; ++c) to[c] = fill[c];
-    } else if (args.reach == 1) {
-      for (int c = 0; c < channels; ++c) to[c] = rounded<T>(outside<T>(args, v, h, c, static_cast<float>(to[c])));
     } else if (args.reach == 2) {
       sample_four(args, h, v, found.part_x[i], found.part_y[i], to);
     } else {
@@ -319,7 +367,8 @@ template <class T>
 void sample(const SampleArgs& args, const float* x, const float* y, void* output, std::int64_t count) noexcept {
   T* out = static_cast<T*>(output);
   const int channels = args.channels, reach = args.reach;
-  if (reach <= 2 || (reach == 4 && sizeof(T) == 1)) {
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 31;
+  if (reach == 1 ? args.height * args.width < kMostPixels : reach == 2 || (reach == 4 && sizeof(T) == 1)) {
     switch (channels) {
       case 1: return sample_few<T, 1>(args, x, y, out, count);
       case 2: return sample_few<T, 2>(args, x, y, out, count);
@@ -331,8 +380,7 @@ void sample(const SampleArgs& args, const float* x, const float* y, void* output
   for (std::int64_t i = 0; i < count; ++i, out += channels) {
     const float at_x = near_or_far(x[i]), at_y = near_or_far(y[i]);
     if (reach == 1) {
-      const auto h = static_cast<std::int64_t>(round_small(clamped(at_x, -4e6f, 4e6f)));
-      const auto v = static_cast<std::int64_t>(round_small(clamped(at_y, -4e6f, 4e6f)));
+      const std::int64_t h = nearest_of(x[i]), v = nearest_of(y[i]);
       for (int c = 0; c < channels; ++c) out[c] = rounded<T>(outside<T>(args, v, h, c, static_cast<float>(out[c])));
     } else if (reach == 2 || reach == 4) {
       const std::int32_t h = floor_of(at_x), v = floor_of(at_y);

@@ -1,5 +1,5 @@
-// Triples of bytes as planes and back, sixteen pixels at a time, by byte shuffles. Included by the image.cpp of x86 instruction
-// sets inside their target region and namespace, after <immintrin.h>.
+// Pixels taken apart and put together by shuffles, and what else of images the compiler does not vectorise by itself. Included by
+// the image.cpp of x86 instruction sets inside their target region and namespace, after <immintrin.h>.
 
 // The bytes of plane k in the register `part` of three: lane i takes byte 3 * i + k - 16 * part where that is one of them.
 template <int k, int part>
@@ -101,5 +101,48 @@ inline std::int64_t running_sums(const std::uint8_t* in, const std::int32_t* abo
     sum = _mm256_permutevar8x32_epi32(here, last);
   }
   *carry = _mm256_cvtsi256_si32(sum);
+  return i;
+}
+
+// Triples of floats as their weighted sums, eight pixels at a time.
+inline __m256 both_at(const float* low) noexcept {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(low + 12), 1);
+}
+inline std::int64_t gray_floats(const float* in, float first, float second, float third, float* out,
+                                std::int64_t count) noexcept {
+  const __m256 u = _mm256_set1_ps(first), v = _mm256_set1_ps(second), w = _mm256_set1_ps(third);
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    // Of each half a0 b0 c0 a1, b1 c1 a2 b2 and c2 a3 b3 c3.
+    const __m256 x = both_at(in + 3 * i), y = both_at(in + 3 * i + 4), z = both_at(in + 3 * i + 8);
+    const __m256 late = _mm256_shuffle_ps(y, z, _MM_SHUFFLE(2, 1, 3, 2)),
+                 early = _mm256_shuffle_ps(x, y, _MM_SHUFFLE(1, 0, 2, 1));
+    const __m256 a = _mm256_shuffle_ps(x, late, _MM_SHUFFLE(2, 0, 3, 0));
+    const __m256 b = _mm256_shuffle_ps(early, late, _MM_SHUFFLE(3, 1, 2, 0));
+    const __m256 c = _mm256_shuffle_ps(early, z, _MM_SHUFFLE(3, 0, 3, 1));
+    _mm256_storeu_ps(out + i, _mm256_fmadd_ps(w, c, _mm256_fmadd_ps(v, b, _mm256_mul_ps(u, a))));
+  }
+  return i;
+}
+
+// out[i] = first * a[i] + second * b[i] + third, rounded half to even and saturated, sixteen at a time.
+inline __m256i weighted_eight(__m128i a, __m128i b, __m256 first, __m256 second, __m256 third) noexcept {
+  const __m256 x = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)), y = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b));
+  const __m256 sum = _mm256_add_ps(_mm256_fmadd_ps(x, first, _mm256_mul_ps(y, second)), third);
+  return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_set1_ps(255.0f), sum));  // what is far below 0 turns into the least number
+}
+inline std::int64_t weighted_bytes(const std::uint8_t* a, const std::uint8_t* b, float first, float second, float third,
+                                   std::uint8_t* out, std::int64_t length) noexcept {
+  const __m256 u = _mm256_set1_ps(first), v = _mm256_set1_ps(second), w = _mm256_set1_ps(third);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+  std::int64_t i = 0;
+  for (; i + 16 <= length; i += 16) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i)),
+                  y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i));
+    const __m256i words =
+        _mm256_packs_epi32(weighted_eight(x, y, u, v, w), weighted_eight(_mm_srli_si128(x, 8), _mm_srli_si128(y, 8), u, v, w));
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words, words), order);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_castsi256_si128(bytes));
+  }
   return i;
 }
