@@ -40,7 +40,21 @@ def dot(a: ArrayLike, b: ArrayLike) -> ndarray:
         return _core.binary("Mul", left, right)
     if right.ndim <= 2:
         return _core.binary("MatMul", left, right)
-    return tensordot(left, right, ([left.ndim - 1], [right.ndim - 2]))
+    if left.shape[-1] != right.shape[-2]:
+        raise ShapeError(f"dot of shapes {left.shape} and {right.shape}")
+    order = (right.ndim - 2, *range(right.ndim - 2), right.ndim - 1)
+    return _flat_product(left, right.transpose(order), left.shape[:-1] + right.shape[:-2] + right.shape[-1:])
+
+
+def _flat_product(left: ndarray, right: ndarray, shape: tuple[int, ...]) -> ndarray:
+    """Return the sum of products over the last axis of the left and the first of the right, as `shape`."""
+    depth = right.shape[0]
+    if left.ndim > 2:
+        left = left.reshape(product(left.shape[:-1]), depth)
+    if right.ndim > 2:
+        right = right.reshape(depth, product(right.shape[1:]))
+    result = _core.binary("MatMul", left, right)
+    return result if result.shape == shape else result.reshape(shape)
 
 
 def vdot(a: ArrayLike, b: ArrayLike) -> ndarray:
@@ -52,7 +66,10 @@ def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
     left, right = asarray(a), asarray(b)
     if left.ndim == 0 or right.ndim == 0:
         return _core.binary("Mul", left, right)
-    return tensordot(left, right, ([left.ndim - 1], [right.ndim - 1]))
+    if left.shape[-1] != right.shape[-1]:
+        raise ShapeError(f"inner of shapes {left.shape} and {right.shape}")
+    order = (right.ndim - 1, *range(right.ndim - 1))
+    return _flat_product(left, right.transpose(order), left.shape[:-1] + right.shape[:-1])
 
 
 def outer(a: ArrayLike, b: ArrayLike) -> ndarray:
@@ -67,11 +84,13 @@ def vecdot(a: ArrayLike, b: ArrayLike, axis: int = -1) -> ndarray:
 
 
 def matvec(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("MatMul", a, asarray(b)[..., None])[..., 0]
+    line = asarray(b)
+    return _core.binary("MatMul", a, line) if line.ndim == 1 else _core.binary("MatMul", a, line[..., None])[..., 0]
 
 
 def vecmat(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("MatMul", asarray(a)[..., None, :], b)[..., 0, :]
+    line = asarray(a)
+    return _core.binary("MatMul", line, b) if line.ndim == 1 else _core.binary("MatMul", line[..., None, :], b)[..., 0, :]
 
 
 def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[int | Sequence[int]] = 2) -> ndarray:
@@ -90,9 +109,9 @@ def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[int | Sequence[in
     kept_right = tuple(i for i in range(right.ndim) if i not in gone_right)
     shape = tuple(left.shape[i] for i in kept_left) + tuple(right.shape[i] for i in kept_right)
     depth = product([left.shape[i] for i in gone_left])
-    rows, columns = product([left.shape[i] for i in kept_left]), product([right.shape[i] for i in kept_right])
-    flat_left = left.transpose(kept_left + gone_left).reshape(rows, depth)
-    flat_right = right.transpose(gone_right + kept_right).reshape(depth, columns)
+    kept = (product(left.shape[i] for i in kept_left), depth)
+    flat_left = left.transpose(kept_left + gone_left).reshape(kept)
+    flat_right = right.transpose(gone_right + kept_right).reshape(depth, product(right.shape[i] for i in kept_right))
     return _core.binary("MatMul", flat_left, flat_right).reshape(shape)
 
 

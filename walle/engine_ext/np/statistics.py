@@ -168,26 +168,8 @@ def bincount(x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0)
     places = asarray(x)
     if places.ndim != 1 or places.dtype in FLOATS:
         raise ShapeError(f"bincount of {places.dtype} of shape {places.shape}; it takes a vector of whole numbers")
-    places = places.astype("int64")
-    if places.size and int(places.min()) < 0:
-        raise ShapeError("bincount of negative numbers")
-    length = max(minlength, int(places.max()) + 1 if places.size else 0)
-    if weights is not None:
-        added = asarray(weights, "float64").reshape(places.shape)
-        empty = _core.full((length,), 0, "float64")
-        return operator("ScatterElements", [empty, places, added], axis=0, reduction="add") if places.size else empty
-    return _occurrences(places, length)
-
-
-def _occurrences(places: ndarray, length: int) -> ndarray:
-    """Return how often each number below `length` is among int64 places: an indexed raster that adds the same 1."""
-    empty = _core.full((length,), 0, "int64")
-    if places.size == 0:
-        return empty
-    return operator(
-        "IndexedScatter", [empty, places, _core.full((1,), 1, "int64")], size=[places.size], indexed_stride=[0],
-        plain_stride=[0], index_stride=[1], offsets=[0, 0, 0, 0], weight=[1], extent=[length], reduction="add",
-    )  # fmt: skip
+    given = [places] if weights is None else [places, asarray(weights, "float64").reshape(places.shape)]
+    return operator("BinCount", given, minlength=minlength)
 
 
 def histogram_bin_edges(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = None) -> ndarray:  # noqa: A002 -- NumPy's name
@@ -272,7 +254,7 @@ def _counted(columns: list[ndarray], edges: list[ndarray], uniform: list[bool], 
     total = product(shape)
     place = _core.where(inside, place, total)  # a bin more for what lies outside
     heavy = None if weights is None else asarray(weights).reshape(-1)
-    sums = _occurrences(place, total + 1) if heavy is None else bincount(place, heavy, total + 1)
+    sums = bincount(place, heavy, total + 1)
     counts = sums[:total].reshape(shape)
     if heavy is not None and heavy.dtype not in FLOATS:
         return counts.astype("int64")
@@ -316,13 +298,15 @@ def interp(
     wanted = asarray(x, "float64")
     if places.ndim != 1 or places.shape != values.shape or places.size == 0:
         raise ShapeError(f"interp between points of shapes {places.shape} and {values.shape}")
-    below = _core.binary("Maximum", searchsorted(places, wanted, "right") - 1, 0)
-    above = _core.binary("Minimum", below + 1, places.size - 1)
-    x0, x1, y0, y1 = places[below], places[above], values[below], values[above]
-    width = x1 - x0
-    slope = (y1 - y0) / _core.where(width == 0, 1, width)
-    result = slope * (wanted - x0) + y0
-    result = _core.where(wanted < places[0], values[0] if left is None else left, result)
-    result = _core.where(wanted > places[-1], values[-1] if right is None else right, result)
-    result = _core.where((wanted == x0) & (wanted <= places[-1]) & (wanted >= places[0]), y0, result)
-    return _core.where(_core.unary("IsNaN", wanted), wanted, result)
+    slope = _core.full(places.shape, 0, "float64")  # of the line from each point to the next; none leaves the last
+    slope[:-1] = (values[1:] - values[:-1]) / (places[1:] - places[:-1])
+    inside = _core.clip(wanted, float(places[0]), float(places[-1]))
+    below = searchsorted(places, inside, "right") - 1
+    gap = inside - places[below]
+    rise = slope[below] * gap
+    if not bool(_core.unary("IsFinite", slope).all()):  # two points at one place, or one of them infinitely high
+        rise = _core.where(gap == 0, 0, rise)
+    result = values[below] + rise
+    if left is not None:
+        result = _core.where(wanted < places[0], left, result)
+    return result if right is None else _core.where(wanted > places[-1], right, result)
