@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 asarray = _core.asarray
-
-
-def operator(name: str, inputs: list[Any], **attributes: Any) -> ndarray:
-    """Return the one output of an operator of the registry; None stands for an input that is left out."""
-    return _core.evaluate(name, inputs, attributes)[0]
+operator = _core.operator
 
 
 def axis_of(axis: int, ndim: int) -> int:

@@ -8,7 +8,7 @@ from itertools import islice
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import asarray, operator, sizes
+from walle.engine_ext.np.base import FLOATS, asarray, operator, sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def vander(x: ArrayLike, n: int | None = None, increasing: bool = False) -> ndar
     given = asarray(x)
     count = given.size if n is None else n
     powers = _core.arange(0, 1, count, "int64") if increasing else _core.arange(count - 1, -1, count, "int64")
-    wide = given if given.dtype in ("float32", "float64") else given.astype("int64")
+    wide = given if given.dtype in FLOATS else given.astype(_core.promote(given.dtype, "int64"))
     return _core.binary("Power", wide[:, None], powers.astype(wide.dtype))
 
 

@@ -7,7 +7,7 @@ from itertools import product as cartesian
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import alike, along, asarray, axis_of, flat_or_axis, operator, product, sizes
+from walle.engine_ext.np.base import alike, along, asarray, flat_or_axis, operator, product, sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
 
 
 def _outside(places: ndarray, length: int) -> bool:
-    """Whether an int64 place is negative, or not below the length: as numbers without a sign, negative ones are great."""
+    """Whether an int64 place is negative or not below the length; read without a sign, negative ones are great."""
     return bool((places.view("uint64") >= length).any())
 
 

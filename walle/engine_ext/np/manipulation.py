@@ -224,7 +224,7 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> ndarray:
     parts = alike(arrays)
     if axis is None:
         parts, axis = [part.reshape(-1) for part in parts], 0
-    return _core.evaluate("Concat", parts, {"axis": axis})[0]
+    return operator("Concat", parts, axis=axis)
 
 
 concat = concatenate
@@ -232,7 +232,7 @@ concat = concatenate
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> ndarray:
     """Return the arrays, all of one shape, along a new axis."""
-    return _core.evaluate("Stack", alike(arrays), {"axis": axis})[0]
+    return operator("Stack", alike(arrays), axis=axis)
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> tuple[ndarray, ...]:
@@ -422,7 +422,7 @@ def delete(x: ArrayLike, places: Any, axis: int | None = None) -> ndarray:
 def trim_zeros(x: ArrayLike, trim: str = "fb") -> ndarray:
     """Return a view without zeros at the front ("f") and back ("b") of a vector."""
     given = asarray(x)
-    places = _core.evaluate("NonZero", [given], {})[0].reshape(-1)
+    places = operator("NonZero", [given]).reshape(-1)
     if places.size == 0:
         return given[:0]
     first = int(places[0]) if "f" in trim.lower() else 0

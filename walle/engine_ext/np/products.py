@@ -90,7 +90,9 @@ def matvec(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def vecmat(a: ArrayLike, b: ArrayLike) -> ndarray:
     line = asarray(a)
-    return _core.binary("MatMul", line, b) if line.ndim == 1 else _core.binary("MatMul", line[..., None, :], b)[..., 0, :]
+    if line.ndim == 1:
+        return _core.binary("MatMul", line, b)
+    return _core.binary("MatMul", line[..., None, :], b)[..., 0, :]
 
 
 def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[int | Sequence[int]] = 2) -> ndarray:

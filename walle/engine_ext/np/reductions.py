@@ -31,14 +31,15 @@ def _gathered(op: str, join: str, x: ndarray, axis: Axis, keepdims: bool, initia
     """Return a reduction of the elements where `where` holds, begun with `initial`; `neutral` changes no result."""
     if initial is None and where is None:
         return _core.reduce(op, x, axis, keepdims)
-    first = neutral if initial is None else initial
-    if first is None:
+    fill = initial if neutral is None else neutral
+    if fill is None:
         raise ShapeError("the greatest or least of some elements only needs `initial`, for there may be none")
-    given = x if where is None else _core.where(where, x, first if neutral is None else neutral)
+    first = asarray(fill, x.dtype)
+    given = x if where is None else _core.where(where, x, first)
     if neutral is None and 0 in [given.shape[at] for at in axes_of(axis, given.ndim)]:
         return _core.full(_reduced(given.shape, axes_of(axis, given.ndim), keepdims), first, given.dtype)
     result = _core.reduce(op, given, axis, keepdims)
-    return result if initial is None else _core.binary(join, result, initial)
+    return result if initial is None else _core.binary(join, result, asarray(initial, result.dtype))
 
 
 def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -106,14 +107,16 @@ def argmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> 
 
 def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
     """Whether all elements hold, of those where `where` does."""
-    flags = asarray(x, "bool")
-    return _core.reduce("ReduceMin", flags if where is None else _core.where(where, flags, True), axis, keepdims)
+    if where is not None:
+        x = _core.where(where, asarray(x, "bool"), True)
+    return _core.reduce("All", x, axis, keepdims)
 
 
 def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
     """Whether any element holds, of those where `where` does."""
-    flags = asarray(x, "bool")
-    return _core.reduce("ReduceMax", flags if where is None else _core.where(where, flags, False), axis, keepdims)
+    if where is not None:
+        x = _core.where(where, asarray(x, "bool"), False)
+    return _core.reduce("Any", x, axis, keepdims)
 
 
 def count_nonzero(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
@@ -149,7 +152,9 @@ def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, r
         if not isinstance(axis, int) or heavy.shape != (given.shape[axis],):
             raise ShapeError(f"weights of shape {heavy.shape} for an array of shape {given.shape} along axis {axis}")
         heavy = heavy.reshape([-1 if at == axis_of(axis, given.ndim) else 1 for at in range(given.ndim)])
-    total = sum(heavy + given * 0, axis, keepdims=keepdims)
+    total = sum(_core.broadcast_to(heavy, given.shape), axis, keepdims=keepdims)
+    if (total == 0).any():
+        raise ZeroDivisionError("the weights of an average sum up to 0")
     result = sum(given * heavy, axis, keepdims=keepdims) / total
     return (result, total) if returned else result
 
@@ -164,8 +169,8 @@ def cumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -
 
 def _running(op: str, x: ArrayLike, axis: int | None) -> ndarray:
     given, at = flat_or_axis(x, axis)
-    if given.dtype not in FLOATS and given.dtype != "uint64":
-        given = asarray(given, "int64")
+    if given.dtype not in FLOATS:
+        given = asarray(given, "uint64" if given.dtype.startswith("uint") else "int64")
     return operator(op, [given, asarray(at, "int64")])
 
 

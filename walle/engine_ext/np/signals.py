@@ -5,7 +5,7 @@ from __future__ import annotations
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import DTypeError, ShapeError
-from walle.engine_ext.np.base import alike, along, asarray, axis_of, flat_or_axis, floating, operator, product
+from walle.engine_ext.np.base import FLOATS, alike, along, asarray, axis_of, flat_or_axis, floating, operator, product
 from walle.engine_ext.np.manipulation import broadcast_arrays, trim_zeros
 from walle.engine_ext.np.products import matmul
 
@@ -53,7 +53,13 @@ def _slid(line: ndarray, weights: ndarray, mode: str) -> ndarray:
         wide = _core.full((before + line.size + after,), 0, line.dtype)
         wide[before : before + line.size] = line
     step = wide.strides[0] // wide.itemsize
-    return matmul(_core.as_strided(wide, (wide.size - n + 1, n), (step, step)), _core.contiguous(weights))
+    shape, steps = (wide.size - n + 1, n), (step, step)
+    if wide is not line and weights.dtype in FLOATS and not _core.unary("IsFinite", weights.sum()):
+        inside = _core.full(wide.shape, False, "bool")  # the zeros around the line times an infinity are nothing
+        inside[before : before + line.size] = True
+        products = _core.as_strided(wide, shape, steps) * weights
+        return _core.where(_core.as_strided(inside, shape, (1, 1)), products, 0).sum(1)
+    return matmul(_core.as_strided(wide, shape, steps), _core.contiguous(weights))
 
 
 def unwrap(x: ArrayLike, discont: float | None = None, axis: int = -1, period: float = 6.283185307179586) -> ndarray:
@@ -84,7 +90,7 @@ def packbits(x: ArrayLike, axis: int | None = None, bitorder: str = "big") -> nd
         wide = _core.full((*shape[:-1], 8 * bytes_), False, "bool")
         wide[..., : last.shape[-1]] = last
         last = wide
-    words = asarray(memoryview(_core.contiguous(last)).cast("B").cast("Q"))  # type: ignore[call-overload]
+    words = asarray(memoryview(_core.contiguous(last)).cast("B").cast("Q"))
     # A product brings the flags of a word's bytes side by side into its highest byte; no two of its bits meet.
     gathered = words * (0x8040201008040201 if bitorder == "big" else 0x0102040810204080) >> 56
     return gathered.astype("uint8").reshape(shape).swapaxes(at, -1)
@@ -99,7 +105,8 @@ def unpackbits(x: ArrayLike, axis: int | None = None, count: int | None = None, 
     last = given.swapaxes(at, -1)
     shape = (*last.shape[:-1], 8 * last.shape[-1])
     # The byte eight times in a word, of which each keeps another bit.
-    words = last.astype("uint64") * 0x0101010101010101 & (0x0102040810204080 if bitorder == "big" else 0x8040201008040201)
+    words = last.astype("uint64") * 0x0101010101010101
+    words = words & (0x0102040810204080 if bitorder == "big" else 0x8040201008040201)
     bits = asarray(memoryview(words.reshape(-1)).cast("B")) if words.size else _core.full((0,), 0, "uint8")
     flat = (bits != 0).view("uint8").reshape(shape).swapaxes(at, -1)
     if count is None:
@@ -177,7 +184,8 @@ def polyadd(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def polysub(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return polyadd(a, -asarray(b))
+    left, right = alike([a, b])
+    return polyadd(left, -right)
 
 
 def polymul(a: ArrayLike, b: ArrayLike) -> ndarray:

@@ -93,7 +93,7 @@ def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False) -> ndarray:
     if edges.size > 1 and bool((edges[1:] < edges[:-1]).any()):
         if bool((edges[1:] > edges[:-1]).any()):
             raise ShapeError("digitize with bins that neither ascend nor descend")
-        return edges.size - searchsorted(edges[::-1], x, "left" if not right else "right")
+        return edges.size - searchsorted(edges[::-1], x, "left" if right else "right")
     return searchsorted(edges, x, "left" if right else "right")
 
 

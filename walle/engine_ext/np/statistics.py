@@ -56,11 +56,10 @@ def _between(ordered: ndarray, place: ndarray, method: str) -> ndarray:
         return at(_core.unary("Ceil", place).astype("int64"))
     if method == "nearest":
         return at(_core.unary("Round", place).astype("int64"))
-    share = asarray(0.5 if method == "midpoint" else 0).astype("float64") + (place - below if method == "linear" else 0)
-    if method == "midpoint":
-        share = _core.where(place == below, 0, share)
     left, right = at(low), at(high)
-    share = share.astype(ordered.dtype)
+    if method == "midpoint":
+        return _core.where(place == below, left, (left + right) * 0.5)
+    share = (place - below).astype(ordered.dtype)
     mixed = left + (right - left) * share
     return _core.where((share == 0) | (left == right), left, mixed)  # infinities stay
 
@@ -82,6 +81,8 @@ def _quantile(x: ArrayLike, q: ndarray, axis: Axis, method: str, keepdims: bool,
     lines, shape = _lines(x, axis, keepdims)
     count = lines.shape[-1]
     if count == 0:
+        if skip_nan:
+            return _core.full(q.shape + shape, float("nan"), lines.dtype)
         raise ShapeError("a quantile of no elements")
     ordered = sort(lines)
     missing = _core.unary("IsNaN", ordered[..., -1:])

@@ -72,9 +72,8 @@ std::optional<Tensor> binary_at_once(const OpDef& op, py::handle a, py::handle b
                                   {broadcast_strides(x->shape(), x->strides(), result.shape()),
                                    broadcast_strides(y->shape(), y->strides(), result.shape()), result.strides()},
                                   {item, item, item_size(result.dtype())});
-  nest.walk({x->raw(), y->raw(), result.raw()}, 1, [&](const auto& at) {
-    kernel(at[0], nest.row_stride(0, item), at[1], nest.row_stride(1, item), at[2], nest.row());
-  });
+  nest.walk({x->raw(), y->raw(), result.raw()}, 1,
+            [&](const auto& at) { kernel(at[0], nest.row_stride(0, item), at[1], nest.row_stride(1, item), at[2], nest.row()); });
   return result;
 }
 
@@ -142,8 +141,8 @@ std::optional<Tensor> product_at_once(const Tensor& a, const Tensor& b) {
   args.n = right == 2 ? b.shape()[1] : 1;
   const Gemm& gemm = kernels().gemm[index_of(a.dtype())];
   constexpr std::size_t kScratch = 16384;
-  if (gemm.run == nullptr || args.k != b.shape()[0] || args.m * args.k > kFew || args.k * args.n > kFew || args.m * args.n > kFew ||
-      gemm.scratch_bytes(args.m, args.n, args.k) > kScratch)
+  if (gemm.run == nullptr || args.k != b.shape()[0] || args.m * args.k > kFew || args.k * args.n > kFew ||
+      args.m * args.n > kFew || gemm.scratch_bytes(args.m, args.n, args.k) > kScratch)
     return std::nullopt;
   Dims shape;
   if (left == 2) shape.push_back(args.m);

@@ -135,9 +135,8 @@ py::object functions() {
 // Methods that are functions of walle.np with the array as first argument; their module loads at the first use.
 template <class Class>
 void bind_functions(Class& cls) {
-  for (const char* name :
-       {"argpartition", "argsort", "choose", "clip",         "compress", "cumprod", "cumsum",   "diagonal", "nonzero", "ptp",
-        "put",          "repeat",  "round",  "searchsorted", "squeeze",  "std",     "take",     "trace",   "var"}) {
+  for (const char* name : {"argpartition", "argsort", "choose", "clip", "compress", "cumprod", "cumsum", "diagonal", "nonzero",
+                           "ptp", "put", "repeat", "round", "searchsorted", "squeeze", "std", "take", "trace", "var"}) {
     cls.def(
         name,
         [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
@@ -232,10 +231,8 @@ void bind_ndarray(py::module_& module) {
              if (py::cast<const Tensor&>(self).ndim() == 0) throw py::type_error("iteration over an array without dimensions");
              return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
            })
-      .def("__contains__",
-           [](py::handle self, py::handle value) {
-             return truth(reduce("Any", binary("Equal", self, value), py::none(), false));
-           })
+      .def("__contains__", [](py::handle self,
+                              py::handle value) { return truth(reduce("Any", binary("Equal", self, value), py::none(), false)); })
       .def("__bool__", truth)
       .def("__float__", [](const Tensor& x) { return py::float_(item(x)); })
       .def("__int__", [](const Tensor& x) { return py::int_(item(x)); })

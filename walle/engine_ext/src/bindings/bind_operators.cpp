@@ -17,6 +17,7 @@ std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inpu
   const OpDef* op = find_operator(name);
   if (op == nullptr) throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
   std::vector<Tensor> tensors;
+  tensors.reserve(inputs.size());
   for (const py::handle input : inputs) tensors.push_back(input.is_none() ? Tensor() : as_tensor(input));
   const Attributes converted = attributes_of(attributes);
   const py::gil_scoped_release released;
@@ -25,7 +26,9 @@ std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inpu
 
 Tensor full(py::handle shape, py::handle value, py::handle dtype) {
   const bool number = is_number(value);
-  Tensor result = Tensor::empty(!dtype.is_none() ? dtype_of(dtype) : number ? natural_dtype(value) : as_tensor(value).dtype(),
+  Tensor result = Tensor::empty(!dtype.is_none() ? dtype_of(dtype)
+                                : number         ? natural_dtype(value)
+                                                 : as_tensor(value).dtype(),
                                 dims_of(shape));
   if (const int type = compute_index(result.dtype()); number && type >= 0 && result.size() <= kFew) {
     alignas(8) std::byte one[8];
@@ -71,7 +74,8 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t axis1, std::i
   const std::int64_t count = std::max<std::int64_t>(0, std::min(shape[a] - down, shape[b] - right));
   const std::int64_t first = count > 0 ? right * strides[b] + down * strides[a] : 0, step = strides[a] + strides[b];
   for (Dims* dims : {&shape, &strides})
-    for (const std::size_t axis : {std::max(a, b), std::min(a, b)}) dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
+    for (const std::size_t axis : {std::max(a, b), std::min(a, b)})
+      dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
   shape.push_back(count);
   strides.push_back(step);
   return {vm::read_only(x.storage()), x.dtype(), std::move(shape), std::move(strides), x.offset() + first};
@@ -115,6 +119,13 @@ void bind_operators(py::module_& module) {
       py::arg("x"), py::arg("shape"), py::arg("strides"), py::arg("offset") = 0,
       "A read-only view of the array's memory; strides and offset in elements.");
   module.def("where", &where, py::arg("condition"), py::arg("a"), py::arg("b"));
+  module.def(
+      "operator",
+      [](const std::string& name, const py::list& inputs, const py::kwargs& attributes) {
+        return std::move(evaluate_named(name, inputs, attributes, 1)[0]);
+      },
+      py::arg("op"), py::arg("inputs"),
+      "The one output of an operator of the registry; None stands for an input that is left out.");
   module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
              "The outputs of any operator of the registry, computed at once.");
   module.def(

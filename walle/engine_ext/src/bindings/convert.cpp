@@ -551,8 +551,8 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
     attributes.set("axes", dims_of(axis));
     if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
   }
-  // NumPy has no greatest, least or mean of nothing, where ONNX has (infinities, NaN).
-  if ((extreme && !logic) || mean) {
+  // NumPy has no greatest and no least of nothing, where ONNX has infinities.
+  if (extreme && !logic) {
     const Operand operand{input.dtype(), input.shape(), nullptr, false};
     for (const std::size_t gone : reduced_axes(op, {&operand, 1}, attributes))
       if (input.shape()[gone] == 0)

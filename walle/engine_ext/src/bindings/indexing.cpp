@@ -304,8 +304,8 @@ Tensor as_numbers(Tensor shown, py::handle key) {
 // Results without dimensions are copies, as NumPy's scalars are, and views where the key has an ellipsis, as NumPy has them too.
 Tensor get_item(const Tensor& x, py::handle key) {
   if (auto shown = plain_view(x, key)) return as_numbers(*std::move(shown), key);
-  if (const Tensor* mask = held(key); mask != nullptr && mask->dtype() == DType::b8 && mask->ndim() > 0 &&
-                                      mask->shape() == x.shape() && x.contiguous()) {
+  if (const Tensor* mask = held(key);
+      mask != nullptr && mask->dtype() == DType::b8 && mask->ndim() > 0 && mask->shape() == x.shape() && x.contiguous()) {
     const Tensor inputs[] = {reshaped(x, {-1}), reshaped(*mask, {-1})};
     return evaluate_one("Compress", inputs);
   }

@@ -1,5 +1,6 @@
 #include "exec/eager.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "atomic/conversion.h"
@@ -20,12 +21,16 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
   std::vector<std::size_t> axes;
   if (op.reduces()) axes = reduced_axes(op, operands, attributes);
   std::vector<Tensor> dense;
-  if (op.make_step != nullptr) {  // its operands are contiguous, as in a session
+  const auto strided = [](const Tensor& input) { return !input.contiguous(); };
+  if (op.make_step != nullptr &&
+      std::any_of(given.begin(), given.end(), strided)) {  // its operands are contiguous, as in a session
     for (const Tensor& input : given) dense.push_back(contiguous(input));
     given = dense;
   }
   std::vector<Layout> layouts;
   std::vector<std::byte*> addresses;
+  layouts.reserve(given.size());
+  addresses.reserve(given.size());
   for (const Tensor& input : given) {
     layouts.push_back(
         {input.dtype(), input.shape(), input.strides(), input.storage() ? &input : nullptr, input.storage() == nullptr});
@@ -116,6 +121,7 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
     return op.data(dense, attributes, outputs);
   }
   std::vector<Operand> operands;
+  operands.reserve(inputs.size());
   for (const Tensor& input : inputs) operands.push_back(operand_of(input));
   if (op.transform != nullptr) {
     try {
@@ -125,7 +131,9 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
       return decomposed();
     }
   }
-  return {run_atomic(op, inputs, operands, attributes, table)};
+  std::vector<Tensor> results;
+  results.push_back(run_atomic(op, inputs, operands, attributes, table));
+  return results;
 }
 
 Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes) {

@@ -51,7 +51,10 @@ void spread_rows(const T* from, std::int64_t outer, std::int64_t inner, std::int
 template <class T>
 void spread(const std::byte* from, std::int64_t outer, std::int64_t inner, std::int64_t rows, std::int64_t row,
             std::byte* to) noexcept {
-  const auto with = row == 2 ? &spread_rows<T, 2> : row == 3 ? &spread_rows<T, 3> : row == 4 ? &spread_rows<T, 4> : &spread_rows<T, 0>;
+  const auto with = row == 2   ? &spread_rows<T, 2>
+                    : row == 3 ? &spread_rows<T, 3>
+                    : row == 4 ? &spread_rows<T, 4>
+                               : &spread_rows<T, 0>;
   with(reinterpret_cast<const T*>(from), outer, inner, rows, row, reinterpret_cast<T*>(to));
 }
 
@@ -82,8 +85,8 @@ class BinaryStep final : public SharedStep {
 
   std::size_t last_but_one() const noexcept { return static_cast<std::size_t>(nest_.axes - 2); }
 
-  // Rows of a few elements (channels, say): the kernel gets as many of them as fill a buffer, in which an operand that is broadcast
-  // or strided is written out.
+  // Rows of a few elements (channels, say): the kernel gets as many of them as fill a buffer, in which an operand that is
+  // broadcast or strided is written out.
   void run_short_rows(std::int64_t rows, const std::array<std::byte*, 3>& at) const noexcept {
     alignas(64) std::byte buffers[2][kBuffer * 8];
     const std::int64_t row = nest_.row(), most = kBuffer / row;

@@ -64,6 +64,17 @@ Tensor take(const Tensor& x, std::size_t axis, const Dims& index) {
 
 Tensor flat(const Tensor& x) { return Tensor(x.storage(), x.dtype(), {x.size()}, {1}, x.offset()); }
 
+std::int64_t count_set(const unsigned char* flags, std::int64_t size) {
+  std::int64_t total = 0;
+  for (std::int64_t done = 0; done < size;) {
+    const std::int64_t end = std::min<std::int64_t>(size, done + 255);  // a byte holds the sum
+    unsigned char part = 0;
+    for (; done < end; ++done) part = static_cast<unsigned char>(part + (flags[done] != 0));
+    total += part;
+  }
+  return total;
+}
+
 // Those of `count` items whose flag is set, one after the other; without a branch for each.
 template <class Item>
 void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64_t kept, std::byte* to) {
@@ -86,8 +97,7 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
                                       to_string(condition.shape()));
   const auto* flags = condition.data<const unsigned char>();
   if (x.ndim() == 1) {
-    std::int64_t kept = 0;
-    for (std::int64_t i = 0; i < condition.size(); ++i) kept += flags[i] != 0;
+    const std::int64_t kept = count_set(flags, condition.size());
     Tensor result = Tensor::empty(x.dtype(), {kept});
     constexpr decltype(&keep_flagged<std::uint8_t>) keep[] = {&keep_flagged<std::uint8_t>, &keep_flagged<std::uint16_t>,
                                                               &keep_flagged<std::uint32_t>, &keep_flagged<std::uint64_t>};
@@ -140,7 +150,10 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
   const std::int64_t size = x.size();
   std::int64_t count = 0;
   with_elements(x, [&](const auto* at) {
-    for (std::int64_t i = 0; i < size; ++i) count += at[i] != 0;
+    if constexpr (sizeof(*at) == 1)
+      count = count_set(reinterpret_cast<const unsigned char*>(at), size);
+    else
+      for (std::int64_t i = 0; i < size; ++i) count += at[i] != 0;
   });
   Tensor result = Tensor::empty(DType::i64, {x.ndim(), count});
   if (count == 0) return {result};
