@@ -9,18 +9,19 @@ TYPE_CHECKING = False  # not from typing, whose import would be a third of a tas
 if TYPE_CHECKING:
     from walle.engine_ext.onnx_import import convert
     from walle.engine_ext.operators import OperatorInfo, operators
-    from walle.engine_ext.session import BackendInfo, Module, Plan, Session, TensorInfo, backends
+    from walle.engine_ext.session import Module, Session, backends
+    from walle.engine_ext.session_info import BackendInfo, Plan, TensorInfo
     from walle.errors import WalleError
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BackendInfo": "walle.engine_ext.session",
+    "BackendInfo": "walle.engine_ext.session_info",
     "Module": "walle.engine_ext.session",
     "OperatorInfo": "walle.engine_ext.operators",
-    "Plan": "walle.engine_ext.session",
+    "Plan": "walle.engine_ext.session_info",
     "Session": "walle.engine_ext.session",
-    "TensorInfo": "walle.engine_ext.session",
+    "TensorInfo": "walle.engine_ext.session_info",
     "WalleError": "walle.errors",
     "backends": "walle.engine_ext.session",
     "convert": "walle.engine_ext.onnx_import",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from walle.engine_ext import boot
 from walle.engine_ext.vm import VMPool
 from walle.errors import VMError
 from walle.pipeline.stream_engine import TaskOutput, Trigger
@@ -19,6 +20,8 @@ PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _ON_CLOUD = ("cloud", "auto")  # what task.toml says of a phase that may run there
 
 type Host = Mapping[str, Callable[..., Any]]
+
+boot.carry("walle.pipeline", "walle.pipeline.context", "walle.pipeline.events", "walle.pipeline.stream")
 
 
 class TaskOutputError(VMError):

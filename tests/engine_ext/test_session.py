@@ -13,7 +13,8 @@ import walle.np as np
 from walle.engine_ext import _core
 from walle.engine_ext.errors import DTypeError, ModelError, ShapeError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder, Value
-from walle.engine_ext.session import Plan, Session, TensorInfo
+from walle.engine_ext.session import Session
+from walle.engine_ext.session_info import Plan, TensorInfo
 
 RNG = numpy.random.default_rng(7)
 

@@ -1,5 +1,6 @@
 import importlib
 import marshal
+import sys
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from walle.engine_ext.bytecode import BytecodeError, compile_source, load_code
 from walle.engine_ext.imports import ALLOWED_IMPORTS
 from walle.engine_ext.vm import VM
 from walle.vm import ForbiddenImport, TaskError
+
+THIS = rf"Python {sys.version_info.major}\.{sys.version_info.minor}"
+OTHER_MAGIC, OTHER = (3627, r"Python 3\.14") if sys.version_info < (3, 14) else (3571, r"Python 3\.13")
 
 
 async def run(folder: Path, function: str = "run", *args: Any) -> Any:
@@ -119,19 +123,20 @@ async def test_bytecode_runs_and_keeps_the_name_that_it_was_compiled_with(tmp_pa
 
 @pytest.mark.asyncio
 async def test_of_several_versions_the_right_one_runs(tmp_path: Path) -> None:
-    (tmp_path / "main.cpython-313.pyc").write_bytes(compile_source("def run(): return 313", "main.py"))
+    tag = sys.implementation.cache_tag
+    (tmp_path / f"main.{tag}.pyc").write_bytes(compile_source("def run(): return 313", "main.py"))
     (tmp_path / "main.cpython-399.pyc").write_bytes(b"another's")
     assert await run(tmp_path) == 313
-    (tmp_path / "main.cpython-313.pyc").unlink()
-    with pytest.raises(BytecodeError, match="bytecode for cpython-399, but none for cpython-313"):
+    (tmp_path / f"main.{tag}.pyc").unlink()
+    with pytest.raises(BytecodeError, match=f"bytecode for cpython-399, but none for {tag}"):
         VM(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ((3571 - 40).to_bytes(2, "little") + b"\r\n" + bytes(12), r"is bytecode of Python 3\.12, this is Python 3\.13"),
-        ((3627).to_bytes(2, "little") + b"\r\n" + bytes(12), r"is bytecode of Python 3\.14"),
+        ((3531).to_bytes(2, "little") + b"\r\n" + bytes(12), rf"is bytecode of Python 3\.12, this is {THIS}"),
+        (OTHER_MAGIC.to_bytes(2, "little") + b"\r\n" + bytes(12), rf"is bytecode of {OTHER}, this is {THIS}"),
         ((9999).to_bytes(2, "little") + b"\r\n" + bytes(12), r"is bytecode of a Python after 3\.14"),
         (b"PK\3\4" + bytes(12), "no Python"),
         (b"", "is 0 bytes long"),

@@ -21,17 +21,15 @@ _POSIX_KEPT = frozenset(
      "strerror", "urandom", "get_terminal_size", "_have_functions"}
 )  # fmt: skip
 
-# Of the modules that are part of the interpreter, those that may not be made in a VM; posix is there already, fenced.
-_BUILTIN_REFUSED = frozenset(
-    {"_interpchannels", "_interpqueues", "_interpreters", "_locale", "_posixsubprocess", "_remote_debugging", "_signal",
-     "_tracemalloc", "faulthandler", "posix"}
-)  # fmt: skip
-
-# Of the modules that are files, those that may be made in a VM: what the allowed library modules need.
-_DYNAMIC_KEPT = frozenset(
-    {"_bisect", "_blake2", "_contextvars", "_csv", "_datetime", "_decimal", "_hashlib", "_heapq", "_json", "_md5",
-     "_opcode", "_pickle", "_random", "_sha1", "_sha2", "_sha3", "_statistics", "_struct", "_zoneinfo", "array",
-     "binascii", "math", "mmap", "unicodedata", "zlib"}
+# Of the modules in C, those that may be made in a VM: what the allowed library modules need. Which of them are files,
+# and which are part of the interpreter, is as a distribution builds it. Those that a VM begins with (`posix`,
+# `_thread`, `_imp`, ...) are there already, and are not made anew as a whole.
+_NATIVE_KEPT = frozenset(
+    {"_ast", "_bisect", "_blake2", "_codecs", "_collections", "_contextvars", "_csv", "_datetime", "_decimal",
+     "_functools", "_hashlib", "_heapq", "_json", "_md5", "_opcode", "_operator", "_pickle", "_random", "_sha1",
+     "_sha2", "_sha3", "_sre", "_stat", "_statistics", "_string", "_struct", "_suggestions", "_tokenize", "_types",
+     "_typing", "_zoneinfo", "array", "atexit", "binascii", "cmath", "errno", "itertools", "math", "mmap", "time",
+     "unicodedata", "zlib"}
 )  # fmt: skip
 
 # Of `_thread`, what reaches the main thread or outlives the task.
@@ -48,8 +46,8 @@ def put_up() -> None:
     for name in _THREAD_REFUSED:
         vars(sys.modules["_thread"]).pop(name, None)
     importer = sys.modules["_imp"]
-    importer.create_builtin = _core.vm_guard(importer.create_builtin, _BUILTIN_REFUSED, False)  # type: ignore[attr-defined]
-    importer.create_dynamic = _core.vm_guard(importer.create_dynamic, _DYNAMIC_KEPT, True)  # type: ignore[attr-defined]
+    for maker in ("create_builtin", "create_dynamic"):
+        setattr(importer, maker, _core.vm_guard(getattr(importer, maker), _NATIVE_KEPT))
     _core.vm_seal()
     for name in list(vars(_core)):
         if name in _CORE_REFUSED or (name.startswith("vm_") and name not in _CORE_KEPT):

@@ -3,16 +3,20 @@
 `load(model)` gives whichever of the two the model needs.
 """
 
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from __future__ import annotations
 
-from walle.engine_ext import _core
-from walle.engine_ext._core import ndarray
+from walle.engine_ext import _core, lazy
 from walle.engine_ext.errors import ModelError
-from walle.engine_ext.np.likes import ArrayLike
 
-_PEAK_SECONDS = 0.02
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time, and what a session tells of itself needs it
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from walle.engine_ext._core import ndarray
+    from walle.engine_ext.np.likes import ArrayLike
+    from walle.engine_ext.session_info import BackendInfo, Plan, TensorInfo
 
 
 def _use_saved_rates() -> None:
@@ -23,100 +27,9 @@ def _use_saved_rates() -> None:
     rates.use_saved()
 
 
-class TensorInfo(NamedTuple):
-    """An input or output; what is None is known at run time only."""
-
-    name: str
-    shape: tuple[int | None, ...] | None
-    dtype: str | None
-
-
-class BackendInfo(NamedTuple):
-    """An instruction set with its kernels, and whether this CPU has it.
-
-    One that is not `exact` computes products of float32 in fewer bits (avx512_bf16: operands of convolutions and of
-    products by constants are rounded to bfloat16, 8 significant bits, and summed in float32). "auto" never stands for
-    it: it runs where it is asked for by name.
-    """
-
-    name: str
-    available: bool
-    exact: bool
-
-    @property
-    def peak_gflops(self) -> float:
-        """What one core does at most, 10^9 float32 operations a second; measured at each asking, 20 ms. 0: absent."""
-        return _core.peak_gflops(self.name, _PEAK_SECONDS) if self.available else 0.0
-
-
-class Candidate(NamedTuple):
-    """What search weighed for an operator: an algorithm, its parameter (a Winograd unit, say), its predicted time."""
-
-    algorithm: str
-    parameter: int
-    predicted_us: float
-
-
-class PlannedOp(NamedTuple):
-    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted.
-
-    The algorithm is empty where there is only one; `candidates` are all that search weighed, the chosen one first.
-    """
-
-    name: str
-    op: str
-    algorithm: str
-    parameters: int
-    predicted_us: float
-    regions: int
-    candidates: tuple[Candidate, ...]
-
-
-class Plan(NamedTuple):
-    """What a session does for one set of input shapes; `str(plan)` is a table.
-
-    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper); `search_ms` is
-    what weighing them and the algorithms took, `plan_ms` all of planning, the packing of weights included.
-    """
-
-    backend: str
-    search_ms: float
-    costs: dict[str, float]
-    ops: tuple[PlannedOp, ...]
-    rasters_made: int
-    rasters_left: int
-    arena_bytes: int
-    plan_ms: float
-
-    def __str__(self) -> str:
-        width = max((len(op.name) for op in self.ops), default=4)
-        lines = [f"{op.name:{width}}  {_described(op)}" for op in self.ops]
-        costs = ", ".join(f"{name} {us:.0f} µs" for name, us in self.costs.items())
-        lines.append(
-            f"backend {self.backend} (predicted: {costs}), {len(self.ops)} steps, rasters {self.rasters_made} before "
-            f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
-            f"{self.search_ms:.2f} ms of it search"
-        )
-        return "\n".join(lines)
-
-
-def _described(op: PlannedOp) -> str:
-    text = f"{op.op}, {op.regions} regions" if op.regions > 1 else op.op
-    if op.algorithm:
-        text += f": {op.algorithm}"
-    if op.candidates:
-        text += "; ".join(f" {c.algorithm}({c.parameter}) {c.predicted_us:.0f} µs" for c in op.candidates)
-    return text
-
-
-def _plan(native: dict[str, Any]) -> Plan:
-    ops = (PlannedOp._make((*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1]))) for op in native["ops"])
-    return Plan(**(native | {"ops": tuple(ops)}))
-
-
 def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
     """Return a model as the native reader takes it: an ONNX file is converted in memory."""
-    if isinstance(model, bytes) or not os.fspath(model).endswith(".onnx"):
+    if isinstance(model, bytes) or not str(model).endswith(".onnx"):
         return model
     try:
         from walle.engine_ext.onnx_import import convert_bytes, load
@@ -127,23 +40,27 @@ def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] |
     return convert_bytes(load(model))
 
 
-class _Model[Native: (_core.Session, _core.Module)]:
+def _info() -> Any:
+    return lazy.load("walle.engine_ext.session_info")
+
+
+class _Model:
     """What a session and a module have in common."""
 
-    _native: Native
+    _native: _core.Session | _core.Module
 
     @property
     def inputs(self) -> list[TensorInfo]:
         """The inputs; shape and dtype are None for a sequence or an optional."""
-        return [TensorInfo(*info) for info in self._native.inputs()]
+        return [_info().TensorInfo(*info) for info in self._native.inputs()]
 
     @property
     def outputs(self) -> list[TensorInfo]:
         """The outputs, with the shapes of a session's last plan; a module's depend on what runs."""
-        return [TensorInfo(*info) for info in self._native.outputs()]
+        return [_info().TensorInfo(*info) for info in self._native.outputs()]
 
 
-class Session(_Model[_core.Session]):
+class Session(_Model):
     """A `.walle` model made ready to run.
 
     An `.onnx` file is taken too where the package `onnx` is installed.
@@ -157,6 +74,8 @@ class Session(_Model[_core.Session]):
             flow, sequences, shapes that depend on data.
         BackendError: this machine does not have the backend, or its name is unknown.
     """
+
+    _native: _core.Session
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
         _use_saved_rates()
@@ -181,10 +100,10 @@ class Session(_Model[_core.Session]):
     def plan(self) -> Plan | None:
         """Return the plan of the last run, or of loading where all input shapes are known; None before either."""
         native = self._native.plan()
-        return None if native is None else _plan(native)
+        return None if native is None else _info().plan_of(native)
 
 
-class Module(_Model[_core.Module]):
+class Module(_Model):
     """A `.walle` model with control flow, sequences or shapes that depend on data, made ready to run (§4.2).
 
     The graph is split at such nodes. Each piece between them, those of loop bodies and branches too, is planned like a
@@ -198,6 +117,8 @@ class Module(_Model[_core.Module]):
 
     Raises: as Session.
     """
+
+    _native: _core.Module
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
         _use_saved_rates()
@@ -216,7 +137,8 @@ class Module(_Model[_core.Module]):
 
     def plan(self) -> Plan:
         """Return the last plans of all pieces as one, with the nodes that stand between them."""
-        return _plan(self._native.plan())
+        plan: Plan = _info().plan_of(self._native.plan())
+        return plan
 
 
 def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> Session | Module:
@@ -237,4 +159,4 @@ def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", thread
 
 def backends() -> list[BackendInfo]:
     """Return the backends that the engine was built with, the plainest first."""
-    return [BackendInfo(*backend) for backend in _core.backends()]
+    return [_info().BackendInfo(*backend) for backend in _core.backends()]

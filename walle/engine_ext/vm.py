@@ -4,20 +4,14 @@ import asyncio
 import atexit
 import collections
 import contextlib
-import importlib.util
-import marshal
 import os
 import sys
-import sysconfig
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import walle
-import walle.engine_ext
-from walle.engine_ext import _core, rates
+from walle.engine_ext import _core, boot, rates
 from walle.engine_ext.desk import DeadlineExceeded, Desk, Host, LimitExceeded, TaskError, VMClosedError, forget_desks
 from walle.engine_ext.sources import TaskFiles, TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
@@ -38,60 +32,6 @@ MAX_STRIKES = 3  # abandoned VMs of one task
 _STRIKES_KEPT = 1_000  # tasks
 _LEFT_KEPT = 256  # VMs that a pool gave back and that may yet be abandoned; each is for less than a second
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
-
-# What every VM begins with comes with the boot code, since finding and reading files is most of what imports take.
-_BOOT_MODULES = (
-    "__future__", "importlib", "importlib._abc", "types", "walle", "walle.errors", "walle.engine_ext",
-    "walle.engine_ext.bytecode", "walle.engine_ext.dispatch", "walle.engine_ext.fence", "walle.engine_ext.imports",
-    "walle.engine_ext.lazy", "walle.engine_ext.wiping",
-)  # fmt: skip
-
-# Runs in each new interpreter with `paths` in its globals: the path, and what _BOOT_MODULES are. Of what is installed
-# beside walle nothing is on the path.
-_BOOT = """
-import gc
-import marshal
-import sys
-
-gc.disable()  # nothing that is made here goes; what follows collects and enables it
-
-class Booted:
-    "Loader of the modules that came with the boot code."
-
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name not in modules:
-            return None
-        code, file, folders = modules[name]
-        spec = type(sys.__spec__)(name, Booted, origin=file, is_package=folders is not None)
-        if folders is not None:
-            spec.submodule_search_locations = folders
-        spec.has_location = True
-        return spec
-
-    @staticmethod
-    def create_module(spec):
-        return None
-
-    @staticmethod
-    def exec_module(module):
-        exec(marshal.loads(modules[module.__name__][0]), module.__dict__)
-
-modules = paths["modules"]
-sys.path[:] = paths["stdlib"]
-sys.dont_write_bytecode = True
-sys.meta_path.insert(0, Booted)
-from walle.engine_ext.dispatch import Stopped, describe, dispatch, freeze, settle, start, thaw, wipe
-sys.meta_path.remove(Booted)
-modules = None
-settle()
-"""
-
-
-def _stdlib_paths() -> list[str]:
-    stdlib = sysconfig.get_path("stdlib")
-    zipped = str(Path(stdlib).parent / f"python{sysconfig.get_config_var('py_version_nodot')}.zip")
-    return [path for path in (zipped, stdlib, str(Path(stdlib) / "lib-dynload")) if Path(path).exists()]
 
 
 class VM:
@@ -434,28 +374,7 @@ def _set_done(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _boot_modules() -> dict[str, tuple[bytes, str, list[str] | None]]:
-    """Return code, file and, of a package, folders of _BOOT_MODULES."""
-    found: dict[str, tuple[bytes, str, list[str] | None]] = {}
-    for name in _BOOT_MODULES:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        loader: Any = spec.loader  # an importlib.abc.InspectLoader, or what an editable install has for one
-        folders = spec.submodule_search_locations
-        if name == "walle.engine_ext":  # and where the native module is
-            folders = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
-        found[name] = (
-            marshal.dumps(loader.get_code(name)),
-            spec.origin or "",
-            None if folders is None else list(folders),
-        )
-    return found
-
-
-_PATHS = {"stdlib": _stdlib_paths(), "modules": _boot_modules()}
-
-_core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
-_core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _PATHS)
+boot.set_up()
 if not sys.flags.dev_mode and "PYTHONMALLOC" not in os.environ:  # those allocators' blocks cannot be measured
     _core.vm_watch_memory()
 atexit.register(_core.vm_shut_down, _EXIT_S)

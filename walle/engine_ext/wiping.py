@@ -105,7 +105,20 @@ def _decimal(decimal: Any) -> Callable[[], object]:
     return make_fresh
 
 
-_MAKERS = {"random": _random, "_struct": _struct, "decimal": _decimal}
+def _typing(typing: Any) -> Callable[[], object]:
+    lazy = getattr(
+        typing, "_lazy_annotationlib", None
+    )  # Python 3.14 and later put the module in its place at first use
+    if lazy is not None:
+        lazy.Format  # noqa: B018 -- the first use
+    return _nothing
+
+
+def _nothing() -> None:
+    """Do nothing: the module holds nothing in C."""
+
+
+_MAKERS = {"random": _random, "_struct": _struct, "decimal": _decimal, "typing": _typing}
 
 _recursion_limit = sys.getrecursionlimit()
 _int_digits = sys.get_int_max_str_digits()

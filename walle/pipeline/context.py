@@ -4,14 +4,19 @@ A device calls `run` in the task's VM, the cloud's fallback inference calls `pha
 plain data and arrays where it crosses to the cloud, and anything at all where it does not.
 """
 
+from __future__ import annotations
+
 import mmap
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from walle.engine_ext import dispatch, host
 from walle.engine_ext.wiping import load_shared
 from walle.errors import PipelineError
 from walle.pipeline.stream import Events
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 PHASES = ("preprocess", "execute", "postprocess")
 MAX_PUTS = 1_000  # of one run

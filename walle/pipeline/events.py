@@ -1,12 +1,18 @@
 """One tracked behaviour of a user (§5.1): event id, page id, timestamp, contents; and the five basic kinds.
 
-A task VM imports this module, so it stays clear of `dataclasses` and `json`, which cost more than everything here.
+A task VM imports this module, so it stays clear of `dataclasses`, `json`, `typing` and `collections`, each of which
+costs more than everything here.
 """
 
-from collections.abc import Mapping
-from typing import Any, NoReturn, Self
+from __future__ import annotations
+
+from _collections_abc import Mapping  # what `collections.abc` has, without `collections`
 
 from walle.errors import PipelineError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, Self
 
 PAGE_ENTER = "page_enter"
 PAGE_SCROLL = "page_scroll"

@@ -1,14 +1,19 @@
 """Arithmetic of pixels: saturating sums and differences, bits, look-up tables, and statistics."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, depth_name, give, image, one, restored, scalar
 from walle.engine_ext.errors import ShapeError, UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 _FAST = ("uint8", "uint16", "int16", "float32")
 type Operand = ImageLike | float | Sequence[float]

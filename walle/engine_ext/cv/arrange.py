@@ -1,13 +1,17 @@
 """Images turned, mirrored, framed, cut into channels and put together: movements only, for the raster."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, scalar
 from walle.engine_ext.errors import ShapeError, UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 
 def flip(src: ImageLike, flipCode: int, dst: ImageLike | None = None) -> ndarray:

@@ -1,7 +1,6 @@
 """Images as a network's input, and a network's boxes as a result: the helpers of OpenCV's `dnn`."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -9,6 +8,11 @@ from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, image, one, pair, scalar
 from walle.engine_ext.cv.sizes import resize
 from walle.engine_ext.errors import ShapeError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 
 def blobFromImage(

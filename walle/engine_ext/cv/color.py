@@ -1,11 +1,15 @@
 """Colour conversion: `cvtColor` with OpenCV's codes, and 4:2:0 images whose planes come apart."""
 
-from typing import Any
+from __future__ import annotations
 
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, give, image, one
 from walle.engine_ext.errors import ShapeError, UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from typing import Any
 
 # Names of one format, and how a 4:2:0 or 4:2:2 image is laid out.
 _YUV: dict[str, dict[str, Any]] = {

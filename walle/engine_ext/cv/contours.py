@@ -1,14 +1,19 @@
 """Contours and figures of points: finding, measuring and simplifying them; connected areas."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, image, one
 from walle.engine_ext.errors import ShapeError, UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 _MODES = {
     constants.RETR_EXTERNAL: "external",

@@ -1,13 +1,18 @@
 """Drawing, in place as in OpenCV: figures become runs of pixels, and the raster moves a colour there."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv.images import ImageLike, image, one, pair, scalar
 from walle.engine_ext.errors import ShapeError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 type Colour = float | Sequence[float]
 type Point = tuple[int, int]

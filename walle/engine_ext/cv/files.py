@@ -1,8 +1,8 @@
 """JPEG and PNG, where the engine was built with libjpeg-turbo and libpng (docs/adr/0068-image-files.md)."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -10,6 +10,11 @@ from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.color import cvtColor
 from walle.engine_ext.cv.images import ImageLike, image
 from walle.engine_ext.errors import UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 _SIGNS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 _SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".jpe": "jpeg", ".png": "png"}

@@ -1,6 +1,6 @@
 """Filters: weighted sums, means, derivatives, medians and the bilateral mean of a pixel's neighbours."""
 
-from typing import Any
+from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -8,6 +8,10 @@ from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, border_name, depth_name, give, image, one, pair, restored, sampled
 from walle.engine_ext.cv.kernels import derivative_weights, gaussian_weights, in_fixed_point, scharr_weights
 from walle.engine_ext.errors import ShapeError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from typing import Any
 
 _FILTERED = ("uint8", "uint16", "int16", "float32")
 

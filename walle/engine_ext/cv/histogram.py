@@ -1,13 +1,18 @@
 """Histograms: counting, comparing and levelling the tones of an image."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, give, image, one
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def calcHist(

@@ -1,12 +1,16 @@
 """What every part of `walle.cv` does with its arguments: arrays in, arrays out, borders by number."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.errors import DTypeError, UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 type ImageLike = Any  # an ndarray, or anything that has the buffer protocol
 

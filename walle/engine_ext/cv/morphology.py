@@ -1,13 +1,17 @@
 """Morphology: the least and the greatest of a window, and what is made of them."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.arithmetic import subtract
 from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, scalar
 from walle.engine_ext.errors import UnsupportedError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 _NEVER = 1.7e308  # OpenCV's default value of the border: what lies outside never wins
 

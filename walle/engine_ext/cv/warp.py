@@ -1,8 +1,8 @@
 """Images read at other places: by a matrix or by a map."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -10,6 +10,11 @@ from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, pair, restored, sampled, scalar
 from walle.engine_ext.cv.sizes import interpolation_name
 from walle.engine_ext.errors import ShapeError
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 _CLOSEST = {"area": "linear", "linear_exact": "linear", "nearest_exact": "nearest"}  # as OpenCV takes them in a warp
 

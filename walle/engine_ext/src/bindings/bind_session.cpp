@@ -309,7 +309,11 @@ std::shared_ptr<const Graph> load(py::handle model) {
     std::copy(dense.raw(), dense.raw() + size, storage->data());
     return load_graph(storage);
   }
-  const auto path = py::cast<std::string>(py::module_::import("os").attr("fsdecode")(model));
+  const auto named = py::reinterpret_steal<py::object>(PyOS_FSPath(model.ptr()));
+  if (!named) throw py::error_already_set();
+  const auto encoded = py::reinterpret_steal<py::bytes>(PyUnicode_EncodeFSDefault(named.ptr()));
+  if (!encoded) throw py::error_already_set();
+  const auto path = std::string(encoded);
   const py::gil_scoped_release released;
   return open_graph(path);
 }

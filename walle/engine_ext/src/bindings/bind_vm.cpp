@@ -173,12 +173,12 @@ void sleep_here(double seconds) {
 }
 
 // A function that makes modules, which refuses some names. The original is held where no walk over Python objects finds it.
-py::cpp_function guard(const py::object& original, const std::unordered_set<std::string>& names, bool are_kept) {
+py::cpp_function guard(const py::object& original, const std::unordered_set<std::string>& names) {
   const py::object plain = py::type::of(py::module_::import("sys").attr("implementation"));  // SimpleNamespace
   if (PyObject_IS_GC(original.ptr()) && PyObject_GC_IsTracked(original.ptr())) PyObject_GC_UnTrack(original.ptr());
-  return py::cpp_function([original, plain, names, are_kept](const py::object& spec, const py::args& rest) {
+  return py::cpp_function([original, plain, names](const py::object& spec, const py::args& rest) {
     const auto name = spec.attr("name").cast<std::string>();
-    if (names.contains(name) != are_kept) throw py::import_error(name + " cannot be loaded in a VM");
+    if (!names.contains(name)) throw py::import_error(name + " cannot be loaded in a VM");
     // Not the caller's spec, whose attributes may be something else at the next look.
     const py::object origin = py::getattr(spec, "origin", py::none());
     if (!origin.is_none() && !py::type::of(origin).is(py::type::of(py::str())))
@@ -334,6 +334,9 @@ void bind_vm(py::module_& module) {
   module.def("vm_set_boot", [](const py::bytes& code, py::handle paths) {
     vm::Home::set_boot({std::string(code), read_value(paths, "paths")}, kPort);
   });
+  module.def("vm_carry", [](const py::dict& modules) {
+    for (const auto& [name, found] : modules) vm::Home::carry(py::cast<std::string>(name), read_value(found, "module"));
+  });
   module.def("vm_counts", [] {
     const vm::HomeCounts counts = vm::Home::counts();
     py::dict all;
@@ -369,7 +372,7 @@ void bind_vm(py::module_& module) {
       "In gc.callbacks of a VM.");
   module.def("vm_seal", [module] { seal_types(module); }, "Close the module's types to tasks.");
   module.def("vm_unraisable", &tell_unraisable);
-  module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs by name.");
+  module.def("vm_guard", &guard, "A function like `original` of _imp that refuses specs of other names.");
   module.def("vm_watch_memory", &vm::Heap::watch, "Count what VMs' Python objects take, from now on.");
   module.def("vm_lost", &vm::Interpreter::lost, "VM threads that rest for good in C calls that never end.");
   module.def(

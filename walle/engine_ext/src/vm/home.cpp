@@ -6,9 +6,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,7 +36,8 @@ struct Stable {
   std::condition_variable changed;
   Boot boot;
   const ArrayPort* port = nullptr;
-  std::vector<Home*> all;                            // until they end
+  std::map<std::string, std::shared_ptr<const Value>, std::less<>> carried;  // modules by name
+  std::vector<Home*> all;                                                    // until they end
   std::vector<Home*> spare;                          // the one that was used last is taken first: its memory is warm
   std::deque<std::shared_ptr<Interpreter>> waiting;  // each for one of the homes that are being left
   std::size_t leaving = 0;
@@ -44,6 +49,20 @@ Stable& stable() {
   static Stable& one = *new Stable();
   return one;
 }
+
+PyObject* find_module(PyObject*, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
+  if (text == nullptr) return nullptr;
+  std::shared_ptr<const Value> module;
+  {
+    const std::lock_guard lock(stable().mutex);
+    const auto found = stable().carried.find(std::string_view(text));
+    if (found != stable().carried.end()) module = found->second;
+  }
+  return module != nullptr ? to_python(*module, *stable().port) : Py_NewRef(Py_None);
+}
+
+PyMethodDef find_module_method = {"find_module", find_module, METH_O, nullptr};
 
 }  // namespace
 
@@ -66,6 +85,12 @@ void Home::set_boot(Boot boot, const ArrayPort& port) {
   all.boot = std::move(boot);
   all.port = &port;
   watch_forks();
+}
+
+void Home::carry(const std::string& name, Value module) {
+  auto carried = std::make_shared<const Value>(std::move(module));
+  const std::lock_guard lock(stable().mutex);
+  stable().carried.insert_or_assign(name, std::move(carried));
 }
 
 void Home::settle(const std::shared_ptr<Interpreter>& vm) {
@@ -260,10 +285,12 @@ bool Home::boot(std::string& error) {
   const Boot& the = stable().boot;  // set before the first home
   PyObject* globals = PyDict_New();
   PyObject* paths = to_python(the.paths, *stable().port);
+  PyObject* finder = PyCFunction_New(&find_module_method, nullptr);
   PyObject* code = PyMarshal_ReadObjectFromString(the.code.data(), static_cast<Py_ssize_t>(the.code.size()));
-  const bool ready = globals != nullptr && paths != nullptr && code != nullptr &&
+  const bool ready = globals != nullptr && paths != nullptr && finder != nullptr && code != nullptr &&
                      PyDict_SetItemString(globals, "__builtins__", PyEval_GetBuiltins()) == 0 &&
-                     PyDict_SetItemString(globals, "paths", paths) == 0;
+                     PyDict_SetItemString(globals, "paths", paths) == 0 &&
+                     PyDict_SetItemString(globals, "find_module", finder) == 0;
   PyObject* done = ready ? PyEval_EvalCode(code, globals, globals) : nullptr;
   bool good = done != nullptr;
   if (good) {
@@ -278,6 +305,7 @@ bool Home::boot(std::string& error) {
   if (!good) error = "the VM could not start: " + take_error_text();
   Py_XDECREF(done);
   Py_XDECREF(code);
+  Py_XDECREF(finder);
   Py_XDECREF(paths);
   Py_XDECREF(globals);
   if (good) {
@@ -331,8 +359,8 @@ std::string Home::wipe_once() {
 }
 
 // A process that exits has no use for the end of a wiped interpreter; its record goes, so that Py_FinalizeEx does not meet it.
-// Neither is one ended that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the wrong
-// interpreter, which aborts the process. Its memory is lost then, as most of an interpreter's is that ends.
+// Neither is one ended on Python 3.13 that has loaded _datetime: CPython 3.13.0 frees that module's static types' tuples in the
+// wrong interpreter, which aborts the process. Its memory is lost then, as most of an interpreter's is that ends there.
 void Home::end() {
   bool is_leaving;
   {
@@ -341,8 +369,7 @@ void Home::end() {
   }
   if (!is_leaving) {
     PyEval_RestoreThread(thread);
-    PyObject* modules = PyImport_GetModuleDict();
-    const bool is_safe = PyDict_GetItemString(modules, "_datetime") == nullptr;
+    const bool is_safe = PY_VERSION_HEX >= 0x030E0000 || PyDict_GetItemString(PyImport_GetModuleDict(), "_datetime") == nullptr;
     if (is_safe) {
       pristine.release();
       PyObject* done =

@@ -18,8 +18,8 @@ namespace walle::vm {
 
 class Interpreter;
 
-// What every home begins with: marshalled code that finds `paths` in its globals and leaves `start(config)`, `dispatch(name,
-// args)`, `describe(error)`, `wipe()` and the exception class `Stopped` there.
+// What every home begins with: marshalled code that finds `paths` and `find_module(name)` in its globals and leaves
+// `start(config)`, `dispatch(name, args)`, `describe(error)`, `wipe()` and the exception class `Stopped` there.
 struct Boot {
   std::string code;
   Value paths;
@@ -38,6 +38,9 @@ class Home {
  public:
   // The first one given stays.
   static void set_boot(Boot boot, const ArrayPort& port);
+
+  // What `find_module` gives for this name from now on: (code, file, folders or None); it gives None for others.
+  static void carry(const std::string& name, Value module);
   // Gives the VM a home: a spare one, else one that is being left, else a new one. Throws std::runtime_error where no thread can
   // be had.
   static void settle(const std::shared_ptr<Interpreter>& vm);

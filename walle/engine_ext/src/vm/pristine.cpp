@@ -30,16 +30,16 @@ std::uint64_t digest_of(PyObject* object) {
   return digest;
 }
 
-// Every object that the collector knows.
-std::vector<PyObject*> collected_objects() {
-  std::vector<PyObject*> all;
-  PyUnstable_GC_VisitObjects(
-      [](PyObject* object, void* found) {
-        collect(object, found);
-        return 1;
-      },
-      &all);
-  return all;
+// The interpreter's table of interned strings, whose references to them do not count; null where the collector does not
+// know it (before Python 3.14).
+PyObject* table_of_interned(const std::vector<PyObject*>& objects) {
+  PyObject* probe = PyUnicode_InternFromString("walle: nobody else interns this");
+  PyObject* table = nullptr;
+  for (PyObject* object : objects)
+    if (PyDict_CheckExact(object) && PyDict_GetItemWithError(object, probe) == probe) table = object;
+  PyErr_Clear();
+  Py_XDECREF(probe);
+  return table;
 }
 
 void throw_away(PyObject* trash, PyObject* object) {
@@ -160,6 +160,21 @@ bool Pristine::add(PyObject* object) {
   return true;
 }
 
+// The table of an lru_cache is the cache's own business, which is emptied as a whole; from Python 3.14 on the collector
+// knows it as any dict.
+void Pristine::pass_over_table(PyObject* cache) {
+  PyObject* attributes = PyObject_GenericGetDict(cache, nullptr);
+  PyErr_Clear();
+  std::vector<PyObject*> found;
+  Py_TYPE(cache)->tp_traverse(cache, collect, &found);
+  for (PyObject* one : found) {
+    if (!PyDict_CheckExact(one) || one == attributes) continue;
+    add(one);
+    entries_[find(one)].kind = Kind::fixed;
+  }
+  Py_XDECREF(attributes);
+}
+
 // Makes an instance have its dict as an object of its own, which it otherwise gets when someone asks for it.
 void Pristine::prepare(PyObject* object) {
   if (PyType_Check(object) && is_heap_type(reinterpret_cast<PyTypeObject*>(object))) {
@@ -170,6 +185,8 @@ void Pristine::prepare(PyObject* object) {
       type_of_dict_[dict] = type;
       Py_DECREF(dict);
     }
+  } else if (kind_of(object) == Kind::cache) {
+    pass_over_table(object);
   } else if (is_heap_type(Py_TYPE(object)) && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) {
     PyObject* dict = PyObject_GenericGetDict(object, nullptr);
     if (dict == nullptr)
@@ -300,8 +317,22 @@ bool Pristine::is_tampered(const Entry& entry) {
   return false;
 }
 
+// Every object that the collector knows, but for the table of interned strings.
+std::vector<PyObject*> Pristine::objects() const {
+  std::pair<std::vector<PyObject*>, PyObject*> found = {{}, interned_};
+  PyUnstable_GC_VisitObjects(
+      [](PyObject* object, void* given) {
+        auto& [all, interned] = *static_cast<decltype(found)*>(given);
+        if (object != interned) all.push_back(object);
+        return 1;
+      },
+      &found);
+  return found.first;
+}
+
 void Pristine::take() {
-  for (PyObject* object : collected_objects())
+  interned_ = table_of_interned(objects());
+  for (PyObject* object : objects())
     if (!PyFrame_Check(object)) add(object);
   close_over(0);
   // A first look may make what it looks at (the dict of an instance): what others refer to is kept once all is made.
@@ -454,7 +485,7 @@ std::string Pristine::difference() {
     if (!same(entry)) return name_of(entry) + " is not as it was";
   std::size_t strangers = 0;
   std::string first;
-  for (PyObject* object : collected_objects()) {
+  for (PyObject* object : objects()) {
     if (find(object) != kNone) continue;
     if (++strangers == 1) first = Py_TYPE(object)->tp_name;
   }
@@ -471,7 +502,7 @@ void Pristine::before_import() {
     if (spoilt_.empty() && is_tampered(entry)) spoilt_ = "a module was loaded while " + name_of(entry) + " was changed";
   }
   tenants_.clear();
-  for (PyObject* object : collected_objects())
+  for (PyObject* object : objects())
     if (find(object) == kNone) tenants_.push_back(Py_NewRef(object));  // held, so that none of their addresses is given anew
   std::sort(tenants_.begin(), tenants_.end());
 }
@@ -490,7 +521,7 @@ void Pristine::after_import() {
     keep(entries_[number]);
   }
   // What else is new is the module's too: types that are not the collector's keep their dicts and subclasses to themselves.
-  for (PyObject* object : collected_objects())
+  for (PyObject* object : objects())
     if (!PyFrame_Check(object) && !std::binary_search(tenants_.begin(), tenants_.end(), object)) add(object);
   close_over(known);
   for (std::size_t number = known; number < entries_.size(); ++number) {

@@ -59,10 +59,12 @@ class Pristine {
   static bool has_digest(Kind kind);
   const std::vector<Py_ssize_t>& slots_of(PyTypeObject* type);
   std::uint32_t find(PyObject* object) const;
+  std::vector<PyObject*> objects() const;
   bool add(PyObject* object);
   void rehash(std::size_t slots);
   void close_over(std::size_t first);
   void prepare(PyObject* object);
+  void pass_over_table(PyObject* cache);
   void read(PyObject* object, Kind kind, std::vector<PyObject*>& contents);
   void keep(Entry& entry);
   bool same(const Entry& entry);
@@ -78,6 +80,7 @@ class Pristine {
   std::vector<std::uint32_t> table_;  // open addressing; 0 is empty, else an entry's number + 1
   std::unordered_map<PyObject*, PyTypeObject*> type_of_dict_;
   std::unordered_map<PyTypeObject*, std::vector<Py_ssize_t>> slots_;
+  PyObject* interned_ = nullptr;    // see objects()
   std::vector<PyObject*> now_;      // scratch
   std::vector<bool> differed_;      // before an import
   std::vector<PyObject*> tenants_;  // sorted; before an import: what the task has made

@@ -1,0 +1,99 @@
+"""What sessions and modules tell of themselves: inputs and outputs, plans, backends."""
+
+from typing import Any, NamedTuple
+
+from walle.engine_ext import _core
+
+_PEAK_SECONDS = 0.02
+
+
+class TensorInfo(NamedTuple):
+    """An input or output; what is None is known at run time only."""
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: str | None
+
+
+class BackendInfo(NamedTuple):
+    """An instruction set with its kernels, and whether this CPU has it.
+
+    One that is not `exact` computes products of float32 in fewer bits (avx512_bf16: operands of convolutions and of
+    products by constants are rounded to bfloat16, 8 significant bits, and summed in float32). "auto" never stands for
+    it: it runs where it is asked for by name.
+    """
+
+    name: str
+    available: bool
+    exact: bool
+
+    @property
+    def peak_gflops(self) -> float:
+        """What one core does at most, 10^9 float32 operations a second; measured at each asking, 20 ms. 0: absent."""
+        return _core.peak_gflops(self.name, _PEAK_SECONDS) if self.available else 0.0
+
+
+class Candidate(NamedTuple):
+    """What search weighed for an operator: an algorithm, its parameter (a Winograd unit, say), its predicted time."""
+
+    algorithm: str
+    parameter: int
+    predicted_us: float
+
+
+class PlannedOp(NamedTuple):
+    """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted.
+
+    The algorithm is empty where there is only one; `candidates` are all that search weighed, the chosen one first.
+    """
+
+    name: str
+    op: str
+    algorithm: str
+    parameters: int
+    predicted_us: float
+    regions: int
+    candidates: tuple[Candidate, ...]
+
+
+class Plan(NamedTuple):
+    """What a session does for one set of input shapes; `str(plan)` is a table.
+
+    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper); `search_ms` is
+    what weighing them and the algorithms took, `plan_ms` all of planning, the packing of weights included.
+    """
+
+    backend: str
+    search_ms: float
+    costs: dict[str, float]
+    ops: tuple[PlannedOp, ...]
+    rasters_made: int
+    rasters_left: int
+    arena_bytes: int
+    plan_ms: float
+
+    def __str__(self) -> str:
+        width = max((len(op.name) for op in self.ops), default=4)
+        lines = [f"{op.name:{width}}  {_described(op)}" for op in self.ops]
+        costs = ", ".join(f"{name} {us:.0f} µs" for name, us in self.costs.items())
+        lines.append(
+            f"backend {self.backend} (predicted: {costs}), {len(self.ops)} steps, rasters {self.rasters_made} before "
+            f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
+            f"{self.search_ms:.2f} ms of it search"
+        )
+        return "\n".join(lines)
+
+
+def _described(op: PlannedOp) -> str:
+    text = f"{op.op}, {op.regions} regions" if op.regions > 1 else op.op
+    if op.algorithm:
+        text += f": {op.algorithm}"
+    if op.candidates:
+        text += "; ".join(f" {c.algorithm}({c.parameter}) {c.predicted_us:.0f} µs" for c in op.candidates)
+    return text
+
+
+def plan_of(native: dict[str, Any]) -> Plan:
+    """Return a plan as the native core tells of it."""
+    ops = (PlannedOp._make((*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1]))) for op in native["ops"])
+    return Plan(**(native | {"ops": tuple(ops)}))
