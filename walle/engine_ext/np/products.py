@@ -40,21 +40,12 @@ def dot(a: ArrayLike, b: ArrayLike) -> ndarray:
         return _core.binary("Mul", left, right)
     if right.ndim <= 2:
         return _core.binary("MatMul", left, right)
-    if left.shape[-1] != right.shape[-2]:
-        raise ShapeError(f"dot of shapes {left.shape} and {right.shape}")
-    order = (right.ndim - 2, *range(right.ndim - 2), right.ndim - 1)
-    return _flat_product(left, right.transpose(order), left.shape[:-1] + right.shape[:-2] + right.shape[-1:])
-
-
-def _flat_product(left: ndarray, right: ndarray, shape: tuple[int, ...]) -> ndarray:
-    """Return the sum of products over the last axis of the left and the first of the right, as `shape`."""
-    depth = right.shape[0]
-    if left.ndim > 2:
-        left = left.reshape(product(left.shape[:-1]), depth)
-    if right.ndim > 2:
-        right = right.reshape(depth, product(right.shape[1:]))
-    result = _core.binary("MatMul", left, right)
-    return result if result.shape == shape else result.reshape(shape)
+    rows = left.reshape(product(left.shape[:-1]), left.shape[-1]) if left.ndim > 2 else left
+    stacked = _core.binary("MatMul", rows, right)  # a matrix for each of the right's
+    if left.ndim == 1:
+        return stacked
+    result = stacked.transpose((stacked.ndim - 2, *range(stacked.ndim - 2), stacked.ndim - 1))
+    return result.reshape(left.shape[:-1] + result.shape[1:]) if left.ndim > 2 else result
 
 
 def vdot(a: ArrayLike, b: ArrayLike) -> ndarray:
@@ -66,10 +57,11 @@ def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
     left, right = asarray(a), asarray(b)
     if left.ndim == 0 or right.ndim == 0:
         return _core.binary("Mul", left, right)
-    if left.shape[-1] != right.shape[-1]:
-        raise ShapeError(f"inner of shapes {left.shape} and {right.shape}")
-    order = (right.ndim - 1, *range(right.ndim - 1))
-    return _flat_product(left, right.transpose(order), left.shape[:-1] + right.shape[:-1])
+    if right.ndim == 1:
+        return _core.binary("MatMul", left, right)
+    if right.ndim == 2:
+        return _core.binary("MatMul", left, right.T)
+    return tensordot(left, right, ([left.ndim - 1], [right.ndim - 1]))
 
 
 def outer(a: ArrayLike, b: ArrayLike) -> ndarray:

@@ -318,39 +318,34 @@ def _slope(f: ndarray, at: int, step: ndarray, edge_order: int) -> ndarray:
     n = f.shape[at]
     if n < edge_order + 1:
         raise ShapeError(f"gradient along an axis of size {n}; edge_order {edge_order} needs {edge_order + 1}")
-    if step.ndim == 0:
-        gaps = _core.full((n - 1,), step, f.dtype)
-    elif step.shape == (n,):
-        gaps = diff(asarray(step, f.dtype))
-    else:
-        raise ShapeError(f"coordinates of shape {step.shape} along an axis of size {n}")
-    line = [1] * f.ndim
-    line[at] = -1
 
     def part(first: int | None, last: int | None) -> ndarray:
         return f[along(at, slice(first, last))]
 
-    a, b = gaps[:-1].reshape(line), gaps[1:].reshape(line)
     if step.ndim == 0:  # the same weights for all, in the order of rounding that NumPy has
-        inner = (part(2, None) - part(None, -2)) / (2 * asarray(step, f.dtype))
-    else:
+        low = second = third = high = asarray(step, f.dtype)
+        inner = (part(2, None) - part(None, -2)) / (2 * low)
+    elif step.shape == (n,):
+        gaps = diff(asarray(step, f.dtype)).reshape([-1 if one == at else 1 for one in range(f.ndim)])
+        a, b = gaps[along(at, slice(None, -1))], gaps[along(at, slice(1, None))]
+        low, second, third, high = (gaps[along(at, slice(i, i + 1 or None))] for i in (0, 1, -2, -1))
         inner = (
             part(None, -2) * (-b / (a * (a + b)))
             + part(1, -1) * ((b - a) / (a * b))
             + part(2, None) * (a / (b * (a + b)))
         )
-    g = gaps.reshape(line)
-    low, high = g[along(at, slice(0, 1))], g[along(at, slice(-1, None))]
+    else:
+        raise ShapeError(f"coordinates of shape {step.shape} along an axis of size {n}")
     if edge_order == 1:
         first, last = (part(1, 2) - part(0, 1)) / low, (part(-1, None) - part(-2, -1)) / high
     else:
-        p, q = low, g[along(at, slice(1, 2))]
+        p, q = low, second
         first = (
             part(0, 1) * (-(2 * p + q) / (p * (p + q)))
             + part(1, 2) * ((p + q) / (p * q))
             - part(2, 3) * (p / (q * (p + q)))
         )
-        p, q = g[along(at, slice(-2, -1))], high
+        p, q = third, high
         last = (
             part(-3, -2) * (q / (p * (p + q)))
             - part(-2, -1) * ((q + p) / (p * q))

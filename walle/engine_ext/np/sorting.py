@@ -135,7 +135,8 @@ def _starts(ordered: ndarray, equal_nan: bool) -> ndarray:
     """Return a mask of the first of each run of equal elements; NaN is last in order."""
     starts = _core.full(ordered.shape, True, "bool")
     starts[1:] = ordered[1:] != ordered[:-1]
-    if equal_nan and ordered.dtype in FLOATS and (ordered[-1:] != ordered[-1:]).any():
+    last = float(ordered[-1]) if equal_nan and ordered.dtype in FLOATS else 0.0
+    if last != last:  # noqa: PLR0124 -- NaN
         starts[1:] = starts[1:] & ~(_core.unary("IsNaN", ordered[1:]) & _core.unary("IsNaN", ordered[:-1]))
     return starts
 

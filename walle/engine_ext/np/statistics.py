@@ -24,6 +24,7 @@ __all__ = [
     "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
 ]  # fmt: skip
 
+_PIECE = 1 << 15  # elements that are gone through at once, so that what is made of them stays in cache
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
@@ -218,9 +219,8 @@ def _above_edges(x: ndarray, edges: ndarray) -> ndarray:
     line, above = edges.tolist(), [0] * edges.size
     if not x.dtype == edges.dtype == "float32":
         x = x.astype("float64")
-    piece = 1 << 15  # elements, which stay in cache
-    for start in range(0, x.size, piece):
-        part = x[start : start + piece]
+    for start in range(0, x.size, _PIECE):
+        part = x[start : start + _PIECE]
         for at, edge in enumerate(line[:-1]):
             above[at] += int((part >= edge).sum())
         above[-1] += int((part > line[-1]).sum())
@@ -301,13 +301,16 @@ def interp(
         raise ShapeError(f"interp between points of shapes {places.shape} and {values.shape}")
     slope = _core.full(places.shape, 0, "float64")  # of the line from each point to the next; none leaves the last
     slope[:-1] = (values[1:] - values[:-1]) / (places[1:] - places[:-1])
-    inside = _core.clip(wanted, float(places[0]), float(places[-1]))
-    below = searchsorted(places, inside, "right") - 1
-    gap = inside - places[below]
-    rise = slope[below] * gap
-    if not bool(_core.unary("IsFinite", slope).all()):  # two points at one place, or one of them infinitely high
-        rise = _core.where(gap == 0, 0, rise)
-    result = values[below] + rise
+    finite = bool(_core.unary("IsFinite", slope).all())  # else two points are at one place, or one is infinitely high
+    flat, result = wanted.reshape(-1), _core.full(wanted.shape, 0, "float64")
+    line = result.reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        part = slice(start, start + _PIECE)
+        inside = _core.clip(flat[part], float(places[0]), float(places[-1]))
+        below = operator("SearchSorted", [places, inside], right=1) - 1
+        gap = inside - places[below]
+        rise = slope[below] * gap
+        line[part] = values[below] + (rise if finite else _core.where(gap == 0, 0, rise))
     if left is not None:
         result = _core.where(wanted < places[0], left, result)
     return result if right is None else _core.where(wanted > places[-1], right, result)

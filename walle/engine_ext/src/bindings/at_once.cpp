@@ -89,8 +89,9 @@ std::optional<Tensor> where_at_once(const Tensor& condition, const Tensor& a, co
   return result;
 }
 
-std::optional<Tensor> reduced_at_once(const OpDef& op, const Tensor& x, py::handle axis, bool keepdims) {
-  if (!few(x) || x.size() == 0 || compute_index(x.dtype()) < 0 || is_half(x.dtype())) return std::nullopt;
+std::optional<Tensor> reduced_at_once(const OpDef& op, const Tensor& given, py::handle axis, bool keepdims) {
+  if (given.size() > kFew || given.size() == 0 || compute_index(given.dtype()) < 0 || is_half(given.dtype())) return std::nullopt;
+  const Tensor x = contiguous(given);
   const std::size_t type = index_of(x.dtype()), rank = x.shape().size();
   const bool mean = op.family == Family::mean, place = op.family == Family::arg;
   const Table& table = kernels();
@@ -105,9 +106,9 @@ std::optional<Tensor> reduced_at_once(const OpDef& op, const Tensor& x, py::hand
     if (keepdims) shape.assign(rank, 1);
   } else {
     if (!PyLong_CheckExact(axis.ptr())) return std::nullopt;
-    const std::int64_t given = py::cast<std::int64_t>(axis), ranks = static_cast<std::int64_t>(rank);
-    if (given < -ranks || given >= ranks) return std::nullopt;
-    const auto at = static_cast<std::size_t>(given < 0 ? given + ranks : given);
+    const std::int64_t named = py::cast<std::int64_t>(axis), ranks = static_cast<std::int64_t>(rank);
+    if (named < -ranks || named >= ranks) return std::nullopt;
+    const auto at = static_cast<std::size_t>(named < 0 ? named + ranks : named);
     shape = x.shape();
     count = shape[at];
     for (std::size_t i = 0; i < at; ++i) outer *= shape[i];

@@ -228,7 +228,9 @@ void bind_ndarray(py::module_& module) {
       .def("__setitem__", set_item)
       .def("__iter__",
            [](py::handle self) {
-             if (py::cast<const Tensor&>(self).ndim() == 0) throw py::type_error("iteration over an array without dimensions");
+             const Tensor& x = py::cast<const Tensor&>(self);
+             if (x.ndim() == 0) throw py::type_error("iteration over an array without dimensions");
+             if (x.ndim() > 1 && x.shape()[0] <= kFew) return py::object(py::iter(unstacked(x)));
              return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
            })
       .def("__contains__", [](py::handle self,

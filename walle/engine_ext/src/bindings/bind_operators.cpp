@@ -150,17 +150,7 @@ void bind_operators(py::module_& module) {
       },
       py::arg("value"), "The array itself where its elements lie row by row, else a copy.");
   module.def("diagonal", &diagonal, py::arg("x"), py::arg("offset"), py::arg("axis1"), py::arg("axis2"));
-  module.def(
-      "unstack",
-      [](const Tensor& x) {
-        if (x.ndim() == 0) throw Error(ErrorKind::shape, "unstack of an array without dimensions");
-        const Dims shape(x.shape().begin() + 1, x.shape().end()), strides(x.strides().begin() + 1, x.strides().end());
-        py::tuple parts(static_cast<std::size_t>(x.shape()[0]));
-        for (std::size_t i = 0; i < parts.size(); ++i)
-          parts[i] = view(x, shape, strides, x.offset() + static_cast<std::int64_t>(i) * x.strides()[0]);
-        return parts;
-      },
-      py::arg("x"), "Views of the parts along the first axis.");
+  module.def("unstack", &unstacked, py::arg("x"), "Views of the parts along the first axis.");
   module.def("paint", &paint, py::arg("image"), py::arg("spans"), py::arg("colour"));
   module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
   module.def(

@@ -61,6 +61,8 @@ Tensor delivered(Tensor result, pybind11::handle out);
 
 // x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds arrays of indices or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
+// Views of the parts along the first axis.
+pybind11::tuple unstacked(const Tensor& x);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);

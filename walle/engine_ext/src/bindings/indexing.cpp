@@ -285,6 +285,26 @@ Picked pick(const Tensor& x, py::handle key) {
   return result;
 }
 
+// x[indices] of few whole numbers along the first axis of a dense array: the movement below, without making it ready.
+std::optional<Tensor> picked_at_once(const Tensor& x, py::handle key) {
+  const Tensor* given = held(key);
+  if (given == nullptr || !is_integer(given->dtype()) || x.ndim() == 0 || x.size() == 0 || !x.contiguous()) return std::nullopt;
+  const std::int64_t length = x.shape()[0], row = x.size() / length;
+  if (given->size() > kFew || given->size() * row > kFew) return std::nullopt;
+  const Tensor indices = contiguous(cast(*given, DType::i64));
+  Dims shape = given->shape();
+  shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
+  Tensor result = Tensor::empty(x.dtype(), std::move(shape));
+  const auto bytes = row * static_cast<std::int64_t>(item_size(x.dtype()));
+  for (std::int64_t i = 0; i < indices.size(); ++i) {
+    const std::int64_t index = indices.data<const std::int64_t>()[i];
+    if (index < -length || index >= length) out_of_range(index, 0, length);
+    std::memcpy(result.raw() + i * bytes, x.raw() + (index < 0 ? index + length : index) * bytes,
+                static_cast<std::size_t>(bytes));
+  }
+  return result;
+}
+
 std::int64_t elements_held(const Tensor& x) {
   return static_cast<std::int64_t>(x.storage()->size_bytes() / item_size(x.dtype()));
 }
@@ -304,6 +324,7 @@ Tensor as_numbers(Tensor shown, py::handle key) {
 // Results without dimensions are copies, as NumPy's scalars are, and views where the key has an ellipsis, as NumPy has them too.
 Tensor get_item(const Tensor& x, py::handle key) {
   if (auto shown = plain_view(x, key)) return as_numbers(*std::move(shown), key);
+  if (auto picked = picked_at_once(x, key)) return *std::move(picked);
   if (const Tensor* mask = held(key);
       mask != nullptr && mask->dtype() == DType::b8 && mask->ndim() > 0 && mask->shape() == x.shape() && x.contiguous()) {
     const Tensor inputs[] = {reshaped(x, {-1}), reshaped(*mask, {-1})};
@@ -316,6 +337,15 @@ Tensor get_item(const Tensor& x, py::handle key) {
   const IndexedRaster raster(picked.movement, elements_held(x), result.size(), picked.indices.size(), true);
   raster.gather(picked.indices.data<const std::int64_t>(), x.storage()->data(), result.raw(), item_size(x.dtype()));
   return result;
+}
+
+py::tuple unstacked(const Tensor& x) {
+  if (x.ndim() == 0) throw Error(ErrorKind::shape, "an array without dimensions has no parts");
+  const Dims shape(x.shape().begin() + 1, x.shape().end()), strides(x.strides().begin() + 1, x.strides().end());
+  py::tuple parts(static_cast<std::size_t>(x.shape()[0]));
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    parts[i] = view(x, shape, strides, x.offset() + static_cast<std::int64_t>(i) * x.strides()[0]);
+  return parts;
 }
 
 void set_item(const Tensor& x, py::handle key, py::handle value) {
