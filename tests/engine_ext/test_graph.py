@@ -136,6 +136,7 @@ _INDEXED = {
 # Operands and attributes of the operators of np's linear algebra, of indexing and of cv's images.
 OWN_OPERANDS: dict[str, tuple[list[numpy.ndarray], dict[str, Any]]] = {
     "ApproximatePolygon": ([_CORNERS.astype("float64")], {"epsilon": 1.5, "closed": 1}),
+    "BinCount": ([numpy.array([3, 0, 3, 1], "uint8")], {"minlength": 6}),
     "CannyEdges": (_SLOPES, {"low": 50.0, "high": 150.0}),
     "Cholesky": ([_SQUARE @ _SQUARE.T + numpy.eye(4, dtype="float32")], {}),
     "CircleSpans": ([], {"height": 20, "width": 20, "x": 9, "y": 8, "radius": 6, "filled": 0}),
@@ -144,7 +145,7 @@ OWN_OPERANDS: dict[str, tuple[list[numpy.ndarray], dict[str, Any]]] = {
     "ComponentStatistics": ([_BLOBS.astype("int32")], {}),
     "ConnectedComponents": ([_BLOBS], {"connectivity": 8}),
     "ConvexHull": ([_CORNERS.astype("float64")], {"clockwise": 0}),
-    "Det": ([_SQUARE], {}),
+    "Det": ([_SQUARE], {"logarithm": 1}),
     "Eigh": ([_SQUARE + _SQUARE.T], {}),
     "EqualizingTable": ([numpy.bincount(_GRAY.ravel(), minlength=256).astype("int32")], {}),
     "FindContours": ([_BLOBS], {"mode": "list", "simple": 1}),

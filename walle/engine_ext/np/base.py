@@ -8,7 +8,7 @@ from walle.engine_ext.errors import ShapeError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Any
 
     from walle.engine_ext.np.likes import ArrayLike, Axis, DType
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 asarray = _core.asarray
-
-
-def operator(name: str, inputs: list[Any], **attributes: Any) -> ndarray:
-    """Return the one output of an operator of the registry; None stands for an input that is left out."""
-    return _core.evaluate(name, inputs, attributes)[0]
+operator = _core.operator
 
 
 def axis_of(axis: int, ndim: int) -> int:
@@ -58,6 +54,8 @@ def alike(arrays: Iterable[ArrayLike], dtype: DType | None = None) -> list[ndarr
     if not parts:
         raise ShapeError("at least one array is needed")
     if dtype is None:
+        if len({part.dtype for part in parts}) == 1:
+            return parts
         dtype = parts[0].dtype
         for part in parts[1:]:
             dtype = _core.promote(dtype, part.dtype)
@@ -77,7 +75,7 @@ def sizes(shape: int | Iterable[int]) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
 
 
-def product(numbers: Sequence[int]) -> int:
+def product(numbers: Iterable[int]) -> int:
     result = 1
     for number in numbers:
         result *= number

@@ -102,7 +102,7 @@ class iinfo:  # noqa: N801 -- NumPy's name
 
 def promote_types(a: DType, b: DType) -> str:
     """Return the dtype that holds both."""
-    return _core.promote(_core.full((), 0, a).dtype, _core.full((), 0, b).dtype)
+    return _core.promote(a, b)
 
 
 def result_type(*of: ArrayLike | DType) -> str:

@@ -8,7 +8,7 @@ from itertools import islice
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import asarray, operator, sizes
+from walle.engine_ext.np.base import FLOATS, asarray, operator, sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def astype(x: ArrayLike, dtype: DType) -> ndarray:
 
 def ascontiguousarray(value: ArrayLike, dtype: DType | None = None) -> ndarray:
     """Return the array with its elements row by row, copied only where they are not; at least one dimension."""
-    given = asarray(value, dtype)
-    return given.reshape(given.shape or (1,))
+    given = _core.contiguous(asarray(value, dtype))
+    return given if given.ndim else given.reshape(1)
 
 
 def full(shape: Shape, value: ArrayLike, dtype: DType | None = None) -> ndarray:
@@ -187,7 +187,7 @@ def vander(x: ArrayLike, n: int | None = None, increasing: bool = False) -> ndar
     given = asarray(x)
     count = given.size if n is None else n
     powers = _core.arange(0, 1, count, "int64") if increasing else _core.arange(count - 1, -1, count, "int64")
-    wide = given if given.dtype in ("float32", "float64") else given.astype("int64")
+    wide = given if given.dtype in FLOATS else given.astype(_core.promote(given.dtype, "int64"))
     return _core.binary("Power", wide[:, None], powers.astype(wide.dtype))
 
 
@@ -211,10 +211,14 @@ def meshgrid(*axes: ArrayLike, sparse: bool = False, indexing: str = "xy") -> li
 
 def indices(dimensions: Sequence[int], dtype: DType = "int64", sparse: bool = False) -> Any:
     """Return each element's coordinates: an array (rank, *dimensions), or one open array an axis if `sparse`."""
-    grids = meshgrid(*(_core.arange(0, 1, n, dtype) for n in dimensions), sparse=sparse, indexing="ij")
+    lines = [_core.arange(0, 1, n, dtype) for n in dimensions]
+    open_lines = [line.reshape([-1 if i == at else 1 for i, _ in enumerate(lines)]) for at, line in enumerate(lines)]
     if sparse:
-        return tuple(grids)
-    return operator("Stack", grids, axis=0) if grids else _core.full((0,), 0, dtype)
+        return tuple(open_lines)
+    result = _core.full((len(lines), *dimensions), 0, dtype)
+    for at, line in enumerate(open_lines):
+        result[at] = line
+    return result
 
 
 def fromfunction(function: Callable[..., ArrayLike], shape: Shape, *, dtype: DType = "float32") -> ndarray:
@@ -232,20 +236,22 @@ def fromiter(values: Iterable[float], dtype: DType, count: int = -1) -> ndarray:
 
 def frombuffer(buffer: Any, dtype: DType = "float32", count: int = -1, offset: int = 0) -> ndarray:
     """Return a view of a buffer's bytes from `offset` on as numbers of one dtype."""
-    name = _core.full((), 0, dtype).dtype
+    like = _core.full((), 0, dtype)
+    name, item = like.dtype, like.itemsize
     data = memoryview(buffer).cast("B")[offset:]
-    item = _core.full((), 0, name).itemsize
     if count < 0 and len(data) % item:
         raise ShapeError(f"{len(data)} bytes are no whole number of {name} elements")
     wanted = len(data) // item if count < 0 else count
     if wanted * item > len(data):
         raise ShapeError(f"{len(data)} bytes hold no {wanted} elements of {name}")
-    formats = {
-        "float32": "f", "float64": "d", "float16": "e", "int8": "b", "int16": "h", "int32": "i", "int64": "q",
-        "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "bool": "?",
-    }  # fmt: skip
-    numbers: Any = data[: wanted * item].cast(formats[name])  # type: ignore[call-overload]
+    numbers: Any = data[: wanted * item].cast(_FORMATS[name])  # type: ignore[call-overload]
     return asarray(numbers)
+
+
+_FORMATS = {
+    "float32": "f", "float64": "d", "float16": "e", "int8": "b", "int16": "h", "int32": "i", "int64": "q",
+    "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "bool": "?",
+}  # fmt: skip
 
 
 def fromstring(text: str, dtype: DType = "float32", count: int = -1, sep: str = " ") -> ndarray:

@@ -242,8 +242,8 @@ def heaviside(x: ArrayLike, at_zero: ArrayLike) -> ndarray:
 def angle(x: ArrayLike, deg: bool = False) -> ndarray:
     """Return the angle of real numbers in the complex plane: 0, or pi for negative ones."""
     given = floating(x)
-    turned = arctan2(_core.full((), 0, given.dtype), given)
-    return rad2deg(turned) if deg else turned
+    half = _core.full((), 180.0 if deg else 3.141592653589793, given.dtype)
+    return _core.where(isnan(given), given, _core.where(signbit(given), half, half * 0))
 
 
 def i0(x: ArrayLike) -> ndarray:

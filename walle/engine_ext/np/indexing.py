@@ -7,7 +7,7 @@ from itertools import product as cartesian
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import alike, along, asarray, axis_of, flat_or_axis, operator, product, sizes
+from walle.engine_ext.np.base import alike, along, asarray, flat_or_axis, operator, product, sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,10 +149,7 @@ def compress(condition: ArrayLike, x: ArrayLike, axis: int | None = None) -> nda
     if isinstance(condition, ndarray) and condition.dtype != "bool" and asarray(x).dtype == "bool":
         condition, x = x, condition  # called as a method: x.compress(condition)
     given, at = flat_or_axis(x, axis)
-    chosen = asarray(condition, "bool").reshape(-1)
-    if chosen.size > given.shape[at]:
-        raise ShapeError(f"compress by {chosen.size} conditions along an axis of size {given.shape[at]}")
-    return given[along(at, flatnonzero(chosen))]
+    return operator("Compress", [given, asarray(condition, "bool").reshape(-1)], axis=at)
 
 
 def extract(condition: ArrayLike, x: ArrayLike) -> ndarray:
@@ -164,17 +161,7 @@ def extract(condition: ArrayLike, x: ArrayLike) -> ndarray:
 
 def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> ndarray:
     """Return a read-only view of the diagonals of the plane of two axes, along the last axis."""
-    given = asarray(x)
-    a, b = axis_of(axis1, given.ndim), axis_of(axis2, given.ndim)
-    if a == b:
-        raise ShapeError("the two axes of a diagonal must differ")
-    steps = [stride // given.itemsize for stride in given.strides]
-    count = max(0, min(given.shape[a] + min(offset, 0), given.shape[b] - max(offset, 0)))
-    rest = [at for at in range(given.ndim) if at not in (a, b)]
-    first = max(offset, 0) * steps[b] - min(offset, 0) * steps[a] if count else 0
-    return _core.as_strided(
-        given, [*(given.shape[at] for at in rest), count], [*(steps[at] for at in rest), steps[a] + steps[b]], first
-    )
+    return _core.diagonal(asarray(x), offset, axis1, axis2)
 
 
 def trace(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> ndarray:
@@ -248,13 +235,20 @@ def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
     """Return the coordinates of places of the flat array."""
     rest = asarray(indices, "int64")
     lengths = sizes(shape)
-    if rest.size and (int(rest.min()) < 0 or int(rest.max()) >= product(lengths)):
+    if _outside(rest, product(lengths)):
         raise ShapeError(f"a place outside an array of shape {lengths}")
+    if len(lengths) < 2:
+        return (rest.copy(),) * len(lengths)
     result = []
-    for length in reversed(lengths):
+    for length in reversed(lengths[1:]):
         result.append(rest % length)
         rest = rest // length
-    return tuple(reversed(result))
+    return (rest, *reversed(result))
+
+
+def _outside(places: ndarray, length: int) -> bool:
+    """Whether an int64 place is negative or not below the length; read without a sign, negative ones are great."""
+    return bool((places.view("uint64") >= length).any())
 
 
 def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mode: str = "raise") -> ndarray:
@@ -262,18 +256,18 @@ def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mod
     lines = [asarray(line, "int64") for line in coordinates]
     if len(lines) != len(dims):
         raise ShapeError(f"{len(lines)} coordinates for {len(dims)} dimensions")
-    result = _core.full((), 0, "int64")
+    result: ndarray | None = None
     for line, length in zip(lines, dims, strict=True):
         if mode == "wrap":
             inside = line % length
         elif mode == "clip":
             inside = _core.binary("Minimum", _core.binary("Maximum", line, 0), length - 1)
-        elif ((line < 0) | (line >= length)).any():
+        elif _outside(line, length):
             raise ShapeError(f"a coordinate outside an axis of size {length}")
         else:
             inside = line
-        result = result * length + inside
-    return result
+        result = inside if result is None else result * length + inside
+    return _core.full((), 0, "int64") if result is None else result
 
 
 def ndindex(*shape: Any) -> Iterator[tuple[int, ...]]:

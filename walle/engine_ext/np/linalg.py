@@ -82,16 +82,9 @@ def det(a: ArrayLike) -> ndarray:
 
 
 def slogdet(a: ArrayLike) -> tuple[ndarray, ndarray]:
-    """Return the determinant's sign and the logarithm of its size, by a decomposition into q and r."""
-    given = _matrices(a, "slogdet")
-    n = given.shape[-1]
-    parts = _core.evaluate("Qr", [given.astype("float64")], {})[0]
-    q, r = parts[..., :n, :], parts[..., n:, :]
-    along = diagonal(r, 0, -2, -1)
-    turned = operator("Det", [q])  # 1 or -1
-    sign = _core.unary("Round", turned) * _core.reduce("ReduceProd", _core.unary("Sign", along), -1, False)
-    size = _core.reduce("ReduceSum", _core.unary("Log", _core.unary("Abs", along)), -1, False)
-    return sign.astype(given.dtype), size.astype(given.dtype)
+    """Return the determinant's sign and the logarithm of its size."""
+    parts = operator("Det", [_matrices(a, "slogdet")], logarithm=1)
+    return parts[..., 0].copy(), parts[..., 1].copy()
 
 
 def cholesky(a: ArrayLike, *, upper: bool = False) -> ndarray:
@@ -240,6 +233,8 @@ def _vector_norm(x: ndarray, order: float | str, axis: int | tuple[int, ...] | N
     if isinstance(order, str):
         raise ShapeError(f"a vector has no norm of order {order!r}")
     size = _core.unary("Abs", x)
+    if order == float("inf") and x.size == 0:
+        order = 1  # of nothing it is 0
     if order == float("inf"):
         return _core.reduce("ReduceMax", size, axis, keepdims)
     if order == float("-inf"):

@@ -36,7 +36,7 @@ def ndim(x: ArrayLike) -> int:
 
 def size(x: ArrayLike, axis: Axis = None) -> int:
     given = asarray(x)
-    return product([given.shape[at] for at in axes_of(axis, given.ndim)])
+    return given.size if axis is None else product([given.shape[at] for at in axes_of(axis, given.ndim)])
 
 
 # One array seen otherwise.
@@ -64,15 +64,11 @@ def matrix_transpose(x: ArrayLike) -> ndarray:
     given = asarray(x)
     if given.ndim < 2:
         raise ShapeError(f"matrix_transpose of shape {given.shape}; it takes at least two dimensions")
-    return swapaxes(given, -1, -2)
+    return given.swapaxes(-1, -2)
 
 
 def swapaxes(x: ArrayLike, axis1: int, axis2: int) -> ndarray:
-    given = asarray(x)
-    a, b = axis_of(axis1, given.ndim), axis_of(axis2, given.ndim)
-    order = list(range(given.ndim))
-    order[a], order[b] = order[b], order[a]
-    return given.transpose(order)
+    return asarray(x).swapaxes(axis1, axis2)
 
 
 def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> ndarray:
@@ -113,27 +109,35 @@ def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> ndarray:
 def squeeze(x: ArrayLike, axis: Axis = None) -> ndarray:
     """Return a view without axes of size 1, all of them or those named."""
     given = asarray(x)
-    axes = [at for at, size in enumerate(given.shape) if size == 1] if axis is None else axes_of(axis, given.ndim)
-    if any(given.shape[at] != 1 for at in axes):
-        raise ShapeError(f"squeeze of axes {sorted(axes)} of shape {given.shape}; each must be 1")
-    key = tuple(0 if at in axes else slice(None) for at in range(given.ndim))
-    return given[(*key, ...)] if axes else given
+    shape = given.shape
+    if axis is None:
+        return given.reshape([size for size in shape if size != 1]) if 1 in shape else given
+    axes = axes_of(axis, len(shape))
+    if any(shape[at] != 1 for at in axes):
+        raise ShapeError(f"squeeze of axes {sorted(axes)} of shape {shape}; each must be 1")
+    return given.reshape([size for at, size in enumerate(shape) if at not in axes])
 
 
 def flip(x: ArrayLike, axis: Axis = None) -> ndarray:
     """Return a view with axes backwards."""
     given = asarray(x)
-    axes = axes_of(axis, given.ndim)
-    key = tuple(slice(None, None, -1 if at in axes else 1) for at in range(given.ndim))
-    return given[(*key, ...)]
+    if axis is None:
+        return given[(*(_BACKWARDS,) * given.ndim, ...)]
+    key = [slice(None)] * given.ndim
+    for at in axes_of(axis, given.ndim):
+        key[at] = _BACKWARDS
+    return given[tuple(key)]
+
+
+_BACKWARDS = slice(None, None, -1)
 
 
 def fliplr(x: ArrayLike) -> ndarray:
-    return flip(x, 1)
+    return asarray(x)[:, ::-1]
 
 
 def flipud(x: ArrayLike) -> ndarray:
-    return flip(x, 0)
+    return asarray(x)[::-1]
 
 
 def rot90(x: ArrayLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> ndarray:
@@ -150,27 +154,26 @@ def rot90(x: ArrayLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> ndarray:
 
 
 def atleast_1d(*arrays: ArrayLike) -> Any:
-    return _each(arrays, lambda x: x.reshape(1) if x.ndim == 0 else x)
+    if len(arrays) != 1:
+        return tuple(atleast_1d(x) for x in arrays)
+    given = asarray(arrays[0])
+    return given if given.ndim else given.reshape(1)
 
 
 def atleast_2d(*arrays: ArrayLike) -> Any:
-    return _each(arrays, lambda x: x.reshape((1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x)
+    if len(arrays) != 1:
+        return tuple(atleast_2d(x) for x in arrays)
+    given = asarray(arrays[0])
+    return given if given.ndim > 1 else given.reshape(1, -1)
 
 
 def atleast_3d(*arrays: ArrayLike) -> Any:
-    def deep(x: ndarray) -> ndarray:
-        if x.ndim == 0:
-            return x.reshape(1, 1, 1)
-        if x.ndim == 1:
-            return x[None, :, None]
-        return x[:, :, None] if x.ndim == 2 else x
-
-    return _each(arrays, deep)
-
-
-def _each(arrays: Sequence[ArrayLike], f: Any) -> Any:
-    results = tuple(f(asarray(x)) for x in arrays)
-    return results[0] if len(results) == 1 else results
+    if len(arrays) != 1:
+        return tuple(atleast_3d(x) for x in arrays)
+    given = asarray(arrays[0])
+    if given.ndim > 2:
+        return given
+    return given[..., None] if given.ndim == 2 else given.reshape(1, given.size, 1)
 
 
 def broadcast_to(x: ArrayLike, shape: Shape) -> ndarray:
@@ -221,7 +224,7 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> ndarray:
     parts = alike(arrays)
     if axis is None:
         parts, axis = [part.reshape(-1) for part in parts], 0
-    return _core.evaluate("Concat", parts, {"axis": axis})[0]
+    return operator("Concat", parts, axis=axis)
 
 
 concat = concatenate
@@ -229,12 +232,12 @@ concat = concatenate
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> ndarray:
     """Return the arrays, all of one shape, along a new axis."""
-    return _core.evaluate("Stack", alike(arrays), {"axis": axis})[0]
+    return operator("Stack", alike(arrays), axis=axis)
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> tuple[ndarray, ...]:
     """Return views of the parts along an axis, without that axis."""
-    return tuple(moveaxis(x, axis, 0)[i, ...] for i in range(asarray(x).shape[axis]))
+    return _core.unstack(asarray(x) if axis == 0 else moveaxis(x, axis, 0))
 
 
 def vstack(arrays: Sequence[ArrayLike]) -> ndarray:
@@ -419,7 +422,7 @@ def delete(x: ArrayLike, places: Any, axis: int | None = None) -> ndarray:
 def trim_zeros(x: ArrayLike, trim: str = "fb") -> ndarray:
     """Return a view without zeros at the front ("f") and back ("b") of a vector."""
     given = asarray(x)
-    places = _core.evaluate("NonZero", [given], {})[0].reshape(-1)
+    places = operator("NonZero", [given]).reshape(-1)
     if places.size == 0:
         return given[:0]
     first = int(places[0]) if "f" in trim.lower() else 0

@@ -40,7 +40,12 @@ def dot(a: ArrayLike, b: ArrayLike) -> ndarray:
         return _core.binary("Mul", left, right)
     if right.ndim <= 2:
         return _core.binary("MatMul", left, right)
-    return tensordot(left, right, ([left.ndim - 1], [right.ndim - 2]))
+    rows = left.reshape(product(left.shape[:-1]), left.shape[-1]) if left.ndim > 2 else left
+    stacked = _core.binary("MatMul", rows, right)  # a matrix for each of the right's
+    if left.ndim == 1:
+        return stacked
+    result = stacked.transpose((stacked.ndim - 2, *range(stacked.ndim - 2), stacked.ndim - 1))
+    return result.reshape(left.shape[:-1] + result.shape[1:]) if left.ndim > 2 else result
 
 
 def vdot(a: ArrayLike, b: ArrayLike) -> ndarray:
@@ -52,6 +57,10 @@ def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
     left, right = asarray(a), asarray(b)
     if left.ndim == 0 or right.ndim == 0:
         return _core.binary("Mul", left, right)
+    if right.ndim == 1:
+        return _core.binary("MatMul", left, right)
+    if right.ndim == 2:
+        return _core.binary("MatMul", left, right.T)
     return tensordot(left, right, ([left.ndim - 1], [right.ndim - 1]))
 
 
@@ -67,11 +76,15 @@ def vecdot(a: ArrayLike, b: ArrayLike, axis: int = -1) -> ndarray:
 
 
 def matvec(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("MatMul", a, asarray(b)[..., None])[..., 0]
+    line = asarray(b)
+    return _core.binary("MatMul", a, line) if line.ndim == 1 else _core.binary("MatMul", a, line[..., None])[..., 0]
 
 
 def vecmat(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("MatMul", asarray(a)[..., None, :], b)[..., 0, :]
+    line = asarray(a)
+    if line.ndim == 1:
+        return _core.binary("MatMul", line, b)
+    return _core.binary("MatMul", line[..., None, :], b)[..., 0, :]
 
 
 def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[int | Sequence[int]] = 2) -> ndarray:
@@ -90,9 +103,9 @@ def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[int | Sequence[in
     kept_right = tuple(i for i in range(right.ndim) if i not in gone_right)
     shape = tuple(left.shape[i] for i in kept_left) + tuple(right.shape[i] for i in kept_right)
     depth = product([left.shape[i] for i in gone_left])
-    rows, columns = product([left.shape[i] for i in kept_left]), product([right.shape[i] for i in kept_right])
-    flat_left = left.transpose(kept_left + gone_left).reshape(rows, depth)
-    flat_right = right.transpose(gone_right + kept_right).reshape(depth, columns)
+    kept = (product(left.shape[i] for i in kept_left), depth)
+    flat_left = left.transpose(kept_left + gone_left).reshape(kept)
+    flat_right = right.transpose(gone_right + kept_right).reshape(depth, product(right.shape[i] for i in kept_right))
     return _core.binary("MatMul", flat_left, flat_right).reshape(shape)
 
 

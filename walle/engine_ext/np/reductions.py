@@ -31,14 +31,15 @@ def _gathered(op: str, join: str, x: ndarray, axis: Axis, keepdims: bool, initia
     """Return a reduction of the elements where `where` holds, begun with `initial`; `neutral` changes no result."""
     if initial is None and where is None:
         return _core.reduce(op, x, axis, keepdims)
-    first = neutral if initial is None else initial
-    if first is None:
+    fill = initial if neutral is None else neutral
+    if fill is None:
         raise ShapeError("the greatest or least of some elements only needs `initial`, for there may be none")
-    given = x if where is None else _core.where(where, x, first if neutral is None else neutral)
+    first = asarray(fill, x.dtype)
+    given = x if where is None else _core.where(where, x, first)
     if neutral is None and 0 in [given.shape[at] for at in axes_of(axis, given.ndim)]:
         return _core.full(_reduced(given.shape, axes_of(axis, given.ndim), keepdims), first, given.dtype)
     result = _core.reduce(op, given, axis, keepdims)
-    return result if initial is None else _core.binary(join, result, initial)
+    return result if initial is None else _core.binary(join, result, asarray(initial, result.dtype))
 
 
 def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -106,14 +107,16 @@ def argmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> 
 
 def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
     """Whether all elements hold, of those where `where` does."""
-    flags = asarray(x, "bool")
-    return _core.reduce("ReduceMin", flags if where is None else _core.where(where, flags, True), axis, keepdims)
+    if where is not None:
+        x = _core.where(where, asarray(x, "bool"), True)
+    return _core.reduce("All", x, axis, keepdims)
 
 
 def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
     """Whether any element holds, of those where `where` does."""
-    flags = asarray(x, "bool")
-    return _core.reduce("ReduceMax", flags if where is None else _core.where(where, flags, False), axis, keepdims)
+    if where is not None:
+        x = _core.where(where, asarray(x, "bool"), False)
+    return _core.reduce("Any", x, axis, keepdims)
 
 
 def count_nonzero(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
@@ -149,7 +152,9 @@ def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, r
         if not isinstance(axis, int) or heavy.shape != (given.shape[axis],):
             raise ShapeError(f"weights of shape {heavy.shape} for an array of shape {given.shape} along axis {axis}")
         heavy = heavy.reshape([-1 if at == axis_of(axis, given.ndim) else 1 for at in range(given.ndim)])
-    total = sum(heavy + given * 0, axis, keepdims=keepdims)
+    total = sum(_core.broadcast_to(heavy, given.shape), axis, keepdims=keepdims)
+    if (total == 0).any():
+        raise ZeroDivisionError("the weights of an average sum up to 0")
     result = sum(given * heavy, axis, keepdims=keepdims) / total
     return (result, total) if returned else result
 
@@ -164,8 +169,8 @@ def cumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -
 
 def _running(op: str, x: ArrayLike, axis: int | None) -> ndarray:
     given, at = flat_or_axis(x, axis)
-    if given.dtype not in FLOATS and given.dtype != "uint64":
-        given = asarray(given, "int64")
+    if given.dtype not in FLOATS:
+        given = asarray(given, "uint64" if given.dtype.startswith("uint") else "int64")
     return operator(op, [given, asarray(at, "int64")])
 
 
@@ -313,39 +318,34 @@ def _slope(f: ndarray, at: int, step: ndarray, edge_order: int) -> ndarray:
     n = f.shape[at]
     if n < edge_order + 1:
         raise ShapeError(f"gradient along an axis of size {n}; edge_order {edge_order} needs {edge_order + 1}")
-    if step.ndim == 0:
-        gaps = _core.full((n - 1,), step, f.dtype)
-    elif step.shape == (n,):
-        gaps = diff(asarray(step, f.dtype))
-    else:
-        raise ShapeError(f"coordinates of shape {step.shape} along an axis of size {n}")
-    line = [1] * f.ndim
-    line[at] = -1
 
     def part(first: int | None, last: int | None) -> ndarray:
         return f[along(at, slice(first, last))]
 
-    a, b = gaps[:-1].reshape(line), gaps[1:].reshape(line)
     if step.ndim == 0:  # the same weights for all, in the order of rounding that NumPy has
-        inner = (part(2, None) - part(None, -2)) / (2 * asarray(step, f.dtype))
-    else:
+        low = second = third = high = asarray(step, f.dtype)
+        inner = (part(2, None) - part(None, -2)) / (2 * low)
+    elif step.shape == (n,):
+        gaps = diff(asarray(step, f.dtype)).reshape([-1 if one == at else 1 for one in range(f.ndim)])
+        a, b = gaps[along(at, slice(None, -1))], gaps[along(at, slice(1, None))]
+        low, second, third, high = (gaps[along(at, slice(i, i + 1 or None))] for i in (0, 1, -2, -1))
         inner = (
             part(None, -2) * (-b / (a * (a + b)))
             + part(1, -1) * ((b - a) / (a * b))
             + part(2, None) * (a / (b * (a + b)))
         )
-    g = gaps.reshape(line)
-    low, high = g[along(at, slice(0, 1))], g[along(at, slice(-1, None))]
+    else:
+        raise ShapeError(f"coordinates of shape {step.shape} along an axis of size {n}")
     if edge_order == 1:
         first, last = (part(1, 2) - part(0, 1)) / low, (part(-1, None) - part(-2, -1)) / high
     else:
-        p, q = low, g[along(at, slice(1, 2))]
+        p, q = low, second
         first = (
             part(0, 1) * (-(2 * p + q) / (p * (p + q)))
             + part(1, 2) * ((p + q) / (p * q))
             - part(2, 3) * (p / (q * (p + q)))
         )
-        p, q = g[along(at, slice(-2, -1))], high
+        p, q = third, high
         last = (
             part(-3, -2) * (q / (p * (p + q)))
             - part(-2, -1) * ((q + p) / (p * q))

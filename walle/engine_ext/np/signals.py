@@ -5,8 +5,8 @@ from __future__ import annotations
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import DTypeError, ShapeError
-from walle.engine_ext.np.base import alike, along, asarray, axis_of, flat_or_axis, floating, operator
-from walle.engine_ext.np.manipulation import broadcast_arrays, sliding_window_view, trim_zeros
+from walle.engine_ext.np.base import FLOATS, alike, along, asarray, axis_of, flat_or_axis, floating, operator, product
+from walle.engine_ext.np.manipulation import broadcast_arrays, trim_zeros
 from walle.engine_ext.np.products import matmul
 
 TYPE_CHECKING = False
@@ -48,9 +48,18 @@ def _slid(line: ndarray, weights: ndarray, mode: str) -> ndarray:
     if line.dtype == "bool":
         return _slid(line.astype("int64"), weights.astype("int64"), mode) > 0
     before, after = borders[mode]
-    pads = asarray([before, after], "int64")
-    wide = operator("Pad", [line, pads, _core.full((), 0, line.dtype)]) if before or after else line
-    return matmul(sliding_window_view(wide, n), weights.copy())
+    wide = line
+    if before or after:
+        wide = _core.full((before + line.size + after,), 0, line.dtype)
+        wide[before : before + line.size] = line
+    step = wide.strides[0] // wide.itemsize
+    shape, steps = (wide.size - n + 1, n), (step, step)
+    if wide is not line and weights.dtype in FLOATS and not _core.unary("IsFinite", weights.sum()):
+        inside = _core.full(wide.shape, False, "bool")  # the zeros around the line times an infinity are nothing
+        inside[before : before + line.size] = True
+        products = _core.as_strided(wide, shape, steps) * weights
+        return _core.where(_core.as_strided(inside, shape, (1, 1)), products, 0).sum(1)
+    return matmul(_core.as_strided(wide, shape, steps), _core.contiguous(weights))
 
 
 def unwrap(x: ArrayLike, discont: float | None = None, axis: int = -1, period: float = 6.283185307179586) -> ndarray:
@@ -71,13 +80,20 @@ def unwrap(x: ArrayLike, discont: float | None = None, axis: int = -1, period: f
 def packbits(x: ArrayLike, axis: int | None = None, bitorder: str = "big") -> ndarray:
     """Return eight flags at a time as a byte, zeros filling the last one up."""
     given, at = flat_or_axis(asarray(x, "bool"), axis)
-    length = given.shape[at]
-    pads = [0] * (2 * given.ndim)
-    pads[given.ndim + at] = -length % 8
-    wide = operator("Pad", [given.astype("uint8"), asarray(pads, "int64"), _core.full((), 0, "uint8")])
-    groups = wide.reshape((*wide.shape[:at], -1, 8, *wide.shape[at + 1 :]))
-    weights = _bits(bitorder).reshape([8 if one == at + 1 else 1 for one in range(groups.ndim)])
-    return (groups * weights).sum(at + 1).astype("uint8")
+    _check(bitorder)
+    last = given.swapaxes(at, -1)
+    bytes_ = -(-last.shape[-1] // 8)
+    shape = (*last.shape[:-1], bytes_)
+    if product(shape) == 0:
+        return _core.full(shape, 0, "uint8").swapaxes(at, -1)
+    if last.shape[-1] % 8:
+        wide = _core.full((*shape[:-1], 8 * bytes_), False, "bool")
+        wide[..., : last.shape[-1]] = last
+        last = wide
+    words = asarray(memoryview(_core.contiguous(last)).cast("B").cast("Q"))
+    # A product brings the flags of a word's bytes side by side into its highest byte; no two of its bits meet.
+    gathered = words * (0x8040201008040201 if bitorder == "big" else 0x0102040810204080) >> 56
+    return gathered.astype("uint8").reshape(shape).swapaxes(at, -1)
 
 
 def unpackbits(x: ArrayLike, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> ndarray:
@@ -85,10 +101,14 @@ def unpackbits(x: ArrayLike, axis: int | None = None, count: int | None = None, 
     given, at = flat_or_axis(x, axis)
     if given.dtype != "uint8":
         raise DTypeError(f"unpackbits of {given.dtype}; it takes uint8")
-    spread = given.reshape((*given.shape[: at + 1], 1, *given.shape[at + 1 :]))
-    weights = _bits(bitorder).reshape([8 if one == at + 1 else 1 for one in range(spread.ndim)])
-    bits = ((spread & weights) != 0).astype("uint8")
-    flat = bits.reshape((*given.shape[:at], given.shape[at] * 8, *given.shape[at + 1 :]))
+    _check(bitorder)
+    last = given.swapaxes(at, -1)
+    shape = (*last.shape[:-1], 8 * last.shape[-1])
+    # The byte eight times in a word, of which each keeps another bit.
+    words = last.astype("uint64") * 0x0101010101010101
+    words = words & (0x0102040810204080 if bitorder == "big" else 0x8040201008040201)
+    bits = asarray(memoryview(words.reshape(-1)).cast("B")) if words.size else _core.full((0,), 0, "uint8")
+    flat = (bits != 0).view("uint8").reshape(shape).swapaxes(at, -1)
     if count is None:
         return flat
     length = flat.shape[at]
@@ -99,11 +119,9 @@ def unpackbits(x: ArrayLike, axis: int | None = None, count: int | None = None, 
     return flat[along(at, slice(None, count))]
 
 
-def _bits(bitorder: str) -> ndarray:
+def _check(bitorder: str) -> None:
     if bitorder not in ("big", "little"):
         raise ShapeError(f"bitorder {bitorder!r}; known are big and little")
-    weights = asarray([128, 64, 32, 16, 8, 4, 2, 1], "uint8")
-    return weights if bitorder == "big" else weights[::-1]
 
 
 def binary_repr(number: int, width: int | None = None) -> str:
@@ -157,16 +175,17 @@ def polyfit(x: ArrayLike, y: ArrayLike, deg: int) -> ndarray:
 
 def polyadd(a: ArrayLike, b: ArrayLike) -> ndarray:
     left, right = (x.reshape(-1) for x in alike([a, b]))
-    count = max(left.size, right.size)
-
-    def long(x: ndarray) -> ndarray:
-        return operator("Pad", [x, asarray([count - x.size, 0], "int64"), _core.full((), 0, x.dtype)])
-
-    return long(left) + long(right)
+    if left.size < right.size:
+        left, right = right, left
+    result = left.copy()
+    tail = result[left.size - right.size :]
+    tail += right
+    return result
 
 
 def polysub(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return polyadd(a, -asarray(b))
+    left, right = alike([a, b])
+    return polyadd(left, -right)
 
 
 def polymul(a: ArrayLike, b: ArrayLike) -> ndarray:

@@ -66,6 +66,8 @@ def lexsort(keys: Sequence[ArrayLike] | ndarray, axis: int = -1) -> ndarray:
         line = asarray(key)
         if order is None:
             order = argsort(line, axis)
+        elif line.ndim == 1:
+            order = order[argsort(line[order])]
         else:
             order = take_along_axis(order, argsort(take_along_axis(line, order, axis), axis), axis)
     if order is None:
@@ -91,7 +93,7 @@ def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False) -> ndarray:
     if edges.size > 1 and bool((edges[1:] < edges[:-1]).any()):
         if bool((edges[1:] > edges[:-1]).any()):
             raise ShapeError("digitize with bins that neither ascend nor descend")
-        return edges.size - searchsorted(edges[::-1], x, "left" if not right else "right")
+        return edges.size - searchsorted(edges[::-1], x, "left" if right else "right")
     return searchsorted(edges, x, "left" if right else "right")
 
 
@@ -130,11 +132,13 @@ def unique(x: ArrayLike, return_index: bool = False, return_inverse: bool = Fals
 
 
 def _starts(ordered: ndarray, equal_nan: bool) -> ndarray:
-    """Return a mask of the first of each run of equal elements."""
-    new = ordered[1:] != ordered[:-1]
-    if equal_nan and ordered.dtype in FLOATS:
-        new = new & ~(_core.unary("IsNaN", ordered[1:]) & _core.unary("IsNaN", ordered[:-1]))
-    return operator("Concat", [_core.full((1,), True, "bool"), new], axis=0)
+    """Return a mask of the first of each run of equal elements; NaN is last in order."""
+    starts = _core.full(ordered.shape, True, "bool")
+    starts[1:] = ordered[1:] != ordered[:-1]
+    last = float(ordered[-1]) if equal_nan and ordered.dtype in FLOATS else 0.0
+    if last != last:  # noqa: PLR0124 -- NaN
+        starts[1:] = starts[1:] & ~(_core.unary("IsNaN", ordered[1:]) & _core.unary("IsNaN", ordered[:-1]))
+    return starts
 
 
 def _run_lengths(starts: ndarray) -> ndarray:
@@ -162,11 +166,20 @@ def isin(x: ArrayLike, among: ArrayLike, *, invert: bool = False) -> ndarray:
     given, others = alike([x, asarray(among).reshape(-1)])
     if others.size == 0:
         return _core.full(given.shape, invert, "bool")
+    if others.size <= _FEW_OTHERS:
+        compare, join = ("NotEqual", "And") if invert else ("Equal", "Or")
+        first, *rest = others.tolist()
+        marks = _core.binary(compare, given, first)
+        for other in rest:
+            marks = _core.binary(join, marks, _core.binary(compare, given, other))
+        return marks
     line = sort(others)
     at = _core.binary("Minimum", searchsorted(line, given), line.size - 1)
     found = line[at] == given
     return ~found if invert else found
 
+
+_FEW_OTHERS = 16  # up to which comparing with each is quicker than searching among them in order
 
 in1d = isin
 

@@ -24,6 +24,7 @@ __all__ = [
     "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
 ]  # fmt: skip
 
+_PIECE = 1 << 15  # elements that are gone through at once, so that what is made of them stays in cache
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
@@ -56,11 +57,10 @@ def _between(ordered: ndarray, place: ndarray, method: str) -> ndarray:
         return at(_core.unary("Ceil", place).astype("int64"))
     if method == "nearest":
         return at(_core.unary("Round", place).astype("int64"))
-    share = asarray(0.5 if method == "midpoint" else 0).astype("float64") + (place - below if method == "linear" else 0)
-    if method == "midpoint":
-        share = _core.where(place == below, 0, share)
     left, right = at(low), at(high)
-    share = share.astype(ordered.dtype)
+    if method == "midpoint":
+        return _core.where(place == below, left, (left + right) * 0.5)
+    share = (place - below).astype(ordered.dtype)
     mixed = left + (right - left) * share
     return _core.where((share == 0) | (left == right), left, mixed)  # infinities stay
 
@@ -82,6 +82,8 @@ def _quantile(x: ArrayLike, q: ndarray, axis: Axis, method: str, keepdims: bool,
     lines, shape = _lines(x, axis, keepdims)
     count = lines.shape[-1]
     if count == 0:
+        if skip_nan:
+            return _core.full(q.shape + shape, float("nan"), lines.dtype)
         raise ShapeError("a quantile of no elements")
     ordered = sort(lines)
     missing = _core.unary("IsNaN", ordered[..., -1:])
@@ -168,26 +170,8 @@ def bincount(x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0)
     places = asarray(x)
     if places.ndim != 1 or places.dtype in FLOATS:
         raise ShapeError(f"bincount of {places.dtype} of shape {places.shape}; it takes a vector of whole numbers")
-    places = places.astype("int64")
-    if places.size and int(places.min()) < 0:
-        raise ShapeError("bincount of negative numbers")
-    length = max(minlength, int(places.max()) + 1 if places.size else 0)
-    if weights is not None:
-        added = asarray(weights, "float64").reshape(places.shape)
-        empty = _core.full((length,), 0, "float64")
-        return operator("ScatterElements", [empty, places, added], axis=0, reduction="add") if places.size else empty
-    return _occurrences(places, length)
-
-
-def _occurrences(places: ndarray, length: int) -> ndarray:
-    """Return how often each number below `length` is among int64 places: an indexed raster that adds the same 1."""
-    empty = _core.full((length,), 0, "int64")
-    if places.size == 0:
-        return empty
-    return operator(
-        "IndexedScatter", [empty, places, _core.full((1,), 1, "int64")], size=[places.size], indexed_stride=[0],
-        plain_stride=[0], index_stride=[1], offsets=[0, 0, 0, 0], weight=[1], extent=[length], reduction="add",
-    )  # fmt: skip
+    given = [places] if weights is None else [places, asarray(weights, "float64").reshape(places.shape)]
+    return operator("BinCount", given, minlength=minlength)
 
 
 def histogram_bin_edges(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = None) -> ndarray:  # noqa: A002 -- NumPy's name
@@ -235,9 +219,8 @@ def _above_edges(x: ndarray, edges: ndarray) -> ndarray:
     line, above = edges.tolist(), [0] * edges.size
     if not x.dtype == edges.dtype == "float32":
         x = x.astype("float64")
-    piece = 1 << 15  # elements, which stay in cache
-    for start in range(0, x.size, piece):
-        part = x[start : start + piece]
+    for start in range(0, x.size, _PIECE):
+        part = x[start : start + _PIECE]
         for at, edge in enumerate(line[:-1]):
             above[at] += int((part >= edge).sum())
         above[-1] += int((part > line[-1]).sum())
@@ -272,7 +255,7 @@ def _counted(columns: list[ndarray], edges: list[ndarray], uniform: list[bool], 
     total = product(shape)
     place = _core.where(inside, place, total)  # a bin more for what lies outside
     heavy = None if weights is None else asarray(weights).reshape(-1)
-    sums = _occurrences(place, total + 1) if heavy is None else bincount(place, heavy, total + 1)
+    sums = bincount(place, heavy, total + 1)
     counts = sums[:total].reshape(shape)
     if heavy is not None and heavy.dtype not in FLOATS:
         return counts.astype("int64")
@@ -316,13 +299,18 @@ def interp(
     wanted = asarray(x, "float64")
     if places.ndim != 1 or places.shape != values.shape or places.size == 0:
         raise ShapeError(f"interp between points of shapes {places.shape} and {values.shape}")
-    below = _core.binary("Maximum", searchsorted(places, wanted, "right") - 1, 0)
-    above = _core.binary("Minimum", below + 1, places.size - 1)
-    x0, x1, y0, y1 = places[below], places[above], values[below], values[above]
-    width = x1 - x0
-    slope = (y1 - y0) / _core.where(width == 0, 1, width)
-    result = slope * (wanted - x0) + y0
-    result = _core.where(wanted < places[0], values[0] if left is None else left, result)
-    result = _core.where(wanted > places[-1], values[-1] if right is None else right, result)
-    result = _core.where((wanted == x0) & (wanted <= places[-1]) & (wanted >= places[0]), y0, result)
-    return _core.where(_core.unary("IsNaN", wanted), wanted, result)
+    slope = _core.full(places.shape, 0, "float64")  # of the line from each point to the next; none leaves the last
+    slope[:-1] = (values[1:] - values[:-1]) / (places[1:] - places[:-1])
+    finite = bool(_core.unary("IsFinite", slope).all())  # else two points are at one place, or one is infinitely high
+    flat, result = wanted.reshape(-1), _core.full(wanted.shape, 0, "float64")
+    line = result.reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        part = slice(start, start + _PIECE)
+        inside = _core.clip(flat[part], float(places[0]), float(places[-1]))
+        below = operator("SearchSorted", [places, inside], right=1) - 1
+        gap = inside - places[below]
+        rise = slope[below] * gap
+        line[part] = values[below] + (rise if finite else _core.where(gap == 0, 0, rise))
+    if left is not None:
+        result = _core.where(wanted < places[0], left, result)
+    return result if right is None else _core.where(wanted > places[-1], right, result)

@@ -128,7 +128,7 @@ class SearchStep final : public Step {
       std::int64_t base = 0, rest = length_;
       while (rest > 1) {
         const std::int64_t half = rest / 2;
-        base += before<right>(line[base + half - 1], value) ? half : 0;
+        base += half & -static_cast<std::int64_t>(before<right>(line[base + half - 1], value));
         rest -= half;
       }
       out[i] = base + (rest == 1 && before<right>(line[base], value) ? 1 : 0);

@@ -47,6 +47,14 @@ Tensor transposed(const Tensor& x, const py::args& args) {
   return view(x, std::move(shape), std::move(strides), x.offset());
 }
 
+Tensor swapped(const Tensor& x, std::int64_t axis1, std::int64_t axis2) {
+  Dims shape = x.shape(), strides = x.strides();
+  const std::size_t a = normal_axis(axis1, shape.size()), b = normal_axis(axis2, shape.size());
+  std::swap(shape[a], shape[b]);
+  std::swap(strides[a], strides[b]);
+  return view(x, std::move(shape), std::move(strides), x.offset());
+}
+
 py::object item(const Tensor& x) {
   if (x.size() != 1) throw Error(ErrorKind::shape, "an array of shape " + to_string(x.shape()) + " is not one number");
   return element(x, x.raw());
@@ -65,16 +73,6 @@ std::string text(const Tensor& x) {
       x.size() <= kMost ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
   if (x.size() > kMost || x.size() == 0) body += ", shape=" + to_string(x.shape());
   return "array(" + body + ", dtype=" + std::string(dtype_name(x.dtype())) + ")";
-}
-
-// 0-d results of indexing are copies, as NumPy's scalars are, and views where the key has an ellipsis, as NumPy has them too.
-Tensor indexed(const Tensor& x, py::handle key) {
-  Tensor result = get_item(x, key);
-  if (result.ndim() > 0 || key.ptr() == Py_Ellipsis) return result;
-  if (PyTuple_Check(key.ptr()))
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key.ptr()); ++i)
-      if (PyTuple_GET_ITEM(key.ptr(), i) == Py_Ellipsis) return result;
-  return copy(result);
 }
 
 template <class Class>
@@ -126,16 +124,23 @@ void bind_arithmetic(Class& cls) {
   cls.def("__invert__", [](const Tensor& x) { return unary("BitwiseNot", x); });
 }
 
+// The module that has the functions; an import statement would look up much more than its name.
+py::object functions() {
+  constexpr const char* kName = "walle.engine_ext.np";
+  const auto name = py::str(kName);
+  const auto loaded = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
+  return loaded ? loaded : py::module_::import(kName);
+}
+
 // Methods that are functions of walle.np with the array as first argument; their module loads at the first use.
 template <class Class>
 void bind_functions(Class& cls) {
-  for (const char* name :
-       {"argpartition", "argsort", "choose", "clip",         "compress", "cumprod", "cumsum",   "diagonal", "nonzero", "ptp",
-        "put",          "repeat",  "round",  "searchsorted", "squeeze",  "std",     "swapaxes", "take",     "trace",   "var"}) {
+  for (const char* name : {"argpartition", "argsort", "choose", "clip", "compress", "cumprod", "cumsum", "diagonal", "nonzero",
+                           "ptp", "put", "repeat", "round", "searchsorted", "squeeze", "std", "take", "trace", "var"}) {
     cls.def(
         name,
         [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
-          return py::module_::import("walle.engine_ext.np").attr(name)(self, *args, **kwargs);
+          return functions().attr(name)(self, *args, **kwargs);
         },
         "The function of walle.np of this name.");
   }
@@ -143,7 +148,7 @@ void bind_functions(Class& cls) {
     cls.def(
         name,
         [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
-          const py::object sorted = py::module_::import("walle.engine_ext.np").attr(name)(self, *args, **kwargs);
+          const py::object sorted = functions().attr(name)(self, *args, **kwargs);
           assign(py::cast<const Tensor&>(sorted), py::cast<const Tensor&>(self));
         },
         "As the function of walle.np, in place.");
@@ -155,7 +160,7 @@ void bind_reductions(Class& cls) {
   const auto function = [](const char* name, py::handle x, py::handle axis, py::handle out, const py::dict& options) {
     for (const char* option : {"initial", "where", "dtype"})
       if (options.contains(option) && options[option].is_none()) PyDict_DelItemString(options.ptr(), option);
-    const py::object result = py::module_::import("walle.engine_ext.np").attr(name)(x, axis, **options);
+    const py::object result = functions().attr(name)(x, axis, **options);
     return delivered(py::cast<const Tensor&>(result), out);
   };
   const auto reduction = [&cls, function](const char* name, const char* op) {
@@ -178,7 +183,7 @@ void bind_reductions(Class& cls) {
   reduction("sum", "ReduceSum");
   reduction("prod", "ReduceProd");
   reduction("mean", "ReduceMean");
-  const auto selection = [&cls, function](const char* name, const char* op, bool logic) {
+  const auto selection = [&cls, function](const char* name, const char* op) {
     const std::string operation = op;
     cls.def(
         name,
@@ -189,17 +194,17 @@ void bind_reductions(Class& cls) {
             return function(name, self, axis, out, options);
           }
           const Tensor& x = py::cast<const Tensor&>(self);
-          return delivered(reduce(operation, logic ? cast(x, DType::b8) : x, axis, keepdims), out);
+          return delivered(reduce(operation, x, axis, keepdims), out);
         },
         py::arg("axis") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false, py::arg("initial") = py::none(),
         py::arg("where") = py::none());
   };
-  selection("max", "ReduceMax", false);
-  selection("min", "ReduceMin", false);
-  selection("argmax", "ArgMax", false);
-  selection("argmin", "ArgMin", false);
-  selection("all", "ReduceMin", true);
-  selection("any", "ReduceMax", true);
+  selection("max", "ReduceMax");
+  selection("min", "ReduceMin");
+  selection("argmax", "ArgMax");
+  selection("argmin", "ArgMin");
+  selection("all", "All");
+  selection("any", "Any");
 }
 
 }  // namespace
@@ -219,17 +224,17 @@ void bind_ndarray(py::module_& module) {
              if (x.ndim() == 0) throw py::type_error("len() of an array without dimensions");
              return x.shape()[0];
            })
-      .def("__getitem__", indexed)
+      .def("__getitem__", get_item)
       .def("__setitem__", set_item)
       .def("__iter__",
            [](py::handle self) {
-             if (py::cast<const Tensor&>(self).ndim() == 0) throw py::type_error("iteration over an array without dimensions");
+             const Tensor& x = py::cast<const Tensor&>(self);
+             if (x.ndim() == 0) throw py::type_error("iteration over an array without dimensions");
+             if (x.ndim() > 1 && x.shape()[0] <= kFew) return py::object(py::iter(unstacked(x)));
              return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
            })
-      .def("__contains__",
-           [](py::handle self, py::handle value) {
-             return truth(reduce("ReduceMax", binary("Equal", self, value), py::none(), false));
-           })
+      .def("__contains__", [](py::handle self,
+                              py::handle value) { return truth(reduce("Any", binary("Equal", self, value), py::none(), false)); })
       .def("__bool__", truth)
       .def("__float__", [](const Tensor& x) { return py::float_(item(x)); })
       .def("__int__", [](const Tensor& x) { return py::int_(item(x)); })
@@ -292,6 +297,7 @@ void bind_ndarray(py::module_& module) {
           },
           py::arg("order") = "C")
       .def("transpose", transposed)
+      .def("swapaxes", swapped, py::arg("axis1"), py::arg("axis2"))
       .def(
           "fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"))
       .def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));

@@ -17,6 +17,7 @@ std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inpu
   const OpDef* op = find_operator(name);
   if (op == nullptr) throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
   std::vector<Tensor> tensors;
+  tensors.reserve(inputs.size());
   for (const py::handle input : inputs) tensors.push_back(input.is_none() ? Tensor() : as_tensor(input));
   const Attributes converted = attributes_of(attributes);
   const py::gil_scoped_release released;
@@ -24,7 +25,17 @@ std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inpu
 }
 
 Tensor full(py::handle shape, py::handle value, py::handle dtype) {
-  Tensor result = Tensor::empty(dtype.is_none() ? as_tensor(value).dtype() : dtype_of(dtype), dims_of(shape));
+  const bool number = is_number(value);
+  Tensor result = Tensor::empty(!dtype.is_none() ? dtype_of(dtype)
+                                : number         ? natural_dtype(value)
+                                                 : as_tensor(value).dtype(),
+                                dims_of(shape));
+  if (const int type = compute_index(result.dtype()); number && type >= 0 && result.size() <= kFew) {
+    alignas(8) std::byte one[8];
+    put_number(value, result.dtype(), one);
+    kernels().cast[type][type](one, 0, result.raw(), result.size());
+    return result;
+  }
   assign(as_tensor(value, result.dtype()), result);
   return result;
 }
@@ -52,6 +63,22 @@ Tensor broadcast_to(const Tensor& x, py::handle shape) {
 // A view of x's storage; strides and the offset from x's first element in elements.
 Tensor as_strided(const Tensor& x, py::handle shape, py::handle strides, std::int64_t offset) {
   return {vm::read_only(x.storage()), x.dtype(), dims_of(shape), dims_of(strides), x.offset() + offset};
+}
+
+// A read-only view of the diagonals of the plane of two axes, along the last axis.
+Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t axis1, std::int64_t axis2) {
+  Dims shape = x.shape(), strides = x.strides();
+  const std::size_t a = normal_axis(axis1, shape.size()), b = normal_axis(axis2, shape.size());
+  if (a == b) throw Error(ErrorKind::shape, "the two axes of a diagonal must differ");
+  const std::int64_t right = std::max<std::int64_t>(offset, 0), down = std::max<std::int64_t>(-offset, 0);
+  const std::int64_t count = std::max<std::int64_t>(0, std::min(shape[a] - down, shape[b] - right));
+  const std::int64_t first = count > 0 ? right * strides[b] + down * strides[a] : 0, step = strides[a] + strides[b];
+  for (Dims* dims : {&shape, &strides})
+    for (const std::size_t axis : {std::max(a, b), std::min(a, b)})
+      dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
+  shape.push_back(count);
+  strides.push_back(step);
+  return {vm::read_only(x.storage()), x.dtype(), std::move(shape), std::move(strides), x.offset() + first};
 }
 
 // Functions of one and two operands with NumPy's calling convention, made once for each name.
@@ -92,17 +119,38 @@ void bind_operators(py::module_& module) {
       py::arg("x"), py::arg("shape"), py::arg("strides"), py::arg("offset") = 0,
       "A read-only view of the array's memory; strides and offset in elements.");
   module.def("where", &where, py::arg("condition"), py::arg("a"), py::arg("b"));
+  module.def(
+      "operator",
+      [](const std::string& name, const py::list& inputs, const py::kwargs& attributes) {
+        return std::move(evaluate_named(name, inputs, attributes, 1)[0]);
+      },
+      py::arg("op"), py::arg("inputs"),
+      "The one output of an operator of the registry; None stands for an input that is left out.");
   module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
              "The outputs of any operator of the registry, computed at once.");
   module.def(
       "asarray",
-      [](py::handle value, py::handle dtype) { return dtype.is_none() ? as_tensor(value) : as_tensor(value, dtype_of(dtype)); },
+      [](py::handle value, py::handle dtype) {
+        const Tensor* given = held(value);
+        if (given != nullptr && (dtype.is_none() || dtype_of(dtype) == given->dtype()))
+          return py::reinterpret_borrow<py::object>(value);
+        return py::cast(dtype.is_none() ? as_tensor(value) : as_tensor(value, dtype_of(dtype)));
+      },
       py::arg("value"), py::arg("dtype") = py::none());
   module.def("full", &full, py::arg("shape"), py::arg("value"), py::arg("dtype"));
   module.def("arange", &arange, py::arg("start"), py::arg("step"), py::arg("count"), py::arg("dtype"));
   module.def(
       "broadcast_to", [](py::handle x, py::handle shape) { return broadcast_to(as_tensor(x), shape); }, py::arg("x"),
       py::arg("shape"));
+  module.def(
+      "contiguous",
+      [](py::handle value) {
+        const Tensor x = as_tensor(value);
+        return is_ndarray(value) && x.contiguous() ? py::reinterpret_borrow<py::object>(value) : py::cast(contiguous(x));
+      },
+      py::arg("value"), "The array itself where its elements lie row by row, else a copy.");
+  module.def("diagonal", &diagonal, py::arg("x"), py::arg("offset"), py::arg("axis1"), py::arg("axis2"));
+  module.def("unstack", &unstacked, py::arg("x"), "Views of the parts along the first axis.");
   module.def("paint", &paint, py::arg("image"), py::arg("spans"), py::arg("colour"));
   module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
   module.def(

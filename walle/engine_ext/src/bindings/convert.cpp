@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "atomic/conversion.h"
+#include "bindings/at_once.h"
 #include "bindings/bind.h"
 #include "exec/eager.h"
 
@@ -35,6 +36,8 @@ bool with_type(DType dtype, F&& f) {
     default: return false;
   }
 }
+
+}  // namespace
 
 void put_number(py::handle number, DType dtype, std::byte* address) {
   const bool own = with_type(dtype, [&](auto* type) {
@@ -87,17 +90,33 @@ DType natural_dtype(py::handle number) {
   return PyBool_Check(number.ptr()) ? DType::b8 : PyLong_Check(number.ptr()) ? DType::i64 : DType::f32;
 }
 
-// The dtype of a mix of two numbers of Python's.
-DType natural_mix(DType a, DType b) {
-  if (a == DType::f32 || b == DType::f32) return DType::f32;
-  return a == DType::i64 || b == DType::i64 ? DType::i64 : DType::b8;
+bool fits(py::handle number, DType dtype) {
+  if (!is_integer(dtype) || !PyLong_Check(number.ptr())) return true;
+  int over = 0;
+  const long long whole = PyLong_AsLongLongAndOverflow(number.ptr(), &over);
+  const auto bits = static_cast<int>(8 * item_size(dtype));
+  if (is_unsigned(dtype)) {
+    if (over == 0) return whole >= 0 && (bits == 64 || whole >> bits == 0);
+    if (over < 0 || bits < 64) return false;
+    const bool held = PyLong_AsUnsignedLongLong(number.ptr()) != ~0ULL || PyErr_Occurred() == nullptr;
+    PyErr_Clear();
+    return held;
+  }
+  return over == 0 && (bits == 64 || (whole >= -(1LL << (bits - 1)) && whole < 1LL << (bits - 1)));
 }
 
-// A Python number among arrays takes their dtype where that can hold its kind (NumPy's "weak" scalars).
 DType with_number(DType array, DType number) {
   if (number == DType::b8) return array;
   if (number == DType::i64) return array == DType::b8 ? DType::i64 : array;
   return floating(array);
+}
+
+namespace {
+
+// The dtype of a mix of two numbers of Python's.
+DType natural_mix(DType a, DType b) {
+  if (a == DType::f32 || b == DType::f32) return DType::f32;
+  return a == DType::i64 || b == DType::i64 ? DType::i64 : DType::b8;
 }
 
 bool is_sequence(py::handle value) { return PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()); }
@@ -161,6 +180,8 @@ Tensor from_nested(py::handle value, std::optional<DType> asked) {
 }  // namespace
 
 bool is_number(py::handle value) { return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()); }
+
+const Tensor* held(py::handle value) { return is_ndarray(value) ? &py::cast<const Tensor&>(value) : nullptr; }
 
 DType dtype_of(py::handle name) {
   if (name.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::f32;
@@ -357,6 +378,7 @@ Tensor where(py::handle condition, py::handle a, py::handle b) {
   const Tensor inputs[] = {as_tensor(condition, DType::b8),
                            operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
                            operands.b.storage() ? cast(operands.b, operands.dtype) : scalar(b, operands.dtype)};
+  if (auto result = where_at_once(inputs[0], inputs[1], inputs[2])) return *std::move(result);
   return run(operator_named("Where"), inputs);
 }
 
@@ -385,55 +407,6 @@ Tensor delivered(Tensor result, py::handle out) {
   return to;
 }
 
-namespace {
-
-// Small dense operands go to the kernel at once: a step made ready for them would cost more than it saves. Bools, which have
-// other operators, broadcasts and mixed dtypes go the long way.
-constexpr std::int64_t kFew = 4096;  // elements
-
-bool few(const Tensor& x) { return x.dtype() != DType::b8 && x.size() <= kFew && x.contiguous(); }
-
-std::optional<Tensor> unary_at_once(const OpDef& op, const Tensor& x) {
-  const int type = compute_index(x.dtype());
-  if (type < 0 || !few(x)) return std::nullopt;
-  const bool test = op.family == Family::test;
-  if (!test && op.family != Family::unary) return std::nullopt;
-  const UnaryFn kernel = (test ? kernels().test : kernels().unary)[op.code][type];
-  if (kernel == nullptr) return std::nullopt;
-  Tensor result = Tensor::empty(test ? DType::b8 : x.dtype(), x.shape());
-  kernel(x.raw(), 1, result.raw(), x.size());
-  return result;
-}
-
-const Tensor* held(py::handle value) { return py::isinstance<Tensor>(value) ? &py::cast<const Tensor&>(value) : nullptr; }
-
-std::optional<Tensor> binary_at_once(const OpDef& op, py::handle a, py::handle b) {
-  const bool compares = op.family == Family::compare;
-  if (!compares && op.family != Family::binary) return std::nullopt;
-  const Tensor *x = held(a), *y = held(b), *like = x != nullptr ? x : y;
-  if (like == nullptr || !few(*like)) return std::nullopt;
-  const DType dtype = like->dtype();
-  const int type = compute_index(dtype);
-  if (type < 0 || (op.name == "Div" && floating(dtype) != dtype)) return std::nullopt;
-  const BinaryFn kernel = (compares ? kernels().compare : kernels().binary)[op.code][type];
-  if (kernel == nullptr) return std::nullopt;
-  alignas(8) std::byte number[8];
-  if (x != nullptr && y != nullptr) {
-    if (y->dtype() != dtype || y->shape() != x->shape() || !y->contiguous()) return std::nullopt;
-  } else {
-    const py::handle other = x != nullptr ? b : a;
-    const bool plain = PyFloat_CheckExact(other.ptr()) || PyLong_CheckExact(other.ptr());
-    if (!plain || op.name == "Power" || with_number(dtype, natural_dtype(other)) != dtype) return std::nullopt;
-    put_number(other, dtype, number);
-  }
-  Tensor result = Tensor::empty(compares ? DType::b8 : dtype, like->shape());
-  kernel(x != nullptr ? x->raw() : number, x != nullptr ? 1 : 0, y != nullptr ? y->raw() : number, y != nullptr ? 1 : 0,
-         result.raw(), like->size());
-  return result;
-}
-
-}  // namespace
-
 Tensor unary(const OpDef& given, const Tensor& x) {
   if (auto result = unary_at_once(given, x)) return *std::move(result);
   const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical(given.name)) : given;
@@ -447,6 +420,19 @@ Tensor unary(const OpDef& op, py::handle x) {
 Tensor unary(std::string_view name, const Tensor& x) { return unary(operator_named(name), x); }
 
 namespace {
+
+// An int outside the other operand's dtype is above or below all of its elements.
+std::optional<Tensor> compared_outside(const OpDef& op, const Mixed& operands, py::handle a, py::handle b) {
+  const bool left = !operands.a.storage(), right = !operands.b.storage();
+  if (op.family != Family::compare || left == right) return std::nullopt;
+  const py::handle number = left ? a : b;
+  if (fits(number, operands.dtype)) return std::nullopt;
+  const std::int64_t element = 0, side = PyObject_RichCompareBool(number.ptr(), py::int_(0).ptr(), Py_GT) == 1 ? 1 : -1;
+  Tensor result = Tensor::empty(DType::b8, (left ? operands.b : operands.a).shape());
+  kernels().compare[op.code][static_cast<std::size_t>(compute_index(DType::i64))](
+      left ? &side : &element, 0, left ? &element : &side, 0, result.raw(), result.size());
+  return result;
+}
 
 // x ** 2 and the like, which have operators of their own.
 const char* power_by(py::handle exponent, DType dtype) {
@@ -462,6 +448,9 @@ const char* power_by(py::handle exponent, DType dtype) {
 Tensor binary(const OpDef& given, py::handle a, py::handle b) {
   if (auto result = binary_at_once(given, a, b)) return *std::move(result);
   Mixed operands = mixed(a, b);
+  if (auto result = compared_outside(given, operands, a, b)) return *std::move(result);
+  if (given.family == Family::matmul && operands.a.storage() && operands.b.storage())
+    if (auto result = product_at_once(operands.a, operands.b)) return *std::move(result);
   const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical(given.name)) : given;
   DType dtype = operands.dtype;
   if (op.name == "Power" && operands.a.storage() && !operands.b.storage())
@@ -475,6 +464,9 @@ Tensor binary(const OpDef& given, py::handle a, py::handle b) {
 Tensor binary(std::string_view name, py::handle a, py::handle b) { return binary(operator_named(name), a, b); }
 
 namespace {
+
+// Where whole numbers are summed and multiplied: 64 bits, without a sign if they have none.
+DType summed_in(DType dtype) { return is_floating(dtype) ? dtype : is_unsigned(dtype) ? DType::u64 : DType::i64; }
 
 // The sum of small whole numbers in 64 bits: widened and summed in 32 bits, a piece at a time that those can hold.
 std::int64_t sum_small(const Tensor& x) {
@@ -524,7 +516,7 @@ std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bo
   if (!x.contiguous()) return std::nullopt;
   const Dims shape(keepdims ? x.shape().size() : 0, 1);
   if (name == "ReduceSum" && (x.dtype() == DType::b8 || (is_integer(x.dtype()) && item_size(x.dtype()) <= 2))) {
-    Tensor result = Tensor::empty(DType::i64, shape);
+    Tensor result = Tensor::empty(summed_in(x.dtype()), shape);  // the same bits in int64 and uint64
     *result.data<std::int64_t>() = x.dtype() == DType::b8 ? count_true(x.raw(), x.size()) : sum_small(x);
     return result;
   }
@@ -538,16 +530,19 @@ std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bo
 
 }  // namespace
 
-Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool keepdims) {
-  if (axis.is_none())
-    if (auto result = reduced_small(name, x, keepdims)) return *std::move(result);
+Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool keepdims) {
+  const bool logic = given == "All" || given == "Any";  // the least and the greatest flag
+  const std::string name = !logic ? given : given == "All" ? "ReduceMin" : "ReduceMax";
   const OpDef& op = operator_named(name);
-  Tensor input = x;
-  if (name == "ReduceSum" || name == "ReduceProd") {
-    if (!is_floating(x.dtype()) && x.dtype() != DType::u64) input = cast(x, DType::i64);
-  } else if (op.family == Family::mean) {
+  const bool extreme = name == "ReduceMax" || name == "ReduceMin", mean = op.family == Family::mean;
+  Tensor input = logic ? cast(x, DType::b8) : x;
+  if (axis.is_none() && (logic || !extreme || x.size() > 0))
+    if (auto result = reduced_small(name, input, keepdims)) return *std::move(result);
+  if (name == "ReduceSum" || name == "ReduceProd")
+    input = cast(x, summed_in(x.dtype()));
+  else if (mean)
     input = cast(x, floating(x.dtype()));
-  }
+  if (auto result = reduced_at_once(op, input, axis, keepdims)) return *std::move(result);
   Attributes attributes{{"keepdims", std::int64_t{keepdims}}};
   if (op.family == Family::arg) {
     if (axis.is_none()) input = reshaped(contiguous(input), {-1});
@@ -556,8 +551,8 @@ Tensor reduce(const std::string& name, const Tensor& x, py::handle axis, bool ke
     attributes.set("axes", dims_of(axis));
     if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
   }
-  // NumPy has no greatest, least or mean of nothing, where ONNX has (infinities, NaN).
-  if ((name == "ReduceMax" || name == "ReduceMin" || op.family == Family::mean) && input.dtype() != DType::b8) {
+  // NumPy has no greatest and no least of nothing, where ONNX has infinities.
+  if (extreme && !logic) {
     const Operand operand{input.dtype(), input.shape(), nullptr, false};
     for (const std::size_t gone : reduced_axes(op, {&operand, 1}, attributes))
       if (input.shape()[gone] == 0)

@@ -17,6 +17,16 @@ Tensor as_tensor(pybind11::handle value);
 // The same as `dtype`, converted where it has another.
 Tensor as_tensor(pybind11::handle value, DType dtype);
 bool is_number(pybind11::handle value);
+// The tensor that an ndarray is, null for any other object.
+const Tensor* held(pybind11::handle value);
+// bool, int64 or float32.
+DType natural_dtype(pybind11::handle number);
+// A Python number among arrays takes their dtype where that can hold its kind (NumPy's "weak" scalars).
+DType with_number(DType array, DType number);
+// Whether an int is one of the numbers of an integer dtype; true for what is no int, and for other dtypes.
+bool fits(pybind11::handle number, DType dtype);
+// Writes a number of Python's; the address is aligned for the dtype. OverflowError where an int does not fit.
+void put_number(pybind11::handle number, DType dtype, std::byte* address);
 // A number of Python's as a 0-d tensor. OverflowError where an int does not fit.
 Tensor scalar(pybind11::handle number, DType dtype);
 
@@ -43,6 +53,7 @@ const OpDef& operator_named(std::string_view name);
 // min(max(x, low), high); a bound may be None.
 Tensor clip(const Tensor& x, pybind11::handle low, pybind11::handle high);
 Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b);
+// `op` is also "All" or "Any", of which elements hold.
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 
 // `result`, or `out` with the result in it where that is not None. Throws Error (shape, dtype) where it does not fit.
@@ -50,6 +61,8 @@ Tensor delivered(Tensor result, pybind11::handle out);
 
 // x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds arrays of indices or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
+// Views of the parts along the first axis.
+pybind11::tuple unstacked(const Tensor& x);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);

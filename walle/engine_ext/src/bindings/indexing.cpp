@@ -1,5 +1,6 @@
 // x[key] and x[key] = value as in NumPy: ints, slices, None and an ellipsis are a view; arrays of indices and masks are an
 // indexed raster over that view, read or written in place.
+#include <cstring>
 #include <optional>
 
 #include "bindings/bind.h"
@@ -21,6 +22,80 @@ bool is_int_key(py::handle item) { return PyIndex_Check(item.ptr()) && !PyBool_C
 [[noreturn]] void out_of_range(std::int64_t index, std::int64_t axis, std::int64_t size) {
   throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) + " of size " +
                         std::to_string(size));
+}
+
+std::int64_t integer_key(py::handle item, std::int64_t axis, std::int64_t size) {
+  const py::ssize_t index = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
+  if (index == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (index < -size || index >= size) out_of_range(index, axis, size);
+  return index < 0 ? index + size : index;
+}
+
+// A view of x in the making, from its first axis on.
+struct Window {
+  const Tensor& x;
+  std::size_t axis = 0;  // the next one
+  std::int64_t offset = x.offset();
+  Dims shape{}, strides{};
+
+  void add(std::int64_t size, std::int64_t stride) {
+    shape.push_back(size);
+    strides.push_back(stride);
+  }
+  void keep(std::size_t axes) {
+    for (; axes > 0; --axes, ++axis) add(x.shape()[axis], x.strides()[axis]);
+  }
+  void slice(py::handle item) {
+    py::ssize_t start, stop, step;
+    if (PySlice_Unpack(item.ptr(), &start, &stop, &step) < 0) throw py::error_already_set();
+    const py::ssize_t length = PySlice_AdjustIndices(static_cast<py::ssize_t>(x.shape()[axis]), &start, &stop, step);
+    if (length > 0) offset += start * x.strides()[axis];
+    add(length, length > 1 ? x.strides()[axis] * step : 0);
+    ++axis;
+  }
+  void pick(py::handle item) {
+    offset += integer_key(item, static_cast<std::int64_t>(axis), x.shape()[axis]) * x.strides()[axis];
+    ++axis;
+  }
+  Tensor made() {
+    if (element_count(shape) == 0) offset = 0;
+    return view(x, std::move(shape), std::move(strides), offset);
+  }
+};
+
+// The view that a key of Python's ints, slices, None and one ellipsis shows; nothing for any other key.
+std::optional<Tensor> plain_view(const Tensor& x, py::handle key) {
+  const bool many = PyTuple_Check(key.ptr());
+  const Py_ssize_t count = many ? PyTuple_GET_SIZE(key.ptr()) : 1;
+  const auto item = [&](Py_ssize_t i) { return many ? PyTuple_GET_ITEM(key.ptr(), i) : key.ptr(); };
+  std::size_t named = 0, ellipses = 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* one = item(i);
+    if (one == Py_Ellipsis)
+      ++ellipses;
+    else if (PyLong_CheckExact(one) || PySlice_Check(one))
+      ++named;
+    else if (one != Py_None)
+      return std::nullopt;
+  }
+  const std::size_t rank = x.shape().size();
+  if (named > rank || ellipses > 1) return std::nullopt;
+  Window window{x};
+  window.shape.reserve(rank + static_cast<std::size_t>(count));
+  window.strides.reserve(rank + static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* one = item(i);
+    if (one == Py_None)
+      window.add(1, 0);
+    else if (one == Py_Ellipsis)
+      window.keep(rank - named);
+    else if (PySlice_Check(one))
+      window.slice(one);
+    else
+      window.pick(one);
+  }
+  window.keep(rank - window.axis);
+  return window.made();
 }
 
 // The places of a mask's true elements, counted row by row.
@@ -107,13 +182,6 @@ struct Along {
   std::int64_t axis, size, weight;
 };
 
-std::int64_t integer_key(py::handle item, std::int64_t axis, std::int64_t size) {
-  const py::ssize_t index = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
-  if (index == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  if (index < -size || index >= size) out_of_range(index, axis, size);
-  return index < 0 ? index + size : index;
-}
-
 void add_mask(const Tensor& x, const Part& part, std::size_t axis, std::vector<Along>& arrays) {
   const Dims over(x.shape().begin() + static_cast<std::ptrdiff_t>(axis),
                   x.shape().begin() + static_cast<std::ptrdiff_t>(axis + part.axes));
@@ -158,9 +226,7 @@ Picked pick(const Tensor& x, py::handle key) {
   Picked result;
   for (const Part& part : parts)
     result.indexed = result.indexed || part.kind == Part::Kind::indices || part.kind == Part::Kind::mask;
-  Dims shape, strides;
-  std::int64_t offset = x.offset();
-  std::size_t axis = 0;
+  Window window{x};
   std::vector<Along> arrays;
   // Where the arrays' own axes go in the result: at the first array, or in front where something stands between two of them.
   std::size_t place = 0;
@@ -169,47 +235,32 @@ Picked pick(const Tensor& x, py::handle key) {
     const bool array =
         part.kind == Part::Kind::indices || part.kind == Part::Kind::mask || (result.indexed && part.kind == Part::Kind::integer);
     if (array) {
-      if (where == before) place = shape.size();
+      if (where == before) place = window.shape.size();
       if (where == behind) place = 0;
       where = within;
     } else if (where == within && !(part.kind == Part::Kind::ellipsis && part.axes == 0 && &part == &parts.back())) {
       where = behind;
     }
     switch (part.kind) {
-      case Part::Kind::new_axis:
-        shape.push_back(1);
-        strides.push_back(0);
-        break;
-      case Part::Kind::ellipsis:
-        for (std::size_t i = 0; i < part.axes; ++i) {
-          shape.push_back(x.shape()[axis + i]);
-          strides.push_back(x.strides()[axis + i]);
-        }
-        break;
-      case Part::Kind::slice: {
-        py::ssize_t start, stop, step;
-        if (PySlice_Unpack(part.given.ptr(), &start, &stop, &step) < 0) throw py::error_already_set();
-        const py::ssize_t length = PySlice_AdjustIndices(static_cast<py::ssize_t>(x.shape()[axis]), &start, &stop, step);
-        if (length > 0) offset += start * x.strides()[axis];
-        shape.push_back(length);
-        strides.push_back(length > 1 ? x.strides()[axis] * step : 0);
-        break;
-      }
-      case Part::Kind::integer:
-        offset += integer_key(part.given, static_cast<std::int64_t>(axis), x.shape()[axis]) * x.strides()[axis];
-        break;
+      case Part::Kind::new_axis: window.add(1, 0); break;
+      case Part::Kind::ellipsis: window.keep(part.axes); break;
+      case Part::Kind::slice: window.slice(part.given); break;
+      case Part::Kind::integer: window.pick(part.given); break;
       case Part::Kind::indices:
-        arrays.push_back({part.array, static_cast<std::int64_t>(axis), x.shape()[axis], x.strides()[axis]});
+        arrays.push_back({part.array, static_cast<std::int64_t>(window.axis), x.shape()[window.axis], x.strides()[window.axis]});
+        window.axis += 1;
         break;
-      case Part::Kind::mask: add_mask(x, part, axis, arrays); break;
+      case Part::Kind::mask:
+        add_mask(x, part, window.axis, arrays);
+        window.axis += part.axes;
+        break;
     }
-    axis += part.axes;
   }
   if (!result.indexed) {
-    if (element_count(shape) == 0) offset = 0;
-    result.view = view(x, std::move(shape), std::move(strides), offset);
+    result.view = window.made();
     return result;
   }
+  Dims &shape = window.shape, &strides = window.strides;
   Dims chosen;
   for (const Along& along : arrays) chosen = broadcast_shape(chosen, along.indices.shape());
   result.indices = gathered(arrays, chosen);
@@ -223,7 +274,7 @@ Picked pick(const Tensor& x, py::handle key) {
   movement.plain_stride = contiguous_strides(movement.size);
   movement.index_stride.assign(movement.size.size(), 0);
   movement.index_stride[place] = 1;
-  movement.indexed_offset = offset;
+  movement.indexed_offset = window.offset;
   movement.index_step = count;
   for (const Along& along : arrays) {
     movement.weight.push_back(along.weight);
@@ -234,23 +285,76 @@ Picked pick(const Tensor& x, py::handle key) {
   return result;
 }
 
-std::int64_t held(const Tensor& x) { return static_cast<std::int64_t>(x.storage()->size_bytes() / item_size(x.dtype())); }
+// x[indices] of few whole numbers along the first axis of a dense array: the movement below, without making it ready.
+std::optional<Tensor> picked_at_once(const Tensor& x, py::handle key) {
+  const Tensor* given = held(key);
+  if (given == nullptr || !is_integer(given->dtype()) || x.ndim() == 0 || x.size() == 0 || !x.contiguous()) return std::nullopt;
+  const std::int64_t length = x.shape()[0], row = x.size() / length;
+  if (given->size() > kFew || given->size() * row > kFew) return std::nullopt;
+  const Tensor indices = contiguous(cast(*given, DType::i64));
+  Dims shape = given->shape();
+  shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
+  Tensor result = Tensor::empty(x.dtype(), std::move(shape));
+  const auto bytes = row * static_cast<std::int64_t>(item_size(x.dtype()));
+  for (std::int64_t i = 0; i < indices.size(); ++i) {
+    const std::int64_t index = indices.data<const std::int64_t>()[i];
+    if (index < -length || index >= length) out_of_range(index, 0, length);
+    std::memcpy(result.raw() + i * bytes, x.raw() + (index < 0 ? index + length : index) * bytes,
+                static_cast<std::size_t>(bytes));
+  }
+  return result;
+}
+
+std::int64_t elements_held(const Tensor& x) {
+  return static_cast<std::int64_t>(x.storage()->size_bytes() / item_size(x.dtype()));
+}
+
+Tensor as_numbers(Tensor shown, py::handle key) {
+  if (shown.ndim() > 0 || key.ptr() == Py_Ellipsis) return shown;
+  if (PyTuple_Check(key.ptr()))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key.ptr()); ++i)
+      if (PyTuple_GET_ITEM(key.ptr(), i) == Py_Ellipsis) return shown;
+  Tensor copy = Tensor::empty(shown.dtype(), {});
+  std::memcpy(copy.raw(), shown.raw(), item_size(shown.dtype()));
+  return copy;
+}
 
 }  // namespace
 
+// Results without dimensions are copies, as NumPy's scalars are, and views where the key has an ellipsis, as NumPy has them too.
 Tensor get_item(const Tensor& x, py::handle key) {
+  if (auto shown = plain_view(x, key)) return as_numbers(*std::move(shown), key);
+  if (auto picked = picked_at_once(x, key)) return *std::move(picked);
+  if (const Tensor* mask = held(key);
+      mask != nullptr && mask->dtype() == DType::b8 && mask->ndim() > 0 && mask->shape() == x.shape() && x.contiguous()) {
+    const Tensor inputs[] = {reshaped(x, {-1}), reshaped(*mask, {-1})};
+    return evaluate_one("Compress", inputs);
+  }
   const Picked picked = pick(x, key);
-  if (!picked.indexed) return picked.view;
+  if (!picked.indexed) return as_numbers(picked.view, key);
   Tensor result = Tensor::empty(x.dtype(), picked.shape);
   if (result.size() == 0) return result;
-  const IndexedRaster raster(picked.movement, held(x), result.size(), picked.indices.size(), true);
+  const IndexedRaster raster(picked.movement, elements_held(x), result.size(), picked.indices.size(), true);
   raster.gather(picked.indices.data<const std::int64_t>(), x.storage()->data(), result.raw(), item_size(x.dtype()));
   return result;
 }
 
+py::tuple unstacked(const Tensor& x) {
+  if (x.ndim() == 0) throw Error(ErrorKind::shape, "an array without dimensions has no parts");
+  const Dims shape(x.shape().begin() + 1, x.shape().end()), strides(x.strides().begin() + 1, x.strides().end());
+  py::tuple parts(static_cast<std::size_t>(x.shape()[0]));
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    parts[i] = view(x, shape, strides, x.offset() + static_cast<std::int64_t>(i) * x.strides()[0]);
+  return parts;
+}
+
 void set_item(const Tensor& x, py::handle key, py::handle value) {
   Tensor source = as_tensor(value, x.dtype());
-  const Picked picked = pick(x, key);
+  Picked picked;
+  if (auto shown = plain_view(x, key))
+    picked.view = *std::move(shown);
+  else
+    picked = pick(x, key);
   // What is assigned may have more leading axes of 1 than the place.
   const std::size_t rank = picked.indexed ? picked.shape.size() : picked.view.shape().size();
   while (source.shape().size() > rank && source.shape()[0] == 1)
@@ -262,7 +366,7 @@ void set_item(const Tensor& x, py::handle key, py::handle value) {
   if (element_count(picked.shape) == 0) return;
   const Tensor wide = Tensor::empty(x.dtype(), picked.shape);  // a copy, which x's own elements do not overlap
   assign(source, wide);
-  const IndexedRaster raster(picked.movement, held(x), wide.size(), picked.indices.size(), false);
+  const IndexedRaster raster(picked.movement, elements_held(x), wide.size(), picked.indices.size(), false);
   raster.scatter(picked.indices.data<const std::int64_t>(), wide.raw(), x.storage()->data(), item_size(x.dtype()));
 }
 

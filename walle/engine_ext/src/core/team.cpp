@@ -24,7 +24,9 @@ void breathe() noexcept {
 
 }  // namespace
 
-Team::Team(int size) : share_of_(std::make_unique<Share[]>(static_cast<std::size_t>(std::max(size, 1)))) {
+Team::Team(int size) {
+  if (size <= 1) return;  // every operator of walle.np makes a team of one: it must cost nothing
+  share_of_ = std::make_unique<Share[]>(static_cast<std::size_t>(size));
   process_ = ::getpid();
   try {
     for (int member = 1; member < size; ++member) threads_.emplace_back([this, member] { serve(member); });
@@ -38,6 +40,7 @@ Team::Team(int size) : share_of_(std::make_unique<Share[]>(static_cast<std::size
 }
 
 Team::~Team() {
+  if (threads_.empty()) return;
   if (forked()) {  // nobody is there to be told or waited for
     for (std::thread& thread : threads_) thread.detach();
     return;

@@ -1,7 +1,9 @@
 #include "exec/eager.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "atomic/conversion.h"
 #include "exec/raster_step.h"
 
 namespace walle {
@@ -18,12 +20,18 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
   const TensorType type = infer_atomic(op, operands, attributes);
   std::vector<std::size_t> axes;
   if (op.reduces()) axes = reduced_axes(op, operands, attributes);
-  std::vector<Tensor> inputs(given.begin(), given.end());
-  if (op.make_step != nullptr)  // its operands are contiguous, as in a session
-    for (Tensor& input : inputs) input = contiguous(input);
+  std::vector<Tensor> dense;
+  const auto strided = [](const Tensor& input) { return !input.contiguous(); };
+  if (op.make_step != nullptr &&
+      std::any_of(given.begin(), given.end(), strided)) {  // its operands are contiguous, as in a session
+    for (const Tensor& input : given) dense.push_back(contiguous(input));
+    given = dense;
+  }
   std::vector<Layout> layouts;
   std::vector<std::byte*> addresses;
-  for (const Tensor& input : inputs) {
+  layouts.reserve(given.size());
+  addresses.reserve(given.size());
+  for (const Tensor& input : given) {
     layouts.push_back(
         {input.dtype(), input.shape(), input.strides(), input.storage() ? &input : nullptr, input.storage() == nullptr});
     addresses.push_back(input.raw());
@@ -113,6 +121,7 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
     return op.data(dense, attributes, outputs);
   }
   std::vector<Operand> operands;
+  operands.reserve(inputs.size());
   for (const Tensor& input : inputs) operands.push_back(operand_of(input));
   if (op.transform != nullptr) {
     try {
@@ -122,7 +131,9 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
       return decomposed();
     }
   }
-  return {run_atomic(op, inputs, operands, attributes, table)};
+  std::vector<Tensor> results;
+  results.push_back(run_atomic(op, inputs, operands, attributes, table));
+  return results;
 }
 
 Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes) {
@@ -137,6 +148,10 @@ void assign(const Tensor& from, const Tensor& to) {
   for (std::size_t i = 0; i < to.shape().size() && to.size() > 0; ++i)
     if (to.shape()[i] > 1 && to.strides()[i] == 0)
       throw Error(ErrorKind::shape, "a broadcast view cannot be written; copy it first");
+  if (from.shape() == to.shape() && to.size() <= kFew && from.contiguous() && to.contiguous()) {
+    std::memmove(to.raw(), from.raw(), static_cast<std::size_t>(to.size()) * item_size(to.dtype()));
+    return;
+  }
   const Dims strides = broadcast_strides(from.shape(), from.strides(), to.shape());
   const bool same = from.storage() == to.storage() && to.size() > 0;
   const Tensor source = same ? contiguous(Tensor(from.storage(), from.dtype(), to.shape(), strides, from.offset())) : from;
@@ -162,6 +177,11 @@ Tensor contiguous(const Tensor& tensor) {
 
 Tensor cast(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
+  if (tensor.size() <= kFew && tensor.contiguous()) {  // a step made ready for it would cost more than it saves
+    Tensor result = Tensor::empty(dtype, tensor.shape());
+    Conversion(tensor.dtype(), dtype, 0, kernels()).run(tensor.raw(), 1, result.raw(), tensor.size());
+    return result;
+  }
   const Tensor inputs[] = {tensor};
   return evaluate_one("Cast", inputs, {{"to", std::string(dtype_name(dtype))}});
 }

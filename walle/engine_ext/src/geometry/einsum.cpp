@@ -120,13 +120,17 @@ class Joiner {
     labels.insert(labels.end(), right.begin(), right.end());
     Dims sizes;
     for (const int label : labels) sizes.push_back(sizes_.at(label));
-    return {
-        emitter_.one("Reshape", {emitter_.one("MatMul", {first, second})}, {{"shape", sizes}, {"allowzero", std::int64_t{1}}}),
-        labels};
+    return {reshaped(emitter_.one("MatMul", {first, second}), sizes), labels};
   }
 
  private:
-  // [batch, rows, columns], each the product of its labels' sizes; dimensions of 1 that stand for more are spread out first.
+  Ref reshaped(Ref value, const Dims& sizes) {
+    if (shape(value) == sizes) return value;
+    return emitter_.one("Reshape", {value}, {{"shape", sizes}, {"allowzero", std::int64_t{1}}});
+  }
+
+  // [batch, rows, columns], each the product of its labels' sizes, or [rows, columns] without batch labels; dimensions of 1 that
+  // stand for more are spread out first.
   Ref matrix(const Term& term, const Labels& batch, const Labels& rows, const Labels& columns) {
     Labels order = batch;
     order.insert(order.end(), rows.begin(), rows.end());
@@ -140,8 +144,9 @@ class Joiner {
       for (const int label : labels) sizes.push_back(sizes_.at(label));
       return element_count(sizes);
     };
-    return emitter_.one("Reshape", {value},
-                        {{"shape", Dims{product(batch), product(rows), product(columns)}}, {"allowzero", std::int64_t{1}}});
+    Dims sizes{product(rows), product(columns)};
+    if (!batch.empty()) sizes.insert(sizes.begin(), product(batch));
+    return reshaped(value, sizes);
   }
 
   Emitter& emitter_;

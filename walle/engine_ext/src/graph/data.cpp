@@ -1,7 +1,10 @@
 // Operators whose output shapes depend on data. They have no place in a plan: a module computes them between plans.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <numeric>
 
 #include "core/small_float.h"
@@ -61,6 +64,28 @@ Tensor take(const Tensor& x, std::size_t axis, const Dims& index) {
 
 Tensor flat(const Tensor& x) { return Tensor(x.storage(), x.dtype(), {x.size()}, {1}, x.offset()); }
 
+std::int64_t count_set(const unsigned char* flags, std::int64_t size) {
+  std::int64_t total = 0;
+  for (std::int64_t done = 0; done < size;) {
+    const std::int64_t end = std::min<std::int64_t>(size, done + 255);  // a byte holds the sum
+    unsigned char part = 0;
+    for (; done < end; ++done) part = static_cast<unsigned char>(part + (flags[done] != 0));
+    total += part;
+  }
+  return total;
+}
+
+// Those of `count` items whose flag is set, one after the other; without a branch for each.
+template <class Item>
+void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64_t kept, std::byte* to) {
+  const auto* from = reinterpret_cast<const Item*>(items);
+  auto* result = reinterpret_cast<Item*>(to);
+  for (std::int64_t i = 0, found = 0; found < kept; ++i) {
+    result[found] = from[i];
+    found += flags[i] != 0;
+  }
+}
+
 // ONNX Compress: the slices along `axis` (of the flattened tensor where there is none) whose condition is true.
 std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const Tensor x = attributes.has("axis") ? inputs[0] : flat(inputs[0]);
@@ -70,10 +95,53 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
     throw Error(ErrorKind::shape, "Compress takes one bool for each of at most " + std::to_string(x.shape()[axis]) +
                                       " slices, not " + std::string(dtype_name(condition.dtype())) + " of shape " +
                                       to_string(condition.shape()));
+  const auto* flags = condition.data<const unsigned char>();
+  if (x.ndim() == 1) {
+    const std::int64_t kept = count_set(flags, condition.size());
+    Tensor result = Tensor::empty(x.dtype(), {kept});
+    constexpr decltype(&keep_flagged<std::uint8_t>) keep[] = {&keep_flagged<std::uint8_t>, &keep_flagged<std::uint16_t>,
+                                                              &keep_flagged<std::uint32_t>, &keep_flagged<std::uint64_t>};
+    keep[std::bit_width(item_size(x.dtype())) - 1](x.raw(), flags, kept, result.raw());
+    return {result};
+  }
   Dims index;
   for (std::int64_t i = 0; i < condition.size(); ++i)
-    if (condition.data<bool>()[i]) index.push_back(i);
+    if (flags[i] != 0) index.push_back(i);
   return {take(x, axis, index)};
+}
+
+// How often each whole number from 0 on is among the elements, or the sum of its float64 weights; at least `minlength` numbers.
+std::vector<Tensor> bin_count(std::span<const Tensor> inputs, const Attributes& attributes, int) {
+  const Tensor& x = inputs[0];
+  const bool weighted = inputs.size() > 1;
+  if (weighted && (inputs[1].dtype() != DType::f64 || inputs[1].shape() != x.shape()))
+    throw Error(ErrorKind::shape, "BinCount takes float64 weights of shape " + to_string(x.shape()) + ", not " +
+                                      std::string(dtype_name(inputs[1].dtype())) + " of shape " + to_string(inputs[1].shape()));
+  std::vector<Tensor> results;
+  with_elements(x, [&](const auto* at) {
+    using T = std::remove_cvref_t<decltype(*at)>;
+    if constexpr (std::is_integral_v<T>) {
+      std::int64_t least = 0, most = -1;
+      for (std::int64_t i = 0; i < x.size(); ++i) {
+        least = std::min(least, static_cast<std::int64_t>(at[i]));
+        most = std::max(most, static_cast<std::int64_t>(at[i]));
+      }
+      if (least < 0) throw Error(ErrorKind::shape, "BinCount of a number below 0, or of one that int64 does not hold");
+      if (most == std::numeric_limits<std::int64_t>::max()) throw std::bad_alloc();
+      const std::int64_t length = std::max(attributes.get_int("minlength", 0), most + 1);
+      Tensor result = Tensor::empty(weighted ? DType::f64 : DType::i64, {length});
+      std::memset(result.raw(), 0, static_cast<std::size_t>(length) * sizeof(std::int64_t));
+      auto* counts = result.data<std::int64_t>();
+      auto* sums = result.data<double>();
+      const auto* weights = weighted ? inputs[1].data<const double>() : nullptr;
+      for (std::int64_t i = 0; i < x.size() && !weighted; ++i) ++counts[at[i]];
+      for (std::int64_t i = 0; i < x.size() && weighted; ++i) sums[at[i]] += weights[i];
+      results.push_back(std::move(result));
+    } else {
+      throw Error(ErrorKind::dtype, "BinCount takes whole numbers, not " + std::string(dtype_name(x.dtype())));
+    }
+  });
+  return results;
 }
 
 // ONNX NonZero: the coordinates of all elements that are not 0, (rank, count), in row-major order.
@@ -82,7 +150,10 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
   const std::int64_t size = x.size();
   std::int64_t count = 0;
   with_elements(x, [&](const auto* at) {
-    for (std::int64_t i = 0; i < size; ++i) count += at[i] != 0;
+    if constexpr (sizeof(*at) == 1)
+      count = count_set(reinterpret_cast<const unsigned char*>(at), size);
+    else
+      for (std::int64_t i = 0; i < size; ++i) count += at[i] != 0;
   });
   Tensor result = Tensor::empty(DType::i64, {x.ndim(), count});
   if (count == 0) return {result};
@@ -182,8 +253,9 @@ std::vector<Tensor> polygon_spans(std::span<const Tensor>, const Attributes&, in
 std::vector<Tensor> circle_spans(std::span<const Tensor>, const Attributes&, int);
 
 std::span<const DataOp> data_operators() noexcept {
-  static constexpr std::array<DataOp, 14> table{{
+  static constexpr std::array<DataOp, 15> table{{
       {"ApproximatePolygon", 1, 1, &approximate_polygon},
+      {"BinCount", 1, 2, &bin_count},
       {"CircleSpans", 0, 0, &circle_spans},
       {"ComponentStatistics", 1, 1, &component_statistics},
       {"Compress", 2, 2, &compress},

@@ -1,0 +1,172 @@
+#include "bindings/at_once.h"
+
+#include <bit>
+#include <utility>
+
+#include "bindings/bind.h"
+#include "bindings/convert.h"
+#include "core/nest.h"
+#include "exec/eager.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+
+bool few(const Tensor& x) { return x.size() <= kFew && x.contiguous(); }
+
+std::size_t index_of(DType dtype) { return static_cast<std::size_t>(compute_index(dtype)); }
+
+// 1 for an operand of the result's shape, 0 for one number for all of it; nothing for what has to be walked through.
+std::optional<std::int64_t> step_through(const Tensor& x, const Dims& shape) {
+  if (x.shape() == shape && x.contiguous()) return 1;
+  return x.ndim() == 0 ? std::optional<std::int64_t>(0) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Tensor> unary_at_once(const OpDef& op, const Tensor& x) {
+  const int type = compute_index(x.dtype());
+  if (type < 0 || x.dtype() == DType::b8 || !few(x)) return std::nullopt;  // bools have other operators
+  const bool test = op.family == Family::test;
+  if (!test && op.family != Family::unary) return std::nullopt;
+  const UnaryFn kernel = (test ? kernels().test : kernels().unary)[op.code][type];
+  if (kernel == nullptr) return std::nullopt;
+  Tensor result = Tensor::empty(test ? DType::b8 : x.dtype(), x.shape());
+  kernel(x.raw(), 1, result.raw(), x.size());
+  return result;
+}
+
+std::optional<Tensor> binary_at_once(const OpDef& op, py::handle a, py::handle b) {
+  const bool compares = op.family == Family::compare;
+  if (!compares && op.family != Family::binary) return std::nullopt;
+  const Tensor *x = held(a), *y = held(b), *like = x != nullptr ? x : y;
+  if (like == nullptr || like->dtype() == DType::b8 || like->size() > kFew) return std::nullopt;
+  const DType dtype = like->dtype();
+  const int type = compute_index(dtype);
+  if (type < 0 || (op.name == "Div" && floating(dtype) != dtype)) return std::nullopt;
+  const BinaryFn kernel = (compares ? kernels().compare : kernels().binary)[op.code][type];
+  if (kernel == nullptr) return std::nullopt;
+  Tensor number;
+  if (x == nullptr || y == nullptr) {
+    const py::handle other = x != nullptr ? b : a;
+    const bool plain = PyFloat_CheckExact(other.ptr()) || PyLong_CheckExact(other.ptr());
+    if (!plain || op.name == "Power" || with_number(dtype, natural_dtype(other)) != dtype) return std::nullopt;
+    if (compares && !fits(other, dtype)) return std::nullopt;
+    number = scalar(other, dtype);
+    (x != nullptr ? y : x) = &number;
+  }
+  if (x->dtype() != y->dtype() || x->size() > kFew || y->size() > kFew) return std::nullopt;
+  Dims shape = x->shape() == y->shape() || y->ndim() == 0 ? x->shape() : broadcast_shape(x->shape(), y->shape());
+  const std::int64_t count = element_count(shape);
+  if (count > kFew) return std::nullopt;
+  Tensor result = Tensor::empty(compares ? DType::b8 : dtype, std::move(shape));
+  const auto first = step_through(*x, result.shape()), second = step_through(*y, result.shape());
+  if (first && second) {
+    kernel(x->raw(), *first, y->raw(), *second, result.raw(), count);
+    return result;
+  }
+  const std::size_t item = item_size(dtype);
+  const auto nest = Nest<3>::make(result.shape(),
+                                  {broadcast_strides(x->shape(), x->strides(), result.shape()),
+                                   broadcast_strides(y->shape(), y->strides(), result.shape()), result.strides()},
+                                  {item, item, item_size(result.dtype())});
+  nest.walk({x->raw(), y->raw(), result.raw()}, 1,
+            [&](const auto& at) { kernel(at[0], nest.row_stride(0, item), at[1], nest.row_stride(1, item), at[2], nest.row()); });
+  return result;
+}
+
+std::optional<Tensor> where_at_once(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || condition.size() > kFew || a.size() > kFew || b.size() > kFew) return std::nullopt;
+  const Tensor& like = condition.ndim() > 0 ? condition : a.ndim() > 0 ? a : b;
+  const auto which = step_through(condition, like.shape()), first = step_through(a, like.shape()),
+             second = step_through(b, like.shape());
+  if (!which || !first || !second) return std::nullopt;
+  Tensor result = Tensor::empty(a.dtype(), like.shape());
+  const auto log2 = static_cast<std::size_t>(std::bit_width(item_size(a.dtype())) - 1);
+  kernels().select[log2](condition.raw(), *which, a.raw(), *first, b.raw(), *second, result.raw(), result.size());
+  return result;
+}
+
+std::optional<Tensor> reduced_at_once(const OpDef& op, const Tensor& given, py::handle axis, bool keepdims) {
+  if (given.size() > kFew || given.size() == 0 || compute_index(given.dtype()) < 0 || is_half(given.dtype())) return std::nullopt;
+  const Tensor x = contiguous(given);
+  const std::size_t type = index_of(x.dtype()), rank = x.shape().size();
+  const bool mean = op.family == Family::mean, place = op.family == Family::arg;
+  const Table& table = kernels();
+  const ReduceFn kernel = place  ? table.arg[op.code][type]
+                          : mean ? table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][type]
+                                 : table.reduce[op.code][type];
+  if (kernel == nullptr) return std::nullopt;
+  // The elements as (outer, count, inner), of which the middle one goes.
+  std::int64_t outer = 1, count = x.size(), inner = 1;
+  Dims shape;
+  if (axis.is_none()) {
+    if (keepdims) shape.assign(rank, 1);
+  } else {
+    if (!PyLong_CheckExact(axis.ptr())) return std::nullopt;
+    const std::int64_t named = py::cast<std::int64_t>(axis), ranks = static_cast<std::int64_t>(rank);
+    if (named < -ranks || named >= ranks) return std::nullopt;
+    const auto at = static_cast<std::size_t>(named < 0 ? named + ranks : named);
+    shape = x.shape();
+    count = shape[at];
+    for (std::size_t i = 0; i < at; ++i) outer *= shape[i];
+    for (std::size_t i = at + 1; i < rank; ++i) inner *= shape[i];
+    if (keepdims)
+      shape[at] = 1;
+    else
+      shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  Tensor result = Tensor::empty(place ? DType::i64 : x.dtype(), std::move(shape));
+  const auto item = static_cast<std::int64_t>(item_size(x.dtype())), size = static_cast<std::int64_t>(item_size(result.dtype()));
+  for (std::int64_t i = 0; i < outer; ++i)
+    for (std::int64_t j = 0; j < inner; ++j)
+      kernel(x.raw() + (i * count * inner + j) * item, inner, count, result.raw() + (i * inner + j) * size);
+  if (mean) {
+    alignas(8) std::byte divisor[8];
+    table.cast[index_of(DType::i64)][type](&count, 0, divisor, 1);
+    table.binary[static_cast<std::size_t>(BinaryOp::Div)][type](result.raw(), 1, divisor, 0, result.raw(), outer * inner);
+  }
+  return result;
+}
+
+std::optional<Tensor> product_at_once(const Tensor& a, const Tensor& b) {
+  const std::size_t left = a.shape().size(), right = b.shape().size();
+  if (left < 1 || left > 2 || right < 1 || right > 2 || a.dtype() != b.dtype() || a.dtype() == DType::b8 || is_half(a.dtype()) ||
+      compute_index(a.dtype()) < 0)
+    return std::nullopt;
+  GemmArgs args;
+  args.m = left == 2 ? a.shape()[0] : 1;
+  args.k = a.shape()[left - 1];
+  args.n = right == 2 ? b.shape()[1] : 1;
+  const Gemm& gemm = kernels().gemm[index_of(a.dtype())];
+  constexpr std::size_t kScratch = 16384;
+  if (gemm.run == nullptr || args.k != b.shape()[0] || args.m * args.k > kFew || args.k * args.n > kFew ||
+      args.m * args.n > kFew || gemm.scratch_bytes(args.m, args.n, args.k) > kScratch)
+    return std::nullopt;
+  Dims shape;
+  if (left == 2) shape.push_back(args.m);
+  if (right == 2) shape.push_back(args.n);
+  Tensor result = Tensor::empty(a.dtype(), std::move(shape));
+  args.a = a.raw();
+  args.a_row = left == 2 ? a.strides()[0] : 0;
+  args.a_col = a.strides()[left - 1];
+  args.b = b.raw();
+  args.b_row = b.strides()[0];
+  args.b_col = right == 2 ? b.strides()[1] : 0;
+  if (args.n == 1 && args.m > 1) {  // a column: the same numbers as a row of the transposed product
+    std::swap(args.a, args.b);
+    std::swap(args.m, args.n);
+    std::swap(args.a_row, args.b_col);
+    std::swap(args.a_col, args.b_row);
+  }
+  alignas(64) std::byte scratch[kScratch];
+  args.out = result.raw();
+  args.out_row = args.n;
+  args.scratch = scratch;
+  gemm.run(args);
+  return result;
+}
+
+}  // namespace walle
