@@ -8,6 +8,7 @@
 #include "atomic/conversion.h"
 #include "core/nest.h"
 #include "core/tenant.h"
+#include "exec/rows.h"
 
 namespace walle {
 
@@ -26,57 +27,70 @@ Nest<N + 1> broadcast_nest(std::span<const Layout> inputs, const TensorType& res
   return Nest<N + 1>::make(result.shape, strides, item);
 }
 
-class UnaryStep final : public SharedStep {
+// One kernel over every element of N inputs, broadcast.
+template <std::size_t N>
+class ElementwiseStep : public SharedStep {
+ public:
+  ElementwiseStep(std::span<const Layout> inputs, const TensorType& result) : nest_(broadcast_nest<N>(inputs, result)) {
+    std::array<std::size_t, N> items;
+    for (std::size_t i = 0; i < N; ++i) items[i] = item_size(inputs[i].dtype);
+    rows_ = Rows<N>(nest_, items, item_size(result.dtype));
+  }
+
+ protected:
+  template <class F>
+  void each_row(Team& team, std::byte* const* inputs, std::byte* output, F&& f) const noexcept {
+    std::array<std::byte*, N + 1> at;
+    for (std::size_t i = 0; i < N; ++i) at[i] = inputs[i];
+    at[N] = output;
+    nest_.share(team, at, 1, [&](const auto& piece, const auto& from, int) { rows_.walk(piece, from, f); });
+  }
+
+ private:
+  Nest<N + 1> nest_;
+  Rows<N> rows_;
+};
+
+class UnaryStep final : public ElementwiseStep<1> {
  public:
   UnaryStep(UnaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
-      : kernel_(kernel), nest_(broadcast_nest<1>(inputs, result)), stride_(nest_.row_stride(0, item_size(inputs[0].dtype))) {}
+      : ElementwiseStep(inputs, result), kernel_(kernel) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.share(team, {inputs[0], output}, 1, [&](const auto& piece, const auto& from, int) {
-      piece.walk(from, 1, [&](const auto& at) { kernel_(at[0], stride_, at[1], piece.row()); });
+    each_row(team, inputs, output, [this](const auto& in, const auto& stride, std::byte* out, std::int64_t count) {
+      kernel_(in[0], stride[0], out, count);
     });
   }
 
  private:
   UnaryFn kernel_;
-  Nest<2> nest_;
-  std::int64_t stride_;
 };
 
-class BinaryStep final : public SharedStep {
+class BinaryStep final : public ElementwiseStep<2> {
  public:
   BinaryStep(BinaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
-      : kernel_(kernel), nest_(broadcast_nest<2>(inputs, result)) {
-    for (std::size_t i = 0; i < 2; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
-  }
+      : ElementwiseStep(inputs, result), kernel_(kernel) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.share(team, {inputs[0], inputs[1], output}, 1, [&](const auto& piece, const auto& from, int) {
-      piece.walk(from, 1, [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], piece.row()); });
+    each_row(team, inputs, output, [this](const auto& in, const auto& stride, std::byte* out, std::int64_t count) {
+      kernel_(in[0], stride[0], in[1], stride[1], out, count);
     });
   }
 
  private:
   BinaryFn kernel_;
-  Nest<3> nest_;
-  std::array<std::int64_t, 2> stride_;
 };
 
-class SelectStep final : public SharedStep {
+class SelectStep final : public ElementwiseStep<3> {
  public:
   SelectStep(SelectFn kernel, std::span<const Layout> inputs, const TensorType& result)
-      : kernel_(kernel), nest_(broadcast_nest<3>(inputs, result)) {
-    for (std::size_t i = 0; i < 3; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
-  }
+      : ElementwiseStep(inputs, result), kernel_(kernel) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.share(team, {inputs[0], inputs[1], inputs[2], output}, 1, [&](const auto& piece, const auto& from, int) {
-      piece.walk(from, 1,
-                 [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], piece.row()); });
+    each_row(team, inputs, output, [this](const auto& in, const auto& stride, std::byte* out, std::int64_t count) {
+      kernel_(in[0], stride[0], in[1], stride[1], in[2], stride[2], out, count);
     });
   }
 
  private:
   SelectFn kernel_;
-  Nest<4> nest_;
-  std::array<std::int64_t, 3> stride_;
 };
 
 // The two halves of a reduction's coordinates: what is kept (input and output strides) and what is reduced (input strides).
