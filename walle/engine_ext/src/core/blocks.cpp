@@ -22,7 +22,7 @@ namespace {
 // touch of 2 MiB at once makes loading quicker.
 constexpr std::size_t kLargePage = std::size_t{2} << 20, kLargeBytes = 2 * kLargePage;
 // Smaller blocks stay in the allocator's own lists.
-constexpr std::size_t kLeastSpare = std::size_t{64} << 10;
+constexpr std::size_t kLeastSpare = std::size_t{16} << 10;
 
 std::byte* take_large(std::size_t bytes) noexcept {
 #if defined(__linux__)

@@ -266,18 +266,16 @@ struct CbrtOp {
   }
 };
 
-// |x| less n times pi / 2 is r + low, n whole, for |x| below kMostTurned; pi / 2 in four pieces, of which n times the first two
+// |x| less n times pi / 2, n whole, for |x| below kMostTurned; pi / 2 in four pieces, of which n times the first two
 // is exact.
 inline constexpr float kMostTurned = 32768.0f;
 struct TurnedBack {
-  Vec n, r, low;  // low: what r's rounding loses, of an r that is not small
+  Vec n, r;
 };
 inline TurnedBack turn_back(Vec x) noexcept {
   const Vec size = abs(x), n = round(mul(size, set(0.636619747f)));
   const Vec exact = nfma(n, set(4.837512969970703e-4f), nfma(n, set(1.5703125f), size));
-  const Vec r = nfma(n, set(-1.7151245e-15f), nfma(n, set(7.54979e-08f), exact));
-  const Vec lost = nfma(n, set(7.54979e-08f), sub(exact, r));
-  return {n, r, choose(less(abs(r), set(0x1p-8f)), set(0.0f), lost)};
+  return {n, nfma(n, set(-1.7151245e-15f), nfma(n, set(7.54979e-08f), exact))};
 }
 // What is left of a whole number by 2: 0 or 1.
 inline Vec left_of_two(Vec n) noexcept { return nfma(floor(mul(n, set(0.5f))), set(2.0f), n); }
@@ -315,8 +313,15 @@ struct CosOp {
 };
 struct TanOp {
   static Vec of(Vec x) noexcept {
-    const TurnedBack at = turn_back(x);
-    const Vec square = mul(at.r, at.r);
+    const Vec size = abs(x), n = round(mul(size, set(0.636619747f)));
+    const Vec exact = nfma(n, set(4.837512969970703e-4f), nfma(n, set(1.5703125f), size));
+    // Near a pole every error of r is one of the result, so that its own rounding is carried on.
+    const Vec third = mul(n, set(-7.54979e-08f)), third_rest = nfma(n, set(7.54979e-08f), neg(third));
+    const Vec near = add(exact, third), back = sub(near, exact);
+    const Vec lost = add(sub(exact, sub(near, back)), sub(third, back));
+    const Vec rest = add(lost, nfma(n, set(-1.7151245e-15f), third_rest));
+    const Vec r = add(near, rest), low = sub(rest, sub(r, near));
+    const Vec square = mul(r, r);
     Vec p = set(0.0043775993f);
     p = fma(p, square, set(8.691212e-05f));
     p = fma(p, square, set(0.010837833f));
@@ -324,8 +329,8 @@ struct TanOp {
     p = fma(p, square, set(0.05406006f));
     p = fma(p, square, set(0.13332662f));
     p = fma(p, square, set(0.3333335f));
-    const Vec value = add(fma(mul(p, square), at.r, at.low), at.r);
-    const auto odd = less(set(0.5f), left_of_two(at.n));
+    const Vec value = add(fma(mul(p, square), r, low), r);
+    const auto odd = less(set(0.5f), left_of_two(n));
     return mul(div(choose(odd, set(-1.0f), value), choose(odd, value, set(1.0f))), bit_or(set(1.0f), sign_bit(x)));
   }
 };

@@ -99,6 +99,14 @@ struct TanFast : AngleFit {
 
 inline constexpr std::int64_t kFitBlock = 512;
 
+// `size` elements from `start` on, contiguous: where they lie, or copied to `block`.
+template <class T>
+const T* block_of(const T* from, std::int64_t stride, std::int64_t start, std::int64_t size, T* block) noexcept {
+  if (stride == 1) return from + start;
+  for (std::int64_t i = 0; i < size; ++i) block[i] = from[(start + i) * stride];
+  return block;
+}
+
 // T is what lies in memory, Op::of takes and gives Op::Number.
 template <class T, class Op, UnaryFn* plain>
 void wide_unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
@@ -108,11 +116,7 @@ void wide_unary(const void* in, std::int64_t stride, void* out, std::int64_t cou
   T block[kFitBlock];
   for (std::int64_t start = 0; start < count; start += kFitBlock) {
     const std::int64_t size = start + kFitBlock < count ? kFitBlock : count - start;
-    const T* x = from + start;
-    if (stride != 1) {
-      for (std::int64_t i = 0; i < size; ++i) block[i] = from[(start + i) * stride];
-      x = block;
-    }
+    const T* x = block_of(from, stride, start, size, block);
     unsigned unfit = 0;
     for (std::int64_t i = 0; i < size; ++i) unfit |= static_cast<unsigned>(!Op::fits(x[i]));
     if (unfit) {
@@ -197,13 +201,11 @@ void wide_binary(const void* a, std::int64_t a_stride, const void* b, std::int64
   const auto* left = static_cast<const T*>(a);
   const auto* right = static_cast<const T*>(b);
   auto* to = static_cast<T*>(out);
-  T x[kFitBlock], y[kFitBlock];
+  T left_block[kFitBlock], right_block[kFitBlock];
   for (std::int64_t start = 0; start < count; start += kFitBlock) {
     const std::int64_t size = start + kFitBlock < count ? kFitBlock : count - start;
-    for (std::int64_t i = 0; i < size; ++i) {
-      x[i] = left[(start + i) * a_stride];
-      y[i] = right[(start + i) * b_stride];
-    }
+    const T* x = block_of(left, a_stride, start, size, left_block);
+    const T* y = block_of(right, b_stride, start, size, right_block);
     unsigned unfit = 0;
     for (std::int64_t i = 0; i < size; ++i) unfit |= static_cast<unsigned>(!Op::fits(x[i], y[i]));
     if (unfit) {
@@ -211,6 +213,7 @@ void wide_binary(const void* a, std::int64_t a_stride, const void* b, std::int64
       continue;
     }
     using Number = typename Op::Number;
+#pragma GCC ivdep
     for (std::int64_t i = 0; i < size; ++i)
       to[start + i] = static_cast<T>(Op::of(static_cast<Number>(x[i]), static_cast<Number>(y[i])));
   }
