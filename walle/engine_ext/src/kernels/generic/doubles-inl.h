@@ -24,19 +24,19 @@ inline Power2 exp_parts(Pair x) noexcept {
   const double first = __builtin_fma(-n, kLn2, x.high), near = __builtin_fma(-n, kLn2Rest, first);
   const Pair left = sum_of_two(near, __builtin_fma(-n, kLn2Rest, first - near) + x.low);
   const double r = left.high;
-  double p = 1.0 / 6227020800;
-  p = __builtin_fma(p, r, 1.0 / 479001600);
-  p = __builtin_fma(p, r, 1.0 / 39916800);
-  p = __builtin_fma(p, r, 1.0 / 3628800);
-  p = __builtin_fma(p, r, 1.0 / 362880);
-  p = __builtin_fma(p, r, 1.0 / 40320);
-  p = __builtin_fma(p, r, 1.0 / 5040);
-  p = __builtin_fma(p, r, 1.0 / 720);
-  p = __builtin_fma(p, r, 1.0 / 120);
-  p = __builtin_fma(p, r, 1.0 / 24);
-  p = __builtin_fma(p, r, 1.0 / 6);
-  p = __builtin_fma(p, r, 0.5);
-  return {n, {r, __builtin_fma(p, r * r, left.low)}};
+  const double square = r * r;
+  double even = 1.0 / 479001600, odd = 1.0 / 6227020800;  // of its powers: two chains are done sooner than one
+  even = __builtin_fma(even, square, 1.0 / 3628800);
+  odd = __builtin_fma(odd, square, 1.0 / 39916800);
+  even = __builtin_fma(even, square, 1.0 / 40320);
+  odd = __builtin_fma(odd, square, 1.0 / 362880);
+  even = __builtin_fma(even, square, 1.0 / 720);
+  odd = __builtin_fma(odd, square, 1.0 / 5040);
+  even = __builtin_fma(even, square, 1.0 / 24);
+  odd = __builtin_fma(odd, square, 1.0 / 120);
+  even = __builtin_fma(even, square, 0.5);
+  odd = __builtin_fma(odd, square, 1.0 / 6);
+  return {n, {r, __builtin_fma(__builtin_fma(odd, r, even), square, left.low)}};
 }
 // 2^n for whole n from -1022 to 1023.
 inline double power_of_2(double n) noexcept { return bits_as_double((double_as_bits(n + kWhole) << 52) + 0x3ff0000000000000u); }
@@ -59,16 +59,17 @@ inline Pair log_pair(double x) noexcept {
   const double over = m - 1, under = m + 1, inverse = 1 / under, under_rest = m < 1 ? m - (under - 1) : 1 - (under - m);
   const double t = over * inverse, t_rest = __builtin_fma(-t, under_rest, __builtin_fma(-t, under, over)) * inverse;
   const double square = t * t, square_rest = __builtin_fma(t, t, -square) + 2 * t * t_rest;
-  double p = 2.0 / 23;
-  p = __builtin_fma(p, square, 2.0 / 21);
-  p = __builtin_fma(p, square, 2.0 / 19);
-  p = __builtin_fma(p, square, 2.0 / 17);
-  p = __builtin_fma(p, square, 2.0 / 15);
-  p = __builtin_fma(p, square, 2.0 / 13);
-  p = __builtin_fma(p, square, 2.0 / 11);
-  p = __builtin_fma(p, square, 2.0 / 9);
-  p = __builtin_fma(p, square, 2.0 / 7);
-  p = __builtin_fma(p, square, 2.0 / 5);
+  const double fourth = square * square;
+  double even = 2.0 / 21, odd = 2.0 / 23;  // of its powers: two chains are done sooner than one
+  even = __builtin_fma(even, fourth, 2.0 / 17);
+  odd = __builtin_fma(odd, fourth, 2.0 / 19);
+  even = __builtin_fma(even, fourth, 2.0 / 13);
+  odd = __builtin_fma(odd, fourth, 2.0 / 15);
+  even = __builtin_fma(even, fourth, 2.0 / 9);
+  odd = __builtin_fma(odd, fourth, 2.0 / 11);
+  even = __builtin_fma(even, fourth, 2.0 / 5);
+  odd = __builtin_fma(odd, fourth, 2.0 / 7);
+  const double p = __builtin_fma(odd, square, even);
   const Pair factor = sum_of_two(2.0 / 3, p * square);
   const double factor_rest = factor.low + 0x1.5555555555555p-55;  // what 2 / 3 has beyond a float64
   const double cube = t * square, cube_rest = __builtin_fma(t, square, -cube) + __builtin_fma(t, square_rest, t_rest * square);

@@ -167,31 +167,43 @@ struct HypotFast {
   static double of(double x, double y) noexcept { return __builtin_sqrt(__builtin_fma(x, x, y * y)); }
 };
 
-// Remainders of quotients that a float holds with its half: the whole quotient is right or one too many, and what is left exact.
+// Remainders of quotients that T holds with their half: the whole quotient is right or one too many, and what is left exact.
+template <class T>
 struct FmodFast {
-  using Number = float;
-  static bool fits(float x, float y) noexcept {
-    const float size = __builtin_fabsf(y);
-    return (size > 0.0f) & (size < __builtin_inff()) & (__builtin_fabsf(x) < size * 0x1p22f) &
-           (__builtin_fabsf(x) < __builtin_inff());
+  using Number = T;
+  static constexpr T kMost = sizeof(T) == 4 ? T(0x1p22) : T(0x1p51);
+  static bool fits(T x, T y) noexcept {
+    const T size = y < T{0} ? -y : y, over = x < T{0} ? -x : x, infinite = static_cast<T>(__builtin_inff());
+    return (size > T{0}) & (size < infinite) & (over < size * kMost) & (over < infinite);
   }
   static float of(float x, float y) noexcept {
     const float a = __builtin_fabsf(x), b = __builtin_fabsf(y), left = __builtin_fmaf(-__builtin_truncf(a / b), b, a);
     return __builtin_copysignf(left < 0.0f ? left + b : left, x);
   }
-};
-struct FloorModFast : FmodFast {
-  static float of(float x, float y) noexcept {
-    const float rest = FmodFast::of(x, y), moved = (rest < 0.0f) != (y < 0.0f) ? rest + y : rest;
-    return rest == 0.0f ? __builtin_copysignf(0.0f, y) : moved;
+  static double of(double x, double y) noexcept {
+    const double a = __builtin_fabs(x), b = __builtin_fabs(y), left = __builtin_fma(-__builtin_trunc(a / b), b, a);
+    return __builtin_copysign(left < 0.0 ? left + b : left, x);
   }
 };
-struct FloorDivFast : FmodFast {
-  static float of(float x, float y) noexcept {
-    const float rest = FmodFast::of(x, y), whole = (x - rest) / y;
-    const float quotient = (rest != 0.0f) & ((rest < 0.0f) != (y < 0.0f)) ? whole - 1.0f : whole;
-    const float floor = __builtin_floorf(quotient), rounded = quotient - floor > 0.5f ? floor + 1.0f : floor;
-    return quotient == 0.0f ? __builtin_copysignf(0.0f, x / y) : rounded;
+inline float with_sign_of(float x, float y) noexcept { return __builtin_copysignf(x, y); }
+inline double with_sign_of(double x, double y) noexcept { return __builtin_copysign(x, y); }
+template <class T>
+struct FloorModFast : FmodFast<T> {
+  static T of(T x, T y) noexcept {
+    const T rest = FmodFast<T>::of(x, y), moved = (rest < T{0}) != (y < T{0}) ? rest + y : rest;
+    return rest == T{0} ? with_sign_of(T{0}, y) : moved;
+  }
+};
+inline float whole_below(float x) noexcept { return __builtin_floorf(x); }
+inline double whole_below(double x) noexcept { return __builtin_floor(x); }
+template <class T>
+struct FloorDivFast : FmodFast<T> {
+  static T of(T x, T y) noexcept {
+    const T rest = FmodFast<T>::of(x, y), whole = (x - rest) / y;
+    const T quotient = (rest != T{0}) & ((rest < T{0}) != (y < T{0})) ? whole - T{1} : whole;
+    const T floor = whole_below(quotient);
+    const T rounded = quotient - floor > T(0.5) ? floor + T{1} : floor;
+    return quotient == T{0} ? with_sign_of(T{0}, x / y) : rounded;
   }
 };
 
@@ -238,9 +250,19 @@ void fill_transcendental(Table& table) noexcept {
   }
   WALLE_FAST(Power)
   WALLE_FAST(Hypot)
-  WALLE_FAST(Fmod)
-  WALLE_FAST(FloorMod)
-  WALLE_FAST(FloorDiv)
+#undef WALLE_FAST
+#define WALLE_FAST(op, T, type)                                                   \
+  {                                                                               \
+    BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::op)][type]; \
+    plain_binary<BinaryOp::op, type> = entry;                                     \
+    entry = &wide_binary<T, op##Fast<T>, &plain_binary<BinaryOp::op, type>>;      \
+  }
+  WALLE_FAST(Fmod, float, 0)
+  WALLE_FAST(FloorMod, float, 0)
+  WALLE_FAST(FloorDiv, float, 0)
+  WALLE_FAST(Fmod, double, 1)
+  WALLE_FAST(FloorMod, double, 1)
+  WALLE_FAST(FloorDiv, double, 1)
 #undef WALLE_FAST
 #define WALLE_FAST(op)                                                      \
   {                                                                         \
