@@ -14,7 +14,7 @@ DIFFERENCES = """\
   and warps.
 - Bytes: HSV, HLS, Lab and Luv, cubic and Lanczos sizes, warps and maps by them, the bilateral filter and means over
   windows of an even number of pixels beyond 256 may differ by one level, since OpenCV rounds its vectors and their
-  tails differently, and so may single pixels of warps by INTER_NEAREST and INTER_LINEAR, of smaller sizes by
+  tails differently, and so may single pixels of warps by INTER_NEAREST and INTER_LINEAR, of sizes by
   INTER_AREA, of `addWeighted` and of `normalize`; linear sizes and smaller means do not differ. uint16 and int16: sizes
   and means by one. Luv and Lab back to BGR differ by more where a colour lies outside of BGR. float32 Lab and Luv are
   computed; OpenCV looks them up in a coarse table (up to 0.5 apart).

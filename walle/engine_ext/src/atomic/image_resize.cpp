@@ -121,7 +121,7 @@ Axis doubled(std::int64_t from) {
 
 // Columns beyond the first and last pixel are those pixels; rows keep their two weights, on one pixel twice, whose products are
 // rounded one by one, as OpenCV's are.
-Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shrinks, bool is_rows) {
+Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shrinks, bool is_rows, bool bytes) {
   if (way == Way::area && shrinks) return covering(from, to, scale);
   if (way == Way::pyramid) return doubled(from);
   const double ratio = static_cast<double>(to) / static_cast<double>(from), inverse = scale == 1 / ratio ? ratio : 1 / scale;
@@ -140,7 +140,8 @@ Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shr
       part = part <= 0 ? 0 : part - std::floor(part);
     } else {
       const double exact = (static_cast<double>(i) + 0.5) * scale - 0.5;
-      const double at = way == Way::linear ? static_cast<double>(static_cast<float>(exact)) : exact;  // OpenCV's precision
+      const double at =
+          bytes && way == Way::linear ? static_cast<double>(static_cast<float>(exact)) : exact;  // OpenCV's precision
       first = static_cast<std::int64_t>(std::floor(at));
       part = at - static_cast<double>(first);
     }
@@ -232,8 +233,8 @@ class ResizeStep final : public Step {
     };
     const double scale_x = scale("scale_x", from_.width, to_.width), scale_y = scale("scale_y", from_.height, to_.height);
     const bool shrinks = scale_x >= 1 && scale_y >= 1;
-    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks, false).by_tap();
-    rows_ = axis_of(way, from_.height, to_.height, scale_y, shrinks, true);
+    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks, false, pixel_ == 0).by_tap();
+    rows_ = axis_of(way, from_.height, to_.height, scale_y, shrinks, true, pixel_ == 0);
     whole_ = pixel_ == 0 && !(way == Way::area && shrinks) && way != Way::lanczos4;
     const bool linear = way == Way::linear || way == Way::area;
     bits_ = way == Way::linear_exact ? 16 : way == Way::pyramid ? 6 : 22;
