@@ -14,22 +14,24 @@ DIFFERENCES = """\
   and warps.
 - Bytes: HSV, HLS, Lab and Luv, cubic and Lanczos sizes, warps and maps by them, the bilateral filter and means over
   windows of an even number of pixels beyond 256 may differ by one level, since OpenCV rounds its vectors and their
-  tails differently, and so may single pixels of warps by INTER_NEAREST and INTER_LINEAR and of `normalize`; linear
-  sizes and smaller means do not differ. uint16: GaussianBlur by three levels, pyramids by one; int16: linear sizes by
-  one. Luv and Lab back to BGR differ by more where a colour lies outside of BGR. float32 Lab and Luv are computed;
-  OpenCV looks them up in a coarse table (up to 0.5 apart).
+  tails differently, and so may single pixels of warps by INTER_NEAREST and INTER_LINEAR, of sizes by
+  INTER_AREA, of `addWeighted` and of `normalize`; linear sizes and smaller means do not differ. uint16 and int16: sizes
+  and means by one. Luv and Lab back to BGR differ by more where a colour lies outside of BGR. float32 Lab and Luv are
+  computed; OpenCV looks them up in a coarse table (up to 0.5 apart).
+- Images of two channels: OpenCV reads warps and maps by INTER_LINEAR at 32nds of a pixel; here they are read exactly,
+  as those of one, three and four channels are in both.
 - `remap` and the warps with INTER_CUBIC, where a mirrored border is read farther outside than the image is wide, may
   choose another pixel, and so may INTER_NEAREST_EXACT at places that lie halfway between two pixels.
+- `blur` of two white bytes is white; OpenCV's sum of them overflows, and gives black.
 - `multiply` of uint16 saturates; OpenCV's product overflows at 2^31.
 - LINE_AA is drawn like LINE_8. Edges of thick lines, filled polygons and ellipses may differ by a pixel.
 - The numbers of connected areas may come in another order; the areas are the same. `minAreaRect` may name another
   side first.
 - `approxPolyDP` keeps the promised distance, not always OpenCV's choice of points. `solve` eliminates whatever the
   flags.
-- JPEG and PNG only; EXIF's orientation is not applied; gray from a coloured PNG may differ by one level. `imread` and
-  `imwrite`
-  are not for tasks, which have no files.
-- Not there: `Rodrigues` and `solvePnP` (camera geometry), MORPH_HITMISS, moments of contours, writing of 4:2:2 images.
+- JPEG and PNG only; EXIF's orientation is not applied; gray from a coloured PNG may differ by one level (of 16 bits by
+  five). `imread` and `imwrite` are not for tasks, which have no files.
+- Not there: `Rodrigues` and `solvePnP` (camera geometry), writing of 4:2:2 images.
 """
 
 

@@ -190,6 +190,7 @@ def _of_color(code: int) -> Draw:
 CASES = [
     *(Case("resize", _resize(way), levels=1, close=2e-4) for way in range(5)),
     Case("resize", _resize(cv2.INTER_LINEAR), U8),
+    Case("resize", _resize(cv2.INTER_LINEAR), F32, close=2e-6),
     Case("resize", _resize(cv2.INTER_LINEAR_EXACT), U8),
     Case("warpAffine", _affine(cv2.INTER_NEAREST), U8),
     Case("warpAffine", _affine(cv2.INTER_LINEAR), U8),

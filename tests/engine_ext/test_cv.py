@@ -173,3 +173,34 @@ def test_bounds_are_found_in_a_third_dimension_of_one(way: int) -> None:
     assert bound == want
     assert numpy.array_equal(numpy.asarray(cut).reshape(30, 20), theirs)
     assert numpy.array_equal(numpy.asarray(cv.equalizeHist(image)).reshape(30, 20), cv2.equalizeHist(image))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_the_nearest_pixels_of_an_image_are_the_image(channels: int, dtype: str) -> None:
+    image = numpy.random.default_rng(1).integers(0, 200, (7, 300, channels)).astype(dtype)
+    moved = numpy.asarray(
+        cv.warpAffine(image, numpy.eye(2, 3), (304, 9), flags=cv.INTER_NEAREST, borderValue=(9, 8, 7, 6))
+    )
+    assert numpy.array_equal(moved[:7, :300], image)
+    assert (moved[7:] == [9, 8, 7, 6][:channels]).all()
+    assert (moved[:, 300:] == [9, 8, 7, 6][:channels]).all()
+
+
+def test_sixteen_bits_are_smoothed_as_in_opencv() -> None:
+    for dtype in ("uint16", "int16"):
+        image = numpy.random.default_rng(4).integers(-30000, 30000, (31, 45, 3)).astype(dtype)
+        for name in ("pyrDown", "pyrUp"):
+            assert numpy.array_equal(numpy.asarray(getattr(cv, name)(image)), getattr(cv2, name)(image))
+        if dtype == "uint16":
+            blurred = numpy.asarray(cv.GaussianBlur(image, (9, 5), 1.7))
+            assert numpy.array_equal(blurred, cv2.GaussianBlur(image, (9, 5), 1.7))
+
+
+@pytest.mark.parametrize(("fx", "fy"), [(1.03, 0.11), (0.48, 0.29), (2.0, 0.5), (0.5, 0.5)])
+@pytest.mark.parametrize("way", [cv.INTER_AREA, cv.INTER_LINEAR])
+def test_scales_count_where_sizes_are_rounded(fx: float, fy: float, way: int) -> None:
+    for shape in ((65, 3), (6, 2, 3), (40, 60)):
+        image = numpy.random.default_rng(6).random(shape).astype("float32")
+        ours, theirs = (c.resize(image, None, fx=fx, fy=fy, interpolation=way) for c in (cv, cv2))
+        numpy.testing.assert_allclose(numpy.asarray(ours), theirs, atol=1e-5)

@@ -44,7 +44,7 @@ _NONE = (0.0, 0.0, 0.0)
 def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, float] = _NONE) -> ndarray:
     given = image(a)
     attributes: dict[str, Any] = {"op": op} if numbers is _NONE else {"op": op, "numbers": list(numbers)}
-    if type(b) is ndarray and b.dtype == given.dtype and given.dtype in _FAST and b.shape == given.shape:
+    if type(b) is ndarray and b.dtype == (dtype := given.dtype) and dtype in _FAST and b.shape == given.shape:
         return one("ImagePointwise", [given, b], attributes)
     other, alike = _second(given, b)
     if not alike:
@@ -69,9 +69,11 @@ def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, f
     return restored(result, given) if given.dtype != "float64" else result
 
 
-def _masked(result: ndarray, mask: ImageLike | None, dst: ImageLike | None) -> ndarray:
+def _masked(result: ndarray, mask: ImageLike | None, dst: ImageLike | None, dtype: int = -1) -> ndarray:
+    if dtype >= 0:
+        result = _converted(result, dtype)
     if mask is None:
-        return give(result, dst)
+        return result if dst is None else give(result, dst)
     chosen = image(mask) != 0
     if chosen.ndim < result.ndim:
         chosen = chosen.reshape((*chosen.shape, 1))
@@ -87,14 +89,14 @@ def add(
     src1: ImageLike, src2: Operand, dst: ImageLike | None = None, mask: ImageLike | None = None, dtype: int = -1
 ) -> ndarray:
     """Return the sum, saturated; `src2` is an image or one colour."""
-    return _masked(_converted(_pointwise("add", src1, src2), dtype), mask, dst)
+    return _masked(_pointwise("add", src1, src2), mask, dst, dtype)
 
 
 def subtract(
     src1: ImageLike, src2: Operand, dst: ImageLike | None = None, mask: ImageLike | None = None, dtype: int = -1
 ) -> ndarray:
     """Return the difference, saturated."""
-    return _masked(_converted(_pointwise("subtract", src1, src2), dtype), mask, dst)
+    return _masked(_pointwise("subtract", src1, src2), mask, dst, dtype)
 
 
 def absdiff(src1: ImageLike, src2: Operand, dst: ImageLike | None = None) -> ndarray:

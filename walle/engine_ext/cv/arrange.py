@@ -80,6 +80,9 @@ def copyMakeBorder(
         raise UnsupportedError("copyMakeBorder with BORDER_TRANSPARENT")
     rest = [0] * (given.ndim - 2)
     widths = [top, left, *rest, bottom, right, *rest]
+    if max(top, bottom) > given.shape[0] and max(left, right) > given.shape[1]:  # axis by axis: fewer pieces
+        given = one("Pad", [given], {"pads": [top, 0, *rest, bottom, 0, *rest], "mode": _PAD_MODES[border]})
+        widths = [0, left, *rest, 0, right, *rest]
     return give(one("Pad", [given], {"pads": widths, "mode": _PAD_MODES[border]}), dst)
 
 

@@ -82,6 +82,9 @@ def _separable(
     return _filtered("SeparableFilter", given, attributes, target)
 
 
+_FRACTIONS = {"uint8": 8, "uint16": 16}  # bits of the weights of a Gaussian, as OpenCV has them
+
+
 def GaussianBlur(
     src: ImageLike,
     ksize: tuple[int, int],
@@ -90,7 +93,7 @@ def GaussianBlur(
     sigmaY: float = 0,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the image blurred; a window of 0 is as wide as its sigma asks for. uint8 is as exact as OpenCV's."""
+    """Return the image blurred; a window of 0 is as wide as its sigma asks for."""
     given = image(src)
     width, height = pair(ksize)
     sigma_y = sigmaY if sigmaY > 0 else sigmaX
@@ -101,10 +104,13 @@ def GaussianBlur(
         height = round(sigma_y * reach * 2 + 1) | 1
     if width <= 0 or height <= 0:
         raise ShapeError("GaussianBlur needs a window (width, height) of odd numbers, or a sigma greater than 0")
-    whole = given.dtype == "uint8"
-    weights = fixed_gaussian_weights if whole else gaussian_weights
-    x, y = weights(width, max(sigmaX, 0.0)), weights(height, max(sigma_y, 0.0))
-    return give(_separable(given, x, y, given.dtype, borderType, {"bits": 16} if whole else {}), dst)
+    sigma_x, sigma_y = max(sigmaX, 0.0), max(sigma_y, 0.0)
+    bits = _FRACTIONS.get(given.dtype)
+    if bits is None:
+        x, y = gaussian_weights(width, sigma_x), gaussian_weights(height, sigma_y)
+        return give(_separable(given, x, y, given.dtype, borderType, {}), dst)
+    x, y = fixed_gaussian_weights(width, sigma_x, 1 << bits), fixed_gaussian_weights(height, sigma_y, 1 << bits)
+    return give(_separable(given, x, y, given.dtype, borderType, {"bits": 2 * bits}), dst)
 
 
 def boxFilter(
@@ -300,7 +306,13 @@ def pyrDown(
     if given.dtype == "uint8":
         return give(_separable(given, _PYRAMID, _PYRAMID, "uint8", borderType, {"bits": 8, "stride": 2}), dst)
     weights = [weight / 16 for weight in _PYRAMID]
-    return give(_separable(given, weights, weights, given.dtype, borderType, {"stride": 2}), dst)
+    exact = "float32" if given.dtype in {"uint16", "int16"} else given.dtype
+    return give(_half_up(_separable(given, weights, weights, exact, borderType, {"stride": 2}), given), dst)
+
+
+def _half_up(exact: ndarray, like: ndarray) -> ndarray:
+    """Return an exact float32 result in the dtype of whole numbers that `like` has, halves rounded up."""
+    return exact if exact.dtype == like.dtype else _core.unary("Floor", exact + 0.5).astype(like.dtype)
 
 
 def pyrUp(
@@ -315,4 +327,6 @@ def pyrUp(
     if dstsize is not None and tuple(dstsize) not in {(2 * width, 2 * height), (0, 0)}:
         raise ShapeError(f"pyrUp of {given.shape} gives {(2 * width, 2 * height)}, not {dstsize}")
     attributes = {"width": 2 * width, "height": 2 * height, "interpolation": "pyramid"}
-    return give(restored(one("ImageResize", [sampled(given)], attributes), given), dst)
+    source = given if given.dtype == "uint8" else given.astype("float32")
+    result = one("ImageResize", [source], attributes)
+    return give(_half_up(result, given) if given.dtype in {"uint16", "int16"} else restored(result, given), dst)

@@ -40,13 +40,13 @@ def gaussian_weights(size: int, sigma: float) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def fixed_gaussian_weights(size: int, sigma: float) -> list[float]:
-    """Return a Gaussian window in 256ths."""
-    key = ("gaussian", size, sigma)
-    return _known.get(key) or _remembered(key, in_fixed_point(gaussian_weights(size, sigma)))
+def fixed_gaussian_weights(size: int, sigma: float, one: int) -> list[float]:
+    """Return a Gaussian window as whole numbers that sum up to `one`."""
+    key = ("gaussian", size, sigma, one)
+    return _known.get(key) or _remembered(key, in_fixed_point(gaussian_weights(size, sigma), one))
 
 
-def in_fixed_point(weights: list[float], one: int = 256) -> list[float]:
+def in_fixed_point(weights: list[float], one: int) -> list[float]:
     """Return symmetric weights as whole numbers that sum up to `one`; what rounding leaves over goes inward."""
     half = len(weights) // 2
     left, rest = [], 0.0

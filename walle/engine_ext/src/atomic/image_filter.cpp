@@ -12,7 +12,7 @@ namespace walle {
 
 namespace {
 
-enum class Arithmetic : std::uint8_t { fixed, words, longs, floats };
+enum class Arithmetic : std::uint8_t { fixed, wide_fixed, words, longs, floats };
 
 // Passes of Combine by arithmetic: from pixels to the sums that are kept, and from them to the result.
 struct Passes {
@@ -27,6 +27,7 @@ Passes passes_of(std::string_view op, Arithmetic arithmetic, DType in, DType out
             std::string(op) + " from " + std::string(dtype_name(in)) + " to " + std::string(dtype_name(out)) + " is not there"};
   };
   if (arithmetic == Arithmetic::fixed) return {Combine::u8_u16, Combine::u16_u8, 2};
+  if (arithmetic == Arithmetic::wide_fixed) return {Combine::u16_u32, Combine::u32_u16, 4};
   if (arithmetic == Arithmetic::words || arithmetic == Arithmetic::longs) {
     const bool words = arithmetic == Arithmetic::words;
     passes.first = words ? Combine::u8_i16 : Combine::u8_i32;
@@ -90,6 +91,7 @@ std::vector<std::byte> packed(const std::vector<double>& weights, Arithmetic ari
   };
   switch (arithmetic) {
     case Arithmetic::floats: return as(float{});
+    case Arithmetic::wide_fixed:
     case Arithmetic::longs: return as(std::int32_t{});
     default: return as(std::int16_t{});
   }
@@ -132,10 +134,11 @@ class SeparableStep final : public Step {
       }
     const double most = 255 * size_of(kernel_x) * size_of(kernel_y) + std::abs(static_cast<double>(delta_));
     const Arithmetic arithmetic =
-        shift_ > 0 ? Arithmetic::fixed
+        shift_ > 0 ? (in == DType::u8 ? Arithmetic::fixed : Arithmetic::wide_fixed)
                    : arithmetic_of(in, out, most, whole(kernel_x) && whole(kernel_y) && whole({static_cast<double>(delta_)}));
     passes_ = passes_of("SeparableFilter", arithmetic, in, out);
-    if (shift_ > 0 && most + std::ldexp(1.0, shift_ - 1) <= 65535 && not_negative(kernel_x) && not_negative(kernel_y))
+    if (arithmetic == Arithmetic::fixed && most + std::ldexp(1.0, shift_ - 1) <= 65535 && not_negative(kernel_x) &&
+        not_negative(kernel_y))
       passes_.last = Combine::u16_u8_short;
     weights_x_ = packed(kernel_x, arithmetic);
     weights_y_ = packed(kernel_y, arithmetic);
@@ -309,9 +312,9 @@ void check_border(std::string_view op, const Attributes& attributes) {
 
 }  // namespace
 
-// Attributes: kernel_x, kernel_y, anchor_x, anchor_y (-1: the middle), delta, border, to (a dtype); `bits`: bytes in fixed point,
-// the weights of both kernels whole numbers whose product has that many bits of fraction; `stride`: every so many pixels and rows
-// only.
+// Attributes: kernel_x, kernel_y, anchor_x, anchor_y (-1: the middle), delta, border, to (a dtype); `bits`: bytes or uint16 in
+// fixed point, the weights of both kernels whole numbers whose product has that many bits of fraction; `stride`: every so many
+// pixels and rows only.
 TensorType infer_separable_filter(std::span<const Operand> operands, const Attributes& attributes) {
   const ImageShape shape = image_shape("SeparableFilter", operands[0].shape);
   const auto kernel_x = kernel_of("SeparableFilter", attributes, "kernel_x"),
@@ -321,9 +324,14 @@ TensorType infer_separable_filter(std::span<const Operand> operands, const Attri
   check_border("SeparableFilter", attributes);
   const DType in = operands[0].dtype, out = result_of(operands[0], attributes);
   const std::int64_t bits = attributes.get_int("bits", 0), stride = attributes.get_int("stride", 1);
-  if (bits != 0 &&
-      (in != DType::u8 || out != DType::u8 || bits < 0 || bits > 24 || size_of(kernel_x) > 256 || size_of(kernel_y) > 256))
-    throw Error(ErrorKind::model, "SeparableFilter in fixed point takes uint8 and weights whose sizes sum up to 256 at most");
+  if (bits != 0) {
+    const bool fits = out == in && (in == DType::u8 || (in == DType::u16 && not_negative(kernel_x) && not_negative(kernel_y)));
+    const double most = in == DType::u8 ? 256 : 65536;
+    if (!fits || bits < 0 || bits > (in == DType::u8 ? 24 : 32) || size_of(kernel_x) > most || size_of(kernel_y) > most)
+      throw Error(ErrorKind::model,
+                  "SeparableFilter in fixed point takes uint8 and weights whose sizes sum up to 256 at most, or uint16 and "
+                  "weights that are not negative and sum up to 65536 at most");
+  }
   if (stride < 1 || stride > 16) throw Error(ErrorKind::model, "SeparableFilter with a stride of " + std::to_string(stride));
   passes_of("SeparableFilter", Arithmetic::floats, in, out);
   return {out, resized_shape(operands[0].shape, (shape.height + stride - 1) / stride, (shape.width + stride - 1) / stride)};

@@ -121,9 +121,10 @@ Axis doubled(std::int64_t from) {
 
 // Columns beyond the first and last pixel are those pixels; rows keep their two weights, on one pixel twice, whose products are
 // rounded one by one, as OpenCV's are.
-Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shrinks, bool is_rows) {
+Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shrinks, bool is_rows, bool bytes) {
   if (way == Way::area && shrinks) return covering(from, to, scale);
   if (way == Way::pyramid) return doubled(from);
+  const double ratio = static_cast<double>(to) / static_cast<double>(from), inverse = scale == 1 / ratio ? ratio : 1 / scale;
   Axis axis;
   axis.taps = way == Way::cubic ? 4 : way == Way::lanczos4 ? 8 : 2;
   axis.places.resize(static_cast<std::size_t>(to * axis.taps));
@@ -134,11 +135,13 @@ Axis axis_of(Way way, std::int64_t from, std::int64_t to, double scale, bool shr
     double part;
     if (way == Way::area) {
       first = static_cast<std::int64_t>(std::floor(static_cast<double>(i) * scale));
-      part = static_cast<double>(i + 1) - static_cast<double>(first + 1) / scale;
+      // In OpenCV's precision, where what is all but a whole pixel is none.
+      part = static_cast<double>(static_cast<float>(static_cast<double>(i + 1) - static_cast<double>(first + 1) * inverse));
       part = part <= 0 ? 0 : part - std::floor(part);
     } else {
       const double exact = (static_cast<double>(i) + 0.5) * scale - 0.5;
-      const double at = way == Way::linear ? static_cast<double>(static_cast<float>(exact)) : exact;  // OpenCV's precision
+      const double at =
+          bytes && way == Way::linear ? static_cast<double>(static_cast<float>(exact)) : exact;  // OpenCV's precision
       first = static_cast<std::int64_t>(std::floor(at));
       part = at - static_cast<double>(first);
     }
@@ -229,9 +232,9 @@ class ResizeStep final : public Step {
       return given > 0 ? given : 1 / (static_cast<double>(to) / static_cast<double>(from));
     };
     const double scale_x = scale("scale_x", from_.width, to_.width), scale_y = scale("scale_y", from_.height, to_.height);
-    const bool shrinks = to_.width <= from_.width && to_.height <= from_.height;
-    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks, false).by_tap();
-    rows_ = axis_of(way, from_.height, to_.height, scale_y, shrinks, true);
+    const bool shrinks = scale_x >= 1 && scale_y >= 1;
+    columns_ = axis_of(way, from_.width, to_.width, scale_x, shrinks, false, pixel_ == 0).by_tap();
+    rows_ = axis_of(way, from_.height, to_.height, scale_y, shrinks, true, pixel_ == 0);
     whole_ = pixel_ == 0 && !(way == Way::area && shrinks) && way != Way::lanczos4;
     const bool linear = way == Way::linear || way == Way::area;
     bits_ = way == Way::linear_exact ? 16 : way == Way::pyramid ? 6 : 22;
@@ -310,7 +313,8 @@ std::unique_ptr<Step> make_image_resize(const StepRequest& request) {
   const Way way = way_of(request.attributes);
   if (way == Way::nearest || way == Way::nearest_exact) return std::make_unique<NearestStep>(request, way == Way::nearest_exact);
   const Dims &from = request.inputs[0].shape, &to = request.result.shape;
-  const bool half = from[0] == 2 * to[0] && from[1] == 2 * to[1];
+  const bool half = from[0] == 2 * to[0] && from[1] == 2 * to[1] && request.attributes.get_float("scale_x", 2) == 2 &&
+                    request.attributes.get_float("scale_y", 2) == 2;
   if (half && (way == Way::area || way == Way::linear)) return std::make_unique<HalfStep>(request);
   return std::make_unique<ResizeStep>(request, way);
 }

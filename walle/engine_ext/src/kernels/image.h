@@ -126,6 +126,8 @@ enum class Combine : std::uint8_t {
   i16_u8,
   i16_f32,
   u8_i32,
+  u16_u32,
+  u32_u16,  // summed in 64 bits
   i32_u8,
   i32_i16,
   i32_f32,

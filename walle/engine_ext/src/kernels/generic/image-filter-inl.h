@@ -10,9 +10,9 @@ inline Out finished(Sum x, int shift) noexcept {
     return static_cast<Out>(whole_small(clamped(x, low, high)));
   } else if constexpr (std::is_same_v<Out, Sum>) {
     return x;
-  } else if constexpr (std::is_same_v<Sum, std::uint16_t>) {
-    const auto moved = static_cast<std::uint16_t>(x >> shift);
-    return static_cast<Out>(moved > 255 ? std::uint16_t{255} : moved);
+  } else if constexpr (std::is_unsigned_v<Sum>) {
+    const auto moved = static_cast<Sum>(x >> shift);
+    return static_cast<Out>(moved > Limits<Out>::kMost ? Sum{Limits<Out>::kMost} : moved);
   } else {
     const std::int32_t moved = static_cast<std::int32_t>(x) >> shift;
     constexpr std::int32_t low = std::is_same_v<Out, std::int16_t> ? -32768 : 0;

@@ -131,6 +131,8 @@ void fill_filters(ImageTable& table) noexcept {
   using i32 = std::int32_t;
   using u8 = std::uint8_t;
   using u16 = std::uint16_t;
+  using u32 = std::uint32_t;
+  using u64 = std::uint64_t;
   const auto at = [&](Combine which) -> CombineFn& { return table.combine[static_cast<int>(which)]; };
   at(Combine::u8_u16) = &combine<u8, i16, u16, u16>;
   at(Combine::u16_u8) = &combine<u16, i16, i32, u8>;
@@ -140,6 +142,8 @@ void fill_filters(ImageTable& table) noexcept {
   at(Combine::i16_u8) = &combine<i16, i16, i16, u8>;
   at(Combine::i16_f32) = &combine<i16, i16, i16, float>;
   at(Combine::u8_i32) = &combine<u8, i32, i32, i32>;
+  at(Combine::u16_u32) = &combine<u16, i32, u32, u32>;
+  at(Combine::u32_u16) = &combine<u32, i32, u64, u16>;
   at(Combine::i32_u8) = &combine<i32, i32, i32, u8>;
   at(Combine::i32_i16) = &combine<i32, i32, i32, i16>;
   at(Combine::i32_f32) = &combine<i32, i32, i32, float>;

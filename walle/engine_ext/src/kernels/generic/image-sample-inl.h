@@ -256,8 +256,8 @@ inline std::int32_t nearest_of(float x) noexcept {
   return whole_small(x < 4e6f ? x : 4e6f);
 }
 
-// Where the nearest pixels of a block stand, 0 for those outside, and which are outside; true where some are. The last `spare`
-// pixels of the image count as outside. The image has less than 2^31 pixels.
+// Where the nearest pixels of a block stand, 0 for those outside, and which are outside: 1, or 2 for the last `spare` pixels of
+// the image, which go by themselves; true where some are. The image has less than 2^31 pixels.
 [[gnu::noinline]] bool find_nearest(const SampleArgs& args, const float* x, const float* y, std::int32_t spare,
                                     std::int64_t count, std::int32_t* place, std::uint8_t* outside) noexcept {
   const auto width = static_cast<std::uint32_t>(args.width), height = static_cast<std::uint32_t>(args.height);
@@ -266,10 +266,10 @@ inline std::int32_t nearest_of(float x) noexcept {
   for (std::int64_t i = 0; i < count; ++i) {
     const auto h = static_cast<std::uint32_t>(nearest_of(x[i])), v = static_cast<std::uint32_t>(nearest_of(y[i]));
     const std::uint32_t at = v * width + h;
-    const std::uint32_t out = (h >= width) | (v >= height) | (at >= end) ? 1 : 0;
+    const std::uint32_t out = (h >= width) | (v >= height) ? 1 : 0, last = at >= end ? 2 : 0, kind = out != 0 ? 1 : last;
     place[i] = static_cast<std::int32_t>(out != 0 ? 0 : at);
-    outside[i] = static_cast<std::uint8_t>(out);
-    any |= out;
+    outside[i] = static_cast<std::uint8_t>(kind);
+    any |= kind;
   }
   return any != 0;
 }
@@ -309,7 +309,8 @@ inline void copy_pixels(const std::byte* image, const std::int32_t* place, std::
   for (std::int64_t i = 0; i < count;) {
     const std::int64_t end = run_end(outside, 0, i, count);
     if (end > i) copy_pixels(image, place + i, size, end - i, out + i * size);
-    i = end;
+    for (i = end; i < count && outside[i] == 2; ++i)
+      __builtin_memcpy(out + i * size, image + place[i] * size, static_cast<std::size_t>(size));
     const std::int64_t last = run_end(outside, 1, i, count);
     if (args.border == 0) {  // places outside are 0
       copy_pixels(fill, place + i, size, last - i, out + i * size);
