@@ -1,9 +1,10 @@
 // Vectorised functions of every backend of this CPU against the exact value: numbers of every exponent, the ends of every
 // formula, and what is not a number. A unit in the last place of a subnormal result is the least number.
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "check.h"

@@ -37,9 +37,9 @@ void elementwise(const Table& fast, const Table& plain) {
     fill(random, a.data(), count, 4.0f);
     fill(random, b.data(), count, 4.0f);
     const auto n = static_cast<std::int64_t>(count);
-    const auto same = [&](const char* kind, std::size_t op) {
+    const auto same = [&](const char* kind, std::size_t op, float absolute = 3e-38f) {
       for (std::size_t i = 0; i < count; ++i)
-        check::report(close(out.data()[i], expected.data()[i], 5 * kUlp, 3e-38f), __FILE__, __LINE__,
+        check::report(close(out.data()[i], expected.data()[i], 5 * kUlp, absolute), __FILE__, __LINE__,
                       std::string(kind) + " " + std::to_string(op) + " of " + std::to_string(a.data()[i]) + ", " +
                           std::to_string(b.data()[i]) + ": " + std::to_string(out.data()[i]) + ", scalar " +
                           std::to_string(expected.data()[i]));
@@ -55,16 +55,18 @@ void elementwise(const Table& fast, const Table& plain) {
     }
     for (std::size_t op = 0; op < kCountOf<BinaryOp>; ++op) {
       if (plain.binary[op][0] == nullptr) continue;
+      // The logarithm of a sum near 1 is the small difference of two numbers, of which both backends round each.
+      const float absolute = op == static_cast<std::size_t>(BinaryOp::LogAddExp) ? 8 * kUlp : 3e-38f;
       for (const auto& [sa, sb] : {std::pair{1, 1}, {0, 1}, {1, 0}, {0, 0}}) {
         if (count == 0 && (sa == 0 || sb == 0)) continue;
         fast.binary[op][0](a.data(), sa, b.data(), sb, out.data(), n);
         plain.binary[op][0](a.data(), sa, b.data(), sb, expected.data(), n);
-        same("binary", op);
+        same("binary", op, absolute);
       }
       std::memcpy(out.data(), a.data(), count * sizeof(float));  // in place
       fast.binary[op][0](out.data(), 1, b.data(), 1, out.data(), n);
       plain.binary[op][0](a.data(), 1, b.data(), 1, expected.data(), n);
-      same("in-place binary", op);
+      same("in-place binary", op, absolute);
     }
     for (std::size_t op = 0; op < kCountOf<ReduceOp> && count > 0; ++op) {
       float got, wanted;

@@ -1,5 +1,6 @@
-"""Elementwise operators over short rows and any strides, in more elements than one piece holds, give what NumPy gives."""
+"""Elementwise operators over short rows and any strides, longer than one piece, give what NumPy gives."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -22,7 +23,7 @@ SHAPES = [
     ((0, 3), (1, 1)),
     ((5, 0), (5, 1)),
 ]
-VIEWS = {
+VIEWS: dict[str, Callable[[Any], Any]] = {
     "whole": lambda x: x,
     "transposed": lambda x: numpy.ascontiguousarray(x.T).T,
     "stepped": lambda x: numpy.repeat(x, 2, -1)[..., ::2],
