@@ -242,6 +242,43 @@ async def test_a_long_engine_call_is_stopped(tmp_path: Path) -> None:
         assert await vm.call("fine") == 1
 
 
+LONG_OPERATORS = """
+import json
+import walle.cv as cv
+import walle.np as np
+
+core = json.dumps.__globals__["__builtins__"]["__import__"]("sys").modules["walle.engine_ext._core"]
+
+def ones(*shape, dtype="float32"):
+    return core.broadcast_to(core.full((1,) * len(shape), 1, dtype), shape)
+
+def product():
+    np.matmul(ones(8_000, 8_000), ones(8_000, 8_000))
+
+def products():
+    np.matmul(ones(100, 400, 20_000), ones(100, 20_000, 400))
+
+def convolution():
+    core.evaluate("Conv", [ones(1, 1024, 64, 64, dtype="float64"), ones(4096, 1024, 1, 1, dtype="float64")], {})
+
+def filter():
+    cv.filter2D(np.ones((6_000, 6_000)), -1, np.reshape(np.arange(4096), (64, 64)))
+
+def fine():
+    return float(np.matmul(ones(300, 300), ones(300, 300))[7, 7])
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("function", ["product", "products", "convolution", "filter"])
+async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> None:
+    async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=2.5) as vm:
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
+            await vm.call(function, deadline=0.1)
+        assert vm.alive  # it stopped within its time: alone each takes four seconds and more
+        assert await vm.call("fine") == 300
+
+
 REGEX = """
 import re
 

@@ -305,6 +305,26 @@ def hook_audits_for_ever():
 
 
 @pytest.mark.asyncio
+async def test_what_a_finalizer_raises_is_told_of_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main = """
+    class Bad:
+        def __del__(self):
+            raise ValueError("of the task")
+
+    def run():
+        Bad()
+    """
+    async with vm_of(write_task(tmp_path, main)) as vm:
+        await vm.call("run")
+    told = "".join(capfd.readouterr())
+    assert "ValueError: of the task" in told
+    assert "unraisablehook" not in told
+    assert "Forbidden" not in told
+
+
+@pytest.mark.asyncio
 async def test_a_module_that_was_loaded_among_changed_ones_is_not_kept(tmp_path: Path) -> None:
     main = """
     import json

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "atomic/image.h"
+#include "core/tenant.h"
 
 namespace walle {
 
@@ -168,7 +169,9 @@ class SeparableStep final : public Step {
     const std::size_t row_in = static_cast<std::size_t>(from_.row()) * (frame_.pixel / static_cast<std::size_t>(from_.channels));
     const auto first = images_->combine[static_cast<int>(passes_.first)], last = images_->combine[static_cast<int>(passes_.last)];
     const std::size_t step = frame_.pixel, row_out = static_cast<std::size_t>(to_.row()) * out_item_;
+    Wanted wanted;
     for (std::int64_t y = 0; y < to_.height; ++y, output += row_out) {
+      if (!wanted.next(from_.row() * (count_x_ * stride_ + count_y_))) return;
       // Rows that the window has left make room for those that it reaches; a mirrored row is made again.
       for (std::int64_t t = 0; t < count_y_; ++t) {
         const std::int64_t at = y * stride_ + t - anchor_y_, row = border_source(frame_.border, at, from_.height);
@@ -262,7 +265,9 @@ class FilterStep final : public Step {
     const std::size_t row_in = static_cast<std::size_t>(from_.width) * frame_.pixel;
     const auto first = images_->combine[static_cast<int>(passes_.first)], last = images_->combine[static_cast<int>(passes_.last)];
     const int count = static_cast<int>(taps_.size());
+    Wanted wanted;
     for (std::int64_t y = 0; y < from_.height; ++y, output += static_cast<std::size_t>(from_.row()) * out_item_) {
+      if (!wanted.next(from_.row() * count)) return;
       for (std::int64_t t = 0; t < height_; ++t) {
         const std::int64_t at = y + t - anchor_y_, row = border_source(frame_.border, at, from_.height);
         const std::int64_t slot = ((at % height_) + height_) % height_;
