@@ -16,12 +16,12 @@ Rounds of the ways follow one another, so that what else the machine does falls 
 the paper, the reciprocal of the time from its call to its result; its gain is that of VMs over that of threads under
 the GIL, the median of the rounds. What the paper does not have stands beside it, as it asks more: threads under the GIL
 that nobody calls and that answer to nobody, each running the task in a loop ("bare"). Processes pay for memory with a
-whole interpreter each.
+whole interpreter each. VMs have the limits and the calls the deadline that a task has which asks for none.
 
 Also: how long a VM takes to be made, and from there to the first result of a small task that uses `walle.np`
 ("until_first_result": in an interpreter that nobody lived in; "wiped_and_lived_in": in one that such a task has left,
-wiping included), the memory of one with that task, and a warm call seen from asyncio and from C++. No interpreter may
-be destroyed meanwhile.
+wiping included), the memory of one as it starts, with a task that uses `walle.np`, and with one that also uses `json`,
+and a warm call seen from asyncio and from C++. No interpreter may be destroyed meanwhile.
 
     python benchmarks/vm.py [--rounds 5] [--seconds 0.4] [--workers 1,2,3,4] [--out out] [--json]
 """
@@ -108,15 +108,11 @@ def heavy():
         chosen.append(number)
     return best
 """
-SMALL = """
-import walle.np as np
-import json
-
-WEIGHTS = np.full(8, 0.5)
-
-def nothing():
-    return None
-"""
+EMPTY = "def nothing(): return None\n"
+NP = f"import walle.np as np\nTOTAL = float(np.sum(np.full(8, 0.5)))\n{EMPTY}"
+SMALL = {"empty": EMPTY, "np": NP, "np_json": f"import json\n{NP}"}
+LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 1024, "recursion": 1000}  # as docs/vm.md has them
+DEADLINE_S = 0.5
 NAMES = ("light", "middle", "heavy")
 WAYS = ("vm", "gil", "process")
 SHOWN = {"vm": "thread-level VMs", "gil": "threads, one GIL", "process": "processes"}
@@ -149,8 +145,8 @@ async def callers(way: str, folder: str, count: int) -> AsyncIterator[list[Call]
         with concurrent.futures.ThreadPoolExecutor(count) as threads:
             yield [lambda name: loop.run_in_executor(threads, getattr(tasks, name))] * count
     elif way == "vm":
-        vms = [VM(folder) for _ in range(count)]
-        yield [vm.call for vm in vms]
+        vms = [VM(folder, limits=LIMITS) for _ in range(count)]
+        yield [lambda name, vm=vm: vm.call(name, deadline=DEADLINE_S) for vm in vms]  # type: ignore[misc]
         for vm in vms:
             vm.close()
             await vm.wait_closed()
@@ -255,34 +251,50 @@ def private_mb() -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
-async def single(folder: Path) -> dict[str, Any]:
-    """What one VM costs: to make, to keep, to hand on, to call."""
+async def fresh(folder: Path) -> tuple[dict[str, Any], list[VM]]:
+    """Return what VMs of a task cost in interpreters of their own, and the VMs."""
     create_ms, first_ms, create_mb, vms = [], [], [], []
     for _ in range(8):
         before, begin = private_mb(), time.perf_counter()
-        vm = VM(folder)
-        await vm.call("nothing")
+        vm = VM(folder, limits=LIMITS)
+        await vm.call("nothing", deadline=DEADLINE_S)
         first_ms.append((time.perf_counter() - begin) * 1e3)
         create_ms.append(vm.create_ms)
         create_mb.append(private_mb() - before)
         vms.append(vm)
-    for vm in vms:
+    return {
+        "create_ms_min": round(min(create_ms), 2),
+        "create_ms_p50": round(statistics.median(create_ms), 2),
+        "until_first_result_ms_min": round(min(first_ms), 2),
+        "until_first_result_ms_p50": round(statistics.median(first_ms), 2),
+        "mb_each_beyond_the_first": round(statistics.median(create_mb[1:]), 2),
+    }, vms
+
+
+async def single(folders: dict[str, Path]) -> dict[str, Any]:
+    """What one VM costs: to make, to keep, to hand on, to call."""
+    found, held = {}, []
+    for name, one in folders.items():
+        found[name], vms = await fresh(one)
+        held += vms
+    for vm in held:
         vm.close()
         await vm.wait_closed()
+    folder = folders["np"]
     again_ms = []
     for _ in range(200):
         begin = time.perf_counter()
-        vm = VM(folder)
-        await vm.call("nothing")
+        vm = VM(folder, limits=LIMITS)
+        await vm.call("nothing", deadline=DEADLINE_S)
         vm.close()
         await vm.wait_closed()
         again_ms.append((time.perf_counter() - begin) * 1e3)
-    vm = VM(folder)
+    vm = VM(folder, limits=LIMITS)
     await vm.call("nothing")
     warm_us = []
     for _ in range(WARM_CALLS):
         begin = time.perf_counter()
-        await vm.call("nothing")
+        await vm.call("nothing", deadline=DEADLINE_S)
         warm_us.append((time.perf_counter() - begin) * 1e6)
     native_us = await asyncio.to_thread(vm._core.round_trips, "nothing", WARM_CALLS)
     vm.close()
@@ -291,11 +303,9 @@ async def single(folder: Path) -> dict[str, Any]:
     if counts["destroyed"]:
         sys.exit(f"vm: {counts['destroyed']} interpreters were destroyed, the last as {counts['last_reason']}")
     return {
-        "create_ms_min": round(min(create_ms), 2),
-        "create_ms_p50": round(statistics.median(create_ms), 2),
-        "until_first_result_ms_min": round(min(first_ms), 2),
-        "until_first_result_ms_p50": round(statistics.median(first_ms), 2),
-        "mb_each_beyond_the_first": round(statistics.median(create_mb[1:]), 2),
+        **found["np"],
+        "mb_each_beyond_the_first_empty": found["empty"]["mb_each_beyond_the_first"],
+        "mb_each_beyond_the_first_with_json": found["np_json"]["mb_each_beyond_the_first"],
         "wiped_and_lived_in_ms_p50": round(statistics.median(again_ms), 2),
         "warm_call_asyncio_us_p50": round(statistics.median(warm_us), 1),
         "warm_call_cpp_us_p50": round(statistics.median(native_us), 1),
@@ -349,7 +359,10 @@ def draw(result: dict[str, Any], out: Path) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"Python {result['python']}, {result['cores']} cores, {result['rounds']} rounds, medians; calls/s (p50 ms)")
+    print(
+        f"Python {result['python']}, {result['cores']} cores (load {result['load'][0]:.1f} at the start), "
+        f"{result['rounds']} rounds, medians; calls/s (p50 ms)"
+    )
     print(
         f"{'task':8s}{'at once':>8s}"
         + "".join(f"{SHOWN[way]:>24s}" for way in WAYS)
@@ -362,7 +375,7 @@ def show(result: dict[str, Any]) -> None:
             f"{row['gain_over_bare_gil_percent']:+10.0f}%"
         )
     for key, value in result["vm"].items():
-        print(f"{key:28s}{value}")
+        print(f"{key:36s}{value}")
 
 
 def main() -> None:
@@ -381,8 +394,9 @@ def main() -> None:
     if options.rounds < 1 or min(workers) < 1:
         sys.exit("vm: give 1 or more rounds and workers")
     with tempfile.TemporaryDirectory() as folder:
-        tasks, small = Path(folder) / "tasks", Path(folder) / "small"
-        for path, source in ((tasks, TASKS), (small, SMALL)):
+        tasks = Path(folder) / "tasks"
+        small = {name: Path(folder) / name for name in SMALL}
+        for path, source in ((tasks, TASKS), *((small[name], source) for name, source in SMALL.items())):
             path.mkdir()
             (path / "main.py").write_text(source)
         result = {

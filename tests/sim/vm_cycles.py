@@ -54,13 +54,36 @@ async def cycles(folder: Path, times: int) -> dict[str, Any]:
     return {"before_mb": before_mb, "after_mb": memory_mb(), "homes": _core.vm_counts()}
 
 
+class Actor:
+    """Lives of tasks inside an actor."""
+
+    def run(self, times: int) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            return asyncio.run(cycles(Path(folder), times))
+
+
+def in_an_actor(times: int) -> dict[str, Any]:
+    """Return what `cycles` does in a Ray actor, which then leaves as actors do."""
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False)
+    try:
+        actor: Any = ray.remote(Actor).remote()
+        found = ray.get(actor.run.remote(times))
+        gone = actor.__ray_terminate__.remote()
+        ray.wait([gone], timeout=30)
+        return found  # type: ignore[no-any-return]
+    finally:
+        ray.shutdown()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10_000)
     parser.add_argument("--growth", type=float, default=1.05, help="most that memory may grow by; inf: under a sanitizer")
+    parser.add_argument("--ray", action="store_true", help="in a Ray actor")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(cycles(Path(folder), options.times))
+    found = in_an_actor(options.times) if options.ray else Actor().run(options.times)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
     assert found["after_mb"] < found["before_mb"] * options.growth, f"memory grew by more than {options.growth:g} times"
 

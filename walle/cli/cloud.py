@@ -47,6 +47,10 @@ def up(
     business_app: Annotated[
         str, typer.Option(help="Factory of your own ASGI app, package.module:function, served with the push answer.")
     ] = "",
+    python: Annotated[
+        list[str] | None,
+        typer.Option(help="Another version of Python, to compile for devices that run it; once for each."),
+    ] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run gateway, releases, monitor and inference as Ray actors.")
     ] = False,
@@ -75,6 +79,7 @@ def up(
             tunnel_names=names or (host,),
             scenarios=tuple(scenario or ()),
             business_app=business_app,
+            pythons=tuple(python or ()),
         )
         try:
             asyncio.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))

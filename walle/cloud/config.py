@@ -21,3 +21,4 @@ class CloudConfig:
     business_app: str = ""
     simulation_vms: int = 2
     inference_vms: int = 2
+    pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those

@@ -10,6 +10,7 @@ from walle.cloud.home import CloudHome
 from walle.cloud.peers import Gateway, Monitor
 from walle.cloud.simulation import Simulator
 from walle.deploy.bundle import CONFIG_FILE, Bundle, build_bundle
+from walle.deploy.compilers import other_pythons
 from walle.deploy.journal import Journal
 from walle.deploy.release_service import ReleaseService, SimulationResult, World
 from walle.deploy.repo import TaskTree
@@ -22,13 +23,14 @@ CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
 async def release_node(config: CloudConfig, gateway: Gateway, monitor: Monitor) -> AsyncIterator[ReleaseService]:
     """Give the releases of the cloud in `config.folder`; it goes on where it was, and stops at the end of the block."""
     home = CloudHome(config.folder)
+    others = await asyncio.to_thread(other_pythons, config.pythons)
     simulator = Simulator(config.simulation_vms)
 
     async def read_task(scenario: str, task: str, version: str) -> TaskTree:
         return await asyncio.to_thread(home.repos.read, scenario, task, version)
 
     async def build(tree: TaskTree) -> Bundle:
-        return await asyncio.to_thread(build_bundle, tree, home.bundle_signer)
+        return await asyncio.to_thread(build_bundle, tree, home.bundle_signer, others)
 
     async def put(data: bytes) -> str:
         return await asyncio.to_thread(home.files.put, data)

@@ -1,7 +1,8 @@
 """A task version as devices get it: compiled on the cloud, named by hashes, signed (§4.3 "Functionality Tailoring").
 
-What travels: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`), and the files that task.toml
-lists. What does not: sources, task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
+What travels: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
+versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. What does not: sources,
+task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
 The same tree gives the same bytes, whichever process builds it.
 """
 
@@ -9,15 +10,15 @@ import ast
 import dataclasses
 import hashlib
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from walle.deploy.compilers import OtherPython
 from walle.deploy.repo import TaskTree
 from walle.deploy.signing import Signer
 from walle.deploy.task_config import TaskConfig
-from walle.engine_ext.bytecode import BytecodeError, compile_source
+from walle.engine_ext.bytecode import TAG, BytecodeError, compile_source
 from walle.engine_ext.imports import is_allowed
 from walle.errors import DeployError
 from walle.protocol import FileEntry, Manifest
@@ -55,14 +56,14 @@ class Bundle:
         return hashlib.sha256(self.envelope).hexdigest()
 
 
-def build_bundle(tree: TaskTree, signer: Signer) -> Bundle:
-    """Return the bundle of a task version, signed with the bundle key.
+def build_bundle(tree: TaskTree, signer: Signer, others: Sequence[OtherPython] = ()) -> Bundle:
+    """Return the bundle of a task version, signed with the bundle key; `others` compile for devices that have them.
 
     Raises:
         TaskConfigError: task.toml is wrong.
         BundleError: a file is missing, too large, not listed, does not compile, or imports what a task may not.
     """
-    config, files = compile_tree(tree)
+    config, files = compile_tree(tree, others)
     blobs: dict[str, bytes] = {}
     entries = []
     for path in sorted(files):
@@ -74,7 +75,7 @@ def build_bundle(tree: TaskTree, signer: Signer) -> Bundle:
         tree.task,
         tree.version,
         tree.commit,
-        (str(sys.implementation.cache_tag),),
+        (str(TAG), *(other.tag for other in others)),
         config.sequence,
         config.phases,
         config.limits,
@@ -83,7 +84,7 @@ def build_bundle(tree: TaskTree, signer: Signer) -> Bundle:
     return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
 
 
-def compile_tree(tree: TaskTree) -> tuple[TaskConfig, dict[str, bytes]]:
+def compile_tree(tree: TaskTree, others: Sequence[OtherPython] = ()) -> tuple[TaskConfig, dict[str, bytes]]:
     """Return the configuration of a task version and the files that travel; raises as `build_bundle` does."""
     if CONFIG_FILE not in tree.files:
         raise BundleError(CONFIG_FILE, "is missing; a task's files lie at the root of its branch")
@@ -97,16 +98,27 @@ def compile_tree(tree: TaskTree) -> tuple[TaskConfig, dict[str, bytes]]:
     files = _listed_files(tree, config)
     sources = {path: data for path, data in tree.files.items() if _is_source(path)}
     own_modules = {path.split("/")[0].removesuffix(".py") for path in sources}
+    prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
     for path, source in sources.items():
-        compiled = f"{path}c"
-        if any(other.startswith(f"{compiled}/") for other in files):
+        compiled = _compiled_path(path, str(TAG) if others else "")
+        if any(listed.startswith(f"{compiled}/") for listed in files):
             raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
-        files[compiled] = _compiled(source, path, f"{tree.scenario}/{tree.task}/{tree.version}/{path}")
+        files[compiled] = _compiled(source, path, f"{prefix}{path}")
         _check_imports(source, path, own_modules)
+    for other in others:
+        try:
+            done = other.compile({f"{prefix}{path}": source for path, source in sources.items()})
+        except BytecodeError as error:
+            raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
+        files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
     size_bytes = sum(map(len, files.values()))
     if size_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
     return config, files
+
+
+def _compiled_path(path: str, tag: str) -> str:
+    return f"{path.removesuffix('.py')}.{tag}.pyc" if tag else f"{path}c"
 
 
 def _compiled(source: bytes, path: str, code_name: str) -> bytes:
