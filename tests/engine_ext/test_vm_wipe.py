@@ -272,7 +272,9 @@ async def test_what_cannot_be_undone_ends_the_interpreter(tmp_path: Path, deed: 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("deed", ["make_itself_anew", "hook_audits_for_ever"])
 async def test_nothing_of_a_task_runs_once_its_home_is_given_up(tmp_path: Path, deed: str) -> None:
-    main = INSIDE + """
+    main = (
+        INSIDE
+        + """
 class Anew:
     def __del__(self):
         one = type(self)()
@@ -291,6 +293,7 @@ def hook(*event):
 def hook_audits_for_ever():
     sys.addaudithook(hook)
 """
+    )
     counts = _core.vm_counts()
     async with in_a_fresh_home(write_task(tmp_path, main), grace_s=0.5) as vm:
         await vm.call(deed)
