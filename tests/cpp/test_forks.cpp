@@ -49,8 +49,7 @@ void packed_weights_are_whole() {
   const Tensor constant = Tensor::empty(DType::f32, {4});
   PackedWeights packed;
   const auto make = [&] { return Tensor::empty(DType::f32, {8}); };
-  child_can([&] { packed.get(constant, "slow", [&] { return stay(), make(); }); },
-            [&] { packed.get(constant, "other", make); });
+  child_can([&] { packed.get(constant, "slow", [&] { return stay(), make(); }); }, [&] { packed.get(constant, "other", make); });
 }
 
 void rates_are_whole() {

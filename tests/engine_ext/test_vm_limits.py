@@ -187,13 +187,34 @@ def take():
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("count", [200_000, 10_000_000])
+async def test_iterators_wrapped_again_and_again_meet_the_limit_before_the_stack(tmp_path: Path, count: int) -> None:
+    main = f"""
+def take():
+    kept = iter([1])
+    for _ in range({count}):
+        kept = map(int, kept)
+    return next(kept)
+"""
+    async with vm_of(tmp_path, main, limits={"memory_mb": 32}, grace_s=30) as vm:
+        if count < 300_000:
+            assert await vm.call("take") == 1
+        else:
+            with pytest.raises(LimitExceeded):
+                await vm.call("take")
+
+
+@pytest.mark.asyncio
 async def test_memory_that_nobody_counts_cannot_be_had(tmp_path: Path) -> None:
-    main = DEEP_SLEEP + """
+    main = (
+        DEEP_SLEEP
+        + """
 load = json.dumps.__globals__["__builtins__"]["__import__"]
 
 def take():
     load("mmap").mmap(-1, 10**9)
 """
+    )
     async with vm_of(tmp_path, main) as vm:
         with pytest.raises(TaskError, match="ImportError: mmap cannot be loaded in a VM"):
             await vm.call("take")
@@ -242,6 +263,49 @@ async def test_a_long_engine_call_is_stopped(tmp_path: Path) -> None:
         assert await vm.call("fine") == 1
 
 
+LONG_OPERATORS = """
+import json
+import walle.cv as cv
+import walle.np as np
+
+core = json.dumps.__globals__["__builtins__"]["__import__"]("sys").modules["walle.engine_ext._core"]
+
+def ones(*shape, dtype="float32"):
+    return core.broadcast_to(core.full((1,) * len(shape), 1, dtype), shape)
+
+def product():
+    np.matmul(ones(8_000, 8_000), ones(8_000, 8_000))
+
+def products():
+    np.matmul(ones(100, 400, 20_000), ones(100, 20_000, 400))
+
+def convolution():
+    core.evaluate("Conv", [ones(1, 1024, 64, 64, dtype="float64"), ones(4096, 1024, 1, 1, dtype="float64")], {})
+
+kept = {}
+
+def prepare():  # so that the deadline falls into the operator
+    kept.update(image=np.ones((6_000, 6_000)), kernel=np.reshape(np.arange(4096), (64, 64)))
+
+def filter():
+    cv.filter2D(kept["image"], -1, kept["kernel"])
+
+def fine():
+    return float(np.matmul(ones(300, 300), ones(300, 300))[7, 7])
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("function", ["product", "products", "convolution", "filter"])
+async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> None:
+    async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=2.5) as vm:
+        await vm.call("prepare")
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
+            await vm.call(function, deadline=0.1)
+        assert vm.alive  # it stopped within its time: alone each takes four seconds and more
+        assert await vm.call("fine") == 300
+
+
 REGEX = """
 import re
 
@@ -287,11 +351,18 @@ async def test_a_task_that_spoils_its_interpreters_is_not_run_for_ever(tmp_path:
         write_task(tmp_path / name, source) for name, source in (("a", main), ("b", main + "# another"), ("c", main))
     )
     most = MAX_LOST_MB // 4
-    with pytest.raises(TaskQuarantined, match=r"could not be undone \(.+\), which lost \d+ MB of memory") as caught:
+
+    async def spoil() -> None:
+        await pool.call(spoiling, "spoil")
+        assert await pool.call(other, "fine") == 1  # in its place
+        assert await pool.call(honest, "fine") == 1  # after which it has been looked at
+
+    async def spoil_often() -> None:
         for _ in range(most):
-            await pool.call(spoiling, "spoil")
-            assert await pool.call(other, "fine") == 1  # in its place
-            assert await pool.call(honest, "fine") == 1  # after which it has been looked at
+            await spoil()
+
+    with pytest.raises(TaskQuarantined, match=r"could not be undone \(.+\), which lost \d+ MB of memory") as caught:
+        await spoil_often()
     assert caught.value.lost_mb >= MAX_LOST_MB
     assert caught.value.spoilt
     for _ in range(most):

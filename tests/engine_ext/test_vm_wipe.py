@@ -272,7 +272,9 @@ async def test_what_cannot_be_undone_ends_the_interpreter(tmp_path: Path, deed: 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("deed", ["make_itself_anew", "hook_audits_for_ever"])
 async def test_nothing_of_a_task_runs_once_its_home_is_given_up(tmp_path: Path, deed: str) -> None:
-    main = INSIDE + """
+    main = (
+        INSIDE
+        + """
 class Anew:
     def __del__(self):
         one = type(self)()
@@ -291,6 +293,7 @@ def hook(*event):
 def hook_audits_for_ever():
     sys.addaudithook(hook)
 """
+    )
     counts = _core.vm_counts()
     async with in_a_fresh_home(write_task(tmp_path, main), grace_s=0.5) as vm:
         await vm.call(deed)
@@ -302,6 +305,26 @@ def hook_audits_for_ever():
     async with asyncio.timeout(60):
         while _core.vm_counts()["threads"] > threads:  # noqa: ASYNC110 -- its thread ends, and tells nobody
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.asyncio
+async def test_what_a_finalizer_raises_is_told_of_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main = """
+    class Bad:
+        def __del__(self):
+            raise ValueError("of the task")
+
+    def run():
+        Bad()
+    """
+    async with vm_of(write_task(tmp_path, main)) as vm:
+        await vm.call("run")
+    told = "".join(capfd.readouterr())
+    assert "ValueError: of the task" in told
+    assert "unraisablehook" not in told
+    assert "Forbidden" not in told
 
 
 @pytest.mark.asyncio

@@ -80,8 +80,8 @@ def in_an_actor(times: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10_000)
+    parser.add_argument("--growth", type=float, default=1.05, help="most growth of memory; inf: under a sanitizer")
     parser.add_argument("--ray", action="store_true", help="in a Ray actor")
-    parser.add_argument("--growth", type=float, default=1.05, help="most that memory may grow by; inf: under a sanitizer")
     options = parser.parse_args()
     found = in_an_actor(options.times) if options.ray else Actor().run(options.times)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")

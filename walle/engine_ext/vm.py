@@ -114,7 +114,7 @@ class VM:
 
     @property
     def spoilt(self) -> str:
-        """Why its interpreter was given up, once it has ended, where what the task did there could not be undone; or ""."""
+        """Why its interpreter was left as it is when the VM ended: what the task did could not be undone; else ""."""
         return self._core.spoilt
 
     @property
@@ -141,8 +141,8 @@ class VM:
 class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
     """What the task did cost the process so much that it is not run any more.
 
-    Either `strikes` of its calls did not stop when they had to, or what it did in its interpreters could not be undone, which
-    lost `lost_mb` of memory; `spoilt` says what was found the last time.
+    Either `strikes` of its calls did not stop when they had to, or what it did in its interpreters could not be undone,
+    which lost `lost_mb` of memory; `spoilt` says what was found the last time.
     """
 
     def __init__(self, task: str, strikes: int, lost_mb: int = 0, spoilt: str = "") -> None:
@@ -387,7 +387,7 @@ class VMPool:
 
     def _record(self, entry: _Entry) -> _Record:
         """Return what counts against the entry's task. Under the lock."""
-        record = self._records[entry.identity] = self._records.pop(entry.identity, None) or _Record()
+        record = self._records[entry.identity] = self._records.pop(entry.identity, _Record())
         if len(self._records) > _RECORDS_KEPT:
             self._records.popitem(last=False)
         return record

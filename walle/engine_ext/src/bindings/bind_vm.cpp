@@ -257,8 +257,7 @@ py::object map_file(int descriptor) {
     PyErr_SetFromErrno(PyExc_OSError);
     throw py::error_already_set();
   }
-  auto storage =
-      Storage::borrow(static_cast<std::byte*>(address), size, false, [address, size] { munmap(address, size); });
+  auto storage = Storage::borrow(static_cast<std::byte*>(address), size, false, [address, size] { munmap(address, size); });
   const py::object array = py::cast(Tensor(std::move(storage), DType::u8, {static_cast<std::int64_t>(size)}, {1}, 0));
   PyObject* view = PyMemoryView_FromObject(array.ptr());
   if (view == nullptr) throw py::error_already_set();

@@ -60,6 +60,7 @@ void Team::share(std::int64_t count, Call call, void* work) noexcept {
   }
   call_ = call;
   work_ = work;
+  stopping_ = stopping_here();
   for (int member = 0; member < size(); ++member) {
     share_of_[member].next.store(count * member / size(), std::memory_order_relaxed);
     share_of_[member].end = count * (member + 1) / size();
@@ -81,7 +82,7 @@ void Team::share(std::int64_t count, Call call, void* work) noexcept {
 void Team::take_turns(int member) noexcept {
   for (int other = 0; other < size(); ++other) {
     Share& share = share_of_[(member + other) % size()];
-    for (std::int64_t i = share.next.fetch_add(1, std::memory_order_relaxed); i < share.end;
+    for (std::int64_t i = share.next.fetch_add(1, std::memory_order_relaxed); i < share.end && !is_set(stopping_);
          i = share.next.fetch_add(1, std::memory_order_relaxed))
       call_(work_, i, member);
   }

@@ -38,6 +38,8 @@ std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases
     *us++ = std::chrono::duration<double, std::micro>(end - begin).count();
     begin = end;
   }
+  if (tenant != nullptr && !plan.ops.empty() && tenant->stopping.load(std::memory_order_relaxed))
+    return Fault{&plan.ops.back(), nullptr};  // what it gave may not be whole
   return std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "atomic/conversion.h"
+#include "atomic/products.h"
 #include "core/nest.h"
 #include "core/tenant.h"
 #include "exec/rows.h"
@@ -350,14 +351,17 @@ class MatMulStep final : public SharedStep {
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const std::int64_t weight = args_.m * args_.n * args_.k;
     if (batch_.count() == 1 && team.size() > 1 && args_.m > 1) return run_rows(team, inputs, output, scratch);
+    const Wanted asked;
     batch_.share(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
+      Wanted wanted = asked;
       piece.walk(from, 0, [&](const auto& at) {
         GemmArgs args = args_;
         args.a = at[swapped_ ? 1 : 0];
         args.b = at[swapped_ ? 0 : 1];
         args.out = at[2];
         args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
-        gemm_.run(args);
+        run_product(gemm_, args, item_, wanted);
+        return static_cast<bool>(wanted);
       });
     });
   }
@@ -367,9 +371,11 @@ class MatMulStep final : public SharedStep {
   // One product, in pieces of its rows.
   void run_rows(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept {
     const std::int64_t pieces = std::min<std::int64_t>(args_.m, team.size());
+    const Wanted asked;
     team.each(
         pieces,
         [&](std::int64_t i, int member) {
+          Wanted wanted = asked;
           const std::int64_t first = args_.m * i / pieces;
           GemmArgs args = args_;
           args.m = args_.m * (i + 1) / pieces - first;
@@ -377,7 +383,7 @@ class MatMulStep final : public SharedStep {
           args.b = inputs[swapped_ ? 0 : 1];
           args.out = output + first * args_.out_row * item_;
           args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
-          gemm_.run(args);
+          run_product(gemm_, args, item_, wanted);
         },
         2.0 * static_cast<double>(args_.m * args_.n) * static_cast<double>(args_.k));
   }

@@ -1,6 +1,8 @@
 #include "vm/home.h"
 
 #include <marshal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,8 +29,11 @@ namespace walle::vm {
 namespace {
 
 constexpr const char* kNoThread = "no thread can be had for a VM";
-constexpr int kRounds = 4;                                  // of wiping: finalizers may change things again
-constexpr std::size_t kStackBytes = std::size_t{16} << 20;  // reserved, not used: deep recursion in C ends by CPython's own limit
+constexpr int kRounds = 4;  // of wiping: finalizers may change things again
+// Reserved, not used. Deep recursion in C ends by CPython's own limit, but for iterators that are wrapped again and again (`map`,
+// `filter`), each of which takes about as much of the stack as of the task's memory: it holds those of the usual limit, 32 MB.
+constexpr std::size_t kStackBytes = std::size_t{96} << 20;
+constexpr std::size_t kStackKept = std::size_t{1} << 20;
 
 // Process-wide, never destroyed: homes of abandoned VMs may reach it while the process exits.
 struct Stable {
@@ -63,6 +68,20 @@ PyObject* find_module(PyObject*, PyObject* name) {
 }
 
 PyMethodDef find_module_method = {"find_module", find_module, METH_O, nullptr};
+
+// What a task used of this thread's stack and nobody uses now goes back to the system.
+void give_back_stack() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return;
+  void* lowest = nullptr;
+  std::size_t size = 0;
+  if (pthread_attr_getstack(&attributes, &lowest, &size) == 0) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(lowest), here = reinterpret_cast<std::uintptr_t>(&attributes);
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    if (here > begin + kStackKept) madvise(lowest, (here - begin - kStackKept) / page * page, MADV_DONTNEED);
+  }
+  pthread_attr_destroy(&attributes);
+}
 
 }  // namespace
 
@@ -263,6 +282,7 @@ void Home::run(std::shared_ptr<Interpreter> vm) {
     std::string reason;
     while (vm && reason.empty()) {
       reason = vm->live(*this);
+      give_back_stack();
       if (reason.empty())
         offer();
       else

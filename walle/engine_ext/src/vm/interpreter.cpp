@@ -342,6 +342,7 @@ std::shared_ptr<Interpreter::Call> Interpreter::next_call() {
 void Interpreter::make_current(const std::shared_ptr<Call>& call) {
   current_ = call;
   exceeded_ = false;
+  stopped_at_.clear();
   heap_->stopping = false;
   if (!call->deadline) return;
   call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + *call->deadline, [self = shared_from_this(), call] {
@@ -396,6 +397,7 @@ Notice Interpreter::failure(std::uint64_t call_id) {
     Py_DECREF(error);
     return notice;
   }
+  if (heap_->stopping) stopped_at_ = place_of(error);
   PyObject* description = PyObject_CallFunctionObjArgs(home_->describe, error, nullptr);
   if (description != nullptr) {
     try {
@@ -435,6 +437,7 @@ void Interpreter::finish(Call& call, Notice notice) {
       changed_.notify_all();
       changed_.wait(lock, [&] { return !stopper_; });
       if (notice.outcome == Outcome::limit && !notice.text.empty()) call.place = notice.text;
+      if (call.place.empty()) call.place = stopped_at_;  // it ended before the stopper could look
       notice = stopped_notice(call);
     }
     heap_->stopping = false;

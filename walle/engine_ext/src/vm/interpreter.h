@@ -60,8 +60,8 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   bool alive() const;
   // Whether it was given up, its thread maybe gone since.
   bool was_given_up() const { return was_given_up_.load(std::memory_order_relaxed); }
-  // Why its home was given up where what the task did there could not be undone, else ""; and the memory that this costs the process
-  // for good. Both are there once it has left.
+  // Why its home was given up where what the task did there could not be undone, else ""; and the memory that this costs the
+  // process for good. Both are there once it has left.
   std::string spoilt() const;
   std::int64_t lost_bytes() const;
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
@@ -165,6 +165,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   bool is_out_of_memory_ = false;  // as the last wiping failed
   bool is_lowered_ = false;        // its thread has the lowest priority
   int nudges_ = 0;
+  std::string stopped_at_;  // the place of the task that the error of a stopped call came through
   int answered_nudge_ = 0;
   int answers_ = 0;
   pid_t system_thread_ = 0;           // what the system calls the VM's thread
