@@ -7,7 +7,6 @@ import builtins
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import binary_function, ndarray, unary_function
-from walle.engine_ext.errors import DTypeError
 from walle.engine_ext.np.base import FLOATS, alike, asarray, floating
 
 TYPE_CHECKING = False
@@ -273,48 +272,24 @@ def modf(x: ArrayLike) -> tuple[ndarray, ndarray]:
 def frexp(x: ArrayLike) -> tuple[ndarray, ndarray]:
     """Return m and k with x = m * 2**k and 0.5 <= |m| < 1."""
     given = floating(x)
-    bits, mantissa, bias = ("int64", 52, 1022) if given.dtype == "float64" else ("int32", 23, 126)
-    if given.dtype not in ("float32", "float64"):
-        raise DTypeError(f"frexp takes no {given.dtype}")
-    tiny = (abs(given) < 2.0 ** (1 - bias)) & (given != 0)
-    scaled = _core.where(tiny, given * 2.0**mantissa, given)
-    pattern = asarray(scaled).copy().view(bits)
-    field = (2 * bias + 3) << mantissa
-    exponent = ((pattern & field) >> mantissa) - bias - _core.where(tiny, mantissa, 0).astype(bits)
-    plain = (given == 0) | ~isfinite(given)
-    fraction = ((pattern & ~field) | (bias << mantissa)).view(given.dtype)
-    return _core.where(plain, given, fraction), _core.where(plain, 0, exponent).astype("int32")
+    return _core.unary("Mantissa", given), _core.unary("Exponent", given).astype("int32")
 
 
 def ldexp(x: ArrayLike, k: ArrayLike) -> ndarray:
     """Return x * 2**k."""
-    given, exponent = floating(x), asarray(k, "int64")
-    half = exponent // 2  # two steps, neither of which leaves float64 where the result does not
-    wide = given.astype("float64") * exp2(half) * exp2(exponent - half)
-    return wide.astype(given.dtype)
+    given = floating(x)
+    return _core.binary("ScaleByPower", given, asarray(k, "int64").astype(given.dtype))
 
 
 def nextafter(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the next number of the dtype from a towards b."""
     left, right = (floating(one) for one in alike([a, b]))
-    if left.dtype not in ("float32", "float64"):
-        raise DTypeError(f"nextafter takes no {left.dtype}")
-    bits = "int64" if left.dtype == "float64" else "int32"
-    both = _core.where(isnan(left), left, right)  # in the shape of both
-    left = _core.where(isnan(right), right, left)
-    right = both
-    pattern = left.copy().view(bits)
-    away = (right > left) == (left > 0)
-    moved = (pattern + _core.where(away, 1, -1).astype(bits)).view(left.dtype)
-    least = copysign(_core.full((), 1, bits).view(left.dtype), right)
-    result = _core.where(left == 0, least, moved)
-    return _core.where(isnan(left) | isnan(right) | (left == right), right, result)
+    return _core.binary("NextAfter", left, right)
 
 
 def spacing(x: ArrayLike) -> ndarray:
     """Return the gap to the next number away from zero, with the number's sign."""
-    given = floating(x)
-    return nextafter(given, copysign(_core.full((), float("inf"), given.dtype), given)) - given
+    return _core.unary("Spacing", floating(x))
 
 
 def floor(x: ArrayLike) -> ndarray:

@@ -134,8 +134,8 @@ std::optional<Tensor> reduced_at_once(const OpDef& op, const Tensor& given, py::
 std::optional<Tensor> product_at_once(const Tensor& a, const Tensor& b) {
   const std::size_t left = a.shape().size(), right = b.shape().size();
   const bool stack = left > 2;  // of dense matrices: all their rows are those of one
-  if (left < 1 || (stack && (a.size() == 0 || !a.contiguous())) || right < 1 || right > 2 || a.dtype() != b.dtype() || a.dtype() == DType::b8 || is_half(a.dtype()) ||
-      compute_index(a.dtype()) < 0)
+  if (left < 1 || (stack && (a.size() == 0 || !a.contiguous())) || right < 1 || right > 2 || a.dtype() != b.dtype() ||
+      a.dtype() == DType::b8 || is_half(a.dtype()) || compute_index(a.dtype()) < 0)
     return std::nullopt;
   GemmArgs args;
   args.k = a.shape()[left - 1];

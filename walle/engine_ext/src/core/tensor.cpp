@@ -1,16 +1,13 @@
 #include "core/tensor.h"
 
 #include <unistd.h>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "core/blocks.h"
 #include "core/tenant.h"
 
 namespace walle {
@@ -20,36 +17,6 @@ namespace {
 std::atomic<std::size_t> live_bytes{0};
 std::atomic<std::size_t> most_bytes{static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
                                     static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))};
-
-// Large memory in large pages, where the system has them on offer: weights are read from end to end in every run, and a first
-// touch of 2 MiB at once makes loading quicker.
-constexpr std::size_t kLargePage = std::size_t{2} << 20, kLargeBytes = 2 * kLargePage;
-
-std::byte* take(std::size_t bytes) noexcept {
-#if defined(__linux__)
-  void* data = std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
-  if (data != nullptr) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
-  return static_cast<std::byte*>(data);
-#else
-  return nullptr;
-#endif
-}
-
-// Smaller memory by malloc and a shift: a block that aligned_alloc gives back seldom fits the next request of its size, so that
-// equal temporaries would touch new pages again and again.
-struct Block {
-  void* base = nullptr;
-  std::byte* data = nullptr;
-};
-Block block(std::size_t bytes) noexcept {
-  if (bytes >= kLargeBytes)
-    if (std::byte* data = take(bytes)) return {data, data};
-  void* base = std::malloc(bytes + Storage::kAlignment);
-  if (base == nullptr) return {};
-  const auto address = reinterpret_cast<std::uintptr_t>(base);
-  const std::uintptr_t first = (address + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment;
-  return {base, static_cast<std::byte*>(base) + (first - address)};
-}
 
 }  // namespace
 
@@ -70,15 +37,14 @@ std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::shared_ptr<Tenant>& tenant = tenant_here();
   const auto counted = static_cast<std::int64_t>(padded);
   if (tenant && !tenant->may_take(counted)) throw std::bad_alloc();
-  const Block taken = block(padded);
-  void* base = taken.base;
+  const Block taken = take_block(padded);
   std::byte* data = taken.data;
   if (data == nullptr) throw std::bad_alloc();
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
   std::memset(data + tail, 0, padded - tail);
   live_bytes.fetch_add(padded, std::memory_order_relaxed);
-  const auto free_it = [base, padded] {
-    std::free(base);
+  const auto free_it = [taken, padded] {
+    give_back(taken);
     live_bytes.fetch_sub(padded, std::memory_order_relaxed);
   };
   if (!tenant) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));

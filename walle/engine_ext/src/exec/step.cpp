@@ -8,6 +8,7 @@
 #include "atomic/conversion.h"
 #include "core/nest.h"
 #include "core/tenant.h"
+#include "exec/rows.h"
 
 namespace walle {
 
@@ -26,109 +27,70 @@ Nest<N + 1> broadcast_nest(std::span<const Layout> inputs, const TensorType& res
   return Nest<N + 1>::make(result.shape, strides, item);
 }
 
-class UnaryStep final : public SharedStep {
+// One kernel over every element of N inputs, broadcast.
+template <std::size_t N>
+class ElementwiseStep : public SharedStep {
+ public:
+  ElementwiseStep(std::span<const Layout> inputs, const TensorType& result) : nest_(broadcast_nest<N>(inputs, result)) {
+    std::array<std::size_t, N> items;
+    for (std::size_t i = 0; i < N; ++i) items[i] = item_size(inputs[i].dtype);
+    rows_ = Rows<N>(nest_, items, item_size(result.dtype));
+  }
+
+ protected:
+  template <class F>
+  void each_row(Team& team, std::byte* const* inputs, std::byte* output, F&& f) const noexcept {
+    std::array<std::byte*, N + 1> at;
+    for (std::size_t i = 0; i < N; ++i) at[i] = inputs[i];
+    at[N] = output;
+    nest_.share(team, at, 1, [&](const auto& piece, const auto& from, int) { rows_.walk(piece, from, f); });
+  }
+
+ private:
+  Nest<N + 1> nest_;
+  Rows<N> rows_;
+};
+
+class UnaryStep final : public ElementwiseStep<1> {
  public:
   UnaryStep(UnaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
-      : kernel_(kernel), nest_(broadcast_nest<1>(inputs, result)), stride_(nest_.row_stride(0, item_size(inputs[0].dtype))) {}
+      : ElementwiseStep(inputs, result), kernel_(kernel) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.share(team, {inputs[0], output}, 1, [&](const auto& piece, const auto& from, int) {
-      piece.walk(from, 1, [&](const auto& at) { kernel_(at[0], stride_, at[1], piece.row()); });
+    each_row(team, inputs, output, [this](const auto& in, const auto& stride, std::byte* out, std::int64_t count) {
+      kernel_(in[0], stride[0], out, count);
     });
   }
 
  private:
   UnaryFn kernel_;
-  Nest<2> nest_;
-  std::int64_t stride_;
 };
 
-// Writes rows[r * row + c] = from[r * outer + c * inner], strides in elements.
-template <class T, std::int64_t kRow>
-void spread_rows(const T* from, std::int64_t outer, std::int64_t inner, std::int64_t rows, std::int64_t row, T* to) noexcept {
-  for (std::int64_t r = 0; r < rows; ++r, from += outer)
-    for (std::int64_t c = 0; c < (kRow > 0 ? kRow : row); ++c) *to++ = from[c * inner];
-}
-template <class T>
-void spread(const std::byte* from, std::int64_t outer, std::int64_t inner, std::int64_t rows, std::int64_t row,
-            std::byte* to) noexcept {
-  const auto with = row == 2   ? &spread_rows<T, 2>
-                    : row == 3 ? &spread_rows<T, 3>
-                    : row == 4 ? &spread_rows<T, 4>
-                               : &spread_rows<T, 0>;
-  with(reinterpret_cast<const T*>(from), outer, inner, rows, row, reinterpret_cast<T*>(to));
-}
-
-class BinaryStep final : public SharedStep {
+class BinaryStep final : public ElementwiseStep<2> {
  public:
   BinaryStep(BinaryFn kernel, std::span<const Layout> inputs, const TensorType& result)
-      : kernel_(kernel),
-        nest_(broadcast_nest<2>(inputs, result)),
-        item_(static_cast<std::int64_t>(item_size(inputs[0].dtype))),
-        result_item_(static_cast<std::int64_t>(item_size(result.dtype))) {
-    for (std::size_t i = 0; i < 2; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
-    short_rows_ = nest_.axes > 1 && nest_.row() <= kShortRow && nest_.size[last_but_one()] > 1;
-    constexpr Spread spreads[] = {&spread<std::uint8_t>, &spread<std::uint16_t>, &spread<std::uint32_t>, &spread<std::uint64_t>};
-    spread_ = spreads[std::bit_width(static_cast<std::size_t>(item_)) - 1];
-  }
+      : ElementwiseStep(inputs, result), kernel_(kernel) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.share(team, {inputs[0], inputs[1], output}, 1, [&](const auto& piece, const auto& from, int) {
-      if (short_rows_)
-        piece.walk(from, 2, [&](const auto& at) { run_short_rows(piece.size[last_but_one()], at); });
-      else
-        piece.walk(from, 1, [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], piece.row()); });
+    each_row(team, inputs, output, [this](const auto& in, const auto& stride, std::byte* out, std::int64_t count) {
+      kernel_(in[0], stride[0], in[1], stride[1], out, count);
     });
   }
 
  private:
-  using Spread = void (*)(const std::byte*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::byte*) noexcept;
-  static constexpr std::int64_t kShortRow = 32, kBuffer = 1024;
-
-  std::size_t last_but_one() const noexcept { return static_cast<std::size_t>(nest_.axes - 2); }
-
-  // Rows of a few elements (channels, say): the kernel gets as many of them as fill a buffer, in which an operand that is
-  // broadcast or strided is written out.
-  void run_short_rows(std::int64_t rows, const std::array<std::byte*, 3>& at) const noexcept {
-    alignas(64) std::byte buffers[2][kBuffer * 8];
-    const std::int64_t row = nest_.row(), most = kBuffer / row;
-    for (std::int64_t done = 0; done < rows; done += most) {
-      const std::int64_t many = std::min(most, rows - done);
-      const std::byte* operand[2];
-      for (std::size_t i = 0; i < 2; ++i) {
-        const std::int64_t outer = nest_.stride[i][last_but_one()] / item_;
-        const std::byte* from = at[i] + done * outer * item_;
-        const bool dense = outer == row && stride_[i] == 1, same = outer == 0 && done > 0;
-        operand[i] = dense ? from : buffers[i];
-        if (!dense && !same) spread_(from, outer, stride_[i], many, row, buffers[i]);
-      }
-      kernel_(operand[0], 1, operand[1], 1, at[2] + done * row * result_item_, many * row);
-    }
-  }
-
   BinaryFn kernel_;
-  Nest<3> nest_;
-  std::array<std::int64_t, 2> stride_;
-  std::int64_t item_, result_item_;
-  bool short_rows_;
-  Spread spread_;
 };
 
-class SelectStep final : public SharedStep {
+class SelectStep final : public ElementwiseStep<3> {
  public:
   SelectStep(SelectFn kernel, std::span<const Layout> inputs, const TensorType& result)
-      : kernel_(kernel), nest_(broadcast_nest<3>(inputs, result)) {
-    for (std::size_t i = 0; i < 3; ++i) stride_[i] = nest_.row_stride(i, item_size(inputs[i].dtype));
-  }
+      : ElementwiseStep(inputs, result), kernel_(kernel) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.share(team, {inputs[0], inputs[1], inputs[2], output}, 1, [&](const auto& piece, const auto& from, int) {
-      piece.walk(from, 1,
-                 [&](const auto& at) { kernel_(at[0], stride_[0], at[1], stride_[1], at[2], stride_[2], at[3], piece.row()); });
+    each_row(team, inputs, output, [this](const auto& in, const auto& stride, std::byte* out, std::int64_t count) {
+      kernel_(in[0], stride[0], in[1], stride[1], in[2], stride[2], out, count);
     });
   }
 
  private:
   SelectFn kernel_;
-  Nest<4> nest_;
-  std::array<std::int64_t, 3> stride_;
 };
 
 // The two halves of a reduction's coordinates: what is kept (input and output strides) and what is reduced (input strides).

@@ -40,6 +40,19 @@ inline Vec scale_by_power(Vec a, Vec n) noexcept {
   const Vec second = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
   return _mm256_mul_ps(_mm256_mul_ps(a, first), second);
 }
+// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: gives k. Of 0 it is -infinity, of infinity itself, of NaN and below 0 NaN.
+inline Vec split(Vec x, Vec& m) noexcept {
+  const Vec tiny = less(x, set(1.17549435e-38f)), zero = set(0.0f);
+  const __m256i root = _mm256_set1_epi32(0x3f3504f3), bits = _mm256_castps_si256(choose(tiny, mul(x, set(0x1p25f)), x));
+  const __m256i offset = _mm256_sub_epi32(bits, root);
+  m = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_and_si256(offset, _mm256_set1_epi32(0x7fffff)), root));
+  const Vec k = add(_mm256_cvtepi32_ps(_mm256_srai_epi32(offset, 23)), choose(tiny, set(-25.0f), zero));
+  const Vec infinite = set(__builtin_inff()), below = choose(less(x, zero), set(__builtin_nanf("")), neg(infinite));
+  return choose(less(zero, x), choose(less(x, infinite), k, x), choose(is_nan(x), x, below));
+}
+// The bits of a positive number as a whole number, rounded to a float, and back.
+inline Vec bits_as_numbers(Vec x) noexcept { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
+inline Vec numbers_as_bits(Vec x) noexcept { return _mm256_castsi256_ps(_mm256_cvtps_epi32(x)); }
 inline double sum(Vec v) noexcept {
   const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
   const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));

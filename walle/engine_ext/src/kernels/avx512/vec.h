@@ -32,6 +32,17 @@ inline Mask is_nan(Vec a) noexcept { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_
 inline Vec choose(Mask mask, Vec yes, Vec no) noexcept { return _mm512_mask_blend_ps(mask, no, yes); }
 // a * 2^n for whole n; a subnormal result is rounded once.
 inline Vec scale_by_power(Vec a, Vec n) noexcept { return _mm512_scalef_ps(a, n); }
+// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: gives k. Of 0 it is -infinity, of infinity itself, of NaN and below 0 one of both
+// is NaN.
+inline Vec split(Vec x, Vec& m) noexcept {
+  const Vec whole = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan), k = _mm512_getexp_ps(x);
+  const Mask far = less(set(1.41421354f), whole);
+  m = _mm512_mask_mul_ps(whole, far, whole, set(0.5f));
+  return _mm512_mask_add_ps(k, far, k, set(1.0f));
+}
+// The bits of a positive number as a whole number, rounded to a float, and back.
+inline Vec bits_as_numbers(Vec x) noexcept { return _mm512_cvtepi32_ps(_mm512_castps_si512(x)); }
+inline Vec numbers_as_bits(Vec x) noexcept { return _mm512_castsi512_ps(_mm512_cvtps_epi32(x)); }
 inline double sum(Vec v) noexcept {
   const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
   const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));

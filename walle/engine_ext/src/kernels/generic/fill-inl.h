@@ -22,6 +22,21 @@ void fill(Table& table) noexcept {
   WALLE_FAST(Floor)
   WALLE_FAST(Ceil)
   WALLE_FAST(Round)
+  WALLE_FAST(Log)
+  WALLE_FAST(Log2)
+  WALLE_FAST(Log10)
+  WALLE_FAST(Log1p)
+  WALLE_FAST(Asinh)
+  WALLE_FAST(Acosh)
+  WALLE_FAST(Atanh)
+  WALLE_FAST(Expm1)
+  WALLE_FAST(Sinh)
+  WALLE_FAST(Cosh)
+  WALLE_FAST(Exp2)
+  WALLE_FAST(Atan)
+  WALLE_FAST(Asin)
+  WALLE_FAST(Acos)
+  WALLE_FAST(Cbrt)
 #undef WALLE_FAST
 #define WALLE_FAST(op)                                                         \
   {                                                                            \
@@ -35,6 +50,8 @@ void fill(Table& table) noexcept {
   WALLE_FAST(Div)
   WALLE_FAST(Maximum)
   WALLE_FAST(Minimum)
+  WALLE_FAST(Atan2)
+  WALLE_FAST(LogAddExp)
 #undef WALLE_FAST
   ReduceFn& sum_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][0];
   plain_reduce<ReduceOp::ReduceSum> = sum_entry;

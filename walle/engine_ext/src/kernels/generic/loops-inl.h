@@ -45,6 +45,15 @@ WALLE_LOOP_OP(Minimum, static_cast<T>((a < b) | (a != a) ? a : b))
 WALLE_LOOP_OP(BitwiseAnd, static_cast<T>(a& b))
 WALLE_LOOP_OP(BitwiseOr, static_cast<T>(a | b))
 WALLE_LOOP_OP(BitwiseXor, static_cast<T>(a ^ b))
+// A count beyond the width, or below 0, leaves nothing but the sign to the right.
+WALLE_LOOP_OP(ShiftLeft,
+              static_cast<T>(static_cast<Wraps<T>>(b) < 8 * sizeof(T) ? static_cast<Wraps<T>>(a) << (b & (8 * sizeof(T) - 1))
+                                                                      : Wraps<T>{0}))
+WALLE_LOOP_OP(ShiftRight, static_cast<T>(T{0} < static_cast<T>(~T{0}) && static_cast<Wraps<T>>(b) >= 8 * sizeof(T)
+                                             ? T{0}
+                                             : static_cast<T>(a >> (static_cast<Wraps<T>>(b) < 8 * sizeof(T)
+                                                                        ? static_cast<Wraps<T>>(b)
+                                                                        : static_cast<Wraps<T>>(8 * sizeof(T) - 1)))))
 WALLE_LOOP_OP(Equal, static_cast<std::uint8_t>(a == b))
 WALLE_LOOP_OP(NotEqual, static_cast<std::uint8_t>(a != b))
 WALLE_LOOP_OP(Less, static_cast<std::uint8_t>(a < b))
@@ -120,11 +129,98 @@ struct IsNaNLoop {
     return x != x;
   }
 };
+// The bits of a float, as a number of its size.
+inline std::uint32_t bits_of(float x) noexcept {
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline std::uint64_t bits_of(double x) noexcept {
+  std::uint64_t bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline float float_of(std::uint32_t bits) noexcept {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline double float_of(std::uint64_t bits) noexcept {
+  double x;
+  __builtin_memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+struct SpacingLoop {
+  template <class T>
+  static T of(T x) noexcept {
+    const auto bits = bits_of(x);
+    return float_of((x == T{0} ? 0 : bits) + 1) - x;
+  }
+};
+struct NextAfterLoop {
+  template <class T>
+  static T of(T a, T b) noexcept {
+    using Bits = decltype(bits_of(a));
+    const Bits bits = bits_of(a), up = static_cast<Bits>((b > a) == (a > T{0}) ? 1 : -1);
+    const Bits sign = bits_of(b) & Bits{1} << (8 * sizeof(T) - 1);
+    const T moved = float_of(a == T{0} ? sign + 1 : bits + up), same = a == b ? b : a + b;
+    return (a < b) | (a > b) ? moved : same;
+  }
+};
+// The places of a float's exponent: where it begins, the field, and what 1/2 has there.
+template <class T>
+struct Field {
+  using Bits = decltype(bits_of(T{0}));
+  static constexpr int kShift = sizeof(T) == 4 ? 23 : 52;
+  static constexpr Bits kMask = sizeof(T) == 4 ? Bits{0xff} << 23 : static_cast<Bits>(std::uint64_t{0x7ff} << 52);
+  static constexpr Bits kHalf = sizeof(T) == 4 ? 126 : 1022;
+  static constexpr T kLeast = sizeof(T) == 4 ? T(0x1p-126) : T(0x1p-1022);
+  // Subnormal numbers are taken times 2^64.
+  static Bits normal(T x) noexcept { return bits_of((x < kLeast) & (x > -kLeast) ? x * T(0x1p64) : x); }
+  static bool plain(T x) noexcept { return (x != T{0}) & (x - x == x - x); }
+};
+struct MantissaLoop {
+  template <class T>
+  static T of(T x) noexcept {
+    using F = Field<T>;
+    const T m = float_of((F::normal(x) & ~F::kMask) | F::kHalf << F::kShift);
+    return F::plain(x) ? m : x;
+  }
+};
+struct ExponentLoop {
+  template <class T>
+  static T of(T x) noexcept {
+    using F = Field<T>;
+    const auto field = static_cast<std::int32_t>((F::normal(x) & F::kMask) >> F::kShift) - static_cast<std::int32_t>(F::kHalf);
+    const std::int32_t k = (x < F::kLeast) & (x > -F::kLeast) ? field - 64 : field;
+    return static_cast<T>(F::plain(x) ? k : 0);
+  }
+};
+// Of float32, in float64, which holds every product: one rounding.
+struct ScaleByPowerLoop {
+  static float of(float a, float b) noexcept {
+    const float not_below = b < -400.0f ? -400.0f : b, bounded = not_below > 400.0f ? 400.0f : not_below;
+    const std::uint64_t power =
+        static_cast<std::uint64_t>(static_cast<std::int64_t>(b == b ? static_cast<std::int32_t>(bounded) : 0) + 1023);
+    const auto scaled = static_cast<float>(static_cast<double>(a) * float_of(power << 52));
+    return b == b ? scaled : b;
+  }
+};
 struct IsInfiniteLoop {
   template <class T>
   static std::uint8_t of(T x) noexcept {
-    return (x - x != x - x) & (x == x);
+    return bits_of(x) << 1 == bits_of(static_cast<T>(__builtin_inff())) << 1;
   }
+};
+struct SignBitLoop {
+  template <class T>
+  static std::uint8_t of(T x) noexcept {
+    return static_cast<std::uint8_t>(bits_of(x) >> (8 * sizeof(T) - 1));
+  }
+};
+struct CopySignLoop {
+  static float of(float a, float b) noexcept { return __builtin_copysignf(a, b); }
+  static double of(double a, double b) noexcept { return __builtin_copysign(a, b); }
 };
 struct IsFiniteLoop {
   template <class T>
@@ -153,6 +249,17 @@ struct CastLoop {
 template <class From>
 struct TruthLoop {
   static std::uint8_t of(From x) noexcept { return x != From{0}; }
+};
+
+// Floats to integers: rounded towards zero, what is beyond the range is its nearest bound, and NaN 0.
+template <class From, class To>
+struct BoundedLoop {
+  static To of(From x) noexcept {
+    constexpr To kLeast = std::numeric_limits<To>::min(), kMost = std::numeric_limits<To>::max();
+    constexpr auto kLow = static_cast<From>(kLeast), kHigh = static_cast<From>(kMost);
+    const auto inside = static_cast<To>((x > kLow) & (x < kHigh) ? x : From{0});
+    return x >= kHigh ? kMost : x <= kLow ? kLeast : inside;
+  }
 };
 
 template <class T>
@@ -253,15 +360,19 @@ void loop_arg(const void* in, std::int64_t stride, std::int64_t count, void* out
              : reduce_extreme<MinimumOp, ReduceOp::ReduceMin>(in, stride, count, &best);
   else
     loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
-  constexpr std::int64_t kBlock = 256;
   std::int64_t start = 0;
   const auto found = [best](T x) noexcept { return static_cast<unsigned>(x == best) | static_cast<unsigned>(x != x); };
-  if (stride == 1)
-    for (; start + kBlock <= count; start += kBlock) {
+  const auto skip = [&]<std::int64_t block>(std::integral_constant<std::int64_t, block>) noexcept {
+    for (; start + block <= count; start += block) {
       unsigned any = 0;
-      for (std::int64_t i = start; i < start + kBlock; ++i) any |= found(from[i]);
-      if (any) break;
+      for (std::int64_t i = start; i < start + block; ++i) any |= found(from[i]);
+      if (any) return;
     }
+  };
+  if (stride == 1) {  // many at a time, then fewer
+    skip(std::integral_constant<std::int64_t, 256>());
+    skip(std::integral_constant<std::int64_t, 16>());
+  }
   while (start + 1 < count && !found(from[start * stride])) ++start;
   *static_cast<std::int64_t*>(out) = start;
 }
@@ -288,6 +399,9 @@ void fill_loop_casts(UnaryFn (&row)[kComputeCount]) noexcept {
     row[2] = &loop_unary<From, std::int32_t, CastLoop<From, std::int32_t>>;
     row[3] = &loop_unary<From, std::int64_t, CastLoop<From, std::int64_t>>;
     row[4] = &loop_unary<From, std::uint8_t, CastLoop<From, std::uint8_t>>;
+  } else {
+    row[2] = &loop_unary<From, std::int32_t, BoundedLoop<From, std::int32_t>>;
+    row[3] = &loop_unary<From, std::int64_t, BoundedLoop<From, std::int64_t>>;
   }
 }
 
@@ -335,6 +449,8 @@ void fill_integers_of(Table& table, std::size_t type) noexcept {
   WALLE_FAST(BitwiseAnd)
   WALLE_FAST(BitwiseOr)
   WALLE_FAST(BitwiseXor)
+  WALLE_FAST(ShiftLeft)
+  WALLE_FAST(ShiftRight)
 #undef WALLE_FAST
   table.unary[static_cast<std::size_t>(UnaryOp::BitwiseNot)][type] = &loop_unary<T, T, BitwiseNotLoop>;
   table.reduce[static_cast<std::size_t>(ReduceOp::ReduceProd)][type] = &loop_reduce<T, MulLoop>;
@@ -360,6 +476,8 @@ void fill_loops(Table& table) noexcept {
 #undef WALLE_FAST
   table.unary[static_cast<std::size_t>(UnaryOp::Not)][5] = &loop_unary<std::uint8_t, std::uint8_t, NotLoop>;
   table.binary[static_cast<std::size_t>(BinaryOp::Div)][1] = &loop_binary<double, double, DivLoop>;
+  table.binary[static_cast<std::size_t>(BinaryOp::CopySign)][0] = &loop_binary<float, float, CopySignLoop>;
+  table.binary[static_cast<std::size_t>(BinaryOp::CopySign)][1] = &loop_binary<double, double, CopySignLoop>;
   table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][1] = &loop_reduce<double, AddLoop>;
 #define WALLE_FAST(op, loop) table.unary[static_cast<std::size_t>(UnaryOp::op)][1] = &loop_unary<double, double, loop##Loop>;
   WALLE_FAST(Abs, WideAbs)
@@ -371,12 +489,23 @@ void fill_loops(Table& table) noexcept {
   WALLE_FAST(Reciprocal, Reciprocal)
 #undef WALLE_FAST
   table.unary[static_cast<std::size_t>(UnaryOp::Trunc)][0] = &loop_unary<float, float, TruncLoop>;
+#define WALLE_FAST(op)                                                                         \
+  table.unary[static_cast<std::size_t>(UnaryOp::op)][0] = &loop_unary<float, float, op##Loop>; \
+  table.unary[static_cast<std::size_t>(UnaryOp::op)][1] = &loop_unary<double, double, op##Loop>;
+  WALLE_FAST(Mantissa)
+  WALLE_FAST(Exponent)
+  WALLE_FAST(Spacing)
+#undef WALLE_FAST
+  table.binary[static_cast<std::size_t>(BinaryOp::NextAfter)][0] = &loop_binary<float, float, NextAfterLoop>;
+  table.binary[static_cast<std::size_t>(BinaryOp::NextAfter)][1] = &loop_binary<double, double, NextAfterLoop>;
+  table.binary[static_cast<std::size_t>(BinaryOp::ScaleByPower)][0] = &loop_binary<float, float, ScaleByPowerLoop>;
 #define WALLE_FAST(op)                                                                              \
   table.test[static_cast<std::size_t>(TestOp::op)][0] = &loop_unary<float, std::uint8_t, op##Loop>; \
   table.test[static_cast<std::size_t>(TestOp::op)][1] = &loop_unary<double, std::uint8_t, op##Loop>;
   WALLE_FAST(IsNaN)
   WALLE_FAST(IsInfinite)
   WALLE_FAST(IsFinite)
+  WALLE_FAST(SignBit)
 #undef WALLE_FAST
   fill_loop_casts<float>(table.cast[0]);
   fill_loop_casts<double>(table.cast[1]);

@@ -1,7 +1,7 @@
-// The scalar loops, for the strides that vectors do not serve; filled before any kernel runs.
-template <UnaryOp op>
+// The scalar loops, for the strides and arguments that vectors do not serve; by element type; filled before any kernel runs.
+template <UnaryOp op, int type = 0>
 UnaryFn plain_unary = nullptr;
-template <BinaryOp op>
+template <BinaryOp op, int type = 0>
 BinaryFn plain_binary = nullptr;
 template <ReduceOp op>
 ReduceFn plain_reduce = nullptr;

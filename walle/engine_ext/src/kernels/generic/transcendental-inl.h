@@ -1,20 +1,6 @@
-// Transcendental functions of float32, computed in float64 by plain code of which the compiler makes vectors: the approximations
-// below are good to 1e-9 or better, so that each result is the float32 next to the exact one but for rounding (<= 1 ulp against
-// float64). Arguments that a formula does not serve are done again by the scalar loop, block by block.
-
-inline double bits_as_double(std::uint64_t x) noexcept {
-  double y;
-  __builtin_memcpy(&y, &x, sizeof(y));
-  return y;
-}
-inline std::uint64_t double_as_bits(double x) noexcept {
-  std::uint64_t y;
-  __builtin_memcpy(&y, &x, sizeof(y));
-  return y;
-}
-
-// Added to a double below 2^51 it leaves the nearest whole number in the low bits.
-inline constexpr double kWhole = 0x1.8p52;
+// Functions of which only a part of the numbers is served by one formula: the others are done by the scalar loop, block by block.
+// Plain code of which the compiler makes vectors. Those of float32 that compute in float64 do it to 1e-9 or better, so that each
+// result is the float32 next to the exact one but for rounding (<= 1 ulp).
 
 // e^x for |x| <= 700.
 inline double wide_exp(double x) noexcept {
@@ -62,27 +48,6 @@ inline double natural_log(double x) noexcept {
   return __builtin_fma(power, 0.6931471805599453, rest);
 }
 
-// atan(x), |x| any.
-inline double wide_atan(double x) noexcept {
-  const double size = __builtin_fabs(x);
-  const bool far = size > 2.414213562373095, middle = size > 0.4142135623730951;  // tan of 3 and 1 eighths of pi
-  const double over = far ? -1.0 : middle ? size - 1 : size, under = far ? size : middle ? size + 1 : 1.0;
-  const double t = over / under, square = t * t;
-  double p = 1.0 / 21;
-  p = __builtin_fma(p, square, -1.0 / 19);
-  p = __builtin_fma(p, square, 1.0 / 17);
-  p = __builtin_fma(p, square, -1.0 / 15);
-  p = __builtin_fma(p, square, 1.0 / 13);
-  p = __builtin_fma(p, square, -1.0 / 11);
-  p = __builtin_fma(p, square, 1.0 / 9);
-  p = __builtin_fma(p, square, -1.0 / 7);
-  p = __builtin_fma(p, square, 1.0 / 5);
-  p = __builtin_fma(p, square, -1.0 / 3);
-  p = __builtin_fma(p, square, 1.0);
-  const double base = far ? 1.5707963267948966 : middle ? 0.7853981633974483 : 0.0;
-  return __builtin_copysign(__builtin_fma(p, t, base), x);
-}
-
 // x less the nearest multiple of pi / 2, its sine and cosine, and the multiple's last two bits; |x| < 1e7.
 struct Turned {
   double sine, cosine;
@@ -104,69 +69,10 @@ inline Turned turned(double x) noexcept {
   c = __builtin_fma(c, square, -0.5);
   return {__builtin_fma(s * square, r, r), __builtin_fma(c, square, 1.0), double_as_bits(shifted) & 3};
 }
-inline double with_sign(double x, std::uint64_t odd) noexcept { return bits_as_double(double_as_bits(x) ^ (odd << 63)); }
 
 // fits(x): the formula serves; of(x): its value.
-struct LogFar {
-  static bool fits(float x) noexcept { return (x > 0.0f) & (x < __builtin_inff()); }
-};
-struct LogFast : LogFar {
-  static double of(double x) noexcept { return natural_log(x); }
-};
-struct Log2Fast : LogFar {
-  static double of(double x) noexcept {
-    const auto [power, rest] = wide_log(x);
-    return __builtin_fma(rest, 1.4426950408889634, power);
-  }
-};
-struct Log10Fast : LogFar {
-  static double of(double x) noexcept { return natural_log(x) * 0.4342944819032518; }
-};
-struct Log1pFast {
-  static bool fits(float x) noexcept { return (x > -1.0f) & (x < __builtin_inff()); }
-  static double of(double x) noexcept {
-    const double sum = 1 + x, small = x * __builtin_fma(x, __builtin_fma(x, 1.0 / 3, -0.5), 1.0);
-    const double large = natural_log(sum);
-    return __builtin_fabs(x) < 1e-4 ? small : large;
-  }
-};
-struct ModestFit {
-  static bool fits(float x) noexcept { return __builtin_fabsf(x) < 120.0f; }
-};
-struct Exp2Fast : ModestFit {
-  static bool fits(float x) noexcept { return __builtin_fabsf(x) < 160.0f; }
-  static double of(double x) noexcept { return wide_exp(x * 0.6931471805599453); }
-};
-// x + x^2 / 2 + ... for small x, where e^x - 1 would lose digits.
-struct Expm1Fast : ModestFit {
-  static double of(double x) noexcept {
-    double p = 1.0 / 5040;
-    p = __builtin_fma(p, x, 1.0 / 720);
-    p = __builtin_fma(p, x, 1.0 / 120);
-    p = __builtin_fma(p, x, 1.0 / 24);
-    p = __builtin_fma(p, x, 1.0 / 6);
-    p = __builtin_fma(p, x, 0.5);
-    const double small = __builtin_fma(p * x, x, x), large = wide_exp(x) - 1;
-    return __builtin_fabs(x) < 0.03125 ? small : large;
-  }
-};
-struct SinhFast : ModestFit {
-  static double of(double x) noexcept {
-    const double square = x * x, e = wide_exp(x);
-    double p = 1.0 / 5040;
-    p = __builtin_fma(p, square, 1.0 / 120);
-    p = __builtin_fma(p, square, 1.0 / 6);
-    const double small = __builtin_fma(p * square, x, x), large = 0.5 * (e - 1 / e);
-    return __builtin_fabs(x) < 0.125 ? small : large;
-  }
-};
-struct CoshFast : ModestFit {
-  static double of(double x) noexcept {
-    const double e = wide_exp(x);
-    return 0.5 * (e + 1 / e);
-  }
-};
 struct AngleFit {
+  using Number = double;
   static bool fits(float x) noexcept { return __builtin_fabsf(x) < 1e7f; }
 };
 struct SinFast : AngleFit {
@@ -190,68 +96,27 @@ struct TanFast : AngleFit {
     return over / under;
   }
 };
-struct AllFit {
-  static bool fits(float x) noexcept { return x == x; }
-};
-struct AtanFast : AllFit {
-  static double of(double x) noexcept { return wide_atan(x); }
-};
-struct UnitFit {
-  static bool fits(float x) noexcept { return __builtin_fabsf(x) <= 1.0f; }
-};
-struct AsinFast : UnitFit {
-  static double of(double x) noexcept { return wide_atan(x / __builtin_sqrt((1 - x) * (1 + x))); }
-};
-struct AcosFast : UnitFit {
-  static double of(double x) noexcept { return 2 * wide_atan(__builtin_sqrt((1 - x) / (1 + x))); }
-};
-// By logarithms; what is small, where the logarithm of nearly 1 would lose digits, by its series.
-struct AsinhFast {
-  static bool fits(float x) noexcept { return __builtin_fabsf(x) < __builtin_inff(); }
-  static double of(double x) noexcept {
-    const double size = __builtin_fabs(x), square = x * x;
-    double p = 35.0 / 1152;
-    p = __builtin_fma(p, square, -5.0 / 112);
-    p = __builtin_fma(p, square, 3.0 / 40);
-    p = __builtin_fma(p, square, -1.0 / 6);
-    const double small = __builtin_fma(p * square, size, size), large = natural_log(size + __builtin_sqrt(square + 1));
-    return __builtin_copysign(size < 0.0625 ? small : large, x);
-  }
-};
-struct AcoshFast {
-  static bool fits(float x) noexcept { return (x >= 1.0f) & (x < __builtin_inff()); }
-  static double of(double x) noexcept { return natural_log(x + __builtin_sqrt((x - 1) * (x + 1))); }
-};
-struct AtanhFast {
-  static bool fits(float x) noexcept { return __builtin_fabsf(x) < 1.0f; }
-  static double of(double x) noexcept {
-    const double square = x * x;
-    double p = 1.0 / 7;
-    p = __builtin_fma(p, square, 1.0 / 5);
-    p = __builtin_fma(p, square, 1.0 / 3);
-    const double small = __builtin_fma(p * square, x, x), large = 0.5 * natural_log((1 + x) / (1 - x));
-    return __builtin_fabs(x) < 0.03125 ? small : large;
-  }
-};
-struct CbrtFast {
-  static bool fits(float x) noexcept { return (x != 0.0f) & (__builtin_fabsf(x) < __builtin_inff()); }
-  static double of(double x) noexcept { return __builtin_copysign(wide_exp(natural_log(__builtin_fabs(x)) * (1.0 / 3)), x); }
-};
 
 inline constexpr std::int64_t kFitBlock = 512;
 
-template <class Op, UnaryFn* plain>
+// `size` elements from `start` on, contiguous: where they lie, or copied to `block`.
+template <class T>
+const T* block_of(const T* from, std::int64_t stride, std::int64_t start, std::int64_t size, T* block) noexcept {
+  if (stride == 1) return from + start;
+  for (std::int64_t i = 0; i < size; ++i) block[i] = from[(start + i) * stride];
+  return block;
+}
+
+// T is what lies in memory, Op::of takes and gives Op::Number.
+template <class T, class Op, UnaryFn* plain>
 void wide_unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
-  const auto* from = static_cast<const float*>(in);
-  auto* to = static_cast<float*>(out);
-  float block[kFitBlock];
+  using Number = typename Op::Number;
+  const auto* from = static_cast<const T*>(in);
+  auto* to = static_cast<T*>(out);
+  T block[kFitBlock];
   for (std::int64_t start = 0; start < count; start += kFitBlock) {
     const std::int64_t size = start + kFitBlock < count ? kFitBlock : count - start;
-    const float* x = from + start;
-    if (stride != 1) {
-      for (std::int64_t i = 0; i < size; ++i) block[i] = from[(start + i) * stride];
-      x = block;
-    }
+    const T* x = block_of(from, stride, start, size, block);
     unsigned unfit = 0;
     for (std::int64_t i = 0; i < size; ++i) unfit |= static_cast<unsigned>(!Op::fits(x[i]));
     if (unfit) {
@@ -259,12 +124,30 @@ void wide_unary(const void* in, std::int64_t stride, void* out, std::int64_t cou
       continue;
     }
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < size; ++i) to[start + i] = static_cast<float>(Op::of(static_cast<double>(x[i])));
+    for (std::int64_t i = 0; i < size; ++i) to[start + i] = static_cast<T>(Op::of(static_cast<Number>(x[i])));
+  }
+}
+
+// Angles: Op's vectors up to kMostTurned, and Far's formula for blocks with one beyond it.
+template <class Op, class Far, UnaryFn* plain>
+void angle_unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  if (stride != 1) return wide_unary<float, Far, plain>(in, stride, out, count);
+  const auto* from = static_cast<const float*>(in);
+  auto* to = static_cast<float*>(out);
+  for (std::int64_t start = 0; start < count; start += kFitBlock) {
+    const std::int64_t size = start + kFitBlock < count ? kFitBlock : count - start;
+    unsigned far = 0;
+    for (std::int64_t i = start; i < start + size; ++i) far |= static_cast<unsigned>(__builtin_fabsf(from[i]) >= kMostTurned);
+    if (far)
+      wide_unary<float, Far, plain>(from + start, 1, to + start, size);
+    else
+      unary<Op, plain>(from + start, 1, to + start, size);
   }
 }
 
 // x^y: by logarithm and exponential; a negative x with a whole y is done by its size.
 struct PowerFast {
+  using Number = double;
   static bool fits(float x, float y) noexcept {
     const float size = __builtin_fabsf(x);
     return (size > 0.0f) & (size < __builtin_inff()) & (__builtin_fabsf(y) < 0x1p24f) & ((x > 0.0f) | (y == __builtin_truncf(y)));
@@ -277,42 +160,74 @@ struct PowerFast {
   }
 };
 struct HypotFast {
+  using Number = double;
   static bool fits(float x, float y) noexcept {
     return (__builtin_fabsf(x) < __builtin_inff()) & (__builtin_fabsf(y) < __builtin_inff());
   }
   static double of(double x, double y) noexcept { return __builtin_sqrt(__builtin_fma(x, x, y * y)); }
 };
-struct Atan2Fast {
-  static bool fits(float y, float x) noexcept {
-    return (__builtin_fabsf(x) < __builtin_inff()) & (__builtin_fabsf(y) < __builtin_inff()) & (x != 0.0f) & (y != 0.0f);
+
+// Remainders of quotients that T holds with their half: the whole quotient is right or one too many, and what is left exact.
+template <class T>
+struct FmodFast {
+  using Number = T;
+  static constexpr T kMost = sizeof(T) == 4 ? T(0x1p22) : T(0x1p51);
+  static bool fits(T x, T y) noexcept {
+    const T size = y < T{0} ? -y : y, over = x < T{0} ? -x : x, infinite = static_cast<T>(__builtin_inff());
+    return (size > T{0}) & (size < infinite) & (over < size * kMost) & (over < infinite);
   }
-  static double of(double y, double x) noexcept {
-    const double angle = wide_atan(y / x), turn = __builtin_copysign(3.141592653589793, y);
-    return x < 0 ? angle + turn : angle;
+  static float of(float x, float y) noexcept {
+    const float a = __builtin_fabsf(x), b = __builtin_fabsf(y), left = __builtin_fmaf(-__builtin_truncf(a / b), b, a);
+    return __builtin_copysignf(left < 0.0f ? left + b : left, x);
+  }
+  static double of(double x, double y) noexcept {
+    const double a = __builtin_fabs(x), b = __builtin_fabs(y), left = __builtin_fma(-__builtin_trunc(a / b), b, a);
+    return __builtin_copysign(left < 0.0 ? left + b : left, x);
+  }
+};
+inline float with_sign_of(float x, float y) noexcept { return __builtin_copysignf(x, y); }
+inline double with_sign_of(double x, double y) noexcept { return __builtin_copysign(x, y); }
+template <class T>
+struct FloorModFast : FmodFast<T> {
+  static T of(T x, T y) noexcept {
+    const T rest = FmodFast<T>::of(x, y), moved = (rest < T{0}) != (y < T{0}) ? rest + y : rest;
+    return rest == T{0} ? with_sign_of(T{0}, y) : moved;
+  }
+};
+inline float whole_below(float x) noexcept { return __builtin_floorf(x); }
+inline double whole_below(double x) noexcept { return __builtin_floor(x); }
+template <class T>
+struct FloorDivFast : FmodFast<T> {
+  static T of(T x, T y) noexcept {
+    const T rest = FmodFast<T>::of(x, y), whole = (x - rest) / y;
+    const T quotient = (rest != T{0}) & ((rest < T{0}) != (y < T{0})) ? whole - T{1} : whole;
+    const T floor = whole_below(quotient);
+    const T rounded = quotient - floor > T(0.5) ? floor + T{1} : floor;
+    return quotient == T{0} ? with_sign_of(T{0}, x / y) : rounded;
   }
 };
 
-template <class Op, BinaryFn* plain>
+template <class T, class Op, BinaryFn* plain>
 void wide_binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out,
                  std::int64_t count) noexcept {
-  const auto* left = static_cast<const float*>(a);
-  const auto* right = static_cast<const float*>(b);
-  auto* to = static_cast<float*>(out);
-  float x[kFitBlock], y[kFitBlock];
+  const auto* left = static_cast<const T*>(a);
+  const auto* right = static_cast<const T*>(b);
+  auto* to = static_cast<T*>(out);
+  T left_block[kFitBlock], right_block[kFitBlock];
   for (std::int64_t start = 0; start < count; start += kFitBlock) {
     const std::int64_t size = start + kFitBlock < count ? kFitBlock : count - start;
-    for (std::int64_t i = 0; i < size; ++i) {
-      x[i] = left[(start + i) * a_stride];
-      y[i] = right[(start + i) * b_stride];
-    }
+    const T* x = block_of(left, a_stride, start, size, left_block);
+    const T* y = block_of(right, b_stride, start, size, right_block);
     unsigned unfit = 0;
     for (std::int64_t i = 0; i < size; ++i) unfit |= static_cast<unsigned>(!Op::fits(x[i], y[i]));
     if (unfit) {
       (*plain)(x, 1, y, 1, to + start, size);
       continue;
     }
+    using Number = typename Op::Number;
+#pragma GCC ivdep
     for (std::int64_t i = 0; i < size; ++i)
-      to[start + i] = static_cast<float>(Op::of(static_cast<double>(x[i]), static_cast<double>(y[i])));
+      to[start + i] = static_cast<T>(Op::of(static_cast<Number>(x[i]), static_cast<Number>(y[i])));
   }
 }
 
@@ -321,35 +236,47 @@ void fill_transcendental(Table& table) noexcept {
   {                                                                         \
     UnaryFn& entry = table.unary[static_cast<std::size_t>(UnaryOp::op)][0]; \
     plain_unary<UnaryOp::op> = entry;                                       \
-    entry = &wide_unary<op##Fast, &plain_unary<UnaryOp::op>>;               \
+    entry = &angle_unary<op##Op, op##Fast, &plain_unary<UnaryOp::op>>;      \
   }
-  WALLE_FAST(Log)
-  WALLE_FAST(Log2)
-  WALLE_FAST(Log10)
-  WALLE_FAST(Log1p)
-  WALLE_FAST(Exp2)
-  WALLE_FAST(Expm1)
-  WALLE_FAST(Sinh)
-  WALLE_FAST(Cosh)
   WALLE_FAST(Sin)
   WALLE_FAST(Cos)
   WALLE_FAST(Tan)
-  WALLE_FAST(Atan)
-  WALLE_FAST(Asin)
-  WALLE_FAST(Acos)
-  WALLE_FAST(Cbrt)
-  WALLE_FAST(Asinh)
-  WALLE_FAST(Acosh)
-  WALLE_FAST(Atanh)
 #undef WALLE_FAST
 #define WALLE_FAST(op)                                                         \
   {                                                                            \
     BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::op)][0]; \
     plain_binary<BinaryOp::op> = entry;                                        \
-    entry = &wide_binary<op##Fast, &plain_binary<BinaryOp::op>>;               \
+    entry = &wide_binary<float, op##Fast, &plain_binary<BinaryOp::op>>;        \
   }
   WALLE_FAST(Power)
   WALLE_FAST(Hypot)
-  WALLE_FAST(Atan2)
 #undef WALLE_FAST
+#define WALLE_FAST(op, T, type)                                                   \
+  {                                                                               \
+    BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::op)][type]; \
+    plain_binary<BinaryOp::op, type> = entry;                                     \
+    entry = &wide_binary<T, op##Fast<T>, &plain_binary<BinaryOp::op, type>>;      \
+  }
+  WALLE_FAST(Fmod, float, 0)
+  WALLE_FAST(FloorMod, float, 0)
+  WALLE_FAST(FloorDiv, float, 0)
+  WALLE_FAST(Fmod, double, 1)
+  WALLE_FAST(FloorMod, double, 1)
+  WALLE_FAST(FloorDiv, double, 1)
+#undef WALLE_FAST
+#define WALLE_FAST(op)                                                      \
+  {                                                                         \
+    UnaryFn& entry = table.unary[static_cast<std::size_t>(UnaryOp::op)][1]; \
+    plain_unary<UnaryOp::op, 1> = entry;                                    \
+    entry = &wide_unary<double, Double##op, &plain_unary<UnaryOp::op, 1>>;  \
+  }
+  WALLE_FAST(Exp)
+  WALLE_FAST(Log)
+  WALLE_FAST(Tanh)
+  WALLE_FAST(Sin)
+  WALLE_FAST(Cos)
+#undef WALLE_FAST
+  BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::Power)][1];
+  plain_binary<BinaryOp::Power, 1> = entry;
+  entry = &wide_binary<double, DoublePower, &plain_binary<BinaryOp::Power, 1>>;
 }

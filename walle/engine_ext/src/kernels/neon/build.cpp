@@ -17,12 +17,16 @@ namespace {
 #include "kernels/neon/vec.h"
 #include "kernels/generic/axpy-inl.h"
 #include "kernels/generic/elementwise-inl.h"
+#include "kernels/generic/functions-inl.h"
 #include "kernels/generic/composite-inl.h"
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/winograd-inl.h"
+#include "kernels/generic/double-bits-inl.h"
+#include "kernels/generic/doubles-inl.h"
+#include "kernels/generic/transcendental-inl.h"
 #include "kernels/generic/peak-inl.h"
 #include "kernels/generic/fill-inl.h"
 // clang-format on
@@ -31,6 +35,9 @@ namespace {
 }  // namespace walle::neon
 
 namespace walle {
-void fill_neon(Table& table) noexcept { neon::fill(table); }
+void fill_neon(Table& table) noexcept {
+  neon::fill_transcendental(table);
+  neon::fill(table);
+}
 }  // namespace walle
 #endif

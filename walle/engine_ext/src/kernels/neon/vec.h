@@ -44,6 +44,20 @@ inline Vec scale_by_power(Vec a, Vec n) noexcept {
   const Vec second = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23));
   return vmulq_f32(vmulq_f32(a, first), second);
 }
+// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: gives k. Of 0 it is -infinity, of infinity itself, of NaN and below 0 NaN.
+inline Vec split(Vec x, Vec& m) noexcept {
+  const Vec zero = set(0.0f), infinite = set(__builtin_inff());
+  const Mask tiny = less(x, set(1.17549435e-38f));
+  const int32x4_t root = vdupq_n_s32(0x3f3504f3), bits = vreinterpretq_s32_f32(choose(tiny, mul(x, set(0x1p25f)), x));
+  const int32x4_t offset = vsubq_s32(bits, root);
+  m = vreinterpretq_f32_s32(vaddq_s32(vandq_s32(offset, vdupq_n_s32(0x7fffff)), root));
+  const Vec k = add(vcvtq_f32_s32(vshrq_n_s32(offset, 23)), choose(tiny, set(-25.0f), zero));
+  const Vec below = choose(less(x, zero), set(__builtin_nanf("")), neg(infinite));
+  return choose(less(zero, x), choose(less(x, infinite), k, x), choose(is_nan(x), x, below));
+}
+// The bits of a positive number as a whole number, rounded to a float, and back.
+inline Vec bits_as_numbers(Vec x) noexcept { return vcvtq_f32_s32(vreinterpretq_s32_f32(x)); }
+inline Vec numbers_as_bits(Vec x) noexcept { return vreinterpretq_f32_s32(vcvtnq_s32_f32(x)); }
 inline double sum(Vec v) noexcept { return vaddvq_f64(vaddq_f64(vcvt_f64_f32(vget_low_f32(v)), vcvt_high_f64_f32(v))); }
 // The first `count` lanes (0 to kLanes); the others read as 0 and are not written. NEON has no masked access.
 inline Vec load_first(const float* p, std::int64_t count) noexcept {

@@ -77,6 +77,7 @@ template <class T> T Cbrt(T x) noexcept { return std::cbrt(x); }
 template <class T> T Exp2(T x) noexcept { return std::exp2(x); }
 template <class T> T Log10(T x) noexcept { return std::log10(x); }
 template <class T> T Log2(T x) noexcept { return std::log2(x); }
+template <class T> T NextAfter(T a, T b) noexcept { return std::nextafter(a, b); }
 template <class T> bool IsFinite(T x) noexcept { return std::isfinite(x); }
 template <class T> bool SignBit(T x) noexcept { return std::signbit(x); }
 template <class T> T CopySign(T a, T b) noexcept { return std::copysign(a, b); }
@@ -107,6 +108,30 @@ T LogAddExp(T a, T b) noexcept {
   if (a == b) return a + static_cast<T>(0.693147180559945309417);
   const T gap = a - b;
   return gap > T{0} ? a + std::log1p(std::exp(-gap)) : gap <= T{0} ? b + std::log1p(std::exp(gap)) : gap;
+}
+
+// x = m * 2^k with 1/2 <= |m| < 1: m, and k; 0, infinities and NaN are their own m, with a k of 0.
+template <class T>
+T Mantissa(T x) noexcept {
+  int exponent;
+  return std::isfinite(x) ? std::frexp(x, &exponent) : x;
+}
+template <class T>
+T Exponent(T x) noexcept {
+  int exponent = 0;
+  if (std::isfinite(x)) std::frexp(x, &exponent);
+  return static_cast<T>(exponent);
+}
+// a * 2^b, b rounded towards 0; a NaN on the right is the result.
+template <class T>
+T ScaleByPower(T a, T b) noexcept {
+  constexpr T kMost = 5000;  // beyond what takes any number to 0 or infinity
+  return b != b ? b : std::ldexp(a, static_cast<int>(std::fmin(kMost, std::fmax(-kMost, b))));
+}
+// The gap to the next number away from zero, with the number's sign.
+template <class T>
+T Spacing(T x) noexcept {
+  return std::nextafter(x, x < T{0} ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity()) - x;
 }
 
 // The greatest common divisor of the sizes; 0 and n have n.
@@ -163,9 +188,9 @@ template <class T>
 T FloorDiv(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
     if (b == T{0}) return a / b;
-    const T quotient = (a - FloorMod(a, b)) / b;  // exact but for rounding
-    const T rounded = std::floor(quotient);
-    return quotient - rounded > T(0.5) ? rounded + T{1} : rounded;
+    const T rest = Fmod(a, b), whole = (a - rest) / b;  // exact but for rounding
+    const T quotient = rest != T{0} && (rest < T{0}) != (b < T{0}) ? whole - T{1} : whole, rounded = std::floor(quotient);
+    return quotient == T{0} ? std::copysign(T{0}, a / b) : quotient - rounded > T(0.5) ? rounded + T{1} : rounded;
   } else {
     const T quotient = Div(a, b);
     return b != T{0} && Fmod(a, b) != T{0} && (a < T{0}) != (b < T{0}) ? static_cast<T>(quotient - T{1}) : quotient;

@@ -160,8 +160,8 @@ std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { retu
 #define WALLE_FILL_I(op) \
   WALLE_FILL_U(op)       \
   WALLE_SET(op, std::int32_t, 2) WALLE_SET(op, std::int64_t, 3) WALLE_SET(op, std::int8_t, 6) WALLE_SET(op, std::int16_t, 7)
-#define WALLE_FILL_F(op) \
-  WALLE_SET(op, float, 0) WALLE_SET(op, double, 1) WALLE_SET_HALF(op, Half, 11) WALLE_SET_HALF(op, BFloat, 12)
+#define WALLE_FILL_D(op) WALLE_SET(op, float, 0) WALLE_SET(op, double, 1)
+#define WALLE_FILL_F(op) WALLE_FILL_D(op) WALLE_SET_HALF(op, Half, 11) WALLE_SET_HALF(op, BFloat, 12)
 #define WALLE_FILL_N(op) WALLE_FILL_F(op) WALLE_FILL_I(op)
 #define WALLE_FILL_B(op) WALLE_SET(op, bool, 5)
 #define WALLE_FILL_A(op) WALLE_FILL_N(op) WALLE_FILL_B(op)
