@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -544,21 +543,6 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
   else if (mean)
     input = cast(x, floating(x.dtype()));
   if (auto result = reduced_at_once(op, input, axis, keepdims)) return *std::move(result);
-  // The best along an axis that is not the last is looked for in rows all the same: a copy with it last costs less than the steps
-  // from element to element.
-  if (op.family == Family::arg && PyLong_CheckExact(axis.ptr()) && x.size() > kFew) {
-    const std::size_t rank = x.shape().size(), at = normal_axis(py::cast<std::int64_t>(axis), rank);
-    if (at + 1 < rank) {
-      Dims shape = x.shape(), strides = x.strides(), kept = x.shape();
-      const auto place = static_cast<std::ptrdiff_t>(at);
-      std::rotate(shape.begin() + place, shape.begin() + place + 1, shape.end());
-      std::rotate(strides.begin() + place, strides.begin() + place + 1, strides.end());
-      kept[at] = 1;
-      const Tensor rows = contiguous(view(x, std::move(shape), std::move(strides), x.offset()));
-      const Tensor best = reduce(name, rows, py::int_(-1), false);
-      return keepdims ? reshaped(best, std::move(kept)) : best;
-    }
-  }
   Attributes attributes{{"keepdims", std::int64_t{keepdims}}};
   if (op.family == Family::arg) {
     if (axis.is_none()) input = reshaped(contiguous(input), {-1});

@@ -360,19 +360,15 @@ void loop_arg(const void* in, std::int64_t stride, std::int64_t count, void* out
              : reduce_extreme<MinimumOp, ReduceOp::ReduceMin>(in, stride, count, &best);
   else
     loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
+  constexpr std::int64_t kBlock = 256;
   std::int64_t start = 0;
   const auto found = [best](T x) noexcept { return static_cast<unsigned>(x == best) | static_cast<unsigned>(x != x); };
-  const auto skip = [&]<std::int64_t block>(std::integral_constant<std::int64_t, block>) noexcept {
-    for (; start + block <= count; start += block) {
+  if (stride == 1)
+    for (; start + kBlock <= count; start += kBlock) {
       unsigned any = 0;
-      for (std::int64_t i = start; i < start + block; ++i) any |= found(from[i]);
-      if (any) return;
+      for (std::int64_t i = start; i < start + kBlock; ++i) any |= found(from[i]);
+      if (any) break;
     }
-  };
-  if (stride == 1) {  // many at a time, then fewer
-    skip(std::integral_constant<std::int64_t, 256>());
-    skip(std::integral_constant<std::int64_t, 16>());
-  }
   while (start + 1 < count && !found(from[start * stride])) ++start;
   *static_cast<std::int64_t*>(out) = start;
 }
