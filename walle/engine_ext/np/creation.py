@@ -143,11 +143,9 @@ def identity(n: int, dtype: DType = "float32") -> ndarray:
 
 def diag(x: ArrayLike, k: int = 0) -> ndarray:
     """Return a matrix with the vector on its k-th diagonal, or the k-th diagonal of a matrix."""
-    from walle.engine_ext.np import diagonal
-
     given = asarray(x)
     if given.ndim == 2:
-        return diagonal(given, k).copy()
+        return _core.diagonal(given, k, 0, 1).copy()
     if given.ndim != 1:
         raise ShapeError(f"diag of shape {given.shape}; it takes a vector or a matrix")
     n = given.size + abs(k)

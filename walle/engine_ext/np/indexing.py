@@ -62,7 +62,9 @@ def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None, mode: str = 
         places = _core.binary("Minimum", _core.binary("Maximum", places, 0), given.shape[at] - 1)
     elif mode != "raise":
         raise ShapeError(f"take in mode {mode!r}; known are raise, wrap and clip")
-    return given[along(at, places)] if places.ndim else given[along(at, int(places))].copy()
+    if places.ndim == 0:
+        return given[along(at, int(places))].copy()
+    return given[along(at, places) if at else places]
 
 
 def _axis_key(x: ndarray, indices: ArrayLike, axis: int | None) -> tuple[ndarray, tuple[ndarray, ...]]:

@@ -98,7 +98,9 @@ def rollaxis(x: ArrayLike, axis: int, start: int = 0) -> ndarray:
 def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> ndarray:
     """Return a view with axes of size 1 at the given places of the result."""
     given = asarray(x)
-    chosen = (axis,) if isinstance(axis, int) else tuple(axis)
+    if isinstance(axis, int):
+        return given[along(axis_of(axis, given.ndim + 1), None)]
+    chosen = tuple(axis)
     rank = given.ndim + len(chosen)
     at = axes_of(chosen, rank)
     if len(set(at)) != len(at):

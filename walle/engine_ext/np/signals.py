@@ -54,7 +54,8 @@ def _slid(line: ndarray, weights: ndarray, mode: str) -> ndarray:
         wide[before : before + line.size] = line
     step = wide.strides[0] // wide.itemsize
     shape, steps = (wide.size - n + 1, n), (step, step)
-    if wide is not line and weights.dtype in FLOATS and not _core.unary("IsFinite", weights.sum()):
+    total = float(weights.sum()) if wide is not line and weights.dtype in FLOATS else 0.0
+    if total - total != 0:  # one of them is no finite number
         inside = _core.full(wide.shape, False, "bool")  # the zeros around the line times an infinity are nothing
         inside[before : before + line.size] = True
         products = _core.as_strided(wide, shape, steps) * weights

@@ -59,8 +59,6 @@ def _check_kth(x: ArrayLike, kth: int | Sequence[int], axis: int | None) -> None
 
 def lexsort(keys: Sequence[ArrayLike] | ndarray, axis: int = -1) -> ndarray:
     """Return the order by the last key, then by the one before, and so on."""
-    from walle.engine_ext.np import take_along_axis
-
     order: ndarray | None = None
     for key in keys:
         line = asarray(key)
@@ -69,6 +67,8 @@ def lexsort(keys: Sequence[ArrayLike] | ndarray, axis: int = -1) -> ndarray:
         elif line.ndim == 1:
             order = order[argsort(line[order])]
         else:
+            from walle.engine_ext.np import take_along_axis
+
             order = take_along_axis(order, argsort(take_along_axis(line, order, axis), axis), axis)
     if order is None:
         raise ShapeError("lexsort of no keys")

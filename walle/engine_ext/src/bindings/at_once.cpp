@@ -133,24 +133,24 @@ std::optional<Tensor> reduced_at_once(const OpDef& op, const Tensor& given, py::
 
 std::optional<Tensor> product_at_once(const Tensor& a, const Tensor& b) {
   const std::size_t left = a.shape().size(), right = b.shape().size();
-  if (left < 1 || left > 2 || right < 1 || right > 2 || a.dtype() != b.dtype() || a.dtype() == DType::b8 || is_half(a.dtype()) ||
-      compute_index(a.dtype()) < 0)
+  const bool stack = left > 2;  // of dense matrices: all their rows are those of one
+  if (left < 1 || (stack && (a.size() == 0 || !a.contiguous())) || right < 1 || right > 2 || a.dtype() != b.dtype() ||
+      a.dtype() == DType::b8 || is_half(a.dtype()) || compute_index(a.dtype()) < 0)
     return std::nullopt;
   GemmArgs args;
-  args.m = left == 2 ? a.shape()[0] : 1;
   args.k = a.shape()[left - 1];
+  args.m = stack ? a.size() / args.k : left == 2 ? a.shape()[0] : 1;
   args.n = right == 2 ? b.shape()[1] : 1;
   const Gemm& gemm = kernels().gemm[index_of(a.dtype())];
   constexpr std::size_t kScratch = 16384;
   if (gemm.run == nullptr || args.k != b.shape()[0] || args.m * args.k > kFew || args.k * args.n > kFew ||
       args.m * args.n > kFew || gemm.scratch_bytes(args.m, args.n, args.k) > kScratch)
     return std::nullopt;
-  Dims shape;
-  if (left == 2) shape.push_back(args.m);
+  Dims shape(a.shape().begin(), a.shape().end() - 1);
   if (right == 2) shape.push_back(args.n);
   Tensor result = Tensor::empty(a.dtype(), std::move(shape));
   args.a = a.raw();
-  args.a_row = left == 2 ? a.strides()[0] : 0;
+  args.a_row = left > 1 ? a.strides()[left - 2] : 0;
   args.a_col = a.strides()[left - 1];
   args.b = b.raw();
   args.b_row = b.strides()[0];
