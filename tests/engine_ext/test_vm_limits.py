@@ -290,6 +290,15 @@ def prepare():  # so that the deadline falls into the operator
 def filter():
     cv.filter2D(kept["image"], -1, kept["kernel"])
 
+def guarded():
+    try:
+        product()
+    except Exception:
+        kept["failed"] = True  # at once: the next call of anything would be stopped from outside
+
+def failed():
+    return kept.get("failed")
+
 def fine():
     return float(np.matmul(ones(300, 300), ones(300, 300))[7, 7])
 """
@@ -304,6 +313,14 @@ async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> No
             await vm.call(function, deadline=0.1)
         assert vm.alive  # it stopped within its time: alone each takes four seconds and more
         assert await vm.call("fine") == 300
+
+
+@pytest.mark.asyncio
+async def test_a_stop_in_the_engine_is_no_failure_of_the_operator(tmp_path: Path) -> None:
+    async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=2.5) as vm:
+        with pytest.raises(DeadlineExceeded):
+            await vm.call("guarded", deadline=0.1)
+        assert await vm.call("failed") is None
 
 
 REGEX = """
