@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -386,6 +388,34 @@ async def test_a_task_that_spoils_its_interpreters_is_not_run_for_ever(tmp_path:
         assert await pool.call(other, "fine") == 1
         assert await pool.call(honest, "fine") == 1
     pool.close()
+
+
+STARVED = """
+import asyncio, ctypes, sys
+from walle.engine_ext import _core
+from walle.vm import VM, VMClosedError
+
+key = ctypes.c_uint()
+while ctypes.CDLL(None).pthread_key_create(ctypes.byref(key), None) == 0:
+    pass
+
+async def main():
+    for times in (1, 2):
+        try:
+            await VM(sys.argv[1]).call("run")
+        except VMClosedError as error:
+            assert "could not start" in str(error), error
+        else:
+            raise AssertionError("a VM started without what it needs")
+        assert _core.vm_counts()["destroyed"] == times
+
+asyncio.run(main())
+"""
+
+
+def test_an_interpreter_that_could_not_be_made_ready_counts_as_lost(tmp_path: Path) -> None:
+    write_task(tmp_path, "def run(): return 1")
+    subprocess.run([sys.executable, "-c", STARVED, str(tmp_path)], check=True, timeout=120)
 
 
 @pytest.mark.asyncio
