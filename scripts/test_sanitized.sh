@@ -38,8 +38,12 @@ case $kind in
     asan)
         no_shifting=
         export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+        # A block of that product takes longer than a call may be late, so slow are kernels with checks. And the child of a fork among
+        # busy threads may hang: this runtime does not hold its allocator's locks over a fork.
         python -m pytest tests/engine_ext --timeout=1200 -q -p no:cacheprovider --deselect $flat \
-            --deselect tests/engine_ext/test_shared_models.py "$@"
+            --deselect tests/engine_ext/test_shared_models.py \
+            --deselect 'tests/engine_ext/test_vm_limits.py::test_one_long_operator_is_stopped[product]' \
+            --deselect 'tests/engine_ext/test_vm_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
         ;;
     tsan)
         no_shifting="setarch -R"  # this runtime knows some layouts of a process's memory only

@@ -3,6 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/operations.h"
 #include "exec/eager.h"
 
 namespace py = pybind11;

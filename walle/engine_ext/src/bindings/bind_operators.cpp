@@ -3,6 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/operations.h"
 #include "core/paint.h"
 #include "exec/eager.h"
 #include "vm/lending.h"

@@ -1,10 +1,9 @@
-// Python values as tensors and back, and NumPy's rules for mixed operands.
+// Python values as tensors and back, and NumPy's rules for mixed dtypes.
 #pragma once
 #include <pybind11/pybind11.h>
 
 #include "core/attributes.h"
 #include "core/tensor.h"
-#include "graph/op.h"
 
 namespace walle {
 
@@ -21,6 +20,8 @@ bool is_number(pybind11::handle value);
 const Tensor* held(pybind11::handle value);
 // bool, int64 or float32.
 DType natural_dtype(pybind11::handle number);
+// The dtype of a mix of two numbers of Python's.
+DType natural_mix(DType a, DType b);
 // A Python number among arrays takes their dtype where that can hold its kind (NumPy's "weak" scalars).
 DType with_number(DType array, DType number);
 // Whether an int is one of the numbers of an integer dtype; true for what is no int, and for other dtypes.
@@ -41,31 +42,5 @@ DType floating(DType dtype) noexcept;
 
 Attributes attributes_of(const pybind11::dict& items);
 Dims dims_of(pybind11::handle numbers);  // an int or a sequence of ints
-
-// Operators of walle.np with its dtype rules; `op` is of the registry.
-Tensor unary(const OpDef& op, const Tensor& x);
-Tensor unary(const OpDef& op, pybind11::handle x);
-Tensor unary(std::string_view op, const Tensor& x);
-Tensor binary(const OpDef& op, pybind11::handle a, pybind11::handle b);
-Tensor binary(std::string_view op, pybind11::handle a, pybind11::handle b);
-// The operator of a name. Throws Error (unsupported).
-const OpDef& operator_named(std::string_view name);
-// min(max(x, low), high); a bound may be None.
-Tensor clip(const Tensor& x, pybind11::handle low, pybind11::handle high);
-Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b);
-// `op` is also "All" or "Any", of which elements hold.
-Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
-
-// `result`, or `out` with the result in it where that is not None. Throws Error (shape, dtype) where it does not fit.
-Tensor delivered(Tensor result, pybind11::handle out);
-
-// x[key] as a view where the key is made of ints, slices, None and an ellipsis; a copy where it holds arrays of indices or masks.
-Tensor get_item(const Tensor& x, pybind11::handle key);
-// Views of the parts along the first axis.
-pybind11::tuple unstacked(const Tensor& x);
-void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
-
-Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);
-Tensor reshaped(const Tensor& x, Dims shape);  // a view where strides can show it; one dimension may be -1
 
 }  // namespace walle

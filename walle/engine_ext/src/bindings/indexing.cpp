@@ -5,6 +5,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/operations.h"
 #include "core/indexed.h"
 #include "exec/eager.h"
 
