@@ -30,7 +30,8 @@ namespace walle::vm {
 namespace {
 
 constexpr const char* kNoThread = "no thread can be had for a VM";
-constexpr const char* kNoHome = "hundreds of interpreters were lost, mostly spoilt by tasks; no new one is made, restart the process";
+constexpr const char* kNoHome =
+    "hundreds of interpreters were lost, mostly spoilt by tasks; no new one is made, restart the process";
 constexpr int kRounds = 4;  // of wiping: finalizers may change things again
 // Reserved, not used. Deep recursion in C ends by CPython's own limit, but for iterators that are wrapped again and again (`map`,
 // `filter`), each of which takes about as much of the stack as of the task's memory: it holds those of the usual limit, 32 MB.
