@@ -45,6 +45,15 @@ void no_more_than_so_much() {
   give_back(newest);
 }
 
+void none_is_kept_where_it_is_said() {
+  give_back(take_block(kMega));
+  give_back(take_block(kMega / 2));
+  CHECK(free_spare_blocks() == kMega + kMega / 2);
+  CHECK(free_spare_blocks() == 0);
+  give_back(take_block(kMega));
+  CHECK(free_spare_blocks() == kMega);
+}
+
 // A thread's last objects give back what they hold after its spare blocks are gone.
 struct Late {
   Block block;
@@ -62,6 +71,7 @@ void the_end_of_a_thread() {
 int main() {
   on_a_thread(&the_same_memory_again);
   on_a_thread(&no_more_than_so_much);
+  on_a_thread(&none_is_kept_where_it_is_said);
   on_a_thread(&the_end_of_a_thread);
   on_a_thread([] {
     const Block block = take_block(kMega);

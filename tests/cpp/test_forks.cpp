@@ -1,10 +1,12 @@
 // Forks while another thread holds what is the process's: the child finds it whole, and free.
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "check.h"
@@ -78,11 +80,29 @@ void none_is_waited_for_with_another_in_hand() {
   }
 }
 
+// Another part's lock, as the VMs' are, which a thread wants while it holds one of these; its handlers are made known later, and
+// so run before those of the mutexes.
+std::mutex another;
+void others_come_after() {
+  ForkMutex one;
+  const auto prepare = [] { ForkMutex::hold_all(), another.lock(); };
+  const auto resume = [] { another.unlock(), ForkMutex::let_go_of_all(); };
+  CHECK(::pthread_atfork(prepare, resume, resume) == 0);
+  child_can(
+      [&] {
+        const std::lock_guard held(one);
+        stay();
+        const std::lock_guard too(another);
+      },
+      [&] { const std::scoped_lock both(one, another); });
+}
+
 }  // namespace
 
 int main() {
   packed_weights_are_whole();
   rates_are_whole();
   none_is_waited_for_with_another_in_hand();
+  others_come_after();
   return check::failures == 0 ? 0 : 1;
 }

@@ -86,6 +86,27 @@ def test_infos_and_a_file(tmp_path: Path) -> None:
     assert session.run({"x": normal(1, 16), "h": normal(1, 32)})["h"].shape == (1, 32)
 
 
+class Named:
+    """A path by its protocol alone: what it prints as is no path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def test_a_path_is_what_its_protocol_says(tmp_path: Path) -> None:
+    graph, _ = gru_graph()
+    graph.save(tmp_path / "cell.walle")
+    assert [info.name for info in Session(Named(tmp_path / "cell.walle")).inputs] == ["x", "h"]
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(ModelError, match=r"broken\.onnx is no sound ONNX model"):
+        Session(Named(tmp_path / "broken.onnx"))
+    with pytest.raises(ValueError, match="null"):
+        Session(str(tmp_path / "cell.walle") + "\0.walle")
+
+
 def test_outputs_belong_to_the_caller() -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", (4,))

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,15 @@ def prepare():  # so that the deadline falls into the operator
 def filter():
     cv.filter2D(kept["image"], -1, kept["kernel"])
 
+def guarded():
+    try:
+        product()
+    except Exception:
+        kept["failed"] = True  # at once: the next call of anything would be stopped from outside
+
+def failed():
+    return kept.get("failed")
+
 def fine():
     return float(np.matmul(ones(300, 300), ones(300, 300))[7, 7])
 """
@@ -304,6 +315,14 @@ async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> No
             await vm.call(function, deadline=0.1)
         assert vm.alive  # it stopped within its time: alone each takes four seconds and more
         assert await vm.call("fine") == 300
+
+
+@pytest.mark.asyncio
+async def test_a_stop_in_the_engine_is_no_failure_of_the_operator(tmp_path: Path) -> None:
+    async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=2.5) as vm:
+        with pytest.raises(DeadlineExceeded):
+            await vm.call("guarded", deadline=0.1)
+        assert await vm.call("failed") is None
 
 
 REGEX = """
@@ -369,6 +388,34 @@ async def test_a_task_that_spoils_its_interpreters_is_not_run_for_ever(tmp_path:
         assert await pool.call(other, "fine") == 1
         assert await pool.call(honest, "fine") == 1
     pool.close()
+
+
+STARVED = """
+import asyncio, ctypes, sys
+from walle.engine_ext import _core
+from walle.vm import VM, VMClosedError
+
+key = ctypes.c_uint()
+while ctypes.CDLL(None).pthread_key_create(ctypes.byref(key), None) == 0:
+    pass
+
+async def main():
+    for times in (1, 2):
+        try:
+            await VM(sys.argv[1]).call("run")
+        except VMClosedError as error:
+            assert "could not start" in str(error), error
+        else:
+            raise AssertionError("a VM started without what it needs")
+        assert _core.vm_counts()["destroyed"] == times
+
+asyncio.run(main())
+"""
+
+
+def test_an_interpreter_that_could_not_be_made_ready_counts_as_lost(tmp_path: Path) -> None:
+    write_task(tmp_path, "def run(): return 1")
+    subprocess.run([sys.executable, "-c", STARVED, str(tmp_path)], check=True, timeout=120)
 
 
 @pytest.mark.asyncio

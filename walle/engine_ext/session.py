@@ -29,15 +29,16 @@ def _use_saved_rates() -> None:
 
 def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
     """Return a model as the native reader takes it: an ONNX file is converted in memory."""
-    if isinstance(model, bytes) or not str(model).endswith(".onnx"):
+    path = model.__fspath__() if hasattr(model, "__fspath__") else model  # os.fspath, without os
+    if not isinstance(path, str) or not path.endswith(".onnx"):
         return model
     try:
         from walle.engine_ext.onnx_import import convert_bytes, load
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
-        raise ModelError(f"{model} needs the package onnx; convert it where that is: walle model convert") from error
-    return convert_bytes(load(model))
+        raise ModelError(f"{path} needs the package onnx; convert it where that is: walle model convert") from error
+    return convert_bytes(load(path))
 
 
 def _info() -> Any:

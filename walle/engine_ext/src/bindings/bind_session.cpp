@@ -309,11 +309,9 @@ std::shared_ptr<const Graph> load(py::handle model) {
     std::copy(dense.raw(), dense.raw() + size, storage->data());
     return load_graph(storage);
   }
-  const auto named = py::reinterpret_steal<py::object>(PyOS_FSPath(model.ptr()));
-  if (!named) throw py::error_already_set();
-  const auto encoded = py::reinterpret_steal<py::bytes>(PyUnicode_EncodeFSDefault(named.ptr()));
-  if (!encoded) throw py::error_already_set();
-  const auto path = std::string(encoded);
+  PyObject* encoded = nullptr;
+  if (PyUnicode_FSConverter(model.ptr(), &encoded) == 0) throw py::error_already_set();
+  const auto path = std::string(py::reinterpret_steal<py::bytes>(encoded));
   const py::gil_scoped_release released;
   return open_graph(path);
 }

@@ -55,9 +55,14 @@ class Spares {
   Spares& operator=(const Spares&) = delete;
   ~Spares() {
     over = true;
-    while (count_ > 0) free_oldest();
+    clear();
   }
 
+  std::size_t clear() noexcept {
+    const std::size_t freed = bytes_;
+    while (count_ > 0) free_oldest();
+    return freed;
+  }
   // The newest that is large enough and at most a quarter larger; none: no data.
   Block take(std::size_t bytes) noexcept {
     for (std::size_t i = count_; i-- > 0;)
@@ -111,5 +116,7 @@ void give_back(const Block& block) noexcept {
   else
     std::free(block.base);
 }
+
+std::size_t free_spare_blocks() noexcept { return over ? 0 : spares().clear(); }
 
 }  // namespace walle

@@ -18,5 +18,7 @@ inline constexpr std::size_t kMostSpareBytes = std::size_t{4} << 20, kMostSpareB
 
 Block take_block(std::size_t size_bytes) noexcept;
 void give_back(const Block& block) noexcept;  // by any thread, which may keep it
+// Frees what this thread keeps, as where its work is done for now; how many bytes that were.
+std::size_t free_spare_blocks() noexcept;
 
 }  // namespace walle

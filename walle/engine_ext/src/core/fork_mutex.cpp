@@ -19,8 +19,13 @@ All& all() {
   return one;
 }
 
+thread_local int held_times = 0;
+
+}  // namespace
+
 // A thread that holds one may want another, so none is waited for while others are held.
-void hold_all() {
+void ForkMutex::hold_all() {
+  if (held_times++ > 0) return;
   all().mutex.lock();
   ForkMutex* awaited = nullptr;
   for (;;) {
@@ -42,12 +47,11 @@ void hold_all() {
   }
 }
 
-void let_go_of_all() {
+void ForkMutex::let_go_of_all() {
+  if (--held_times > 0) return;
   for (ForkMutex* one : all().live) one->unlock();
   all().mutex.unlock();
 }
-
-}  // namespace
 
 ForkMutex::ForkMutex() {
   static const int watched = pthread_atfork(hold_all, let_go_of_all, let_go_of_all);

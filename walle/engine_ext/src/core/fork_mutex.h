@@ -12,6 +12,12 @@ class ForkMutex {
   ForkMutex(const ForkMutex&) = delete;
   ForkMutex& operator=(const ForkMutex&) = delete;
 
+  // What a fork does, before it and in both processes after it. Who holds other mutexes over a fork, which threads want while
+  // they hold one of these, calls it too, before its own and after them: handlers of forks run in whatever order they were made
+  // known.
+  static void hold_all();
+  static void let_go_of_all();
+
   void lock() { mutex_.lock(); }
   bool try_lock() { return mutex_.try_lock(); }
   void unlock() { mutex_.unlock(); }

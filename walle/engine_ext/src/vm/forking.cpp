@@ -9,6 +9,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "core/fork_mutex.h"
 #include "vm/birth.h"
 #include "vm/home.h"
 #include "vm/interpreter.h"
@@ -51,8 +52,10 @@ void forget_interpreters() {
   std::memcpy(next, &none, sizeof none);
 }
 
-// The locks are held over the fork, so that what they guard is whole in the child; in the order in which they nest.
+// The locks are held over the fork, so that what they guard is whole in the child; in the order in which they nest. The engine's
+// come first: a thread that packs weights may meet its memory limit, which sets an alarm.
 void prepare() {
+  ForkMutex::hold_all();
   Interpreter::before_fork();
   Home::before_fork();
   Watchdog::instance().before_fork();
@@ -64,6 +67,7 @@ void resume(bool is_child) {
   Watchdog::instance().after_fork(is_child);
   Home::after_fork(is_child);
   Interpreter::after_fork(is_child);
+  ForkMutex::let_go_of_all();
 }
 
 void resume_in_child() {

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/blocks.h"
 #include "vm/birth.h"
 #include "vm/forking.h"
 #include "vm/interpreter.h"
@@ -29,6 +30,8 @@ namespace walle::vm {
 namespace {
 
 constexpr const char* kNoThread = "no thread can be had for a VM";
+constexpr const char* kNoHome =
+    "hundreds of interpreters were lost, mostly spoilt by tasks; no new one is made, restart the process";
 constexpr int kRounds = 4;  // of wiping: finalizers may change things again
 // Reserved, not used. Deep recursion in C ends by CPython's own limit, but for iterators that are wrapped again and again (`map`,
 // `filter`), each of which takes about as much of the stack as of the task's memory: it holds those of the usual limit, 32 MB.
@@ -134,29 +137,34 @@ void Home::expect(Home& home) {
 
 void Home::despair(Home& home) {
   std::vector<std::shared_ptr<Interpreter>> refused;
+  std::string why;
   {
     const std::lock_guard lock(stable().mutex);
     if (std::exchange(home.is_leaving_, false)) --stable().leaving;
-    make_for_excess(refused);
+    why = make_for_excess(refused);
   }
-  for (const auto& vm : refused) vm->refuse(kNoThread);
+  for (const auto& vm : refused) vm->refuse(why);
 }
 
-// With the stable's mutex held, as `make`: homes for those that waited for one that is not to come.
-void Home::make_for_excess(std::vector<std::shared_ptr<Interpreter>>& refused) {
+// With the stable's mutex held, as `make`: homes for those that waited for one that is not to come. Why some are refused.
+std::string Home::make_for_excess(std::vector<std::shared_ptr<Interpreter>>& refused) {
   Stable& all = stable();
+  std::string why;
   while (all.waiting.size() > all.leaving) {
     auto vm = std::move(all.waiting.back());
     all.waiting.pop_back();
     try {
       make(vm);
-    } catch (const std::runtime_error&) {
+    } catch (const std::runtime_error& error) {
+      why = error.what();
       refused.push_back(std::move(vm));
     }
   }
+  return why;
 }
 
 void Home::make(const std::shared_ptr<Interpreter>& vm) {
+  if (stable().counts.destroyed >= kMostDestroyed) throw std::runtime_error(kNoHome);
   auto* home = new Home();
   auto* start = new std::pair<Home*, std::shared_ptr<Interpreter>>(home, vm);
   pthread_attr_t attributes;
@@ -277,12 +285,14 @@ void Home::run(std::shared_ptr<Interpreter> vm) {
     PyEval_SaveThread();
   }
   if (!good) {
+    if (made != nullptr) condemn(error);
     vm->refuse(error);
   } else {
     std::string reason;
     while (vm && reason.empty()) {
       reason = vm->live(*this);
       give_back_stack();
+      free_spare_blocks();  // a home that waits for the next VM keeps none of the last one's arrays
       if (reason.empty())
         offer();
       else

@@ -29,7 +29,7 @@ struct HomeCounts {
   std::uint64_t made = 0;       // interpreters
   std::uint64_t lived_in = 0;   // VMs that had one
   std::uint64_t recycled = 0;   // wiped and kept
-  std::uint64_t destroyed = 0;  // could not be wiped; the process's end does not count
+  std::uint64_t destroyed = 0;  // could not be wiped, or made ready; the process's end does not count
   std::uint64_t threads = 0;    // homes' that have not ended
   std::uint64_t spare = 0;      // wait for a VM now
   std::string last_reason;      // why the last one was destroyed
@@ -42,8 +42,11 @@ class Home {
 
   // What `find_module` gives for this name from now on: (code, file, folders or None); it gives None for others.
   static void carry(const std::string& name, Value module);
+  // So many are left as they are, with their memory, and no new one is made: a process has about a thousand keys of
+  // thread-local storage, of which each keeps one.
+  static constexpr std::uint64_t kMostDestroyed = 512;
   // Gives the VM a home: a spare one, else one that is being left, else a new one. Throws std::runtime_error where no thread can
-  // be had.
+  // be had, or kMostDestroyed were destroyed.
   static void settle(const std::shared_ptr<Interpreter>& vm);
   // From any thread: the home will soon be another's; or will not, as its VM was given up.
   static void expect(Home& home);
@@ -83,7 +86,7 @@ class Home {
   void leave_context();
   void end();
   static void make(const std::shared_ptr<Interpreter>& vm);
-  static void make_for_excess(std::vector<std::shared_ptr<Interpreter>>& refused);
+  static std::string make_for_excess(std::vector<std::shared_ptr<Interpreter>>& refused);
   void offer();
   void condemn(const std::string& reason);
   std::shared_ptr<Interpreter> next_vm();
