@@ -58,6 +58,20 @@ def test_svd(m: int, n: int, seed: int, dtype: str, rank: int, full: bool) -> No
     close(vh @ vh.T, numpy.eye(vh.shape[0]), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rank", [1, 2, 5])
+@pytest.mark.parametrize("shape", [(12, 12), (33, 40), (64, 50)])
+def test_svd_of_large_matrices_of_low_rank(shape: tuple[int, int], rank: int, dtype: str) -> None:
+    random = numpy.random.default_rng(rank)
+    there = (random.normal(size=(shape[0], rank)) @ random.normal(size=(rank, shape[1]))).astype(dtype)
+    for one in (there, numpy.ones(shape, dtype)):
+        u, s, vh = (numpy.asarray(part) for part in np.linalg.svd(one, full_matrices=False))
+        close(u * s @ vh, one, dtype, 200)
+        close(s, numpy.linalg.svd(one)[1], dtype, 200)
+        close(u.T @ u, numpy.eye(min(shape)), dtype, 10)
+        close(vh @ vh.T, numpy.eye(min(shape)), dtype, 10)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 12),

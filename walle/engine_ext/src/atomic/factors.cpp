@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -66,8 +65,8 @@ Reflection reflection(double* x, std::int64_t count) noexcept {
 
 const char* solve(const Factors& sizes, const double* a, const double* b, double* out, double* work) noexcept {
   const std::int64_t n = sizes.n, k = sizes.k;
-  std::memcpy(work, a, static_cast<std::size_t>(n * n) * sizeof(double));
-  std::memcpy(out, b, static_cast<std::size_t>(n * k) * sizeof(double));
+  std::copy_n(a, n * n, work);
+  std::copy_n(b, n * k, out);
   for (std::int64_t column = 0; column < n; ++column) {
     std::int64_t pivot = column;
     for (std::int64_t row = column + 1; row < n; ++row)
@@ -242,7 +241,7 @@ const char* eigh(const Factors& sizes, const double* a, const double*, double* o
       std::swap_ranges(z + i * n, z + (i + 1) * n, z + least * n);
     }
   }
-  std::memcpy(out, d, static_cast<std::size_t>(n) * sizeof(double));
+  std::copy_n(d, n, out);
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t j = 0; j < n; ++j) out[(1 + i) * n + j] = z[j * n + i];
   return nullptr;
@@ -322,11 +321,21 @@ const char* singular_values(const Factors& sizes, const double* a, const double*
 
 namespace {
 
-// Turns the rows of x (k, long) against each other until they are orthogonal; the rows of v (k, k) go along.
+// Turns the rows of x (k, long) against each other until they are orthogonal; the rows of v (k, k) go along. Rows that are then
+// still no more than the rounding errors of the longest, as a matrix of lower rank has them, become zeros: they turn for ever.
 bool orthogonal(double* x, double* v, double* squares, std::int64_t k, std::int64_t count) noexcept {
-  constexpr int kMostSweeps = 60;
+  constexpr int kMostSweeps = 60, kUsualSweeps = 12;
+  const double noise = kEpsilon * kEpsilon * static_cast<double>(count);  // of a square
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
     for (std::int64_t i = 0; i < k; ++i) squares[i] = dot(x + i * count, x + i * count, count);
+    if (sweep >= kUsualSweeps) {
+      const double least = noise * *std::max_element(squares, squares + k);
+      for (std::int64_t i = 0; i < k; ++i) {
+        if (squares[i] > least) continue;
+        std::fill_n(x + i * count, count, 0.0);
+        squares[i] = 0;
+      }
+    }
     bool turned = false;
     for (std::int64_t p = 0; p + 1 < k; ++p)
       for (std::int64_t q = p + 1; q < k; ++q) {
@@ -340,7 +349,8 @@ bool orthogonal(double* x, double* v, double* squares, std::int64_t k, std::int6
         rotate(v + p * k, v + q * k, c, s, k);
         squares[p] -= t * both;
         squares[q] += t * both;
-        if (squares[p] < 0.1 * std::fabs(t * both)) squares[p] = dot(x + p * count, x + p * count, count);
+        for (const std::int64_t one : {p, q})  // little is left of a difference
+          if (squares[one] < 0.1 * std::fabs(t * both)) squares[one] = dot(x + one * count, x + one * count, count);
       }
     if (!turned) return true;
   }
