@@ -7,7 +7,7 @@ import builtins
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import binary_function, ndarray, unary_function
-from walle.engine_ext.np.base import FLOATS, alike, asarray, floating
+from walle.engine_ext.np.base import FLOATS, asarray, floating
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ minimum = binary_function("minimum", "Minimum")
 arctan2 = atan2 = binary_function("arctan2", "Atan2")
 hypot = binary_function("hypot", "Hypot")
 copysign = binary_function("copysign", "CopySign")
+nextafter = binary_function("nextafter", "NextAfter")
 logaddexp = binary_function("logaddexp", "LogAddExp")
 gcd = binary_function("gcd", "Gcd")
 bitwise_and = binary_function("bitwise_and", "BitwiseAnd")
@@ -204,8 +205,8 @@ def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def lcm(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the least common multiple; 0 where one of them is 0."""
-    left, right = alike([a, b])
-    return abs(left // gcd(left, right) * right)  # 0 // 0 is 0
+    divisor = gcd(a, b)
+    return abs(asarray(a, divisor.dtype) // divisor * asarray(b, divisor.dtype))  # 0 // 0 is 0
 
 
 def deg2rad(x: ArrayLike) -> ndarray:
@@ -234,8 +235,8 @@ def sinc(x: ArrayLike) -> ndarray:
 
 def heaviside(x: ArrayLike, at_zero: ArrayLike) -> ndarray:
     """Return 0 below zero, 1 above, `at_zero` at it; NaN stays."""
-    given, middle = (floating(one) for one in alike([x, at_zero]))
-    return _core.where(given == 0, middle, _core.where(isnan(given), given, (given > 0).astype(given.dtype)))
+    given = floating(x)
+    return _core.where(given == 0, at_zero, _core.where(isnan(given), given, (given > 0).astype(given.dtype)))
 
 
 def angle(x: ArrayLike, deg: bool = False) -> ndarray:
@@ -279,12 +280,6 @@ def ldexp(x: ArrayLike, k: ArrayLike) -> ndarray:
     """Return x * 2**k."""
     given = floating(x)
     return _core.binary("ScaleByPower", given, asarray(k, "int64").astype(given.dtype))
-
-
-def nextafter(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return the next number of the dtype from a towards b."""
-    left, right = (floating(one) for one in alike([a, b]))
-    return _core.binary("NextAfter", left, right)
 
 
 def spacing(x: ArrayLike) -> ndarray:
@@ -359,23 +354,19 @@ def logical_xor(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the greater; where one is NaN, the other."""
-    left, right = alike([a, b])
-    if left.dtype not in FLOATS:
-        return maximum(left, right)
-    result = maximum(left, right)
-    if not isnan(result).any():
+    result = maximum(a, b)
+    if result.dtype not in FLOATS or not isnan(result).any():
         return result
+    left, right = asarray(a, result.dtype), asarray(b, result.dtype)
     return _core.where(isnan(left), right, _core.where(isnan(right), left, result))
 
 
 def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the less; where one is NaN, the other."""
-    left, right = alike([a, b])
-    if left.dtype not in FLOATS:
-        return minimum(left, right)
-    result = minimum(left, right)
-    if not isnan(result).any():
+    result = minimum(a, b)
+    if result.dtype not in FLOATS or not isnan(result).any():
         return result
+    left, right = asarray(a, result.dtype), asarray(b, result.dtype)
     return _core.where(isnan(left), right, _core.where(isnan(right), left, result))
 
 

@@ -79,7 +79,7 @@ def searchsorted(x: ArrayLike, values: ArrayLike, side: str = "left", sorter: Ar
     """Return where each value belongs in an ascending vector: before its equals, or behind them (side "right")."""
     if side not in ("left", "right"):
         raise ShapeError(f"searchsorted on side {side!r}; known are left and right")
-    line, wanted = alike([x, values])
+    line, wanted = alike([x, asarray(values, "float64") if isinstance(values, float) else values])  # no digit of it is lost
     if line.ndim != 1:
         raise ShapeError(f"searchsorted in shape {line.shape}; it takes a vector")
     if sorter is not None:
