@@ -550,6 +550,21 @@ def test_numbers_take_the_dtype_of_the_array_beside_them() -> None:
             numpy.testing.assert_array_equal(numpy.asarray(own), wanted)
 
 
+def test_a_float_loses_no_digit_beside_float64() -> None:
+    x = numpy.arange(10) / 10
+    calls: list[Callable[[Any], Any]] = [
+        lambda m: m.isclose(x, 0.1, rtol=0, atol=0), lambda m: m.isclose(0.1, x, 0, 0), lambda m: m.isin(x, 0.3),
+        lambda m: m.array_equal(m.asarray(x)[1], 0.1), lambda m: m.array_equiv(x[1:2], 0.1),
+        lambda m: m.polyval(x, 0.1), lambda m: m.append(x, 0.1), lambda m: m.gradient(x, 0.1), lambda m: m.dot(x, 0.1),
+        lambda m: m.inner(0.1, x), lambda m: m.outer(x, 0.1), lambda m: m.kron(0.1, x), lambda m: m.logaddexp2(x, 0.1),
+    ]  # fmt: skip
+    for at, call in enumerate(calls):
+        numpy.testing.assert_allclose(numpy.asarray(call(np)), call(numpy), rtol=1e-15, atol=1e-16, err_msg=str(at))
+    own = np.zeros(3, "float64")
+    np.copyto(own, 0.1)
+    assert own.tolist() == [0.1] * 3
+
+
 def test_a_float_finds_its_own_place_among_float64() -> None:
     line = numpy.arange(9) / 10
     for value in (0.1, 0.3, 0.7):

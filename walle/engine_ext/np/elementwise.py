@@ -7,7 +7,7 @@ import builtins
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import binary_function, ndarray, unary_function
-from walle.engine_ext.np.base import FLOATS, asarray, floating
+from walle.engine_ext.np.base import FLOATS, asarray, floating, pair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,7 +223,8 @@ radians, degrees = deg2rad, rad2deg
 def logaddexp2(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return log2(2**a + 2**b)."""
     ln2 = 0.6931471805599453
-    return logaddexp(floating(a) * ln2, floating(b) * ln2) / ln2
+    left, right = pair(a, b)
+    return logaddexp(floating(left) * ln2, floating(right) * ln2) / ln2
 
 
 def sinc(x: ArrayLike) -> ndarray:
@@ -394,7 +395,7 @@ def nan_to_num(x: ArrayLike, copy: bool = True, nan: float = 0.0, posinf: float 
 
 
 def isclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> ndarray:
-    left, right = asarray(a), asarray(b)
+    left, right = pair(a, b)
     near = (abs(subtract(left, right)) <= atol + rtol * abs(right)) & isfinite(right) | equal(left, right)
     return near | (isnan(left) & isnan(right)) if equal_nan else near
 
@@ -404,7 +405,7 @@ def allclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8,
 
 
 def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False) -> bool:
-    left, right = asarray(a), asarray(b)
+    left, right = pair(a, b)
     if left.shape != right.shape:
         return False
     same = left == right
@@ -416,6 +417,7 @@ def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False) -> bool:
 def array_equiv(a: ArrayLike, b: ArrayLike) -> bool:
     """Whether they are equal once broadcast against each other."""
     try:
-        return bool((asarray(a) == asarray(b)).all())
+        left, right = pair(a, b)
+        return bool((left == right).all())
     except ValueError:
         return False
