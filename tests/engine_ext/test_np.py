@@ -519,3 +519,55 @@ def test_small_whole_numbers_are_summed_in_64_bits(dtype: str) -> None:
     given = numpy.random.default_rng(1).integers(-30000, 30000, 40001).astype(dtype)
     assert int(np.asarray(given).sum()) == int(given.sum())
     assert np.asarray(given).sum().dtype == given.sum().dtype.name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_stacks_of_matrices_of_one_row_are_multiplied_row_by_row(dtype: str) -> None:
+    left, right = sample(dtype, (3, 5), 1), sample(dtype, (5, 4), 2)
+    for there in (left[:, None, :], left[None, :, None, :], left[::-1].copy()[::-1][:, None, :]):
+        own = np.asarray(left)[::-1].copy()[::-1] if there.strides[0] < 0 else np.asarray(left)
+        own = own[:, None, :] if there.ndim == 3 else own[None, :, None, :]
+        for other in (right, right[:, 0].copy()):
+            same(np.matmul(own, other), numpy.matmul(there, other))
+            same(np.dot(own, other), numpy.dot(there, other))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_absolute_values_of_zeros_have_no_sign_at_any_stride(dtype: str) -> None:
+    zeros = np.full((4, 3), -0.0, dtype)
+    for view in (zeros, zeros[:, ::2], zeros.T, np.broadcast_to(zeros[:, :1], (4, 700))):
+        assert not np.signbit(np.abs(view)).any()
+
+
+def test_numbers_take_the_dtype_of_the_array_beside_them() -> None:
+    for dtype, number in (("uint8", 2), ("float32", 2), ("float64", 0.1), ("float64", 1e300), ("int16", 3)):
+        there = sample(dtype, (7,)) if dtype != "int16" else numpy.arange(7, dtype=dtype)
+        names = ["fmax", "fmin"]
+        names += ["heaviside", "nextafter"] if dtype.startswith("float") else ["lcm", "gcd"]
+        for name in names:
+            own, wanted = getattr(np, name)(there, number), getattr(numpy, name)(there, number)
+            assert own.dtype == wanted.dtype.name, name
+            numpy.testing.assert_array_equal(numpy.asarray(own), wanted)
+
+
+def test_a_float_loses_no_digit_beside_float64() -> None:
+    x = numpy.arange(10) / 10
+    calls: list[Callable[[Any], Any]] = [
+        lambda m: m.isclose(x, 0.1, rtol=0, atol=0), lambda m: m.isclose(0.1, x, 0, 0), lambda m: m.isin(x, 0.3),
+        lambda m: m.array_equal(m.asarray(x)[1], 0.1), lambda m: m.array_equiv(x[1:2], 0.1),
+        lambda m: m.polyval(x, 0.1), lambda m: m.append(x, 0.1), lambda m: m.gradient(x, 0.1), lambda m: m.dot(x, 0.1),
+        lambda m: m.inner(0.1, x), lambda m: m.outer(x, 0.1), lambda m: m.kron(0.1, x), lambda m: m.logaddexp2(x, 0.1),
+    ]  # fmt: skip
+    for at, call in enumerate(calls):
+        numpy.testing.assert_allclose(numpy.asarray(call(np)), call(numpy), rtol=1e-15, atol=1e-16, err_msg=str(at))
+    own = np.zeros(3, "float64")
+    np.copyto(own, 0.1)
+    assert own.tolist() == [0.1] * 3
+
+
+def test_a_float_finds_its_own_place_among_float64() -> None:
+    line = numpy.arange(9) / 10
+    for value in (0.1, 0.3, 0.7):
+        for side in ("left", "right"):
+            assert int(np.searchsorted(line, value, side)) == numpy.searchsorted(line, value, side)
+        assert int(np.digitize(value, line)) == numpy.digitize(value, line)

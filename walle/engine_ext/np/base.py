@@ -65,9 +65,25 @@ def alike(arrays: Iterable[ArrayLike], dtype: DType | None = None) -> list[ndarr
 def floating(x: ArrayLike) -> ndarray:
     """Return the array as floats: float64 for int32 and int64, float32 for smaller integers and bool."""
     given = asarray(x)
-    if given.dtype in FLOATS:
-        return given
-    return given.astype("float64" if given.itemsize >= 4 else "float32")
+    return given if given.dtype in FLOATS else given.astype(_float_for(given))
+
+
+def beside(x: ArrayLike, other: ndarray) -> ndarray:
+    """Return the array; a float of Python's has the dtype of the one beside it, and loses no digit in float64."""
+    return asarray(x, _float_for(other)) if isinstance(x, float) else asarray(x)
+
+
+def pair(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
+    """Return two arrays, of which a float of Python's has the dtype of the other."""
+    if isinstance(a, float):
+        right = asarray(b)
+        return beside(a, right), right
+    left = asarray(a)
+    return left, beside(b, left)
+
+
+def _float_for(x: ndarray) -> DType:
+    return x.dtype if x.dtype in FLOATS else "float64" if x.itemsize >= 4 else "float32"
 
 
 def sizes(shape: int | Iterable[int]) -> tuple[int, ...]:

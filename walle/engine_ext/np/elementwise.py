@@ -7,7 +7,7 @@ import builtins
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import binary_function, ndarray, unary_function
-from walle.engine_ext.np.base import FLOATS, alike, asarray, floating
+from walle.engine_ext.np.base import FLOATS, asarray, floating, pair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ minimum = binary_function("minimum", "Minimum")
 arctan2 = atan2 = binary_function("arctan2", "Atan2")
 hypot = binary_function("hypot", "Hypot")
 copysign = binary_function("copysign", "CopySign")
+nextafter = binary_function("nextafter", "NextAfter")
 logaddexp = binary_function("logaddexp", "LogAddExp")
 gcd = binary_function("gcd", "Gcd")
 bitwise_and = binary_function("bitwise_and", "BitwiseAnd")
@@ -204,8 +205,8 @@ def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def lcm(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the least common multiple; 0 where one of them is 0."""
-    left, right = alike([a, b])
-    return abs(left // gcd(left, right) * right)  # 0 // 0 is 0
+    divisor = gcd(a, b)
+    return abs(asarray(a, divisor.dtype) // divisor * asarray(b, divisor.dtype))  # 0 // 0 is 0
 
 
 def deg2rad(x: ArrayLike) -> ndarray:
@@ -222,7 +223,8 @@ radians, degrees = deg2rad, rad2deg
 def logaddexp2(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return log2(2**a + 2**b)."""
     ln2 = 0.6931471805599453
-    return logaddexp(floating(a) * ln2, floating(b) * ln2) / ln2
+    left, right = pair(a, b)
+    return logaddexp(floating(left) * ln2, floating(right) * ln2) / ln2
 
 
 def sinc(x: ArrayLike) -> ndarray:
@@ -234,8 +236,8 @@ def sinc(x: ArrayLike) -> ndarray:
 
 def heaviside(x: ArrayLike, at_zero: ArrayLike) -> ndarray:
     """Return 0 below zero, 1 above, `at_zero` at it; NaN stays."""
-    given, middle = (floating(one) for one in alike([x, at_zero]))
-    return _core.where(given == 0, middle, _core.where(isnan(given), given, (given > 0).astype(given.dtype)))
+    given = floating(x)
+    return _core.where(given == 0, at_zero, _core.where(isnan(given), given, (given > 0).astype(given.dtype)))
 
 
 def angle(x: ArrayLike, deg: bool = False) -> ndarray:
@@ -279,12 +281,6 @@ def ldexp(x: ArrayLike, k: ArrayLike) -> ndarray:
     """Return x * 2**k."""
     given = floating(x)
     return _core.binary("ScaleByPower", given, asarray(k, "int64").astype(given.dtype))
-
-
-def nextafter(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return the next number of the dtype from a towards b."""
-    left, right = (floating(one) for one in alike([a, b]))
-    return _core.binary("NextAfter", left, right)
 
 
 def spacing(x: ArrayLike) -> ndarray:
@@ -359,23 +355,19 @@ def logical_xor(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the greater; where one is NaN, the other."""
-    left, right = alike([a, b])
-    if left.dtype not in FLOATS:
-        return maximum(left, right)
-    result = maximum(left, right)
-    if not isnan(result).any():
+    result = maximum(a, b)
+    if result.dtype not in FLOATS or not isnan(result).any():
         return result
+    left, right = asarray(a, result.dtype), asarray(b, result.dtype)
     return _core.where(isnan(left), right, _core.where(isnan(right), left, result))
 
 
 def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the less; where one is NaN, the other."""
-    left, right = alike([a, b])
-    if left.dtype not in FLOATS:
-        return minimum(left, right)
-    result = minimum(left, right)
-    if not isnan(result).any():
+    result = minimum(a, b)
+    if result.dtype not in FLOATS or not isnan(result).any():
         return result
+    left, right = asarray(a, result.dtype), asarray(b, result.dtype)
     return _core.where(isnan(left), right, _core.where(isnan(right), left, result))
 
 
@@ -403,7 +395,7 @@ def nan_to_num(x: ArrayLike, copy: bool = True, nan: float = 0.0, posinf: float 
 
 
 def isclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> ndarray:
-    left, right = asarray(a), asarray(b)
+    left, right = pair(a, b)
     near = (abs(subtract(left, right)) <= atol + rtol * abs(right)) & isfinite(right) | equal(left, right)
     return near | (isnan(left) & isnan(right)) if equal_nan else near
 
@@ -413,7 +405,7 @@ def allclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8,
 
 
 def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False) -> bool:
-    left, right = asarray(a), asarray(b)
+    left, right = pair(a, b)
     if left.shape != right.shape:
         return False
     same = left == right
@@ -425,6 +417,7 @@ def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False) -> bool:
 def array_equiv(a: ArrayLike, b: ArrayLike) -> bool:
     """Whether they are equal once broadcast against each other."""
     try:
-        return bool((asarray(a) == asarray(b)).all())
+        left, right = pair(a, b)
+        return bool((left == right).all())
     except ValueError:
         return False

@@ -7,7 +7,18 @@ import builtins
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import alike, along, asarray, axes_of, axis_of, flat_or_axis, operator, product, sizes
+from walle.engine_ext.np.base import (
+    alike,
+    along,
+    asarray,
+    axes_of,
+    axis_of,
+    flat_or_axis,
+    operator,
+    pair,
+    product,
+    sizes,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -376,7 +387,7 @@ def resize(x: ArrayLike, shape: Shape) -> ndarray:
 
 
 def append(x: ArrayLike, values: ArrayLike, axis: int | None = None) -> ndarray:
-    return concatenate([x, values], axis)
+    return concatenate(pair(x, values), axis)
 
 
 def insert(x: ArrayLike, places: Any, values: ArrayLike, axis: int | None = None) -> ndarray:
@@ -435,7 +446,7 @@ def trim_zeros(x: ArrayLike, trim: str = "fb") -> ndarray:
 def copyto(to: ndarray, source: ArrayLike, where: ArrayLike | None = None) -> None:
     """Put the source into an array, where the mask says so."""
     if where is None:
-        to[...] = asarray(source)
+        to[...] = asarray(source, to.dtype)
     else:
         to[...] = _core.where(where, asarray(source, to.dtype), to)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import alike, asarray, axes_of, axis_of, operator, product
+from walle.engine_ext.np.base import alike, asarray, axes_of, axis_of, operator, pair, product
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def matmul(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def dot(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the sum of products over the last axis of a and the last but one of b (the only one of a vector)."""
-    left, right = asarray(a), asarray(b)
+    left, right = pair(a, b)
     if left.ndim == 0 or right.ndim == 0:
         return _core.binary("Mul", left, right)
     if right.ndim <= 2:
@@ -54,7 +54,7 @@ def vdot(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the sum of products over both last axes."""
-    left, right = asarray(a), asarray(b)
+    left, right = pair(a, b)
     if left.ndim == 0 or right.ndim == 0:
         return _core.binary("Mul", left, right)
     if right.ndim == 1:
@@ -65,7 +65,8 @@ def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def outer(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("Mul", asarray(a).reshape(-1, 1), asarray(b).reshape(1, -1))
+    left, right = pair(a, b)
+    return _core.binary("Mul", left.reshape(-1, 1), right.reshape(1, -1))
 
 
 def vecdot(a: ArrayLike, b: ArrayLike, axis: int = -1) -> ndarray:
@@ -116,7 +117,7 @@ def einsum(equation: str, *arrays: ArrayLike) -> ndarray:
 
 def kron(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return blocks of b, each times one element of a."""
-    left, right = asarray(a), asarray(b)
+    left, right = pair(a, b)
     rank = max(left.ndim, right.ndim)
     one = (1,) * (rank - left.ndim) + left.shape
     two = (1,) * (rank - right.ndim) + right.shape

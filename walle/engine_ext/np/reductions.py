@@ -6,7 +6,18 @@ from __future__ import annotations
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import FLOATS, along, asarray, axes_of, axis_of, flat_or_axis, floating, operator, product
+from walle.engine_ext.np.base import (
+    FLOATS,
+    along,
+    asarray,
+    axes_of,
+    axis_of,
+    beside,
+    flat_or_axis,
+    floating,
+    operator,
+    product,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -310,7 +321,7 @@ def gradient(x: ArrayLike, *spacing: float | ArrayLike, axis: Axis = None, edge_
         raise ShapeError(f"gradient along {len(axes)} axes with {len(steps)} spacings")
     if edge_order not in (1, 2):
         raise ShapeError(f"gradient with edge_order {edge_order}; it is 1 or 2")
-    slopes = [_slope(given, at, asarray(step), edge_order) for at, step in zip(axes, steps, strict=True)]
+    slopes = [_slope(given, at, beside(step, given), edge_order) for at, step in zip(axes, steps, strict=True)]
     return slopes[0] if len(slopes) == 1 else tuple(slopes)
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import DTypeError, ShapeError
-from walle.engine_ext.np.base import FLOATS, alike, along, asarray, axis_of, flat_or_axis, floating, operator, product
+from walle.engine_ext.np.base import (
+    FLOATS,
+    alike,
+    along,
+    asarray,
+    axis_of,
+    flat_or_axis,
+    floating,
+    operator,
+    pair,
+    product,
+)
 from walle.engine_ext.np.manipulation import broadcast_arrays, trim_zeros
 from walle.engine_ext.np.products import matmul
 
@@ -155,7 +166,7 @@ def base_repr(number: int, base: int = 2, padding: int = 0) -> str:
 
 def polyval(p: ArrayLike, x: ArrayLike) -> ndarray:
     """Return the polynomial's values."""
-    weights, given = asarray(p), asarray(x)
+    weights, given = pair(p, x)
     result = given * 0
     for weight in weights.reshape(-1):
         result = result * given + weight

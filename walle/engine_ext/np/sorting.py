@@ -5,7 +5,7 @@ from __future__ import annotations
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import FLOATS, alike, asarray, axis_of, flat_or_axis, operator
+from walle.engine_ext.np.base import FLOATS, alike, asarray, axis_of, flat_or_axis, operator, pair
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def searchsorted(x: ArrayLike, values: ArrayLike, side: str = "left", sorter: Ar
     """Return where each value belongs in an ascending vector: before its equals, or behind them (side "right")."""
     if side not in ("left", "right"):
         raise ShapeError(f"searchsorted on side {side!r}; known are left and right")
+    if isinstance(values, float):
+        values = asarray(values, "float64")  # no digit of it is lost
     line, wanted = alike([x, values])
     if line.ndim != 1:
         raise ShapeError(f"searchsorted in shape {line.shape}; it takes a vector")
@@ -163,7 +165,8 @@ def unique_inverse(x: ArrayLike) -> tuple[ndarray, ndarray]:
 
 def isin(x: ArrayLike, among: ArrayLike, *, invert: bool = False) -> ndarray:
     """Return whether each element is one of others."""
-    given, others = alike([x, asarray(among).reshape(-1)])
+    left, right = pair(x, among)
+    given, others = alike([left, right.reshape(-1)])
     if others.size == 0:
         return _core.full(given.shape, invert, "bool")
     if others.size <= _FEW_OTHERS:

@@ -150,8 +150,9 @@ std::optional<Tensor> product_at_once(const Tensor& a, const Tensor& b) {
   if (right == 2) shape.push_back(args.n);
   Tensor result = Tensor::empty(a.dtype(), std::move(shape));
   args.a = a.raw();
-  args.a_row = left > 1 ? a.strides()[left - 2] : 0;
-  args.a_col = a.strides()[left - 1];
+  // The strides of a stack whose matrices have one row may be anything there.
+  args.a_row = stack ? args.k : left == 2 ? a.strides()[0] : 0;
+  args.a_col = stack ? 1 : a.strides()[left - 1];
   args.b = b.raw();
   args.b_row = b.strides()[0];
   args.b_col = right == 2 ? b.strides()[1] : 0;

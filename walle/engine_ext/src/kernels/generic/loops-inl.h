@@ -94,7 +94,7 @@ void loop_binary(const void* a, std::int64_t a_stride, const void* b, std::int64
     }                                   \
   };
 WALLE_LOOP_OP(Neg, static_cast<T>(kIsFloat<T> ? -x : static_cast<T>(Wraps<T>{0} - static_cast<Wraps<T>>(x))))
-WALLE_LOOP_OP(Abs, static_cast<T>(x < T{0} ? static_cast<T>(Wraps<T>{0} - static_cast<Wraps<T>>(x)) : x))
+WALLE_LOOP_OP(Abs, static_cast<T>(x < T{0} ? static_cast<T>(Wraps<T>{0} - static_cast<Wraps<T>>(x)) : x))  // floats: see below
 WALLE_LOOP_OP(Square, static_cast<T>(static_cast<Wraps<T>>(x) * static_cast<Wraps<T>>(x)))
 WALLE_LOOP_OP(Sign,
               static_cast<T>((x != x) | (x == T{0}) ? x : static_cast<T>(static_cast<T>(x > T{0}) - static_cast<T>(x < T{0}))))
@@ -119,6 +119,9 @@ struct WideTruncLoop {
 };
 struct WideRoundLoop {
   static double of(double x) noexcept { return __builtin_nearbyint(x); }
+};
+struct FloatAbsLoop {
+  static float of(float x) noexcept { return __builtin_fabsf(x); }
 };
 struct TruncLoop {
   static float of(float x) noexcept { return __builtin_truncf(x); }
@@ -484,6 +487,7 @@ void fill_loops(Table& table) noexcept {
   WALLE_FAST(Round, WideRound)
   WALLE_FAST(Reciprocal, Reciprocal)
 #undef WALLE_FAST
+  table.unary[static_cast<std::size_t>(UnaryOp::Abs)][0] = &loop_unary<float, float, FloatAbsLoop>;
   table.unary[static_cast<std::size_t>(UnaryOp::Trunc)][0] = &loop_unary<float, float, TruncLoop>;
 #define WALLE_FAST(op)                                                                         \
   table.unary[static_cast<std::size_t>(UnaryOp::op)][0] = &loop_unary<float, float, op##Loop>; \
