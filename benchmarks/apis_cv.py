@@ -23,6 +23,7 @@ DIFFERENCES = """\
 - `remap` and the warps with INTER_CUBIC, where a mirrored border is read farther outside than the image is wide, may
   choose another pixel, and so may INTER_NEAREST_EXACT at places that lie halfway between two pixels.
 - `blur` of two white bytes is white; OpenCV's sum of them overflows, and gives black.
+- Warps and maps of int16 are not OpenCV's, which reads such images at coarser places.
 - `multiply` of uint16 saturates; OpenCV's product overflows at 2^31.
 - LINE_AA is drawn like LINE_8. Edges of thick lines, filled polygons and ellipses may differ by a pixel.
 - The numbers of connected areas may come in another order; the areas are the same. `minAreaRect` may name another
