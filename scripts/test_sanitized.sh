@@ -32,17 +32,18 @@ python() {  # in the environment, so that the processes that tests start take th
 }
 
 # Memory does not stay flat, as a sanitizer keeps back what is freed: the test that measures it is left out here, and the lives
-# below go without that check.
+# below go without that check. A block of a large product takes longer than a call may be late, so slow are kernels with checks.
 flat=tests/engine_ext/test_vm_wipe.py::test_loading_and_unloading_takes_no_memory
+long='tests/engine_ext/test_vm_limits.py::test_one_long_operator_is_stopped[product]'
+also_long=tests/engine_ext/test_vm_limits.py::test_a_stop_in_the_engine_is_no_failure_of_the_operator
 case $kind in
     asan)
         no_shifting=
         export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
-        # A block of that product takes longer than a call may be late, so slow are kernels with checks. And the child of a fork among
-        # busy threads may hang: this runtime does not hold its allocator's locks over a fork.
+        # The child of a fork among busy threads may hang: this runtime does not hold its allocator's locks over a fork.
         python -m pytest tests/engine_ext --timeout=1200 -q -p no:cacheprovider --deselect $flat \
             --deselect tests/engine_ext/test_shared_models.py \
-            --deselect 'tests/engine_ext/test_vm_limits.py::test_one_long_operator_is_stopped[product]' \
+            --deselect "$long" --deselect $also_long \
             --deselect 'tests/engine_ext/test_vm_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
         ;;
     tsan)
@@ -51,6 +52,7 @@ case $kind in
         # In the child of a fork the runtime still knows the parent's threads, and ends it when one of its own is made.
         # shellcheck disable=SC2046 -- a list
         python -m pytest $(ls tests/engine_ext/test_vm*.py) --timeout=1200 -q -p no:cacheprovider --deselect $flat \
+            --deselect "$long" --deselect $also_long \
             --deselect 'tests/engine_ext/test_vm_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
         ;;
 esac
