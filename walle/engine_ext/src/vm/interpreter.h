@@ -36,6 +36,9 @@ struct Settings {
   std::int64_t output_bytes = 0;               // of a result, and of a question to the caller; 0: no limit
 };
 
+// How long a VM's thread looks for a call before it sleeps.
+inline constexpr std::chrono::microseconds kAttentive{30};
+
 class Interpreter : public std::enable_shared_from_this<Interpreter> {
  public:
   // Threads that are given up and still busy; no VM is made while there are this many.
@@ -156,6 +159,7 @@ class Interpreter : public std::enable_shared_from_this<Interpreter> {
   std::string broken_;    // why it takes no calls
   Home* home_ = nullptr;  // while it lives there
   std::deque<std::shared_ptr<Call>> queue_;
+  std::atomic<bool> has_calls_ = false;  // may be true where the queue has become empty
   std::shared_ptr<Call> current_;
   std::shared_ptr<Heap> heap_;          // while it lives in a home
   std::atomic<bool> exceeded_ = false;  // the running call has met the memory limit
