@@ -17,7 +17,7 @@ from walle.vm import VM
 
 
 def _another() -> str | None:
-    for name in ("python3.14", "python3.15", "python3.12", "python3.11", "python3.10", "/usr/bin/python3"):
+    for name in (*(f"python3.{minor}" for minor in range(10, 16)), "/usr/bin/python3"):
         path = shutil.which(name)
         if path is not None:
             say = "import sys; print(sys.implementation.cache_tag)"
