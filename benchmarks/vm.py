@@ -21,7 +21,8 @@ whole interpreter each. VMs have the limits and the calls the deadline that a ta
 Also: how long a VM takes to be made, and from there to the first result of a small task that uses `walle.np`
 ("until_first_result": in an interpreter that nobody lived in; "wiped_and_lived_in": in one that such a task has left,
 wiping included), the memory of one as it starts, with a task that uses `walle.np`, and with one that also uses `json`,
-and a warm call seen from asyncio and from C++. No interpreter may be destroyed meanwhile.
+and a warm call seen from asyncio and from C++ (by a caller that looks for the result for 30 µs before it sleeps, as a
+VM does for calls). No interpreter may be destroyed meanwhile.
 
     python benchmarks/vm.py [--rounds 5] [--seconds 0.4] [--workers 1,2,3,4] [--out out] [--json]
 """
