@@ -44,11 +44,12 @@ test-tsan: $(STAMP)  ## run the VMs' tests on a module built with TSan, then VMs
 fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (1800); needs clang with libFuzzer
 	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh tests/fuzz/fuzz.sh $(FUZZ_SECONDS)
 
-lint: $(STAMP)  ## ruff, mypy, import-linter, clang-format
+lint: $(STAMP)  ## ruff, mypy, import-linter, C++ include directions, clang-format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/include_layers.py
 	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format --dry-run --Werror
 
 format: $(STAMP)  ## rewrite sources as lint wants them

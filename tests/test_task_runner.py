@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from tests.sim.tasks import tree
-from walle.deploy.bundle import build_bundle, unpack
+from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
-from walle.engine_ext.vm import DeadlineExceeded, TaskError, VMClosedError
+from walle.engine_ext.vm.vm import DeadlineExceeded, TaskError, VMClosedError
 from walle.pipeline.events import Event
 from walle.pipeline.stream_engine import Trigger
 from walle.protocol import Manifest

@@ -25,16 +25,16 @@ import httpx
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.deploy.agent import Agent
-from walle.deploy.fetch import HttpFetcher
-from walle.deploy.outcomes import OutcomeReport
+from walle.deploy.device.agent import Agent
+from walle.deploy.device.fetch import HttpFetcher
+from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.signing import TrustedKeys
 from walle.errors import PipelineError
 from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
-from walle.pipeline.tunnel_client import TunnelClient, client_context
+from walle.pipeline.tunnel.client import TunnelClient, client_context
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError
 from walle.protocol import directives_from_header as parse_directives
 from walle.task_runner import PHASE_TOPIC, Host, TaskRunner

@@ -5,7 +5,7 @@ Over HTTP (§6):
     response header  X-Walle-Tasks     a list of `Directive`s, compact JSON
     GET  /cdn/{sha256}                 a signed `Manifest` (an `Envelope`), then the files it lists
     POST /v1/outcomes                  `OutcomeBatch`
-Over the tunnel (§5.2), each in one frame of `walle.pipeline.frames`:
+Over the tunnel (§5.2), each in one frame of `walle.pipeline.tunnel.frames`:
     device → cloud   `Hello`, `Upload`, `Request`, `Ping`
     cloud → device   `Welcome`, `Ack`, `Response`, `Refusal`, `Pong`
 

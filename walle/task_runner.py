@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from walle.engine_ext import boot
-from walle.engine_ext.vm import VMPool
+from walle.engine_ext.vm import boot
+from walle.engine_ext.vm.vm import VMPool
 from walle.errors import VMError
 from walle.pipeline.stream_engine import TaskOutput, Trigger
 from walle.protocol import Attribute, Manifest

@@ -1,8 +1,16 @@
 """Task VMs: a Python interpreter with its own GIL, pinned to one thread, for each task (§4.3)."""
 
-from walle.engine_ext.bytecode import BytecodeError
-from walle.engine_ext.imports import ForbiddenImport
-from walle.engine_ext.vm import VM, DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMClosedError, VMPool
+from walle.engine_ext.vm.bytecode import BytecodeError
+from walle.engine_ext.vm.imports import ForbiddenImport
+from walle.engine_ext.vm.vm import (
+    VM,
+    DeadlineExceeded,
+    LimitExceeded,
+    TaskError,
+    TaskQuarantined,
+    VMClosedError,
+    VMPool,
+)
 
 __all__ = [
     "VM",

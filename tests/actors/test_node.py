@@ -9,11 +9,11 @@ import pytest
 from walle.actors.node import NodeActor, Raised, Remote, telling
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
-from walle.deploy.journal import JournalError
-from walle.deploy.release import ReleaseRequestError, TransitionError
-from walle.deploy.release_service import TaskBusyError, UnknownReleaseError
-from walle.deploy.repo import RepoError
-from walle.engine_ext.vm import DeadlineExceeded, TaskError, VMClosedError
+from walle.deploy.cloud.journal import JournalError
+from walle.deploy.cloud.release import ReleaseRequestError, TransitionError
+from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
+from walle.deploy.cloud.repo import RepoError
+from walle.engine_ext.vm.vm import DeadlineExceeded, TaskError, VMClosedError
 from walle.errors import ConfigError
 from walle.protocol import ProtocolError
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from walle.cli import app
 from walle.cli.task import TaskFolderError
-from walle.deploy.bundle import BundleError
-from walle.deploy.task_config import TaskConfigError
+from walle.deploy.cloud.bundle import BundleError
+from walle.deploy.cloud.task_config import TaskConfigError
 from walle.errors import WalleError
 
 MAIN = """\

@@ -21,7 +21,7 @@ from tests.sim.shop_cloud import LIMIT_S, User, no_task_left, shop_cloud, until
 from walle.clock import ManualClock
 from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayNode
 from walle.errors import ConfigError
-from walle.pipeline.ingest import IngestError
+from walle.pipeline.tunnel.ingest import IngestError
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
 
 
@@ -192,7 +192,7 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
         await device.settled()
         received = await shop.received()
         with monkeypatch.context() as patch:
-            patch.setattr("walle.pipeline.ingest.Ingest._accept", full)
+            patch.setattr("walle.pipeline.tunnel.ingest.Ingest._accept", full)
             patch.setattr("walle.cloud.gateway._FAREWELL_S", 0.2)
             await user.visit()
             await until(lambda: shop.cloud.gateway._tunnel.counts.uploads > received)

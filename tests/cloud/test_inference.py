@@ -12,8 +12,8 @@ from tests.sim.shop_cloud import ShopCloud, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle import plain
 from walle.cloud.inference import InferenceError
-from walle.engine_ext.vm import TaskError
-from walle.pipeline.tunnel_client import RequestError
+from walle.engine_ext.vm.vm import TaskError
+from walle.pipeline.tunnel.client import RequestError
 from walle.task_runner import PHASE_TOPIC, PhasePlaceError
 
 MAIN = """\

@@ -11,8 +11,8 @@ import pytest_asyncio
 from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
 from walle.cloud.simulation import DEVICE_KINDS, Simulator
-from walle.deploy.bundle import Bundle, build_bundle
-from walle.deploy.repo import TaskTree
+from walle.deploy.cloud.bundle import Bundle, build_bundle
+from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.signing import Signer
 
 VISITS = 4

@@ -7,10 +7,10 @@
 #include <limits>
 #include <vector>
 
-#include "atomic/integer_products.h"
+#include "atomic/products/integer_products.h"
 #include "check.h"
-#include "graph/op.h"
 #include "guarded.h"
+#include "operators/op.h"
 
 using namespace walle;
 using check::Guarded;

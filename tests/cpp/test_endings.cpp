@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "atomic/packed_convolution.h"
+#include "atomic/products/packed_convolution.h"
 #include "check.h"
 
 using namespace walle;

@@ -11,9 +11,9 @@
 
 #include "check.h"
 #include "core/fork_mutex.h"
-#include "exec/rates.h"
 #include "graph/packed_weights.h"
 #include "kernels/table.h"
+#include "plan/rates.h"
 
 namespace {
 

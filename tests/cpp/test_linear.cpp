@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "atomic/packed_linear.h"
+#include "atomic/products/packed_linear.h"
 #include "check.h"
 
 using namespace walle;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "check.h"
-#include "exec/session.h"
 #include "graph/load.h"
+#include "run/session.h"
 
 using namespace walle;
 

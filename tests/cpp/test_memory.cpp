@@ -5,8 +5,8 @@
 #include <map>
 
 #include "check.h"
-#include "core/raster.h"
-#include "exec/memory.h"
+#include "geometry/raster.h"
+#include "plan/memory.h"
 
 using namespace walle;
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "check.h"
-#include "core/raster.h"
 #include "geometry/merge.h"
-#include "geometry/transform.h"
+#include "geometry/raster.h"
+#include "geometry/transform/transform.h"
 
 using namespace walle;
 

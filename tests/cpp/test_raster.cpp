@@ -5,9 +5,9 @@
 #include <numeric>
 #include <string>
 
+#include "atomic/raster_step.h"
 #include "check.h"
-#include "core/raster.h"
-#include "exec/raster_step.h"
+#include "geometry/raster.h"
 
 using namespace walle;
 

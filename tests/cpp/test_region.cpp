@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "check.h"
-#include "core/raster.h"
+#include "geometry/raster.h"
 
 using namespace walle;
 

@@ -8,7 +8,7 @@
 
 #include "attempt.h"
 #include "check.h"
-#include "core/whole.h"
+#include "core/truncate.h"
 #include "form_parts.h"
 
 // A request beyond all memory must come as std::bad_alloc here as it does without the sanitizer.

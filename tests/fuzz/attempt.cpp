@@ -5,10 +5,10 @@
 #include <new>
 
 #include "core/small_float.h"
-#include "exec/module.h"
-#include "exec/rates.h"
-#include "exec/session.h"
 #include "graph/load.h"
+#include "plan/rates.h"
+#include "run/module.h"
+#include "run/session.h"
 
 namespace fuzz {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "exec/var.h"
+#include "run/var.h"
 
 namespace fuzz {
 

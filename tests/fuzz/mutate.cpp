@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "graph/op.h"
+#include "operators/op.h"
 
 namespace fuzz {
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient
-from walle.deploy.authority import Authority
-from walle.pipeline.tunnel_client import (
+from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.client import (
     TunnelClient,
     client_context,
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.sim.cloud_files import CloudFiles
 from walle.clock import ManualClock
-from walle.deploy.agent import Agent
-from walle.deploy.fetch import Fetcher
-from walle.deploy.outcomes import OutcomeReport
+from walle.deploy.device.agent import Agent
+from walle.deploy.device.fetch import Fetcher
+from walle.deploy.device.outcomes import OutcomeReport
 from walle.errors import DeployError
 from walle.protocol import Directive, Manifest, Outcome
 

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 
-from walle.deploy.fetch import FetchError, WrongLengthError
+from walle.deploy.device.fetch import FetchError, WrongLengthError
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.protocol import Directive, FileEntry, Manifest
 

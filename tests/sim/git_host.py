@@ -19,10 +19,10 @@ from pathlib import Path
 import uvicorn
 from dulwich.file import _GitFile
 
-from walle.deploy import git_http
-from walle.deploy.access import Access, Identity, Role
-from walle.deploy.files import ASGIApp
-from walle.deploy.repo import TaskRepos
+from walle.deploy.cloud import git_http
+from walle.deploy.cloud.access import Access, Identity, Role
+from walle.deploy.cloud.files import ASGIApp
+from walle.deploy.cloud.repo import TaskRepos
 
 ROOT = Path(__file__).parents[2]
 

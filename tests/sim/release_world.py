@@ -9,16 +9,16 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from walle.clock import Clock
-from walle.deploy.bundle import Bundle, build_bundle
-from walle.deploy.files import FileStore
-from walle.deploy.journal import Journal
-from walle.deploy.monitor_service import MonitorService
-from walle.deploy.policy import Policy
-from walle.deploy.push import Answerer
-from walle.deploy.release import Release, ReleaseRequest, State
-from walle.deploy.release_service import ReleaseService, SimulationResult, World
-from walle.deploy.release_table import ReleaseTable, plan_row
-from walle.deploy.repo import RepoError, TaskTree
+from walle.deploy.cloud.bundle import Bundle, build_bundle
+from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor_service import MonitorService
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.release import Release, ReleaseRequest, State
+from walle.deploy.cloud.release_service import ReleaseService, SimulationResult, World
+from walle.deploy.cloud.release_table import ReleaseTable, plan_row
+from walle.deploy.cloud.repo import RepoError, TaskTree
 from walle.deploy.signing import Signer
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 

@@ -1,6 +1,6 @@
 """A small task, as files."""
 
-from walle.deploy.repo import TaskTree
+from walle.deploy.cloud.repo import TaskTree
 
 CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
 MAIN = b"import math\n\n\ndef execute(ctx, x):\n    return math.sqrt(x)\n"

@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 from typing import Any, Self
 
-from walle.pipeline.ingest import Ingest, pump
-from walle.pipeline.tunnel_server import ServerLimits, TunnelServer
+from walle.pipeline.tunnel.ingest import Ingest, pump
+from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 
 TOKENS = {f"device-{number}": f"token-{number}" for number in range(100)}
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TOKENS
 from walle import protocol
-from walle.deploy.authority import Authority
-from walle.pipeline.frames import Decoder, Encoder
-from walle.pipeline.ingest import Ingest
-from walle.pipeline.tunnel_client import (
+from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.client import (
     TunnelClient,
     client_context,
 )
+from walle.pipeline.tunnel.frames import Decoder, Encoder
+from walle.pipeline.tunnel.ingest import Ingest
 
 type MakeClient = Callable[..., TunnelClient]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from walle.engine_ext import _core
-from walle.engine_ext.vm import VM
+from walle.engine_ext.vm.vm import VM
 
 # A sleep that no deadline ends, which a task has no ordinary way to.
 DEEP_SLEEP = """
@@ -51,5 +51,5 @@ async def in_a_fresh_home(folder: Path, grace_s: float = 5.0) -> AsyncIterator[V
         made = _core.vm_counts()["made"]
         while _core.vm_counts()["made"] == made:
             vm = await held.enter_async_context(in_a_home(folder, grace_s))
-            await vm.call("walle.engine_ext.dispatch:ready")
+            await vm.call("walle.engine_ext.vm.dispatch:ready")
         yield vm

@@ -21,11 +21,11 @@ from walle.actors.node import NodeLostError, Remote
 from walle.actors.wiring import ActorCloud, Fleet, _spawn, start_ray, stop_ray
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
-from walle.deploy.policy import Policy
-from walle.deploy.release import ReleaseRequest, TransitionError
-from walle.deploy.release_service import UnknownReleaseError
-from walle.deploy.repo import RepoError
-from walle.engine_ext.vm import TaskError
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.release import ReleaseRequest, TransitionError
+from walle.deploy.cloud.release_service import UnknownReleaseError
+from walle.deploy.cloud.repo import RepoError
+from walle.engine_ext.vm.vm import TaskError
 from walle.task_runner import PHASE_TOPIC
 
 ROOT = Path(__file__).parents[2]

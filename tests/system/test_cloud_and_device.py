@@ -12,7 +12,7 @@ import pytest
 from tests.sim.engineer import Engineer
 from tests.sim.program import Program, Programs, walle
 from walle import plain
-from walle.pipeline.ingest import Ingest
+from walle.pipeline.tunnel.ingest import Ingest
 
 VISITS = 200
 VISIT_MS = 1000

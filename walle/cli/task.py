@@ -16,8 +16,8 @@ from walle.cli.output import JsonFlag, emit, working
 from walle.errors import ConfigError, WalleError
 
 if TYPE_CHECKING:
-    from walle.deploy.release_service import SimulationResult
-    from walle.deploy.repo import TaskTree
+    from walle.deploy.cloud.release_service import SimulationResult
+    from walle.deploy.cloud.repo import TaskTree
 
 _SCENARIO = "local"  # what a task belongs to before it is pushed
 _LEFT_OUT = frozenset({".git", "__pycache__"})
@@ -80,7 +80,7 @@ def new(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a small task that works: its configuration, ten lines of code, and events to simulate it with."""
-    from walle.deploy.task_config import NAME_RULE, is_name
+    from walle.deploy.cloud.task_config import NAME_RULE, is_name
 
     if not is_name(name):
         raise typer.BadParameter(f"{name!r} cannot be a task's name: {NAME_RULE}", param_hint="NAME")
@@ -129,9 +129,9 @@ def read_folder(folder: Path) -> "TaskTree":
         TaskFolderError: it is no folder, lacks task.toml, or holds links or too much.
         TaskConfigError: task.toml is wrong.
     """
-    from walle.deploy.bundle import CONFIG_FILE
-    from walle.deploy.repo import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
-    from walle.deploy.task_config import TaskConfig
+    from walle.deploy.cloud.bundle import CONFIG_FILE
+    from walle.deploy.cloud.repo import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
+    from walle.deploy.cloud.task_config import TaskConfig
 
     if not folder.is_dir():
         raise TaskFolderError(folder, "is no folder; write a task with: walle task new NAME")
@@ -156,7 +156,7 @@ def read_folder(folder: Path) -> "TaskTree":
 
 def check(folder: Folder, as_json: JsonFlag = False) -> None:
     """Check a task as the cloud does at a release: task.toml, that it compiles, what it imports, its size."""
-    from walle.deploy.bundle import compile_tree
+    from walle.deploy.cloud.bundle import compile_tree
 
     config, files = compile_tree(read_folder(folder))
     sizes = {path: len(data) for path, data in sorted(files.items())}
@@ -229,9 +229,9 @@ def simulate(
 
 async def _simulate(tree: "TaskTree", events: bytes | None) -> "SimulationResult":
     from walle.cloud.simulation import Simulator
-    from walle.deploy.bundle import CONFIG_FILE, build_bundle
+    from walle.deploy.cloud.bundle import CONFIG_FILE, build_bundle
+    from walle.deploy.cloud.task_config import TaskConfig
     from walle.deploy.signing import Signer
-    from walle.deploy.task_config import TaskConfig
 
     bundle = build_bundle(tree, Signer.generate())
     own = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE).simulation_events

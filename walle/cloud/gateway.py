@@ -14,19 +14,19 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from walle.clock import Clock, SystemClock
+from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import Inference, Judged, Monitor
-from walle.deploy.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
-from walle.deploy.authority import Authority, AuthorityError
-from walle.deploy.files import cdn_app
-from walle.deploy.git_http import git_app
-from walle.deploy.policy import Policy
-from walle.deploy.push import Answerer, WallePush
-from walle.deploy.release_table import ReleaseTable
+from walle.deploy.cloud.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
+from walle.deploy.cloud.files import cdn_app
+from walle.deploy.cloud.git_http import git_app
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.push import Answerer, WallePush
+from walle.deploy.cloud.release_table import ReleaseTable
 from walle.errors import ConfigError
-from walle.pipeline.ingest import Ingest, pump
-from walle.pipeline.tunnel_server import Received, TunnelServer
+from walle.pipeline.tunnel.ingest import Ingest, pump
+from walle.pipeline.tunnel.server import Received, TunnelServer
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import secrets
 from pathlib import Path
 
 from walle.clock import Clock
-from walle.deploy.access import ANY_SCENARIO, Access, Role
-from walle.deploy.authority import Authority
-from walle.deploy.files import FileStore
-from walle.deploy.repo import TaskRepos
+from walle.cloud.authority import Authority
+from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.signing import Signer, TrustedKeys
 
 

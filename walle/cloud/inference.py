@@ -10,7 +10,7 @@ from walle import plain
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import Judged
-from walle.deploy.bundle import unpack
+from walle.deploy.cloud.bundle import unpack
 from walle.errors import DeployError
 from walle.protocol import Manifest
 from walle.task_runner import PHASE_TOPIC, TaskRunner

@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from walle.deploy.api import Outcomes, Releases
-from walle.deploy.monitor import Gate, Verdict
-from walle.deploy.policy import Policy
-from walle.deploy.release_table import ReleaseTable
+from walle.deploy.cloud.api import Outcomes, Releases
+from walle.deploy.cloud.monitor import Gate, Verdict
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.release_table import ReleaseTable
 
 
 class Gateway(Protocol):

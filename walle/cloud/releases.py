@@ -9,12 +9,12 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import Gateway, Monitor
 from walle.cloud.simulation import Simulator
-from walle.deploy.bundle import CONFIG_FILE, Bundle, build_bundle
-from walle.deploy.compilers import other_pythons
-from walle.deploy.journal import Journal
-from walle.deploy.release_service import ReleaseService, SimulationResult, World
-from walle.deploy.repo import TaskTree
-from walle.deploy.task_config import TaskConfig
+from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, build_bundle
+from walle.deploy.cloud.compilers import other_pythons
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.release_service import ReleaseService, SimulationResult, World
+from walle.deploy.cloud.repo import TaskTree
+from walle.deploy.cloud.task_config import TaskConfig
 
 CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from walle.clock import SystemClock
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.deploy.journal import Journal
-from walle.deploy.monitor_service import MonitorService
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor_service import MonitorService
 
 
 @contextlib.asynccontextmanager

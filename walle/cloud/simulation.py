@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
-from walle.deploy.bundle import Bundle, unpack
-from walle.deploy.release_service import SimulationResult
+from walle.deploy.cloud.bundle import Bundle, unpack
+from walle.deploy.cloud.release_service import SimulationResult
 from walle.errors import VMError
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.store import FeatureStore

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from walle.deploy.files import replace_file
+from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
 from walle.protocol import Directive, Envelope, Manifest, ProtocolError
 
@@ -75,7 +75,7 @@ class Signer:
     def save(self, path: Path) -> None:
         """Write the key as PEM, readable by its owner alone; at every instant `path` holds the old key or this one."""
         pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        replace_file(path, pem, mode=0o600)
+        write_file(path, pem, mode=0o600)
 
     def sign_manifest(self, manifest: Manifest) -> Envelope:
         """Return `manifest` as bytes with this key's signature over them; for the bundle role."""

@@ -10,24 +10,24 @@ TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     from walle.pipeline.event_log import EventLog
     from walle.pipeline.events import Event
-    from walle.pipeline.ingest import Ingest
     from walle.pipeline.outbox import Outbox
     from walle.pipeline.store import FeatureStore
     from walle.pipeline.stream_engine import StreamEngine
     from walle.pipeline.trie import TriggerTrie
-    from walle.pipeline.tunnel_client import TunnelClient
-    from walle.pipeline.tunnel_server import TunnelServer
+    from walle.pipeline.tunnel.client import TunnelClient
+    from walle.pipeline.tunnel.ingest import Ingest
+    from walle.pipeline.tunnel.server import TunnelServer
 
 _HOMES = {
     "Event": "events",
     "EventLog": "event_log",
     "FeatureStore": "store",
-    "Ingest": "ingest",
+    "Ingest": "tunnel.ingest",
     "Outbox": "outbox",
     "StreamEngine": "stream_engine",
     "TriggerTrie": "trie",
-    "TunnelClient": "tunnel_client",
-    "TunnelServer": "tunnel_server",
+    "TunnelClient": "tunnel.client",
+    "TunnelServer": "tunnel.server",
 }
 
 __all__ = [

@@ -6,8 +6,9 @@ plain data and arrays where it crosses to the cloud, and anything at all where i
 
 from __future__ import annotations
 
-from walle.engine_ext import _core, dispatch, host
-from walle.engine_ext.wiping import load_shared
+from walle.engine_ext import _core
+from walle.engine_ext.vm import callbacks, dispatch
+from walle.engine_ext.vm.reset import load_shared
 from walle.errors import PipelineError
 from walle.pipeline.stream import Events
 
@@ -89,7 +90,7 @@ class Store:
 
     def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
         """Return payloads of stored features, oldest first."""
-        return host.call("store.query", topic, since_ms, limit)  # type: ignore[no-any-return]
+        return callbacks.call("store.query", topic, since_ms, limit)  # type: ignore[no-any-return]
 
 
 class Context:
@@ -137,7 +138,7 @@ class Context:
         Raises:
             HostError: the cloud cannot be reached, refused, or failed.
         """
-        return host.call("escalate", self.phase, payload)
+        return callbacks.call("escalate", self.phase, payload)
 
 
 def _checked(name: str) -> str:

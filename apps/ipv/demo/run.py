@@ -26,7 +26,7 @@ from apps.ipv.demo.view import View, report_table
 from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, start_ray, stop_ray
 from walle.cloud import CloudConfig
-from walle.deploy.policy import share
+from walle.deploy.cloud.policy import share
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError, WalleError
 from walle.pipeline.event_log import EventLog

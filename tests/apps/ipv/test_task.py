@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from apps.ipv.generator import ShoppingEvents, event_bytes
 from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, write_encoder
 from apps.ipv.make_simulation import simulation_visits
-from walle.deploy.bundle import compile_tree
-from walle.deploy.repo import TaskTree
-from walle.deploy.task_config import TaskConfig
+from walle.deploy.cloud.bundle import compile_tree
+from walle.deploy.cloud.repo import TaskTree
+from walle.deploy.cloud.task_config import TaskConfig
 from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event
 from walle.pipeline.stream import Events
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/team.h"
-#include "geometry/transform.h"
+#include "geometry/operand.h"
 #include "kernels/table.h"
 
 namespace walle {

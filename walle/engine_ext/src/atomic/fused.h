@@ -45,7 +45,7 @@ std::unique_ptr<Step> make_prelu(const StepRequest& request);
 
 bool softmax_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);
 // Three operands: scores, one number that they are multiplied by (or divided, where the attribute `divides` is 1), and a mask
-// that is added, over the last axis; each of the latter two may be absent. See exec/fuse_softmax.cpp.
+// that is added, over the last axis; each of the latter two may be absent. See plan/fuse_softmax.cpp.
 std::unique_ptr<Step> make_softmax(const StepRequest& request);
 std::unique_ptr<Step> make_log_softmax(const StepRequest& request);
 bool norm_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table);

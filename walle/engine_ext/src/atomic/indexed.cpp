@@ -1,6 +1,6 @@
 // IndexedGather and IndexedScatter: the indexed raster as atomic operators. What Gather and Scatter become where their indices
 // are known only at run time.
-#include "core/indexed.h"
+#include "geometry/indexed_raster.h"
 
 #include <cstring>
 #include <type_traits>

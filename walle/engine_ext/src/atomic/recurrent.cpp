@@ -1,5 +1,5 @@
 // RecurrentSteps: all steps of one direction of an RNN, GRU or LSTM in one call, in memory that stays in the cache. What it
-// computes is geometry/recurrent.cpp's decomposition; a test holds them together.
+// computes is geometry/composite/recurrent.cpp's decomposition; a test holds them together.
 //
 // Inputs: projected (steps, batch, gates * h), weights (gates * h, h), state (batch, h), and where the cell has them: cell
 // (batch, h), new_bias (h), peephole (3 * h), sequence_lens (batch). Output, flat: all states (steps, batch, h), the last state

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "atomic/conversion.h"
-#include "core/whole.h"
+#include "core/truncate.h"
 
 namespace walle {
 

@@ -6,7 +6,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "core/nest.h"
-#include "exec/eager.h"
+#include "operators/eager.h"
 
 namespace py = pybind11;
 

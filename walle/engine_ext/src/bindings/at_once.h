@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/tensor.h"
-#include "graph/op.h"
+#include "operators/op.h"
 
 namespace walle {
 

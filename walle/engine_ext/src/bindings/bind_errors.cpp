@@ -1,7 +1,7 @@
 // C++ errors become the Python classes of walle.engine_ext.errors, found anew in each interpreter: nothing Python is cached in
 // a C++ static, because every VM has its own interpreter.
 #include "bindings/bind.h"
-#include "core/tenant.h"
+#include "core/work_context.h"
 #include "vm/home.h"
 #include "vm/interpreter.h"
 

@@ -2,8 +2,8 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
-#include "exec/eager.h"
 #include "files/image_file.h"
+#include "operators/eager.h"
 
 namespace py = pybind11;
 

@@ -4,7 +4,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
-#include "exec/eager.h"
+#include "operators/eager.h"
 
 namespace py = pybind11;
 

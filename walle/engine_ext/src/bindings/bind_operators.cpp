@@ -4,8 +4,8 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
-#include "core/paint.h"
-#include "exec/eager.h"
+#include "geometry/paint.h"
+#include "operators/eager.h"
 #include "vm/lending.h"
 
 namespace py = pybind11;

@@ -3,13 +3,13 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
-#include "exec/eager.h"
-#include "exec/module.h"
-#include "exec/rates.h"
-#include "exec/session.h"
 #include "graph/load.h"
 #include "graph/open.h"
 #include "kernels/bfloat16.h"
+#include "operators/eager.h"
+#include "plan/rates.h"
+#include "run/module.h"
+#include "run/session.h"
 
 namespace py = pybind11;
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
-#include "exec/eager.h"
+#include "operators/eager.h"
 #include "vm/lending.h"
 
 namespace py = pybind11;

@@ -1,4 +1,4 @@
-// VMs and mailboxes for walle.engine_ext.vm, and the VM-side door to the host. The asyncio side is Python; nothing here waits
+// VMs and mailboxes for walle.engine_ext.vm.vm, and the VM-side door to the host. The asyncio side is Python; nothing here waits
 // while it holds a GIL.
 #include <poll.h>
 #include <pybind11/stl.h>

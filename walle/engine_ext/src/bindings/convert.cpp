@@ -8,7 +8,7 @@
 #include "atomic/conversion.h"
 #include "bindings/bind.h"
 #include "bindings/operations.h"
-#include "exec/eager.h"
+#include "operators/eager.h"
 
 namespace py = pybind11;
 

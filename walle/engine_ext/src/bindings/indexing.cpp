@@ -6,8 +6,8 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
-#include "core/indexed.h"
-#include "exec/eager.h"
+#include "geometry/indexed_raster.h"
+#include "operators/eager.h"
 
 namespace py = pybind11;
 

@@ -7,7 +7,7 @@
 #include "bindings/at_once.h"
 #include "bindings/bind.h"
 #include "bindings/convert.h"
-#include "exec/eager.h"
+#include "operators/eager.h"
 
 namespace py = pybind11;
 

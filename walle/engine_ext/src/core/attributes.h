@@ -42,7 +42,7 @@ class Attributes {
   Attributes only(std::span<const std::string_view> names) const;
 
   // A copy that, with all copies of it, remembers what was asked for; and the first attribute that nobody has asked for, empty
-  // where there is none. What an operator is told and does not heed is refused, not passed over (exec/plan.cpp).
+  // where there is none. What an operator is told and does not heed is refused, not passed over (plan/plan.cpp).
   Attributes watched() const;
   std::string_view unread() const noexcept;
 

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "core/region.h"
 #include "core/team.h"
+#include "core/tensor.h"
 
 namespace walle {
 

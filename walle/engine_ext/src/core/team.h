@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/tenant.h"
+#include "core/work_context.h"
 
 namespace walle {
 

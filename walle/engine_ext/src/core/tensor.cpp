@@ -8,7 +8,7 @@
 #include <new>
 
 #include "core/blocks.h"
-#include "core/tenant.h"
+#include "core/work_context.h"
 
 namespace walle {
 

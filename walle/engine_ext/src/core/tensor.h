@@ -13,6 +13,8 @@ namespace walle {
 
 using Dims = std::vector<std::int64_t>;
 
+inline constexpr int kMaxAxes = 8;  // of a loop nest, and of a region after merging
+
 // A run of bytes and the way to give it back. Owned memory is aligned to kAlignment and zero-padded to a multiple of it, so
 // that a vector kernel may read a whole last vector; borrowed memory (a mapped file, another library's buffer) is neither.
 class Storage {

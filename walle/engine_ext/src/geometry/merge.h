@@ -1,11 +1,11 @@
 // Merging rasters (§4.1). Vertical: a region that reads what another raster wrote is rewritten to read that raster's own
-// sources, so that successive movements become one. The algebra here is pure; exec/lower.cpp applies it to a whole graph.
+// sources, so that successive movements become one. The algebra here is pure; plan/lower.cpp applies it to a whole graph.
 #pragma once
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "core/region.h"
+#include "geometry/region.h"
 
 namespace walle {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <array>
 
-#include "geometry/transform.h"
+#include "geometry/operand.h"
 
 namespace walle {
 

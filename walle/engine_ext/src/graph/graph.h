@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/op.h"
 #include "graph/packed_weights.h"
+#include "operators/op.h"
 
 namespace walle {
 

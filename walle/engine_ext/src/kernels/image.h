@@ -35,7 +35,7 @@ enum class ColorKind : std::uint8_t {
   kCount
 };
 
-struct ColorTables;  // made once (atomic/image_color.cpp)
+struct ColorTables;  // made once (atomic/image/color.cpp)
 
 struct ColorArgs {
   ColorKind kind = ColorKind::shuffle;
@@ -100,7 +100,7 @@ struct SampleArgs {
   std::int64_t height = 0, width = 0;
   int channels = 1;
   int reach = 2;                   // 1 nearest, 2 linear, 4 cubic, 8 Lanczos
-  int border = 0;                  // Border of atomic/image.h
+  int border = 0;                  // Border of atomic/image/image.h
   double value[4] = {};            // of the constant border, by channel
   const float* weights = nullptr;  // of 32 places between two pixels, of Lanczos: OpenCV's places
 };

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/tenant.h"
+#include "core/work_context.h"
 
 namespace walle::vm {
 

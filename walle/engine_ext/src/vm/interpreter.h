@@ -26,7 +26,7 @@ namespace walle::vm {
 
 class Home;
 
-// What a VM is made with. `config` is the task as walle.engine_ext.dispatch takes it.
+// What a VM is made with. `config` is the task as walle.engine_ext.vm.dispatch takes it.
 struct Settings {
   std::string name;
   Value config;

@@ -15,7 +15,7 @@ namespace walle::vm {
 // What Python code can change is kept by kind: the items of dicts, lists and sets, the attributes of types, the parts of
 // functions, cells and slots. Of any other object a digest of what it refers to is kept: where that changes, there is no way
 // back. What an object holds in C alone (a random generator's state, a decimal context's flags) is not seen here;
-// walle.engine_ext.wiping resets it.
+// walle.engine_ext.vm.reset resets it.
 class Pristine {
  public:
   Pristine() = default;

@@ -1,7 +1,8 @@
 // An image read between its pixels. A block of places is cut into runs that lie inside of the image, whose pixels are gathered
 // and mixed in vectors, and the others, which are read one by one.
 
-// Which of `size` elements stands at `at`, -1 for none; the same as border_source of atomic/image.h, whose numbers these are.
+// Which of `size` elements stands at `at`, -1 for none; the same as border_source of atomic/image/image.h, whose numbers these
+// are.
 inline std::int64_t border_at(int border, std::int64_t at, std::int64_t size) noexcept {
   if (at >= 0 && at < size) return at;
   if (border == 1) return at < 0 ? 0 : size - 1;

@@ -1,0 +1,296 @@
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.sim.release_world import ReleaseWorld
+from walle.clock import SystemClock
+from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.api import (
+    AccessError,
+    authorize_by,
+    device_router,
+    error_status,
+    install_error_handlers,
+    release_router,
+    watch_router,
+)
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.push import WallePush
+from walle.errors import ConfigError, EngineError
+from walle.protocol import (
+    PROFILE_HEADER,
+    TASKS_HEADER,
+    Outcome,
+    OutcomeBatch,
+    OutcomeKind,
+    Profile,
+    directives_from_header,
+)
+
+AS_DEVICE = {"Authorization": "Bearer of-a-device"}
+BODY: dict[str, Any] = {"scenario": "shop", "task": "ipv", "version": "v1", "beta": ["d1"]}
+
+
+class Gateway:
+    """The app as a cloud puts it together, on real services."""
+
+    def __init__(self, world: ReleaseWorld) -> None:
+        access = Access()
+        self.token = access.issue("anna", {"shop": Role.RELEASE})
+        self.low_token = access.issue("bert", {"shop": Role.READ})
+        self.world = world
+        app = FastAPI()
+        app.include_router(release_router(world.service, world.monitor, authorize_by(access)))
+        app.include_router(device_router(world.monitor, lambda token: token == "of-a-device"))
+        app.include_router(watch_router(world.service, world.monitor, world.answerer))
+        install_error_handlers(app)
+        self.fastapi = app
+        self.app = WallePush(app, world.answerer)
+        transport = httpx.ASGITransport(self.app)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://cloud")
+
+    async def post(self, path: str, body: Any = None, token: str | None = None) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        return await self.client.post(path, json=body, headers=headers)
+
+    async def report(self, release_id: str, ok: int, failed: int, batch_id: str) -> httpx.Response:
+        outcome = Outcome("shop/ipv", "v1", release_id, OutcomeKind.RUN, ok, failed)
+        response = await self.client.post(
+            "/v1/outcomes", json=OutcomeBatch("d1", batch_id, (outcome,)).to_json(), headers=AS_DEVICE
+        )
+        await self.world.service.settled()
+        return response
+
+    async def check_in(self, device_id: str, **tasks: str) -> httpx.Response:
+        profile = Profile(device_id, "10", {}, {f"shop/{task}": version for task, version in tasks.items()})
+        return await self.client.post("/v1/checkin", headers={PROFILE_HEADER: profile.to_header()})
+
+
+@pytest_asyncio.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with Journal(tmp_path / "journal.sqlite") as journal:
+        world = ReleaseWorld(tmp_path, SystemClock(), journal)
+        await world.service.open()
+        gateway = Gateway(world)
+        try:
+            yield gateway
+        finally:
+            await gateway.client.aclose()
+            await world.service.close()
+
+
+async def _in_beta(gateway: Gateway) -> str:
+    release_id = str((await gateway.post("/v1/releases", BODY)).json()["id"])
+    await gateway.post(f"/v1/releases/{release_id}/start")
+    await gateway.world.reached(release_id, "beta")
+    return release_id
+
+
+@pytest.mark.asyncio
+async def test_a_release_over_http(gateway: Gateway) -> None:
+    created = await gateway.post("/v1/releases", {**BODY, "policy": {"app_version": ">=10"}})
+    assert created.status_code == 201
+    release = created.json()
+    assert (release["id"], release["state"], release["request"]["policy"]) == (
+        "ipv-v1-1",
+        "created",
+        {"app_version": ">=10"},
+    )
+    path = f"/v1/releases/{release['id']}"
+    assert (await gateway.post(f"{path}/start")).json()["state"] == "simulating"
+    await gateway.world.reached(release["id"], "beta")
+    (directive,) = directives_from_header((await gateway.check_in("d1")).headers[TASKS_HEADER])
+    assert directive.version == "v1"
+    assert TASKS_HEADER not in (await gateway.check_in("d2")).headers
+    assert (await gateway.post(f"{path}/pause")).json()["state"] == "paused"
+    assert (await gateway.post(f"{path}/resume")).json()["state"] == "beta"
+    await gateway.world.service.settled()
+    assert (await gateway.report(release["id"], 1000, 0, "b1")).status_code == 204
+    shown = (await gateway.client.get(path)).json()
+    assert (shown["state"], shown["stage"], shown["totals"]["ok"]) == ("gray", "gray 0.25", 1000)
+    assert [one["event"] for one in shown["history"]] == [
+        "Create",
+        "Start",
+        "SimulationPassed",
+        "Pause",
+        "Resume",
+        "GateAccepted",
+    ]
+    over = await gateway.post(f"{path}/rollback", {"reason": "too slow"})
+    assert (over.json()["state"], over.json()["reason"]) == ("rolled_back", "by anna: too slow")
+    await gateway.world.service.settled()
+    (directive,) = directives_from_header((await gateway.check_in("d1", ipv="v1")).headers[TASKS_HEADER])
+    assert directive.version == ""
+    assert [one["id"] for one in (await gateway.client.get("/v1/releases")).json()] == ["ipv-v1-1"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "said"),
+    [
+        ({**BODY, "version": "v9"}, 422, "RepoError", "v9"),
+        ({**BODY, "version": "latest"}, 422, "ReleaseRequestError", "release.version"),
+        ({**BODY, "policy": {"app_version": "new"}}, 422, "PolicyError", "policy.app_version"),
+        ({**BODY, "gate": {"p_bad": 2}}, 422, "GateError", "gate.p_bad"),
+        ({**BODY, "steps": [0.5]}, 422, "ReleaseRequestError", "release.steps"),
+        ({**BODY, "steps": "all"}, 422, "RequestError", "body.steps"),
+        ({**BODY, "polcy": {}}, 422, "RequestError", "body.polcy"),
+        ({"scenario": "shop"}, 422, "RequestError", "body.task"),
+    ],
+)
+async def test_a_wrong_release_is_refused(
+    gateway: Gateway, body: dict[str, Any], status: int, kind: str, said: str
+) -> None:
+    response = await gateway.post("/v1/releases", body)
+    assert (response.status_code, response.json()["type"]) == (status, kind)
+    assert said in response.json()["error"]
+    assert (await gateway.client.get("/v1/releases")).json() == []
+
+
+@pytest.mark.asyncio
+async def test_conflicts_and_unknown_releases(gateway: Gateway) -> None:
+    release_id = await _in_beta(gateway)
+    busy = await gateway.post("/v1/releases", {**BODY, "version": "v2"})
+    assert (busy.status_code, busy.json()["type"]) == (409, "TaskBusyError")
+    refused = await gateway.post(f"/v1/releases/{release_id}/start")
+    assert (refused.status_code, refused.json()["type"]) == (409, "TransitionError")
+    assert "takes: GateAccepted" in refused.json()["error"]
+    for path in ("", "/stream"):
+        unknown = await gateway.client.get(f"/v1/releases/nope{path}")
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "UnknownReleaseError")
+    assert (await gateway.post("/v1/releases/nope/rollback")).status_code == 404
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("action", ["", "start", "pause", "resume", "rollback"])
+async def test_only_those_who_may_release_do(gateway: Gateway, action: str) -> None:
+    release_id = await _in_beta(gateway)
+    before = (await gateway.client.get("/v1/releases")).json()
+    path = f"/v1/releases/{release_id}/{action}" if action else "/v1/releases"
+    nobody = await gateway.client.post(path, json=None if action else BODY)
+    assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, "Bearer")
+    assert (await gateway.post(path, None if action else BODY, token="wrong")).status_code == 401
+    low = await gateway.post(path, None if action else BODY, gateway.low_token)
+    assert (low.status_code, low.json()["error"]) == (403, "bert has no role release in scenario shop")
+    assert (await gateway.client.get("/v1/releases")).json() == before
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not JSON"),
+        (b"[", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"{}", "batch.outcomes: is missing"),
+        (b'{"device_id": "d", "batch_id": "b", "outcomes": [{"kind": "exploded"}]}', "batch.outcomes[0].kind"),
+        (b" " * ((1 << 20) + 1), "is larger than"),
+    ],
+)
+async def test_a_broken_report_is_refused(gateway: Gateway, body: bytes, said: str) -> None:
+    response = await gateway.client.post("/v1/outcomes", content=body, headers=AS_DEVICE)
+    assert (response.status_code, response.json()["type"]) == (422, "ProtocolError")
+    assert said in response.json()["error"]
+
+
+@pytest.mark.asyncio
+async def test_a_heartbeat_needs_a_profile(gateway: Gateway) -> None:
+    response = await gateway.client.post("/v1/checkin")
+    assert response.status_code == 422
+    assert PROFILE_HEADER in response.json()["error"]
+    response = await gateway.client.post("/v1/checkin", headers={PROFILE_HEADER: "{"})
+    assert response.status_code == 204
+    assert "not JSON" in response.headers["x-walle-error"]
+
+
+@pytest.mark.asyncio
+async def test_health_metrics_page_and_description(gateway: Gateway) -> None:
+    release_id = await _in_beta(gateway)
+    for _ in range(3):
+        await gateway.check_in("d1")
+    await gateway.report(release_id, 10, 2, "b1")
+    health = (await gateway.client.get("/healthz")).json()
+    assert health["ok"]
+    assert health["releases"] == 1
+    text = (await gateway.client.get("/metrics")).text
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["walle_profiles_total", "fresh"] == 1
+    assert samples["walle_profiles_total", "repeated"] == 2
+    assert samples["walle_releases", "beta"] == 1
+    assert samples["walle_release_executions_total", "failed", release_id, "shop/ipv"] == 2
+    page = await gateway.client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "/v1/releases" in page.text
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+    paths = (await gateway.client.get("/openapi.json")).json()["paths"]
+    assert {"/v1/releases", "/v1/releases/{release_id}/rollback", "/v1/outcomes", "/v1/checkin"} <= set(paths)
+
+
+@contextlib.asynccontextmanager
+async def _served(app: Any) -> AsyncIterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none", lifespan="off"))
+    serving = asyncio.ensure_future(server.serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn offers nothing to wait for
+        await asyncio.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@pytest.mark.asyncio
+async def test_a_release_can_be_watched_to_its_end(gateway: Gateway) -> None:
+    release_id = await _in_beta(gateway)
+    stages, executions = [], []
+    async with (
+        _served(gateway.app) as url,
+        httpx.AsyncClient(base_url=url) as client,
+        client.stream("GET", f"/v1/releases/{release_id}/stream", timeout=20) as response,
+    ):
+        assert response.headers["content-type"].startswith("text/event-stream")
+        async for line in response.aiter_lines():
+            if not line.startswith("data:"):
+                continue
+            shown = json.loads(line.removeprefix("data:"))
+            stages.append(shown["stage"])
+            executions.append(shown["totals"]["ok"])
+            if len(stages) == 1:
+                await gateway.report(release_id, 7, 0, "b1")  # new totals, no transition
+            elif shown["totals"]["ok"] == 7 and shown["stage"] == "beta":
+                await gateway.report(release_id, 1000, 0, "b2")
+            elif shown["stage"] == "gray 0.25":
+                await gateway.post(f"/v1/releases/{release_id}/rollback")
+    assert (stages[0], stages[-1]) == ("beta", "rolled_back")
+    assert "gray 0.25" in stages
+    assert executions[-1] == 1007
+
+
+def test_errors_have_fitting_statuses() -> None:
+    assert error_status(ConfigError("x")) == 422
+    assert error_status(EngineError("x")) == 500
+    assert error_status(AccessError(403, "x")) == 403
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer other"}, {"Authorization": "Basic of-a-device"}])
+async def test_reports_are_devices_own(gateway: Gateway, headers: dict[str, str]) -> None:
+    body = OutcomeBatch("d1", "b1", ()).to_json()
+    refused = await gateway.client.post("/v1/outcomes", json=body, headers=headers)
+    assert (refused.status_code, refused.json()["type"]) == (401, "AccessError")
+    assert (await gateway.client.post("/v1/outcomes", json=body, headers=AS_DEVICE)).status_code == 204

@@ -1,0 +1,191 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sim.tasks import CONFIG, FILES, tree
+from walle.deploy.cloud import bundle as bundle_module
+from walle.deploy.cloud.bundle import BundleError, build_bundle, unpack
+from walle.deploy.cloud.repo import TaskTree
+from walle.deploy.cloud.task_config import TaskConfigError
+from walle.deploy.signing import Signer, TrustedKeys
+from walle.engine_ext.vm.bytecode import compile_source
+
+SIGNER = Signer.generate()
+WITH_MODEL = {
+    "task.toml": CONFIG + b'[files]\n"resources/a.walle" = "shared"\n[limits]\nmemory_mb = 8\n',
+    "main.py": b"import helper\nfrom pkg import part\n\ndef execute(ctx, x):\n    return helper.f(x)\n",
+    "helper.py": b"def f(x):\n    return 1 / x\n",
+    "pkg/__init__.py": b"",
+    "pkg/part.py": b"from . import other\nfrom .other import g\n",
+    "pkg/other.py": b"def g(): ...\n",
+    "resources/a.walle": b"model",
+    "simulation/events.jsonl": b"{}\n",
+    "simulation/make.py": b"import os\n",
+    "README.md": b"how",
+}
+
+
+def listing(path: str, route: str = "shared") -> bytes:
+    return CONFIG + f'[files]\n"{path}" = "{route}"\n'.encode()
+
+
+def test_bundle_holds_what_travels_and_nothing_else() -> None:
+    bundle = build_bundle(tree(WITH_MODEL), SIGNER)
+    manifest = TrustedKeys.of(SIGNER, SIGNER).verify_manifest(bundle.envelope)
+    assert manifest == bundle.manifest
+    assert [entry.path for entry in manifest.files] == [
+        "helper.pyc",
+        "main.pyc",
+        "pkg/__init__.pyc",
+        "pkg/other.pyc",
+        "pkg/part.pyc",
+        "resources/a.walle",
+    ]
+    assert set(bundle.blobs) == {entry.sha256 for entry in manifest.files}
+    assert all(len(bundle.blobs[entry.sha256]) == entry.size_bytes for entry in manifest.files)
+    assert (manifest.name, manifest.version, manifest.commit) == ("shop/ipv", "v1", "c" * 40)
+    rest = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
+    assert manifest.sequence == ("page_exit",)
+    assert manifest.limits == {"deadline_ms": 500, "memory_mb": 8} | rest
+    assert manifest.bytecode == (sys.implementation.cache_tag,)
+    assert not any(b"return 1 / x" in blob for blob in bundle.blobs.values())
+
+
+def test_unpacked_bundle_runs_from_bytecode_and_its_traceback_reads_well(tmp_path: Path) -> None:
+    bundle = build_bundle(tree(WITH_MODEL), SIGNER)
+    unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
+    laid_out = {str(path.relative_to(tmp_path / "task")) for path in (tmp_path / "task").rglob("*") if path.is_file()}
+    assert laid_out == {entry.path for entry in bundle.manifest.files}
+    code = "import main; print(main.execute(None, 4)); main.execute(None, 0)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "task", capture_output=True, text=True, check=False
+    )
+    assert run.stdout == "0.25\n"
+    assert 'File "shop/ipv/v1/main.py", line 5, in execute' in run.stderr
+    assert 'File "shop/ipv/v1/helper.py", line 2, in f' in run.stderr
+    assert not list((tmp_path / "task").rglob("*.py"))
+
+
+def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    source = Path(json.__file__).parent.joinpath("decoder.py").read_bytes()  # a file with sets, nested code, docstrings
+    source += (
+        b"\nKINDS = {'a', 'b', 'ccc', 1.5, None}\nBIG = 10 ** 30\ndef f(x): return x in {'page', 'item', 3, 'x y'}\n"
+    )
+    (tmp_path / "source").write_bytes(source)
+    program = (
+        "import sys; extra = [sys.intern(f'{w}') for w in ('scan_once', 'parse_float', 'KINDS', 'x y')]\n"
+        "from walle.engine_ext.vm.bytecode import compile_source\n"
+        "for _ in range(3): compile('a = {1, 2}', 'warm', 'exec')\n"
+        "data = compile_source(open(sys.argv[1], 'rb').read(), 's/t/v1/main.py')\n"
+        "import hashlib; print(hashlib.sha256(data).hexdigest())"
+    )
+    digests = set()
+    for seed in ("0", "1", "77"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONOPTIMIZE": "2" if seed == "77" else ""}
+        command = [
+            sys.executable,
+            "-c",
+            program if seed != "1" else program.partition("\n")[2],
+            str(tmp_path / "source"),
+        ]
+        command[2] = "import sys\n" + command[2]
+        run = subprocess.run(
+            command, env=environment, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+        )
+        digests.add(run.stdout)
+    assert len(digests) == 1
+    first, again = build_bundle(tree(WITH_MODEL), SIGNER), build_bundle(tree(WITH_MODEL), SIGNER)
+    assert (first.envelope, first.blobs, first.sha256) == (again.envelope, again.blobs, again.sha256)
+    other = build_bundle(tree({**WITH_MODEL, "helper.py": b"def f(x):\n    return 2 / x\n"}), SIGNER)
+    assert other.sha256 != first.sha256
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "line", "message"),
+    [
+        ({"main.py": b"x = 1\ndef f(:\n"}, "main.py", 2, "does not compile: invalid syntax"),
+        ({"lib/a.py": b"\xff"}, "lib/a.py", 1, "does not compile: "),
+        ({"main.py": b"x = '\0'"}, "main.py", 0, "null bytes"),
+        ({"main.py": b"x = " + b"(" * 300 + b")" * 300}, "main.py", 1, "does not compile: too many nested parentheses"),
+        ({"main.py": b"x = " + b"-" * 200_000 + b"1"}, "main.py", 0, "does not compile: "),
+        ({"main.py": b"#" * (1 << 20) + b"\n"}, "main.py", 0, "more than 1048576 for a source file"),
+        ({"main.py": b"\nimport os.path\n"}, "main.py", 2, "imports os.path, which a task may not"),
+        ({"main.py": b"def f():\n    from subprocess import run\n"}, "main.py", 2, "imports subprocess"),
+        ({"main.py": b"import walle\n"}, "main.py", 1, "imports walle,"),
+        ({"main.py": b"from walle import deploy, np\n"}, "main.py", 1, "imports walle.deploy"),
+        ({"main.py": b"import jsonx\n"}, "main.py", 1, "imports jsonx"),
+        ({"resources/b": b""}, "task.toml", 0, 'resources/b is not in [files]; add "resources/b" = "shared"'),
+        ({"task.toml": listing("a")}, "task.toml", 0, "[files] 'a' is not in the tree"),
+        ({"task.toml": listing("main.py")}, "task.toml", 0, "code travels as the cloud compiles it"),
+        ({"task.toml": listing("a.pyc"), "a.pyc": b""}, "task.toml", 0, "code travels as the cloud compiles it"),
+        ({"task.toml": listing("a", "exclusive"), "a": b""}, "task.toml", 0, "no private route to a device yet"),
+        ({"task.toml": listing("simulation/a"), "simulation/a": b""}, "task.toml", 0, "simulation/ stays on the cloud"),
+        ({"task.toml": listing("main.pyc/a"), "main.pyc/a": b""}, "task.toml", 0, "a folder has the name 'main.pyc'"),
+        ({"task.toml": CONFIG + b'[simulation]\nevents = "e"'}, "task.toml", 0, "events: there is no file 'e'"),
+        ({"task.toml": CONFIG.replace(b"ipv", b"cart")}, "task.toml", 0, "is 'cart', but the version is one of 'ipv'"),
+    ],
+)
+def test_what_cannot_be_a_bundle_is_refused(files: dict[str, bytes], path: str, line: int, message: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        build_bundle(tree(files), SIGNER)
+    assert message in str(caught.value)
+    assert (caught.value.path, caught.value.line) == (path, line)
+
+
+@pytest.mark.parametrize("missing", ["task.toml", "main.py"])
+def test_files_that_every_task_has(missing: str) -> None:
+    left = {path: data for path, data in FILES.items() if path != missing}
+    with pytest.raises(BundleError, match=f"{missing}: is missing"):
+        build_bundle(TaskTree("shop", "ipv", "v1", "c" * 40, left), SIGNER)
+
+
+def test_wrong_config_is_its_own_error() -> None:
+    with pytest.raises(TaskConfigError, match=r"task\.toml: \[trigger\] is missing"):
+        build_bundle(tree({"task.toml": b'[task]\nname = "ipv"\n'}), SIGNER)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"import json, math\nimport collections.abc\nfrom collections.abc import Mapping\n",
+        b"from walle import np\nimport walle.cv\nfrom walle.np import array\nfrom __future__ import annotations\n",
+        b"import helper\nfrom helper import x\nimport deep.er\n",
+    ],
+)
+def test_allowed_imports(source: bytes) -> None:
+    build_bundle(
+        tree({"helper.py": source.replace(b"from __future__ import annotations\n", b""), "deep/er.py": b""}), SIGNER
+    )
+
+
+def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_module, "MAX_FILE_BYTES", 4)
+    with pytest.raises(BundleError, match=r"resources/a\.walle: has 5 bytes, more than 4"):
+        build_bundle(tree(WITH_MODEL), SIGNER)
+    monkeypatch.undo()
+    monkeypatch.setattr(bundle_module, "MAX_BUNDLE_BYTES", 100)
+    with pytest.raises(BundleError, match=r"the bundle has [0-9]+ bytes, more than 100"):
+        build_bundle(tree(WITH_MODEL), SIGNER)
+
+
+def test_unpack_refuses_wrong_blobs_and_leaves_nothing(tmp_path: Path) -> None:
+    bundle = build_bundle(tree(), SIGNER)
+    name = bundle.manifest.files[0].sha256
+    with pytest.raises(BundleError, match=r"main\.pyc: its blob [0-9a-f]+ is missing"):
+        unpack(bundle.manifest, {}, tmp_path / "task")
+    with pytest.raises(BundleError, match=r"main\.pyc: its blob does not have the sha256"):
+        unpack(bundle.manifest, {name: b"other"}, tmp_path / "task")
+    assert list(tmp_path.iterdir()) == []
+    unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
+    with pytest.raises(BundleError, match="is there already"):
+        unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
+    assert list(tmp_path.iterdir()) == [tmp_path / "task"]
+
+
+def test_bytecode_is_never_checked_against_a_source() -> None:
+    data = compile_source(b"x = 1\n", "s/t/v1/main.py")
+    assert data[4:8] == b"\1\0\0\0"  # PEP 552: hash-based, unchecked

@@ -1,0 +1,135 @@
+import asyncio
+import contextlib
+import dataclasses
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.sim.release_world import table_of
+from walle.deploy.cloud.journal import Journal, JournalError, PendingEffect
+from walle.deploy.cloud.release import Effect, Release, ReleaseRequest, Rollback, Start, State, advance
+
+
+def _release(number: int = 1) -> Release:
+    return Release(f"ipv-v1-{number}", number, ReleaseRequest("shop", "ipv", "v1"), 5.0, 5.0)
+
+
+@pytest_asyncio.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    async with Journal(tmp_path / "journal.sqlite") as opened:
+        yield opened
+
+
+@pytest.mark.asyncio
+async def test_a_transition_is_kept_with_its_event_and_effects(journal: Journal) -> None:
+    release = _release()
+    assert await journal.record(release, None, ()) == ()
+    event = Start(6.0)
+    started, effects = advance(release, event)
+    (pending,) = await journal.record(started, event, effects)
+    assert pending == PendingEffect(1, release.id, Effect.RUN_SIMULATION)
+    event_2 = Rollback(7.0, "anna", "no")
+    over, effects = advance(started, event_2)
+    await journal.record(over, event_2, effects)
+    async with Journal(journal.path) as again:
+        assert await again.releases() == [over]
+        assert [one.effect for one in await again.pending()] == [
+            Effect.RUN_SIMULATION,
+            Effect.PUBLISH,
+            Effect.SET_GATE,
+        ]
+        history = await again.history(release.id)
+    assert [(one.event, one.state, one.at_s) for one in history] == [
+        ("Create", "created", 5.0),
+        ("Start", "simulating", 6.0),
+        ("Rollback", "rolled_back", 7.0),
+    ]
+    assert history[2].details == {"at_s": 7.0, "by": "anna", "reason": "no"}
+    await journal.strike(pending)
+    assert [one.effect for one in await journal.pending()] == [Effect.PUBLISH, Effect.SET_GATE]
+
+
+@pytest.mark.asyncio
+async def test_counters_never_give_a_number_twice(journal: Journal) -> None:
+    assert await journal.draw("serial", 4) == 1
+    assert await journal.draw("release") == 1
+    async with Journal(journal.path) as again:
+        assert await again.draw("serial") == 5
+    firsts = await asyncio.gather(*(journal.draw("serial", 3) for _ in range(20)))
+    assert sorted(firsts) == list(range(6, 66, 3))
+
+
+@pytest.mark.asyncio
+async def test_rows_and_evidence_are_kept(journal: Journal) -> None:
+    (row,) = table_of(ipv="v1").rows.values()
+    await journal.save_row(row)
+    (newer,) = table_of(ipv="v2").rows.values()
+    await journal.save_row(newer)
+    await journal.save_evidence({"r1": {"ok": 1}, "r2": {"ok": 2}})
+    await journal.save_evidence({"r1": {"ok": 3}})
+    async with Journal(journal.path) as again:
+        assert await again.rows() == [newer]
+        assert await again.evidence() == {"r1": {"ok": 3}, "r2": {"ok": 2}}
+
+
+@pytest.mark.asyncio
+async def test_a_transition_is_written_whole_or_not_at_all(journal: Journal) -> None:
+    await journal.record(_release(1), None, ())
+    clash = dataclasses.replace(_release(2), number=1, state=State.GRAY)  # the number is taken
+    with pytest.raises(JournalError, match="UNIQUE") as caught:
+        await journal.record(clash, Start(1.0), (Effect.PUBLISH,))
+    assert caught.value.path == str(journal.path)
+    assert await journal.releases() == [_release(1)]
+    assert await journal.pending() == []
+    assert await journal.history(clash.id) == []
+    await journal.record(_release(2), None, ())
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_is_an_error_that_passes(journal: Journal) -> None:
+    await journal.record(_release(1), None, ())
+    (pages,) = await journal._read("PRAGMA page_count")
+    await journal._read(f"PRAGMA max_page_count = {pages[0]}")
+    with pytest.raises(JournalError, match="full"):
+        await journal.save_evidence({str(number): "x" * 10_000 for number in range(50)})
+    assert await journal.evidence() == {}
+    await journal._read("PRAGMA max_page_count = 100000")
+    await journal.save_evidence({"r": 1})
+    assert await journal.evidence() == {"r": 1}
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_writer_leaves_a_whole_transaction_behind(journal: Journal) -> None:
+    for number in range(1, 31):
+        writer = asyncio.ensure_future(journal.record(_release(number), None, (Effect.PUBLISH, Effect.SET_GATE)))
+        for _ in range(number % 7):
+            await asyncio.sleep(0)
+        writer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await writer
+    releases = await journal.releases()
+    pending = await journal.pending()
+    assert len(pending) == 2 * len(releases)
+    assert {one.release_id for one in pending} == {release.id for release in releases}
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    path.write_text("this is no database, and long enough to be sure of it" * 40)
+    with pytest.raises(JournalError, match=r"journal\.sqlite: file is not a database"):
+        await Journal(path).open()
+    with pytest.raises(JournalError, match="unable to open"):
+        await Journal(tmp_path / "nowhere" / "journal.sqlite").open()
+    with pytest.raises(JournalError, match="is not open"):
+        await Journal(path).releases()
+
+
+@pytest.mark.asyncio
+async def test_another_process_may_read_meanwhile(journal: Journal) -> None:
+    await journal.record(_release(), None, ())
+    with contextlib.closing(sqlite3.connect(journal.path)) as other:
+        assert other.execute("SELECT count(*) FROM releases").fetchone() == (1,)

@@ -1,0 +1,203 @@
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from walle.clock import ManualClock
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor import Gate, Verdict
+from walle.deploy.cloud.monitor_service import MonitorService, Totals
+from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+
+TASK = "shop/ipv"
+
+
+class Told:
+    """Keeps the verdicts, and refuses as many deliveries as it is asked to."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[tuple[str, str, Verdict, str]] = []
+        self.refuse = 0
+
+    async def __call__(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None:
+        if self.refuse:
+            self.refuse -= 1
+            raise ConnectionError("nobody there")
+        self.verdicts.append((release_id, stage, verdict, reason))
+
+
+@pytest_asyncio.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    async with Journal(tmp_path / "journal.sqlite") as opened:
+        yield opened
+
+
+def _service(journal: Journal, told: Told | None = None) -> MonitorService:
+    service = MonitorService(journal, ManualClock())
+    service.on_verdict = told or Told()
+    return service
+
+
+def _batch(
+    batch_id: str, kind: OutcomeKind, ok: int = 0, failed: int = 0, *, device: str = "d1", release: str = "r1"
+) -> OutcomeBatch:
+    error = "ValueError: x" if failed else ""
+    return OutcomeBatch(device, batch_id, (Outcome(TASK, "v1", release, kind, ok, failed, error),))
+
+
+@pytest.mark.asyncio
+async def test_reports_are_summed_and_verdicts_told_once(journal: Journal) -> None:
+    told = Told()
+    service = _service(journal, told)
+    await service.watch("r1", "beta", Gate())
+    for number in range(4):
+        await service.take(_batch(f"b{number}", OutcomeKind.RUN, 200, 0))
+    assert told.verdicts == [("r1", "beta", Verdict.ACCEPT, "")]
+    await service.watch("r1", "gray 0.25", Gate())
+    await service.take(_batch("bad", OutcomeKind.RUN, 1, 9))
+    assert told.verdicts[1:] == [
+        ("r1", "gray 0.25", Verdict.REJECT, "9 of 10 reports failed, the last with: ValueError: x")
+    ]
+    totals = await service.totals("r1")
+    assert (totals.ok, totals.failed, totals.stage_ok, totals.stage_failed) == (801, 9, 1, 9)
+    assert totals.failure_rate == pytest.approx(9 / 810)
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_sent_again_counts_once(journal: Journal) -> None:
+    service = _service(journal)
+    await service.watch("r1", "beta", Gate())
+    for _ in range(3):
+        await service.take(_batch("same", OutcomeKind.RUN, 5, 1))
+    await service.take(_batch("same", OutcomeKind.RUN, 5, 1, device="another"))
+    totals = await service.totals("r1")
+    assert (totals.ok, totals.failed, service.duplicates) == (10, 2, 2)
+
+
+@pytest.mark.asyncio
+async def test_the_memory_of_batches_is_bounded(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MonitorService, "MAX_BATCH_IDS", 10)
+    service = _service(journal)
+    for number in range(100):
+        await service.take(_batch(str(number), OutcomeKind.RUN, 1))
+    assert len(service._batch_ids) == 10
+
+
+@pytest.mark.asyncio
+async def test_installed_is_not_healthy(journal: Journal) -> None:
+    told = Told()
+    service = _service(journal, told)
+    await service.watch("r1", "beta", Gate())
+    for number in range(5):
+        await service.take(_batch(f"i{number}", OutcomeKind.INSTALLED, device=f"d{number}"))
+    assert told.verdicts == []
+    for number in range(5):
+        await service.take(_batch(f"r{number}", OutcomeKind.REVERTED, device=f"d{number}"))
+    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.REJECT]
+    totals = await service.totals("r1")
+    assert (totals.installed, totals.reverted, totals.stage_failed) == (5, 5, 5)
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_says_the_same_after_each_restart_is_one_device(journal: Journal) -> None:
+    told = Told()
+    service = _service(journal, told)
+    await service.watch("r1", "beta", Gate())
+    for number in range(50):
+        await service.take(_batch(f"i{number}", OutcomeKind.INSTALLED))
+        await service.take(_batch(f"r{number}", OutcomeKind.REJECTED))
+    totals = await service.totals("r1")
+    assert (totals.installed, totals.rejected, totals.stage_failed) == (1, 1, 1)
+    assert told.verdicts == []
+
+
+@pytest.mark.asyncio
+async def test_a_verdict_that_was_not_taken_is_told_again(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+    told.refuse = 2
+    service = _service(journal, told)
+    await service.watch("r1", "beta", Gate())
+    for number in range(3):
+        await service.take(_batch(f"b{number}", OutcomeKind.RUN, 0, 10))
+    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.REJECT]
+    assert "was not delivered" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_watching_the_same_stage_again_keeps_the_evidence_and_repeats_the_verdict(journal: Journal) -> None:
+    told = Told()
+    service = _service(journal, told)
+    await service.watch("r1", "beta", Gate())
+    await service.take(_batch("b", OutcomeKind.RUN, 1000))
+    await service.watch("r1", "beta", Gate())
+    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.ACCEPT] * 2
+    await service.watch("r1", "gray 0.25", Gate())
+    assert (await service.totals("r1")).stage_ok == 0
+    assert (await service.totals("r1")).ok == 1000
+
+
+@pytest.mark.asyncio
+async def test_what_is_no_longer_watched_is_still_counted(journal: Journal) -> None:
+    told = Told()
+    service = _service(journal, told)
+    await service.watch("r1", "beta", Gate())
+    await service.unwatch("r1")
+    await service.take(_batch("b", OutcomeKind.RUN, 0, 100))
+    assert told.verdicts == []
+    assert (await service.totals("r1")).failed == 100
+
+
+@pytest.mark.asyncio
+async def test_strangers_are_counted_and_cost_nothing(journal: Journal) -> None:
+    service = _service(journal)
+    await service.take(_batch("b1", OutcomeKind.RUN, 1, release="nobody"))
+    await service.take(_batch("b2", OutcomeKind.RUN, 1, release=""))
+    assert (service.strangers, service._evidence) == (1, {})
+    assert await service.totals("nobody") == Totals()
+
+
+@pytest.mark.asyncio
+async def test_evidence_outlives_a_restart(journal: Journal) -> None:
+    clock = ManualClock()
+    first = MonitorService(journal, clock)
+    await first.watch("r1", "gray 0.5", Gate())
+    await first.take(_batch("b", OutcomeKind.RUN, 200, 1))
+    await first.take(_batch("c", OutcomeKind.INSTALLED))
+    await first.flush()
+    told = Told()
+    second = _service(journal, told)
+    await second.load()
+    assert await second.totals("r1") == await first.totals("r1")
+    await second.watch("r1", "gray 0.5", Gate())
+    await second.take(_batch("d", OutcomeKind.RUN, 250, 0))
+    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.ACCEPT]
+
+
+@pytest.mark.asyncio
+async def test_what_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    service = _service(journal)
+    await service.watch("r1", "beta", Gate())
+    with pytest.raises(Exception, match="is not open"):
+        await service.flush()
+    async with journal:
+        await service.flush()
+        assert list(await journal.evidence()) == ["r1"]
+
+
+@pytest.mark.asyncio
+async def test_evidence_is_saved_from_time_to_time(journal: Journal) -> None:
+    clock = ManualClock()
+    service = MonitorService(journal, clock, flush_s=2.0)
+    running = asyncio.ensure_future(service.run())
+    await service.watch("r1", "beta", Gate())
+    await clock.advance(1.9)
+    assert await journal.evidence() == {}
+    await clock.advance(0.2)
+    running.cancel()  # a write that was begun is ended
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert list(await journal.evidence()) == ["r1"]

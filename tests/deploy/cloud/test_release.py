@@ -1,0 +1,263 @@
+import json
+import pickle
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from walle.deploy.cloud.monitor import Gate
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.release import (
+    BetaResolved,
+    Effect,
+    Event,
+    GateAccepted,
+    GateRejected,
+    Pause,
+    Release,
+    ReleaseRequest,
+    ReleaseRequestError,
+    Resume,
+    Rollback,
+    SimulationFailed,
+    SimulationPassed,
+    Start,
+    State,
+    TransitionError,
+    advance,
+    allowed,
+)
+
+MANIFEST = "ab" * 32
+EVENTS: dict[str, Event] = {
+    "Start": Start(1.0),
+    "SimulationPassed": SimulationPassed(1.0, MANIFEST, 77),
+    "SimulationFailed": SimulationFailed(1.0, "it broke"),
+    "BetaResolved": BetaResolved(1.0, ("d1", "d2")),
+    "GateAccepted": GateAccepted(1.0),
+    "GateRejected": GateRejected(1.0, "9 of 10 failed"),
+    "Pause": Pause(1.0),
+    "Resume": Resume(1.0),
+    "Rollback": Rollback(1.0, "anna", "looks wrong"),
+}
+TELL = (Effect.PUBLISH, Effect.SET_GATE)
+
+
+def _request(**changes: object) -> ReleaseRequest:
+    return ReleaseRequest(**{"scenario": "shop", "task": "ipv", "version": "v2", **changes})  # type: ignore[arg-type]
+
+
+def _release(**changes: object) -> Release:
+    return Release("ipv-v2-1", 1, _request(**changes), 0.0, 0.0)
+
+
+def _after(release: Release, *events: str) -> Release:
+    for event in events:
+        release, _ = advance(release, EVENTS[event])
+    return release
+
+
+# Every state that there is (as the events that lead to it) × every event: where it leads and what is to be done. What
+# is not in the table is refused.
+PATHS: dict[str, tuple[str, ...]] = {
+    "created": (),
+    "simulating": ("Start",),
+    "failed": ("Start", "SimulationFailed"),
+    "beta, unresolved": ("Start", "SimulationPassed"),
+    "beta": ("Start", "SimulationPassed", "BetaResolved"),
+    "gray 0.25": ("Start", "SimulationPassed", "BetaResolved", "GateAccepted"),
+    "gray 0.5": ("Start", "SimulationPassed", "BetaResolved", "GateAccepted", "GateAccepted"),
+    "gray 1.0": ("Start", "SimulationPassed", "BetaResolved", "GateAccepted", "GateAccepted", "GateAccepted"),
+    "full": ("Start", "SimulationPassed", "BetaResolved", *["GateAccepted"] * 4),
+    "paused in beta, unresolved": ("Start", "SimulationPassed", "Pause"),
+    "paused in beta": ("Start", "SimulationPassed", "BetaResolved", "Pause"),
+    "paused in gray 0.25": ("Start", "SimulationPassed", "BetaResolved", "GateAccepted", "Pause"),
+    "rolled_back": ("Start", "Rollback"),
+}
+TABLE: dict[tuple[str, str], tuple[str, tuple[Effect, ...]]] = {
+    ("created", "Start"): ("simulating", (Effect.RUN_SIMULATION,)),
+    ("created", "Rollback"): ("rolled_back", TELL),
+    ("simulating", "SimulationPassed"): ("beta, unresolved", (Effect.RESOLVE_BETA,)),
+    ("simulating", "SimulationFailed"): ("failed", ()),
+    ("simulating", "Rollback"): ("rolled_back", TELL),
+    ("beta, unresolved", "BetaResolved"): ("beta", TELL),
+    ("beta, unresolved", "Pause"): ("paused in beta, unresolved", TELL),
+    ("beta, unresolved", "Rollback"): ("rolled_back", TELL),
+    ("beta", "GateAccepted"): ("gray 0.25", TELL),
+    ("beta", "GateRejected"): ("rolled_back", TELL),
+    ("beta", "Pause"): ("paused in beta", TELL),
+    ("beta", "Rollback"): ("rolled_back", TELL),
+    ("gray 0.25", "GateAccepted"): ("gray 0.5", TELL),
+    ("gray 0.25", "GateRejected"): ("rolled_back", TELL),
+    ("gray 0.25", "Pause"): ("paused in gray 0.25", TELL),
+    ("gray 0.25", "Rollback"): ("rolled_back", TELL),
+    ("gray 0.5", "GateAccepted"): ("gray 1.0", TELL),
+    ("gray 0.5", "GateRejected"): ("rolled_back", TELL),
+    ("gray 0.5", "Pause"): ("paused in gray 0.5", TELL),
+    ("gray 0.5", "Rollback"): ("rolled_back", TELL),
+    ("gray 1.0", "GateAccepted"): ("full", TELL),
+    ("gray 1.0", "GateRejected"): ("rolled_back", TELL),
+    ("gray 1.0", "Pause"): ("paused in gray 1.0", TELL),
+    ("gray 1.0", "Rollback"): ("rolled_back", TELL),
+    ("full", "Rollback"): ("rolled_back", TELL),
+    ("paused in beta, unresolved", "Resume"): ("beta, unresolved", (Effect.RESOLVE_BETA,)),
+    ("paused in beta, unresolved", "Rollback"): ("rolled_back", TELL),
+    ("paused in beta", "Resume"): ("beta", TELL),
+    ("paused in beta", "GateRejected"): ("rolled_back", TELL),
+    ("paused in beta", "Rollback"): ("rolled_back", TELL),
+    ("paused in gray 0.25", "Resume"): ("gray 0.25", TELL),
+    ("paused in gray 0.25", "GateRejected"): ("rolled_back", TELL),
+    ("paused in gray 0.25", "Rollback"): ("rolled_back", TELL),
+}
+
+
+def _place(release: Release) -> str:
+    unresolved = ", unresolved" if release.stage == "beta" and not release.beta_devices else ""
+    return f"{'paused in ' if release.state is State.PAUSED else ''}{release.stage}{unresolved}"
+
+
+@pytest.mark.parametrize("place", PATHS)
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_in_every_state(place: str, event: str) -> None:
+    release = _after(_release(), *PATHS[place])
+    assert _place(release) == place
+    expected = TABLE.get((place, event))
+    assert (event in allowed(release)) is (expected is not None)
+    if expected is None:
+        with pytest.raises(TransitionError) as caught:
+            advance(release, EVENTS[event])
+        assert (caught.value.current, caught.value.asked) == (release.state, event)
+        assert caught.value.allowed == allowed(release)
+        return
+    after, effects = advance(release, EVENTS[event])
+    assert (_place(after), effects) == expected
+    assert after.revision == release.revision + 1
+    assert after.updated_s == 1.0
+
+
+def test_a_refusal_says_what_is_allowed_and_crosses_processes() -> None:
+    with pytest.raises(TransitionError) as caught:
+        advance(_release(), Pause(0.0))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == "release ipv-v2-1 is created and takes no Pause; it takes: Start, Rollback"
+    with pytest.raises(TransitionError, match="it is over; create a new release"):
+        advance(_after(_release(), "Rollback"), Start(0.0))
+
+
+def test_explicit_beta_devices_need_no_search_and_no_beta_goes_straight_to_gray() -> None:
+    release = _after(_release(beta=("a", "b")), "Start")
+    after, effects = advance(release, EVENTS["SimulationPassed"])
+    assert (after.stage, after.beta_devices, effects) == ("beta", ("a", "b"), TELL)
+    assert (after.manifest, after.size_bytes) == (MANIFEST, 77)
+    assert _after(_release(beta=0), "Start", "SimulationPassed").stage == "gray 0.25"
+
+
+def test_a_beta_without_devices_is_refused() -> None:
+    release = _after(_release(), "Start", "SimulationPassed")
+    with pytest.raises(ReleaseRequestError, match="0 devices"):
+        advance(release, BetaResolved(0.0, ()))
+
+
+def test_reasons_are_kept_and_bounded() -> None:
+    assert _after(_release(), "Start", "Rollback").reason == "by anna: looks wrong"
+    rejected, _ = advance(_after(_release(), *PATHS["gray 0.25"]), GateRejected(0.0, "x" * 9000))
+    assert rejected.reason.startswith("gray 0.25: xxx")
+    assert len(rejected.reason) == 500
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("scenario", {"scenario": "a/b"}),
+        ("task", {"task": ""}),
+        ("task", {"task": "../x"}),
+        ("version", {"version": "2"}),
+        ("version", {"version": "v٢"}),
+        ("beta", {"beta": -1}),
+        ("beta", {"beta": ()}),
+        ("beta", {"beta": ("a", "")}),
+        ("steps", {"steps": ()}),
+        ("steps", {"steps": (0.5,)}),
+        ("steps", {"steps": (0.5, 0.25, 1.0)}),
+        ("steps", {"steps": (0.0, 1.0)}),
+        ("steps", {"steps": (float("nan"), 1.0)}),
+        ("steps", {"steps": (0.5, 2.0)}),
+    ],
+)
+def test_a_request_names_the_part_that_is_wrong(field: str, changes: dict[str, object]) -> None:
+    with pytest.raises(ReleaseRequestError) as caught:
+        _request(**changes)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("place", PATHS)
+def test_a_release_goes_through_json(place: str) -> None:
+    release = _after(_release(policy=Policy(">=10"), gate=Gate(min_devices=4)), *PATHS[place])
+    assert Release.from_plain(json.loads(json.dumps(release.to_plain()))) == release
+
+
+class ReleaseMachine(RuleBasedStateMachine):
+    """Any events in any order: what a release covers never exceeds its step, and never grows once it is rolled back."""
+
+    @initialize(
+        beta=st.one_of(st.integers(0, 5), st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=3).map(tuple)),
+        steps=st.lists(st.integers(1, 99), max_size=4, unique=True),
+    )
+    def make(self, beta: int | tuple[str, ...], steps: list[int]) -> None:
+        self.release = _release(beta=beta, steps=(*(step / 100 for step in sorted(steps)), 1.0))
+        self.over: Release | None = None
+        self.highest = 0.0
+
+    @rule(event=st.sampled_from(sorted(EVENTS)))
+    def any_event(self, event: str) -> None:
+        self._feed(event)
+
+    @precondition(lambda self: bool(allowed(self.release)))
+    @rule(data=st.data())
+    def an_allowed_event(self, data: st.DataObject) -> None:
+        forward = [name for name in allowed(self.release) if name not in {"Rollback", "GateRejected"}]
+        self._feed(data.draw(st.sampled_from(forward or list(allowed(self.release)))))
+
+    def _feed(self, event: str) -> None:
+        before = self.release
+        try:
+            self.release, _ = advance(before, EVENTS[event])
+        except TransitionError:
+            assert event not in allowed(before)
+            return
+        assert event in allowed(before)
+        assert not before.state.terminal
+        if event == "GateAccepted" and before.state is State.GRAY and self.release.state is State.GRAY:
+            assert self.release.step == before.step + 1
+
+    @invariant()
+    def covers_no_more_than_its_step(self) -> None:
+        admission = self.release.admission
+        if self.release.state in {State.CREATED, State.SIMULATING, State.FAILED, State.ROLLED_BACK}:
+            assert admission is None
+            return
+        if self.release.state is State.FULL:
+            assert self.release.step == len(self.release.request.steps) - 1
+            return
+        if admission is None:
+            assert not self.release.judged
+            return
+        stage = self.release.resumes or self.release.state
+        allowed_share = self.release.request.steps[self.release.step] if stage is State.GRAY else 0.0
+        assert admission.share == allowed_share
+        assert admission.devices == frozenset(self.release.beta_devices)
+        assert admission.open is (self.release.state is not State.PAUSED)
+        assert admission.share >= self.highest  # nobody leaves before a rollback
+        self.highest = admission.share
+
+    @invariant()
+    def stays_over(self) -> None:
+        if self.over is not None:
+            assert self.release == self.over
+        if self.release.state.terminal:
+            self.over = self.release
+
+
+ReleaseMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestReleaseMachine = ReleaseMachine.TestCase

@@ -1,0 +1,436 @@
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim.release_world import BUNDLE_SIGNER, RELEASE_SIGNER, ReleaseWorld
+from walle.clock import ManualClock
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor import Verdict
+from walle.deploy.cloud.policy import Policy, share
+from walle.deploy.cloud.release import Release, ReleaseRequest, State, TransitionError
+from walle.deploy.cloud.release_service import SimulationResult, TaskBusyError, UnknownReleaseError
+from walle.deploy.cloud.repo import RepoError
+from walle.deploy.signing import Signer, TrustedKeys
+from walle.protocol import Profile, directives_from_header
+
+KEYS = TrustedKeys.of(BUNDLE_SIGNER, RELEASE_SIGNER)
+STAGES = ("beta", "gray 0.25", "gray 0.5", "gray 1.0", "full")
+
+
+@contextlib.asynccontextmanager
+async def _world(
+    folder: Path, clock: ManualClock | None = None, signer: Signer = RELEASE_SIGNER
+) -> AsyncIterator[ReleaseWorld]:
+    async with Journal(folder / "journal.sqlite") as journal:
+        world = ReleaseWorld(folder, clock or ManualClock(), journal, signer)
+        await world.monitor.load()
+        await world.service.open()
+        await world.service.settled()
+        try:
+            yield world
+        finally:
+            await world.service.close()
+            await world.monitor.flush()
+
+
+def _request(version: str = "v1", **changes: object) -> ReleaseRequest:
+    return ReleaseRequest(**{"scenario": "shop", "task": "ipv", "version": version, "beta": ("d1",), **changes})  # type: ignore[arg-type]
+
+
+def _answer(world: ReleaseWorld, device_id: str, have: str = "", app_version: str = "10") -> str:
+    """Return the version that the cloud leads a device to."""
+    profile = Profile(device_id, app_version, {}, {"shop/ipv": have} if have else {})
+    headers = world.answerer.headers(profile.to_header().encode())
+    if not headers:
+        return have
+    (directive,) = directives_from_header(headers[0][1].decode())
+    KEYS.verify_directive(directive)
+    return directive.version
+
+
+async def _started(world: ReleaseWorld, version: str = "v1", stage: str = "beta", **changes: object) -> Release:
+    release = await world.service.create(_request(version, **changes))
+    await world.service.start(release.id)
+    release = await world.reached(release.id, "gray 0.25" if changes.get("beta") == 0 else "beta")
+    while release.stage != stage:
+        await world.report(release.id, 1000, 0)
+        release = await world.service.get(release.id)
+    return release
+
+
+async def _fully(world: ReleaseWorld, version: str) -> Release:
+    return await _started(world, version, "full")
+
+
+@pytest.mark.asyncio
+async def test_a_release_goes_through_its_stages_on_the_monitor_s_word(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        release = await world.service.create(_request())
+        assert (release.id, release.state) == ("ipv-v1-1", State.CREATED)
+        assert _answer(world, "d1") == ""
+        await world.service.start(release.id)
+        release = await world.reached(release.id, "beta")
+        assert (_answer(world, "d1"), _answer(world, "d2")) == ("v1", "")
+        assert world.files.has(release.manifest)
+        manifest = KEYS.verify_manifest(world.files.path(release.manifest).read_bytes())
+        assert manifest.version == "v1"
+        assert all(world.files.has(entry.sha256) for entry in manifest.files)
+        seen = []
+        for limit in (0.25, 0.5, 1.0):
+            await world.report(release.id, 1000, 0)
+            seen.append((await world.service.get(release.id)).stage)
+            covered = {f"x{n}" for n in range(200) if _answer(world, f"x{n}") == "v1"}
+            assert covered == {f"x{n}" for n in range(200) if share(release.id, f"x{n}") < limit}
+        await world.report(release.id, 1000, 0)
+        seen.append((await world.service.get(release.id)).stage)
+        assert seen == list(STAGES[1:])
+        assert _answer(world, "late") == "v1"
+        assert [one.state for one in await world.service.history(release.id)] == [
+            "created", "simulating", "beta", "gray", "gray", "gray", "full",
+        ]  # fmt: skip
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("stage", STAGES[:-1])
+async def test_a_failing_version_is_taken_back_at_any_stage(tmp_path: Path, stage: str) -> None:
+    async with _world(tmp_path) as world:
+        await _fully(world, "v1")
+        bad = await _started(world, "v2", stage)
+        assert _answer(world, "d1", "v1") == "v2"
+        await world.report(bad.id, 10, 10, error="ZeroDivisionError")
+        bad = await world.service.get(bad.id)
+        assert (bad.state, bad.stage) == (State.ROLLED_BACK, "rolled_back")
+        assert f"{stage}: 10 of 20 reports failed, the last with: ZeroDivisionError" in bad.reason
+        assert {_answer(world, device, "v2") for device in ("d1", "d2", "d3")} == {"v1"}
+        assert _answer(world, "d1", "v1") == "v1"
+        fix = await _started(world, "v3", "full")
+        assert _answer(world, "d1", "v2") == "v3"
+        assert fix.state is State.FULL
+
+
+@pytest.mark.asyncio
+async def test_a_person_may_roll_back_from_anywhere_full_included(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        await _fully(world, "v1")
+        second = await _fully(world, "v2")
+        assert _answer(world, "d9", "v1") == "v2"
+        over = await world.service.rollback(second.id, "anna", "battery")
+        assert over.reason == "by anna: battery"
+        await world.service.settled()
+        assert _answer(world, "d9", "v2") == "v1"
+        created = await world.service.create(_request("v3"))
+        await world.service.rollback(created.id, "anna", "")
+        third = await _started(world, "v3", "gray 0.5")
+        await world.service.pause(third.id)
+        assert (await world.service.rollback(third.id, "anna", "")).state is State.ROLLED_BACK
+
+
+@pytest.mark.asyncio
+async def test_a_failed_simulation_reaches_no_device_and_blocks_nothing(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        world.simulation = SimulationResult(ok=False, runs=8, failures=3, first_error="KeyError: 'age'")
+        release = await world.service.create(_request())
+        await world.service.start(release.id)
+        failed = await world.reached(release.id, "failed")
+        assert failed.reason == "3 of 8 simulated runs failed: KeyError: 'age'"
+        assert _answer(world, "d1") == ""
+        world.simulation = SimulationResult(ok=True, runs=8, failures=0)
+        await _fully(world, "v2")
+
+
+@pytest.mark.asyncio
+async def test_whatever_breaks_a_simulation_fails_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _world(tmp_path) as world:
+
+        def full_disk(_: bytes) -> str:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(world.files, "put", full_disk)
+        release = await world.service.create(_request())
+        await world.service.start(release.id)
+        failed = await world.reached(release.id, "failed")
+        assert "No space left on device" in failed.reason
+
+
+@pytest.mark.asyncio
+async def test_a_rollback_ends_a_simulation_that_hangs(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        world.go_on.clear()
+        release = await world.service.create(_request())
+        await world.service.start(release.id)
+        await world.simulating.wait()
+        await world.service.rollback(release.id, "anna", "it hangs")
+        world.go_on.set()
+        await world.service.settled()
+        assert (await world.service.get(release.id)).reason == "by anna: it hangs"
+        assert world.service._simulations == {}
+        assert len(world.service._tasks) == 1, "only the refresh is left"
+
+
+@pytest.mark.asyncio
+async def test_one_release_of_a_task_at_a_time(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        first = await world.service.create(_request("v1"))
+        with pytest.raises(TaskBusyError, match=r"release ipv-v1-1 of shop/ipv is under way \(created\)") as caught:
+            await world.service.create(_request("v2"))
+        assert caught.value.release_id == first.id
+        results = await asyncio.gather(
+            world.service.rollback(first.id, "anna", ""),
+            world.service.rollback(first.id, "bert", ""),
+            return_exceptions=True,
+        )
+        assert sorted(type(result).__name__ for result in results) == ["Release", "TransitionError"]
+        both = await asyncio.gather(
+            world.service.create(_request("v2")), world.service.create(_request("v3")), return_exceptions=True
+        )
+        assert sorted(type(result).__name__ for result in both) == ["Release", "TaskBusyError"]
+
+
+@pytest.mark.asyncio
+async def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        with pytest.raises(RepoError, match="v9"):
+            await world.service.create(_request("v9"))
+        with pytest.raises(UnknownReleaseError, match="there is no release 'nope'"):
+            await world.service.start("nope")
+        release = await world.service.create(_request())
+        with pytest.raises(TransitionError, match="is created and takes no Pause"):
+            await world.service.pause(release.id)
+        assert [one.id for one in await world.service.all()] == [release.id]
+
+
+@pytest.mark.asyncio
+async def test_beta_devices_are_those_seen_of_the_policy(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with _world(tmp_path, clock) as world:
+        _answer(world, "old", app_version="9")
+        _answer(world, "first")
+        release = await world.service.create(_request(beta=2, policy=Policy(">=10")))
+        await world.service.start(release.id)
+        release = await world.reached(release.id, "beta")
+        assert release.beta_devices == ()
+        _answer(world, "second")
+        watcher = asyncio.ensure_future(world.service.wait_change(release.id, release.revision, 1e9))
+        while not watcher.done():
+            await clock.advance(1.0)
+        assert watcher.result().beta_devices == ("second", "first")
+        await world.service.settled()
+        assert (_answer(world, "first"), _answer(world, "third")) == ("v1", "")
+
+
+@pytest.mark.asyncio
+async def test_a_pause_holds_the_verdict_until_it_ends(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        release = await _started(world, "v1", "gray 0.25")
+        await world.service.pause(release.id)
+        await world.report(release.id, 5000, 0)
+        assert (await world.service.get(release.id)).state is State.PAUSED
+        await world.service.resume(release.id)
+        await world.service.settled()
+        assert (await world.service.get(release.id)).stage == "gray 0.5"
+        await world.service.pause(release.id)
+        await world.report(release.id, 0, 50)
+        assert (await world.service.get(release.id)).state is State.ROLLED_BACK
+
+
+@pytest.mark.asyncio
+async def test_a_verdict_that_comes_late_is_void(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        release = await _started(world, "v1", "gray 0.25")
+        await world.service.verdict(release.id, "beta", Verdict.ACCEPT, "")
+        await world.service.verdict(release.id, "beta", Verdict.REJECT, "old news")
+        await world.service.verdict(release.id, "gray 0.25", Verdict.CONTINUE, "")
+        await world.service.verdict("nope", "beta", Verdict.REJECT, "")
+        assert await world.service.get(release.id) == release
+        await asyncio.gather(*(world.service.verdict(release.id, "gray 0.25", Verdict.ACCEPT, "") for _ in range(5)))
+        assert (await world.service.get(release.id)).stage == "gray 0.5", "one verdict moves one step"
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_does_not_answer_is_told_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with _world(tmp_path, clock) as world:
+        release = await _started(world, "v1", "gray 1.0")
+        world.publish_errors = 3
+        await world.service.rollback(release.id, "anna", "")
+        settled = asyncio.ensure_future(world.service.settled())
+        while not settled.done():
+            await clock.advance(0.5)
+        assert world.publish_errors == 0
+        assert _answer(world, "d1", "v1") == ""
+        assert await world.journal.pending() == []
+
+
+@pytest.mark.asyncio
+async def test_directives_are_signed_anew_before_they_expire(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with _world(tmp_path, clock) as world:
+        await _fully(world, "v1")
+        before = world.answerer.table.rows["shop/ipv"]
+        await clock.advance(86_400 * 0.4)
+        await world.service.settled()
+        assert world.answerer.table.rows["shop/ipv"] is before
+        world.published.clear()
+        await clock.advance(86_400 * 0.25)
+        await world.published.wait()
+        assert clock.time() < before.expires_s
+        after = world.answerer.table.rows["shop/ipv"]
+        assert after.expires_s > before.expires_s
+        assert after.lanes[0].directive.serial > before.removal.serial
+
+
+@pytest.mark.asyncio
+async def test_a_new_release_key_signs_everything_anew(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        await _fully(world, "v1")
+        before = world.answerer.table.rows["shop/ipv"]
+    signer = Signer.generate()
+    async with _world(tmp_path, signer=signer) as world:
+        after = world.answerer.table.rows["shop/ipv"]
+        TrustedKeys.of(BUNDLE_SIGNER, signer).verify_directive(after.lanes[0].directive)
+        assert after.lanes[0].directive.serial > before.removal.serial
+
+
+@pytest.mark.asyncio
+async def test_a_watcher_sees_the_end(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        release = await world.service.create(_request())
+
+        async def watch() -> list[str]:
+            return [seen.stage async for seen in world.service.watch(release.id)]
+
+        watcher = asyncio.ensure_future(watch())
+        await world.service.start(release.id)
+        await world.reached(release.id, "beta")
+        await world.service.rollback(release.id, "anna", "")
+        stages = await watcher
+        assert stages[0] == "created"
+        assert stages[-1] == "rolled_back"
+        assert "beta" in stages
+
+
+@pytest.mark.asyncio
+async def test_waiting_ends_in_time_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with _world(tmp_path, clock) as world:
+        release = await world.service.create(_request())
+        waiting = asyncio.ensure_future(world.service.wait_change(release.id, release.revision, 5.0))
+        await clock.advance(4.9)
+        assert not waiting.done()
+        await clock.advance(0.2)
+        assert await waiting == release
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_restarted_service_goes_on_where_it_was(tmp_path: Path, stage: str) -> None:
+    async with _world(tmp_path) as world:
+        release = await _started(world, "v1", stage)
+        await world.report(release.id, 100, 0)
+        rows = world.answerer.table.rows
+        generation = world.answerer.table.generation
+    async with _world(tmp_path) as world:
+        assert await world.service.get(release.id) == release
+        assert world.answerer.table.rows == rows, "the same signatures as before"
+        assert world.answerer.table.generation > generation
+        assert (await world.monitor.totals(release.id)).stage == ("" if stage == "full" else stage)
+        while (await world.service.get(release.id)).state is not State.FULL:
+            await world.report(release.id, 1000, 0)
+        assert world.simulated == []
+
+
+_CHILD = """
+import asyncio, sys
+from pathlib import Path
+from tests.sim.release_world import ReleaseWorld
+from walle.clock import SystemClock
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.release import ReleaseRequest
+
+async def main(folder, stop_at):
+    journal = await Journal(folder / "journal.sqlite").open()
+    world = ReleaseWorld(folder, SystemClock(), journal)
+    await world.service.open()
+    if stop_at == "simulating":
+        world.go_on.clear()
+    release = await world.service.create(ReleaseRequest("shop", "ipv", "v1", beta=("d1",)))
+    await world.service.start(release.id)
+    if stop_at == "simulating":
+        await world.simulating.wait()
+    else:
+        await world.reached(release.id, "beta")
+        world.go_on.clear()  # the gateway hears no more
+        await world.monitor.take(batch(release.id))
+        await world.service.wait_change(release.id, 2, 60)
+        if stop_at == "rolling back":
+            await world.service.rollback(release.id, "anna", "stop")
+    print(release.id, flush=True)
+    await asyncio.Event().wait()
+
+def batch(release_id):
+    from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+    return OutcomeBatch("d1", "b1", (Outcome("shop/ipv", "v1", release_id, OutcomeKind.RUN, 1000, 0),))
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("stop_at", ["simulating", "gray", "rolling back"])
+async def test_a_killed_service_runs_what_was_left(tmp_path: Path, stop_at: str) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _CHILD,
+        str(tmp_path),
+        stop_at,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    try:
+        assert child.stdout is not None
+        release_id = (await child.stdout.readline()).decode().strip()
+    finally:
+        child.send_signal(signal.SIGKILL)
+        assert await child.wait() == -signal.SIGKILL
+    assert release_id == "ipv-v1-1"
+    async with Journal(tmp_path / "journal.sqlite") as journal:
+        assert await journal.pending(), "killed before its effects were through"
+    async with _world(tmp_path) as world:
+        if stop_at == "simulating":
+            release = await world.reached(release_id, "beta")
+            assert world.simulated == ["v1"]
+            assert (_answer(world, "d1"), _answer(world, "d2")) == ("v1", "")
+        elif stop_at == "gray":
+            release = await world.reached(release_id, "gray 0.25")
+            covered = [f"x{n}" for n in range(100) if _answer(world, f"x{n}") == "v1"]
+            assert covered == [f"x{n}" for n in range(100) if share(release_id, f"x{n}") < 0.25]
+        else:
+            release = await world.service.get(release_id)
+            assert release.state is State.ROLLED_BACK
+            assert _answer(world, "d1", "v1") == ""
+        await world.service.settled()
+        assert await world.journal.pending() == []
+        assert await world.service.get(release_id) == release
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_caller_leaves_journal_and_memory_equal(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        for turns in range(12):
+            caller = asyncio.ensure_future(world.service.create(_request("v1")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            caller.cancel()
+            with contextlib.suppress(asyncio.CancelledError, TaskBusyError):
+                await caller
+        async with world.service._changing:  # what was begun is through
+            pass
+        assert list(reversed(await world.service.all())) == await world.journal.releases()

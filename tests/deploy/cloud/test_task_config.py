@@ -1,0 +1,146 @@
+import contextlib
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.sim.tasks import CONFIG
+from walle.deploy.cloud.task_config import (
+    LIMITS,
+    MAX_CONFIG_BYTES,
+    PHASES,
+    PLACES,
+    TaskConfig,
+    TaskConfigError,
+    is_name,
+)
+
+REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
+
+FULL = b"""
+[task]
+name = "ipv"
+[trigger]
+sequence = ["page_enter", "page_exit"]
+[phases]
+execute = "auto"
+postprocess = "cloud"
+[files]
+"resources/encoder.walle" = "shared"
+"resources/user.walle" = "exclusive"
+[limits]
+deadline_ms = 250
+[simulation]
+events = "simulation/events.jsonl"
+"""
+
+
+def test_every_part_is_read() -> None:
+    assert TaskConfig.parse(FULL, "task.toml") == TaskConfig(
+        "ipv",
+        ("page_enter", "page_exit"),
+        {"preprocess": "device", "execute": "auto", "postprocess": "cloud"},
+        {"resources/encoder.walle": "shared", "resources/user.walle": "exclusive"},
+        {"deadline_ms": 250, "memory_mb": 32} | REST,
+        "simulation/events.jsonl",
+    )
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    config = TaskConfig.parse(CONFIG, "task.toml")
+    assert (config.limits, config.files) == ({"deadline_ms": 500, "memory_mb": 32} | REST, {})
+    assert set(config.phases.values()) == {"device"}
+    assert config.simulation_events == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "section", "message"),
+    [
+        (b"", "task", "t.toml: [task] is missing"),
+        (b'[task]\nname = "ipv"', "trigger", "t.toml: [trigger] is missing"),
+        (b"[task]\n[trigger]\nsequence = ['a']", "task", "t.toml: [task] name is missing"),
+        (CONFIG.replace(b"ipv", b"IPV"), "task", "t.toml: [task] name must be lower-case letters"),
+        (CONFIG.replace(b"ipv", b"../ipv"), "task", "is '../ipv'"),
+        (
+            CONFIG.replace(b'["page_exit"]', b"[]"),
+            "trigger",
+            "[trigger] sequence must be a list of 1 to 64 trigger ids",
+        ),
+        (CONFIG.replace(b'["page_exit"]', b'"page_exit"'), "trigger", "is 'page_exit'"),
+        (CONFIG.replace(b'["page_exit"]', b'["a", 3]'), "trigger", "[trigger] sequence[1] must be an event id"),
+        (CONFIG + b"[trigers]\n", "", "t.toml: has an unknown section [trigers]; did you mean trigger?"),
+        (CONFIG + b"[xyz]\n", "", "unknown section [xyz]; there are task, trigger, phases"),
+        (b"limits = 3\n" + CONFIG, "", "limits must be a section: write [limits] on a line of its own"),
+        (CONFIG + b"[limits]\ndeadline = 3", "limits", "unknown key 'deadline'; did you mean deadline_ms?"),
+        (CONFIG + b"[limits]\ndeadline_ms = 0", "limits", "deadline_ms must be a whole number from 1 to 60000, is 0"),
+        (CONFIG + b"[limits]\nmemory_mb = true", "limits", "is True"),
+        (CONFIG + b'[phases]\nexecute = "devise"', "phases", "is 'devise'; did you mean device?"),
+        (CONFIG + b"[phases]\nexecute = [1]", "phases", "must be one of device, cloud, auto; is [1]"),
+        (CONFIG + b'[files]\n"a" = "public"', "files", "[files] a must be one of shared, exclusive; is 'public'"),
+        (CONFIG + b'[files]\n"../a" = "shared"', "files", "must be a plain path from the task's root"),
+        (CONFIG + b'[simulation]\nevents = "/etc/passwd"', "simulation", "must be a plain path"),
+        (b"[task", "", "t.toml: is not TOML: Expected"),
+        (b"\xff", "", "t.toml: is not UTF-8 (byte 0)"),
+        (b"#" * (MAX_CONFIG_BYTES + 1), "", "has 65537 bytes, more than 65536"),
+        (b"a = " + b"[" * 5000, "", "is not TOML"),
+    ],
+)
+def test_error_names_file_section_and_key(data: bytes, section: str, message: str) -> None:
+    with pytest.raises(TaskConfigError) as caught:
+        TaskConfig.parse(data, "t.toml")
+    assert message in str(caught.value)
+    assert (caught.value.where, caught.value.section) == ("t.toml", section)
+
+
+ids = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters='"\\\x7f'), min_size=1, max_size=9
+)
+
+
+@given(
+    name=st.from_regex(r"[a-z0-9][a-z0-9_-]{0,63}", fullmatch=True),
+    sequence=st.lists(ids, min_size=1, max_size=8),
+    phases=st.dictionaries(st.sampled_from(PHASES), st.sampled_from(PLACES)),
+    limits=st.fixed_dictionaries({}, optional={key: st.integers(low, high) for key, (_, low, high) in LIMITS.items()}),
+)
+def test_what_is_written_is_read(
+    name: str, sequence: list[str], phases: dict[str, str], limits: dict[str, int]
+) -> None:
+    lines = ["[task]", f'name = "{name}"', "[trigger]", f"sequence = [{', '.join(f'"{item}"' for item in sequence)}]"]
+    lines += ["[phases]", *(f'{phase} = "{place}"' for phase, place in phases.items())]
+    lines += ["[limits]", *(f"{key} = {value}" for key, value in limits.items())]
+    config = TaskConfig.parse("\n".join(lines).encode(), "task.toml")
+    assert (config.name, list(config.sequence)) == (name, sequence)
+    assert config.phases == {**dict.fromkeys(PHASES, "device"), **phases}
+    assert config.limits == {**{key: default for key, (default, _, _) in LIMITS.items()}, **limits}
+
+
+toml_values = st.recursive(
+    st.booleans() | st.integers(-5, 5) | st.sampled_from(['"device"', '"a/b"', '""', '"shared"', "1979-05-27", "nan"]),
+    lambda inner: st.lists(inner, max_size=3).map(
+        lambda items: f"[{', '.join(map(str, items))}]".replace("T", "t").replace("F", "f")
+    ),
+    max_leaves=4,
+).map(lambda value: str(value).replace("True", "true").replace("False", "false"))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["task", "trigger", "phases", "files", "limits", "simulation", "other"]),
+        st.dictionaries(
+            st.sampled_from(["name", "sequence", "execute", "deadline_ms", "events", '"a/b"', "x"]), toml_values
+        ),
+    )
+)
+def test_any_toml_is_taken_or_refused_with_a_reason(document: dict[str, dict[str, Any]]) -> None:
+    lines = []
+    for section, keys in document.items():
+        lines += [f"[{section}]", *(f"{key} = {value}" for key, value in keys.items())]
+    data = "\n".join(lines)
+    tomllib.loads(data)
+    with contextlib.suppress(TaskConfigError):
+        config = TaskConfig.parse(data.encode(), "task.toml")
+        assert is_name(config.name)
+        assert config.sequence

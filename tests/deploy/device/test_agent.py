@@ -1,0 +1,244 @@
+"""The agent: versions come, go and return, and those that fail are left."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.sim.agent_device import FILES, TASK, Device, assert_tidy, publish, start, two_versions
+from tests.sim.cloud_files import CloudFiles, sha256_of
+from walle.deploy.device.agent import ActivationFailedError, DirectiveRefusedError
+from walle.protocol import OutcomeKind
+
+
+@pytest.mark.asyncio
+async def test_installs_updates_and_keepstwo_versions(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    assert device.agent.tasks == {}
+    for version, kept in (("v1", 1), ("v2", 2), ("v3", 2)):
+        await device.do(publish(cloud, version))
+        assert device.agent.tasks == {TASK: version}
+        assert device.running[TASK] == FILES[version]
+        assert_tidy(device.folder, kept)
+    assert device.told() == ["installed v1", "installed v2", "installed v3"]
+    assert device.log == ["check v1", "activate v1", "check v2", "activate v2", "check v3", "activate v3"]
+
+
+@pytest.mark.asyncio
+async def test_pulls_no_file_twice(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    cloud.pulls.clear()
+    directive = publish(cloud, "v2")
+    await device.do(directive)
+    names = [sha256 for sha256, _ in cloud.pulls]
+    assert sorted(names) == sorted([directive.manifest, sha256_of(FILES["v2"]["main.pyc"]), sha256_of(b"b" * 10)])
+    cloud.pulls.clear()
+    await device.do(directive)
+    await device.do(cloud.sign(directive))
+    assert cloud.pulls == []
+
+
+@pytest.mark.asyncio
+async def test_rollback_to_the_version_on_disk_pulls_nothing_and_is_not_undone_locally(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    first = publish(cloud, "v1")
+    second = publish(cloud, "v2")
+    await device.do(first)
+    await device.do(second)
+    cloud.offline = True
+    await device.do(cloud.sign(first))
+    assert device.running[TASK] == FILES["v1"]
+    assert device.log[-1] == "activate v1"
+    assert (await device.refuse(second)).__class__ is DirectiveRefusedError
+    assert await device.agent.revert(TASK, "v1 fails too")
+    assert device.agent.tasks == {}  # v2 was left for being bad: the device does not go there by itself
+    assert device.running == {}
+    assert device.told() == ["installed v2", "installed v1", "reverted v1"]
+
+
+@pytest.mark.asyncio
+async def test_a_version_left_as_bad_is_checked_again_before_it_returns(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    first, second = publish(cloud, "v1"), publish(cloud, "v2")
+    await device.do(first)
+    await device.do(second)
+    await device.do(cloud.sign(first))
+    cloud.pulls.clear()
+    await device.do(cloud.sign(second))
+    assert device.log[-2:] == ["check v2", "activate v2"]
+    assert cloud.pulls == []
+    assert_tidy(device.folder, 2)
+
+
+@pytest.mark.asyncio
+async def test_going_back_to_a_version_that_must_be_pulled_leaves_no_bad_fallback(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    first = publish(cloud, "v1")
+    await device.do(publish(cloud, "v2"))
+    await device.do(cloud.sign(first))
+    assert await device.agent.revert(TASK, "bad")
+    assert device.agent.tasks == {}
+
+
+@pytest.mark.asyncio
+async def test_removal_ends_the_task_and_old_directives_cannot_bring_it_back(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    first = publish(cloud, "v1")
+    await device.do(first)
+    await device.do(cloud.remove(TASK))
+    assert device.running == {}
+    assert device.agent.tasks == {}
+    assert_tidy(device.folder, 0)
+    device = await start(device.folder, cloud)
+    assert device.told() == ["removed v1"]
+    assert isinstance(await device.refuse(first), DirectiveRefusedError)
+    await device.do(cloud.sign(first))
+    assert device.agent.tasks == {TASK: "v1"}
+
+
+@pytest.mark.asyncio
+async def test_restart_puts_the_active_version_to_use_and_tells_its_outcome_again(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"), cloud.publish("other/task", "v9", FILES["v3"]))
+    device = await start(device.folder, cloud)
+    assert device.agent.tasks == {TASK: "v1", "other/task": "v9"}
+    assert device.running == {TASK: FILES["v1"], "other/task": FILES["v3"]}
+    assert sorted(device.told()) == ["installed v1", "installed v9"]
+    device.agent.count_run(TASK, "v1", ok=True)
+    device.agent.count_run(TASK, "v0", ok=False, error="x")
+    assert [(outcome.version, outcome.release) for outcome in device.outcomes()] == [("v1", "r-v1"), ("v0", "")]
+
+
+@pytest.mark.asyncio
+async def test_expiry_is_asked_of_directives_and_not_of_what_is_installed(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    now_s = int(device.clock.time())
+    brief = cloud.sign(dataclasses.replace(publish(cloud, "v1"), expires_s=now_s + 10))
+    await device.do(brief)
+    late = cloud.sign(dataclasses.replace(publish(cloud, "v2"), expires_s=now_s + 10))
+    await device.clock.advance(10)
+    assert "expired" in str(await device.refuse(late))
+    await device.agent.start()
+    assert device.agent.tasks == {TASK: "v1"}
+
+
+@pytest.mark.asyncio
+async def test_a_failed_check_is_told_once_and_only_a_newer_directive_tries_again(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    device.told()
+    device.fail_check = "no such module"
+    directive = publish(cloud, "v2")
+    assert "no such module" in str(await device.refuse(directive))
+    assert device.running[TASK] == FILES["v1"]
+    assert_tidy(device.folder, 1)
+    device.fail_check = ""
+    await device.do(directive)
+    device = await start(device.folder, cloud)
+    await device.do(directive)
+    assert device.agent.tasks == {TASK: "v1"}
+    assert [(outcome.kind, outcome.version, "no such module" in outcome.error) for outcome in device.outcomes()] == [
+        (OutcomeKind.REJECTED, "v2", True)
+    ]
+    await device.do(cloud.sign(directive))
+    assert device.agent.tasks == {TASK: "v2"}
+
+
+@pytest.mark.asyncio
+async def test_a_check_that_changes_the_files_is_rejected(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    device.during_check = lambda files: (files / "planted.pyc").touch()
+    assert "the manifest does not list it" in str(await device.refuse(publish(cloud, "v1")))
+    assert device.agent.tasks == {}
+
+
+@pytest.mark.asyncio
+async def test_revert_goes_to_the_previous_version_once_and_the_same_serial_does_not_return(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    second = publish(cloud, "v2")
+    await device.do(second)
+    device.told()
+    assert not await device.agent.revert(TASK, "told late", version="v1")
+    assert not await device.agent.revert("no/such", "x")
+    assert await device.agent.revert(TASK, "it raises", version="v2")
+    assert device.running[TASK] == FILES["v1"]
+    assert [(outcome.kind, outcome.release, outcome.error) for outcome in device.outcomes()] == [
+        (OutcomeKind.REVERTED, "r-v2", "it raises")
+    ]
+    await device.do(second)
+    device = await start(device.folder, cloud)
+    await device.do(second)
+    assert device.agent.tasks == {TASK: "v1"}
+    assert device.told() == ["reverted v2"]
+    await device.do(cloud.sign(second))
+    assert device.agent.tasks == {TASK: "v2"}
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_cannot_be_put_to_use_is_left_and_with_it_its_bad_predecessors(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    device.fail_activate = {"v2"}
+    assert isinstance(await device.refuse(publish(cloud, "v2")), ActivationFailedError)
+    assert device.running[TASK] == FILES["v1"]
+    assert device.told() == ["installed v1", "installed v2", "reverted v2"]
+    device.fail_activate = {"v1", "v3"}
+    assert isinstance(await device.refuse(publish(cloud, "v3")), ActivationFailedError)
+    assert device.agent.tasks == {}
+    assert device.running == {}
+    assert_tidy(device.folder, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_cannot_be_put_to_use_at_a_start_is_left(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    _, second = await two_versions(tmp_path / "agent", cloud)
+    device = Device(tmp_path / "agent", cloud)
+    device.fail_activate = {"v2"}
+    await device.agent.start()
+    assert device.running[TASK] == FILES["v1"]
+    assert device.told() == ["installed v2", "reverted v2"]
+    await device.do(second)
+    assert device.agent.tasks == {TASK: "v1"}
+
+
+@pytest.mark.asyncio
+async def test_a_removal_holds_though_the_task_does_not_end_well(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    device.running.clear()  # its end raises KeyError
+    await device.do(cloud.remove(TASK))
+    assert device.agent.tasks == {}
+    assert_tidy(device.folder, 0)
+
+
+@pytest.mark.asyncio
+async def test_no_directive_is_believed_before_the_serials_are_known(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    first, _ = await two_versions(tmp_path / "agent", cloud)
+    with pytest.raises(RuntimeError, match="start the agent first"):
+        await Device(tmp_path / "agent", cloud).agent.handle([first])
+
+
+@pytest.mark.asyncio
+async def test_one_bad_directive_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    bad = dataclasses.replace(cloud.publish("a/bad", "v1", FILES["v3"]), signature="")
+    assert isinstance(await device.refuse(bad, publish(cloud, "v1")), DirectiveRefusedError)
+    assert device.agent.tasks == {TASK: "v1"}

@@ -1,0 +1,94 @@
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from walle.deploy.device.outcomes import OutcomeReport
+from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+
+
+def _report(max_keys: int = 1000) -> OutcomeReport:
+    numbers = itertools.count(1)
+    return OutcomeReport("d1", new_id=lambda: f"b{next(numbers)}", max_keys=max_keys)
+
+
+def test_nothing_to_tell_is_no_batch() -> None:
+    report = _report()
+    assert report.take_batch() is None
+    report.confirm("b1")
+    assert report.take_batch() is None
+
+
+def test_runs_add_up_and_keep_the_last_error() -> None:
+    report = _report()
+    report.count_run("s/t", "v1", "r1", ok=False, error="first")
+    report.count_run("s/t", "v1", "r1", ok=False, error="x" * 5000)
+    report.count_run("s/t", "v1", "r1", ok=True)
+    report.count_run("s/t", "v1", "r2", ok=True)
+    batch = report.take_batch()
+    assert batch is not None
+    first, second = batch.outcomes
+    assert (first.release, first.ok, first.failed, len(first.error)) == ("r1", 1, 2, Outcome.MAX_ERROR_CHARS)
+    assert (second.release, second.ok, second.failed) == ("r2", 1, 0)
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+
+
+def test_an_error_of_half_characters_is_told_in_whole_ones() -> None:
+    report = _report()
+    report.count_run("s/t", "v1", "r1", ok=False, error="no file named \udcff")
+    batch = report.take_batch()
+    assert batch is not None
+    assert batch.outcomes[0].error == "no file named ?"
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+
+
+def test_an_unconfirmed_batch_is_given_again_and_what_follows_waits() -> None:
+    report = _report()
+    report.add(Outcome("s/t", "v1", "r", OutcomeKind.INSTALLED))
+    first = report.take_batch()
+    report.count_run("s/t", "v1", "r", ok=True)
+    assert report.take_batch() is first
+    report.confirm("some other batch")
+    assert report.take_batch() is first
+    assert first is not None
+    report.confirm(first.batch_id)
+    second = report.take_batch()
+    assert second is not None
+    assert second.batch_id != first.batch_id
+    assert [outcome.kind for outcome in second.outcomes] == [OutcomeKind.RUN]
+
+
+def test_memory_is_bounded_and_what_does_not_fit_is_counted() -> None:
+    report = _report(max_keys=3)
+    for number in range(10):
+        report.count_run("s/t", f"v{number}", "", ok=True)
+    report.count_run("s/t", "v0", "", ok=True)
+    batch = report.take_batch()
+    assert batch is not None
+    assert sorted((outcome.version, outcome.ok) for outcome in batch.outcomes) == [("v0", 2), ("v1", 1), ("v2", 1)]
+    assert report.dropped == 7
+    report.confirm(batch.batch_id)
+    assert report.dropped == 0
+
+
+_steps = st.lists(st.sampled_from(["ok", "failed", "take", "confirm"]), max_size=60)
+
+
+@given(_steps)
+def test_every_run_is_told_exactly_once(steps: list[str]) -> None:
+    report = _report()
+    told: dict[str, OutcomeBatch] = {}
+    counted = {"ok": 0, "failed": 0}
+    for step in [*steps, "take", "confirm", "take", "confirm"]:
+        if step in counted:
+            counted[step] += 1
+            report.count_run("s/t", "v1", "r", ok=step == "ok")
+        elif (batch := report.take_batch()) is not None:
+            told[batch.batch_id] = batch
+            if step == "confirm":
+                report.confirm(batch.batch_id)
+    outcomes = [outcome for batch in told.values() for outcome in batch.outcomes]
+    assert sum(outcome.ok for outcome in outcomes) == counted["ok"]
+    assert sum(outcome.failed for outcome in outcomes) == counted["failed"]
+    assert report.take_batch() is None

@@ -1,0 +1,212 @@
+"""The tunnel over real sockets and TLS: what was sent arrives once and in order, and requests are answered."""
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.sim.fault_proxy import FaultProxy
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.tunnel_cloud import TunnelCloud, check_token, echo
+from tests.sim.tunnel_rig import (
+    MakeClient,
+    RawDevice,
+    fill,
+    nothing_acked,
+    running,
+    stored,
+    until,
+    upload,
+)
+from walle import protocol
+from walle.cloud.authority import Authority
+from walle.errors import PipelineError
+from walle.pipeline.tunnel.client import (
+    RequestError,
+    TunnelClosedError,
+    TunnelError,
+)
+from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
+from walle.pipeline.tunnel.server import TunnelServer, TunnelServerError
+
+
+@pytest.mark.asyncio
+async def test_uploads_arrive_once_in_order_and_leave_the_outbox(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    outbox = MemoryOutbox()
+    sent = fill(outbox, 700, size=3_000)
+    async with cloud:
+        latencies: list[tuple[int, float]] = []
+        client = make_client(outbox, cloud.server.port, on_ack=lambda seq, seconds: latencies.append((seq, seconds)))
+        async with running(client), asyncio.timeout(10):
+            await client.drained()
+            assert await client.send("late", b"one more") == 701
+            await client.drained()
+            await until(lambda: len(latencies) == 701)
+        assert await stored(cloud.ingest) == [*sent, (701, "late", b"one more")]
+        assert await cloud.ingest.count() == 701
+        assert outbox.uploads == []
+        assert [seq for seq, _ in latencies] == list(range(1, 702))
+        assert all(0 <= seconds < 10 for _, seconds in latencies)
+        assert cloud.server.counts.uploads == 701
+        assert cloud.server.counts.duplicates == 0
+
+
+@pytest.mark.asyncio
+async def test_many_devices_at_once(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    async with cloud, contextlib.AsyncExitStack() as stack:
+        sent = {}
+        clients = []
+        for device in range(10):
+            outbox = MemoryOutbox()
+            sent[device] = fill(outbox, 60, seed=device)
+            client = make_client(outbox, cloud.server.port, device=device)
+            await stack.enter_async_context(running(client))
+            clients.append(client)
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(client.drained() for client in clients))
+        for device in range(10):
+            assert await stored(cloud.ingest, device) == sent[device]
+
+
+@pytest.mark.asyncio
+async def test_a_new_epoch_numbers_from_one_again(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    async with cloud:
+        for epoch in ("first", "second"):
+            outbox = MemoryOutbox(epoch)
+            fill(outbox, 5)
+            client = make_client(outbox, cloud.server.port)
+            async with running(client), asyncio.timeout(10):
+                await client.drained()
+        assert [seq for seq, _, _ in await stored(cloud.ingest)] == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.asyncio
+async def test_tcp_nodelay_is_set_on_both_ends(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    async with cloud:
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client):
+            await until(lambda: client.connected)
+            assert client._link is not None
+            assert client._link._transport is not None
+            (connection,) = cloud.server._connections
+            for transport in (client._link._transport, connection._transport):
+                end = transport.get_extra_info("socket")
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert client._link._transport.get_extra_info("ssl_object").version() == "TLSv1.3"
+
+
+@pytest.mark.asyncio
+async def test_requests_ride_beside_uploads(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 500)
+    async with cloud:
+        client = make_client(outbox, cloud.server.port)
+        async with running(client), asyncio.timeout(10):
+            answers = await asyncio.gather(*(client.request("ask", bytes([n]) * n * 100) for n in range(40)))
+            await client.drained()
+        assert answers == [b"device-0 ask " + bytes([n]) * n * 100 for n in range(40)]
+        assert cloud.server.counts.requests == 40
+        assert await cloud.ingest.count() == 500
+
+
+@pytest.mark.asyncio
+async def test_a_failed_request_says_why_and_nothing_of_the_clouds_inside(
+    cloud: TunnelCloud, make_client: MakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(device_id: str, topic: str, payload: bytes) -> bytes:
+        if topic == "known":
+            raise PipelineError("no model named ipv")
+        if topic == "huge":
+            return b"x" * (MAX_PAYLOAD_BYTES * 2)
+        raise KeyError("secret internals")
+
+    cloud.on_request = fail
+    async with cloud:
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client):
+            with pytest.raises(RequestError, match="'known': no model named ipv"):
+                await client.request("known", b"")
+            with pytest.raises(RequestError, match="the cloud failed at this request"):
+                await client.request("unknown", b"")
+            assert "secret internals" in caplog.text
+            with pytest.raises(RequestError, match="the answer cannot be sent"):
+                await client.request("huge", b"")
+            with pytest.raises(RequestError, match="at most"):
+                await client.request("big", b"x" * (MAX_PAYLOAD_BYTES + 1))
+            assert client.connected
+
+
+@pytest.mark.asyncio
+async def test_an_open_request_ends_with_the_link(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    asked = asyncio.Event()
+
+    async def never(device_id: str, topic: str, payload: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    cloud.on_request = never
+    async with cloud, FaultProxy(cloud.server.port) as proxy:
+        client = make_client(MemoryOutbox(), proxy.port)
+        async with running(client), asyncio.timeout(10):
+            question = asyncio.create_task(client.request("ask", b""))
+            await asked.wait()
+            proxy.cut()
+            with pytest.raises(TunnelClosedError, match="dropped before the answer"):
+                await question
+            with pytest.raises(RequestError, match="no answer within"):
+                await client.request("ask", b"", timeout=0.05)
+            last = asyncio.create_task(client.request("ask", b""))
+            await until(lambda: cloud.server.counts.requests >= 3)
+            await client.close()
+            with pytest.raises(TunnelClosedError):
+                await last
+        assert not client._running
+        with pytest.raises(TunnelClosedError):
+            await client.request("ask", b"")
+
+
+@pytest.mark.asyncio
+async def test_closing_tells_devices_when_to_come_back_and_ends_the_iteration(
+    authority: Authority, tmp_path: Path
+) -> None:
+    server = TunnelServer(
+        ssl_context=authority.server_context(),
+        token_check=check_token,
+        acked=nothing_acked,
+        on_request=echo,
+    )
+    await server.start()
+    async with RawDevice.connect(authority, server.port) as device:
+        await device.hello()
+        device.say(upload(1), upload(2))
+        await until(lambda: server.queued == 2)
+        closing = asyncio.create_task(server.close())
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == "closing"
+        assert refusal.retry_s == server.limits.closing_retry_s
+        assert await device.hear() is None
+    await closing
+    await server.close()
+    assert [received.seq async for received in server] == [1, 2]
+    with pytest.raises(TunnelServerError, match="no port"):
+        _ = server.port
+    with pytest.raises(TunnelServerError, match="starts once"):
+        await server.start()
+
+
+@pytest.mark.asyncio
+async def test_no_task_outlives_client_and_cloud(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 100)
+    before = asyncio.all_tasks()
+    async with cloud:
+        client = make_client(outbox, cloud.server.port)
+        async with running(client):
+            await client.drained()
+    assert asyncio.all_tasks() == before
+    with pytest.raises(TunnelError, match="runs once"):
+        await client.run()

@@ -1,0 +1,231 @@
+"""What the tunnel holds at most: slow readers, unacknowledged uploads, silent and greedy devices."""
+
+import asyncio
+import dataclasses
+import random
+
+import pytest
+
+from tests.sim.fault_proxy import FaultProxy
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.tunnel_cloud import TunnelCloud, check_token, echo
+from tests.sim.tunnel_rig import (
+    MakeClient,
+    RawDevice,
+    fill,
+    nothing_acked,
+    running,
+    until,
+    upload,
+)
+from walle import protocol
+from walle.clock import ManualClock
+from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
+
+
+@pytest.mark.asyncio
+async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
+    authority: Authority, make_client: MakeClient
+) -> None:
+    async def nothing_yet(device_id: str, epoch: str) -> int:
+        return 0
+
+    limits = ServerLimits(window=2_000, queue_uploads=50)
+    size = 20_000
+    outbox = MemoryOutbox()
+    rng = random.Random(3)
+    for _ in range(2_000):
+        outbox.add("t", rng.randbytes(size))
+    async with TunnelServer(
+        ssl_context=authority.server_context(),
+        token_check=check_token,
+        acked=nothing_yet,
+        on_request=echo,
+        limits=limits,
+    ) as server:
+        client = make_client(outbox, server.port)
+        async with running(client), asyncio.timeout(20):
+            await until(lambda: server.counts.pauses == 1)
+            await until(lambda: client._link is not None and not client._link.writable.is_set())
+            # The queue's bound, and what a handful of uploads may be more.
+            assert 50 <= server.queued <= 50 + 14
+            stalled = server.queued
+            in_flight = server.counts.uploads
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert server.queued == stalled
+            seqs = [received.seq for received in await server.arrived(stalled - 20)]
+            await until(lambda: server.counts.pauses == 2)  # it was let go, and held again
+            while len(seqs) < 2_000:
+                batch = await server.arrived(10)
+                seqs += [received.seq for received in batch]
+                assert server.queued <= 50 + 14
+                await server.acknowledge("device-0", "epoch-1", seqs[-1])
+            assert in_flight < 2_000
+            assert seqs == list(range(1, 2_001))
+            await client.drained()
+
+
+@pytest.mark.asyncio
+async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: Authority) -> None:
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            token_check=check_token,
+            acked=nothing_acked,
+            on_request=echo,
+            limits=ServerLimits(queue_bytes=8 << 20),
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        bombs = [protocol.Upload(seq, "t", bytes(1 << 20), 0) for seq in range(1, 201)]
+        packed = b"".join(map(device.encoder.encode, bombs))
+        assert len(packed) < 50_000  # one read from the socket
+        device.writer.write(packed)
+        await until(lambda: server.counts.pauses == 1)
+        seqs: list[int] = []
+        while len(seqs) < 200:
+            seqs += [received.seq for received in await server.arrived(3)]
+            assert server._queued_bytes <= 9 << 20
+        assert seqs == list(range(1, 201))
+        assert server.counts.pauses > 20
+        device.say(protocol.Ping(1))
+        assert await device.hear() == protocol.Pong(1)
+
+
+@pytest.mark.asyncio
+async def test_closing_does_not_wait_for_a_cloud_that_does_not_answer(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    async with cloud, FaultProxy(cloud.server.port) as proxy:
+        proxy.swallow = True
+        client = make_client(MemoryOutbox(), proxy.port, connect_s=1_000.0)
+        async with running(client) as task:
+            await until(lambda: proxy.connections == 1)
+            async with asyncio.timeout(1):
+                await client.close()
+            await task
+
+
+@pytest.mark.asyncio
+async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, make_client: MakeClient) -> None:
+    async def nothing_yet(device_id: str, epoch: str) -> int:
+        return 0
+
+    outbox = MemoryOutbox()
+    fill(outbox, 100)
+    async with TunnelServer(
+        ssl_context=authority.server_context(),
+        token_check=check_token,
+        acked=nothing_yet,
+        on_request=echo,
+        limits=ServerLimits(window=8),
+    ) as server:
+        client = make_client(outbox, server.port)
+        async with running(client), asyncio.timeout(10):
+            await until(lambda: server.queued == 8)
+            assert await client.request("still", b"answered") == b"device-0 still answered"
+            assert server.queued == 8  # the answer came after anything that was sent before the question
+            await server.acknowledge("device-0", "epoch-1", 5)
+            await until(lambda: server.queued == 13)
+            await client.request("still", b"answered")
+            assert server.queued == 13
+        async with RawDevice.connect(authority, server.port) as greedy:
+            await greedy.hello(3)
+            greedy.say(*(upload(seq) for seq in range(1, 10)))
+            refusal = await greedy.hear()
+            assert isinstance(refusal, protocol.Refusal)
+            assert refusal.code == "window"
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
+    authority: Authority, cloud: TunnelCloud
+) -> None:
+    async def much(device_id: str, topic: str, payload: bytes) -> bytes:
+        return random.Random(1).randbytes(1 << 20)
+
+    clock = ManualClock()
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            token_check=check_token,
+            acked=nothing_acked,
+            on_request=much,
+            clock=clock,
+        ) as server,
+        RawDevice.connect(authority, server.port) as deaf,
+    ):
+        await deaf.hello()
+        deaf.say(*(protocol.Request(number, "ask", b"") for number in range(16)))
+        (connection,) = server._connections
+        await until(lambda: not connection._writable.is_set())
+        written = server.counts.bytes_out
+        assert written < 12 << 20  # of 16 MiB; the kernel's socket buffers hold some
+        deaf.say(protocol.Request(99, "ask", b""))
+        await clock.advance(server.limits.idle_s + 2)
+        await clock.advance(server.limits.linger_s + 2)
+        await until(lambda: server.counts.open == 0)
+        assert server.counts.refusals == {"idle": 1}
+
+
+@pytest.mark.asyncio
+async def test_the_silent_are_hung_up_on(authority: Authority) -> None:
+    clock = ManualClock()
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            token_check=check_token,
+            acked=nothing_acked,
+            on_request=echo,
+            clock=clock,
+        ) as server,
+        RawDevice.connect(authority, server.port) as mute,
+        RawDevice.connect(authority, server.port) as idle,
+    ):
+        await idle.hello()
+        await clock.advance(server.limits.hello_s - 3)
+        heard = server.counts.bytes_in
+        mute.writer.write(b"\0")  # a byte of a Hello wins it no time
+        await until(lambda: server.counts.bytes_in > heard)
+        await clock.advance(4)
+        refusal = await mute.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == "hello"
+        idle.say(protocol.Ping(5))
+        assert await idle.hear() == protocol.Pong(5)
+        await clock.advance(server.limits.idle_s - 2)
+        idle.say(protocol.Ping(6))
+        assert await idle.hear() == protocol.Pong(6)
+        await clock.advance(server.limits.idle_s + 2)
+        refusal = await idle.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == "idle"
+
+
+@pytest.mark.asyncio
+async def test_too_many_requests_or_devices_are_told_to_wait(authority: Authority, cloud: TunnelCloud) -> None:
+    gate = asyncio.Event()
+
+    async def wait(device_id: str, topic: str, payload: bytes) -> bytes:
+        await gate.wait()
+        return b"done"
+
+    cloud.on_request = wait
+    cloud.limits = dataclasses.replace(cloud.limits, requests=2, connections=1)
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        device.say(*(protocol.Request(number, "ask", b"") for number in (1, 2, 3)))
+        busy = await device.hear()
+        assert isinstance(busy, protocol.Response)
+        assert busy.request_id == 3
+        assert "busy" in busy.error
+        gate.set()
+        assert {await device.hear(), await device.hear()} == {protocol.Response(n, b"done") for n in (1, 2)}
+        async with RawDevice.connect(authority, cloud.server.port) as extra:
+            refusal = await extra.hear()
+            assert isinstance(refusal, protocol.Refusal)
+            assert refusal.code == "busy"
+            assert refusal.retry_s > 0

@@ -1,0 +1,281 @@
+"""Whom the tunnel refuses, and what it says: wrong identities, broken order, numbers that do not fit."""
+
+import asyncio
+import random
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.tunnel_cloud import TunnelCloud, check_token, echo
+from tests.sim.tunnel_rig import (
+    MakeClient,
+    RawDevice,
+    fill,
+    running,
+    until,
+    upload,
+)
+from walle import protocol
+from walle.clock import ManualClock
+from walle.cloud.authority import Authority
+from walle.errors import ConfigError
+from walle.pipeline.tunnel.client import (
+    TunnelClosedError,
+    TunnelError,
+    TunnelRefusedError,
+    client_context,
+)
+from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.tunnel.server import TunnelServer, TunnelServerError
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"token": "wrong"}, "token"), ({"device_id": "stranger"}, "token"), ({"device_id": ""}, "hello")],
+)
+async def test_a_wrong_identity_ends_the_client(
+    cloud: TunnelCloud, make_client: MakeClient, options: dict[str, str], code: str
+) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 3)
+    async with cloud:
+        client = make_client(outbox, cloud.server.port, **options)
+        with pytest.raises(TunnelRefusedError) as raised:
+            await client.run()
+        assert raised.value.code == code
+        with pytest.raises(TunnelClosedError):
+            await client.drained()
+        assert await cloud.ingest.count() == 0
+        assert cloud.server.counts.refusals == {code: 1}
+    assert len(outbox.uploads) == 3
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_of_another_authority_gets_nothing(
+    cloud: TunnelCloud, make_client: MakeClient, tmp_path: Path
+) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 1)
+    other = Authority(tmp_path / "other")
+    async with cloud:
+        client = make_client(outbox, cloud.server.port, ssl_context=client_context(other.ca_path))
+        async with running(client) as task:
+            await until(lambda: isinstance(client.last_error, ssl.SSLCertVerificationError))
+            assert not task.done()
+        assert cloud.server.counts.connections == 0
+    assert len(outbox.uploads) == 1
+
+
+def test_a_missing_or_empty_authority_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.pem"):
+        client_context(tmp_path / "nowhere.pem")
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    with pytest.raises(ConfigError, match=r"empty\.pem"):
+        client_context(empty)
+
+
+@pytest.mark.asyncio
+async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Authority) -> None:
+    old = client_context(authority.ca_path)
+    old.minimum_version = ssl.TLSVersion.TLSv1_2
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with cloud:
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+            await asyncio.open_connection("127.0.0.1", cloud.server.port, ssl=old)
+    lax = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with pytest.raises(TunnelServerError, match=r"TLS 1\.3"):
+        TunnelServer(ssl_context=lax, token_check=check_token, acked=cloud.ingest.acked, on_request=echo)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ([upload(1)], "order"),
+        ([protocol.Ping(1)], "order"),
+        ([protocol.Ack(1)], "order"),
+        ([protocol.Hello("device-0", "e", "token-0", protocol=99)], "protocol"),
+        ([protocol.Hello("device-0", "", "token-0")], "hello"),
+        ([protocol.Hello("device-0", "e", "wrong"), upload(1)], "token"),
+    ],
+)
+async def test_a_stranger_that_breaks_the_order_is_told(
+    cloud: TunnelCloud, authority: Authority, said: list[protocol.Frame], code: str
+) -> None:
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        device.say(*said)
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == code
+        assert await device.hear() is None
+        await until(lambda: cloud.server.counts.open == 0)
+        assert await cloud.ingest.count() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_stranger_may_not_send_much(cloud: TunnelCloud, authority: Authority) -> None:
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        device.say(protocol.Hello("device-0", "e", random.Random(1).randbytes(5_000).hex()))
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == "frame"
+        assert "4096" in refusal.message
+
+
+@pytest.mark.asyncio
+async def test_duplicates_are_dropped_and_acknowledged_again(cloud: TunnelCloud, authority: Authority) -> None:
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        assert await device.hello() == protocol.Welcome(0, cloud.limits.window)
+        device.say(upload(1), upload(2))
+        while await device.hear() != protocol.Ack(2):
+            pass
+        device.say(upload(1), upload(2))
+        assert await device.hear() == protocol.Ack(2)
+        assert cloud.server.counts.duplicates == 2
+        assert await cloud.ingest.count() == 2
+
+
+@pytest.mark.asyncio
+async def test_a_gap_hangs_up_and_what_came_before_it_is_kept(cloud: TunnelCloud, authority: Authority) -> None:
+    async with cloud:
+        async with RawDevice.connect(authority, cloud.server.port) as device:
+            await device.hello()
+            device.say(upload(1), upload(2), upload(4))
+            frames = [await device.hear()]
+            while not isinstance(frames[-1], protocol.Refusal):
+                frames.append(await device.hear())
+            assert frames[-1].code == "gap"
+            assert "4 came where 3 was due" in frames[-1].message
+            assert frames[-1].retry_s >= 0
+        await until(lambda: cloud.server.queued == 0)
+        async with asyncio.timeout(10):
+            while await cloud.ingest.acked("device-0", "e") < 2:
+                pass
+        async with RawDevice.connect(authority, cloud.server.port) as device:
+            assert (await device.hello()).acked == 2
+
+
+@pytest.mark.asyncio
+async def test_a_bad_frame_hangs_up_on_that_device_alone(cloud: TunnelCloud, authority: Authority) -> None:
+    async with (
+        cloud,
+        RawDevice.connect(authority, cloud.server.port) as bad,
+        RawDevice.connect(authority, cloud.server.port) as good,
+    ):
+        await bad.hello(1)
+        await good.hello(2)
+        bad.writer.write(b"\xff" * 100)
+        refusal = await bad.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == "frame"
+        good.say(upload(1))
+        assert await good.hear() == protocol.Ack(1)
+
+
+@pytest.mark.asyncio
+async def test_the_newest_connection_of_a_device_wins(cloud: TunnelCloud, authority: Authority) -> None:
+    async with (
+        cloud,
+        RawDevice.connect(authority, cloud.server.port) as older,
+        RawDevice.connect(authority, cloud.server.port) as newer,
+    ):
+        await older.hello()
+        older.say(upload(1))
+        assert await older.hear() == protocol.Ack(1)
+        assert (await newer.hello()).acked == 1
+        refusal = await older.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == "replaced"
+        assert refusal.retry_s < 0
+        assert await older.hear() is None
+        newer.say(upload(2))
+        assert await newer.hear() == protocol.Ack(2)
+        await until(lambda: cloud.server.counts.open == 1)
+
+
+@pytest.mark.asyncio
+async def test_uploads_of_a_replaced_connection_may_become_durable_later(authority: Authority, tmp_path: Path) -> None:
+    """The new connection is welcomed at 0 while 1..3 of the old one are queued; the acknowledgement jumps ahead."""
+    async with (
+        Ingest(tmp_path / "ingest.db") as ingest,
+        TunnelServer(
+            ssl_context=authority.server_context(), token_check=check_token, acked=ingest.acked, on_request=echo
+        ) as server,
+        RawDevice.connect(authority, server.port) as older,
+        RawDevice.connect(authority, server.port) as newer,
+    ):
+        await older.hello()
+        older.say(upload(1), upload(2), upload(3))
+        await until(lambda: server.queued == 3)
+        assert (await newer.hello()).acked == 0
+        newer.say(upload(1))
+        await until(lambda: server.queued == 4)
+        accepted = await ingest.accept(await server.arrived(10))
+        assert accepted.highest == {("device-0", "e"): 3}
+        await server.acknowledge("device-0", "e", 3)
+        assert await newer.hear() == protocol.Ack(3)
+        newer.say(upload(4))
+        await until(lambda: server.queued == 1)
+        accepted = await ingest.accept(await server.arrived(10))
+        assert accepted.highest == {("device-0", "e"): 4}
+        assert await ingest.count() == 4
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_that_lost_what_it_acknowledged_is_not_hidden(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 5)
+    await outbox.forget(3)  # acknowledged once, by a cloud whose file is gone since
+    async with cloud:
+        client = make_client(outbox, cloud.server.port)
+        with pytest.raises(TunnelError, match="up to 0, and the outbox begins at 4"):
+            await client.run()
+
+
+@pytest.mark.asyncio
+async def test_an_outbox_that_was_put_back_to_an_earlier_day_is_not_hidden(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 5)
+    async with cloud:
+        client = make_client(outbox, cloud.server.port)
+        async with running(client):
+            await client.drained()
+        restored = MemoryOutbox()  # the same epoch, from a backup
+        fill(restored, 3, seed=2)
+        with pytest.raises(TunnelError, match="up to 5, and the outbox has given numbers up to 3"):
+            await asyncio.wait_for(make_client(restored, cloud.server.port).run(), 10)
+        assert len(restored.uploads) == 3
+
+
+@pytest.mark.asyncio
+async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_client: MakeClient) -> None:
+    calls = 0
+
+    async def acked(device_id: str, epoch: str) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError("the database is away")
+        return 0
+
+    class Hasty(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(min(seconds, 0.01))
+
+    async with TunnelServer(
+        ssl_context=authority.server_context(), token_check=check_token, acked=acked, on_request=echo
+    ) as server:
+        client = make_client(MemoryOutbox(), server.port, clock=Hasty())
+        async with running(client):
+            await until(lambda: client.connected)
+        assert isinstance(client.last_error, TunnelRefusedError)
+        assert client.last_error.code == "unavailable"
+        assert client.last_error.retry_s == 5.0

@@ -1,0 +1,345 @@
+"""The deployment platform over HTTP: releases, outcomes, heartbeat, health, metrics and the dashboard.
+
+It depends on two interfaces, `Releases` and `Outcomes`, whose calls are asynchronous and take and give plain values or
+frozen dataclasses, so that the services themselves and handles to them in other processes fit alike.
+"""
+
+import importlib.resources
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pydantic import BaseModel, ConfigDict, Field
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.journal import Transition
+from walle.deploy.cloud.monitor import Gate
+from walle.deploy.cloud.monitor_service import Totals
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.release import (
+    DEFAULT_BETA_COUNT,
+    DEFAULT_STEPS,
+    Release,
+    ReleaseRequest,
+    State,
+    TransitionError,
+)
+from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
+from walle.errors import ConfigError, DeployError, WalleError
+from walle.protocol import PROFILE_HEADER, OutcomeBatch, ProtocolError
+
+STREAM_TICK_S = 1.0  # how often a stream looks for new totals
+MAX_OUTCOMES_BYTES = 1 << 20
+
+
+class AccessError(DeployError):
+    """A caller who may not do this. `status`: 401 where nobody is known by the token, 403 where its role is too low."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(status, why)
+        self.status = status
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
+
+
+type Authorize = Callable[[str, str], Awaitable[str]]
+"""`await authorize(Authorization header, scenario)` returns who may release in the scenario, or raises AccessError."""
+
+
+class Releases(Protocol):
+    """What the routes need of `walle.deploy.cloud.release_service.ReleaseService`."""
+
+    async def create(self, request: ReleaseRequest) -> Release: ...
+    async def get(self, release_id: str) -> Release: ...
+    async def all(self) -> tuple[Release, ...]: ...
+    async def history(self, release_id: str) -> list[Transition]: ...
+    async def start(self, release_id: str) -> Release: ...
+    async def pause(self, release_id: str) -> Release: ...
+    async def resume(self, release_id: str) -> Release: ...
+    async def rollback(self, release_id: str, by: str, reason: str) -> Release: ...
+    async def wait_change(self, release_id: str, revision: int, timeout_s: float) -> Release: ...
+
+
+class Outcomes(Protocol):
+    """What the routes need of `walle.deploy.cloud.monitor_service.MonitorService`."""
+
+    async def take(self, batch: OutcomeBatch) -> None: ...
+    async def totals(self, release_id: str) -> Totals: ...
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class PolicyBody(_Strict):
+    app_version: str = Field(default="", description="PEP 440 range such as '>=10,<11'; empty: every device")
+
+
+class GateBody(_Strict):
+    p_good: float = Gate.p_good
+    p_bad: float = Gate.p_bad
+    alpha: float = Gate.alpha
+    beta: float = Gate.beta
+    min_devices: int = Gate.min_devices
+
+
+class CreateBody(_Strict):
+    """A release to make: see `walle.deploy.cloud.release.ReleaseRequest`."""
+
+    scenario: str
+    task: str
+    version: str = Field(description="such as v3; the tag task/v3 must have been pushed")
+    policy: PolicyBody = PolicyBody()
+    beta: int | list[str] = Field(
+        default=DEFAULT_BETA_COUNT, description="how many beta devices, or their ids; 0: no beta"
+    )
+    steps: list[float] = Field(default=list(DEFAULT_STEPS), description="shares of the gray steps, growing to 1")
+    gate: GateBody = GateBody()
+
+    def to_request(self) -> ReleaseRequest:
+        return ReleaseRequest(
+            self.scenario,
+            self.task,
+            self.version,
+            Policy(self.policy.app_version),
+            self.beta if isinstance(self.beta, int) else tuple(self.beta),
+            tuple(self.steps),
+            Gate(**self.gate.model_dump()),
+        )
+
+
+class RollbackBody(_Strict):
+    reason: str = ""
+
+
+def authorize_by(access: Access) -> Authorize:
+    """Return the check that lets those release who have the role `release` in the scenario."""
+
+    async def authorize(authorization: str, scenario: str) -> str:
+        identity = access.identify_header(authorization)
+        if identity is None:
+            raise AccessError(401, "this needs a token: send the header Authorization: Bearer TOKEN")
+        if identity.role(scenario) < Role.RELEASE:
+            raise AccessError(403, f"{identity.name} has no role release in scenario {scenario}")
+        return identity.name
+
+    return authorize
+
+
+def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize) -> APIRouter:
+    """Return /v1/releases and what hangs below it."""
+    router = APIRouter(prefix="/v1/releases", tags=["releases"])
+
+    async def shown(release: Release) -> dict[str, Any]:
+        totals = await outcomes.totals(release.id)
+        return {**release.to_plain(), "stage": release.stage, "totals": totals.to_plain()}
+
+    async def authorized(release_id: str, authorization: str) -> str:
+        release = await releases.get(release_id)
+        return await authorize(authorization, release.request.scenario)
+
+    @router.post("", status_code=201)
+    async def create(body: CreateBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Make a release; it does nothing until it is started."""
+        await authorize(authorization, body.scenario)
+        return await shown(await releases.create(body.to_request()))
+
+    @router.get("")
+    async def all_releases() -> list[dict[str, Any]]:
+        """List the releases, newest first."""
+        return [await shown(release) for release in await releases.all()]
+
+    @router.get("/{release_id}")
+    async def get(release_id: str) -> dict[str, Any]:
+        """Show one release with its history."""
+        release = await releases.get(release_id)
+        history = [
+            {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)}
+            for one in await releases.history(release_id)
+        ]
+        return {**await shown(release), "history": history}
+
+    @router.post("/{release_id}/start")
+    async def start(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Begin with the simulation."""
+        await authorized(release_id, authorization)
+        return await shown(await releases.start(release_id))
+
+    @router.post("/{release_id}/pause")
+    async def pause(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Stop where it is: no further device gets the version."""
+        await authorized(release_id, authorization)
+        return await shown(await releases.pause(release_id))
+
+    @router.post("/{release_id}/resume")
+    async def resume(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Go on where it was paused."""
+        await authorized(release_id, authorization)
+        return await shown(await releases.resume(release_id))
+
+    @router.post("/{release_id}/rollback")
+    async def rollback(
+        release_id: str, body: RollbackBody | None = None, authorization: Annotated[str, Header()] = ""
+    ) -> dict[str, Any]:
+        """Take the version back from every device that has it."""
+        who = await authorized(release_id, authorization)
+        return await shown(await releases.rollback(release_id, who, body.reason if body else ""))
+
+    @router.get("/{release_id}/stream", response_class=EventSourceResponse)
+    async def stream(release_id: str) -> EventSourceResponse:
+        """Server-sent events `release`: the release now, and whenever it or its totals change, until it is over."""
+        first = await releases.get(release_id)
+
+        async def events() -> AsyncIterator[ServerSentEvent]:
+            release, sent = first, ""
+            while True:
+                text = json.dumps(await shown(release))
+                if text != sent:
+                    yield ServerSentEvent(data=text, event="release", id=str(release.revision))
+                    sent = text
+                if release.state.terminal:
+                    return
+                release = await releases.wait_change(release_id, release.revision, STREAM_TICK_S)
+
+        return EventSourceResponse(events())
+
+    return router
+
+
+type LetsIn = Callable[[str], bool]
+"""`lets_in(token)` says whether a token is a device's."""
+
+
+def device_router(outcomes: Outcomes, lets_in: LetsIn) -> APIRouter:
+    """Return what devices call: /v1/outcomes, with the token that lets a device in, and /v1/checkin."""
+    router = APIRouter(prefix="/v1", tags=["devices"])
+
+    @router.post("/outcomes", status_code=204)
+    async def take_outcomes(request: Request, authorization: Annotated[str, Header()] = "") -> None:
+        """Take an `OutcomeBatch`; the same batch sent again counts once."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not lets_in(token.strip()):
+            raise AccessError(401, "reports are devices': send the header Authorization: Bearer DEVICE_TOKEN")
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_OUTCOMES_BYTES:
+                raise ProtocolError("batch", f"is larger than {MAX_OUTCOMES_BYTES} bytes; send it in parts")
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError("batch", f"not JSON ({error})") from error
+        await outcomes.take(OutcomeBatch.from_json(value))
+
+    @router.post("/checkin", status_code=204)
+    async def check_in(request: Request) -> None:
+        """Answer a bare heartbeat; `WallePush` around the app puts the push answer into its headers."""
+        if PROFILE_HEADER not in request.headers:
+            raise ProtocolError(PROFILE_HEADER, "is missing; a heartbeat is a request with this header and no body")
+
+    return router
+
+
+def watch_router(releases: Releases, outcomes: Outcomes, answerer: Answerer) -> APIRouter:
+    """Return /, /metrics and /healthz."""
+    router = APIRouter(tags=["watching"])
+    page = importlib.resources.files("walle.deploy").joinpath("dashboard.html").read_text(encoding="utf-8")
+
+    @router.get("/", response_class=HTMLResponse)
+    async def dashboard() -> HTMLResponse:
+        """Show the releases, live."""
+        return HTMLResponse(page)
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, Any]:
+        """Answer while the gateway can reach the release service."""
+        known = await releases.all()
+        return {"ok": True, "generation": answerer.table.generation, "releases": len(known)}
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Numbers for Prometheus."""
+        known = await releases.all()
+        shown = [(release, await outcomes.totals(release.id)) for release in known if not release.state.terminal]
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Metrics(known, shown, answerer))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+class _Metrics(Collector):
+    """One scrape's numbers. Per-release series end with the release, so that their number stays bounded."""
+
+    def __init__(self, known: tuple[Release, ...], shown: list[tuple[Release, Totals]], answerer: Answerer) -> None:
+        self._known = known
+        self._shown = shown
+        self._answerer = answerer
+
+    def collect(self) -> list[Metric]:
+        profiles = CounterMetricFamily("walle_profiles", "Profiles checked by this gateway", labels=["kind"])
+        for kind in ("repeated", "fresh", "broken"):
+            profiles.add_metric([kind], getattr(self._answerer, kind))
+        answered = CounterMetricFamily("walle_profiles_answered", "Fresh profiles that were answered with directives")
+        answered.add_metric([], self._answerer.answered)
+        generation = GaugeMetricFamily("walle_table_generation", "Generation of this gateway's release table")
+        generation.add_metric([], self._answerer.table.generation)
+        states = GaugeMetricFamily("walle_releases", "Releases by state", labels=["state"])
+        for state in State:
+            states.add_metric([state.value], sum(release.state is state for release in self._known))
+        devices = GaugeMetricFamily(
+            "walle_release_devices", "Devices that reported this of the release", labels=["release", "task", "what"]
+        )
+        executions = CounterMetricFamily(
+            "walle_release_executions", "Executions reported for the release", labels=["release", "task", "result"]
+        )
+        for release, totals in self._shown:
+            labels = [release.id, release.request.name]
+            for what in ("installed", "rejected", "reverted", "removed"):
+                devices.add_metric([*labels, what], getattr(totals, what))
+            for result in ("ok", "failed"):
+                executions.add_metric([*labels, result], getattr(totals, result))
+        return [profiles, answered, generation, states, devices, executions]
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make `app` answer walle's errors as {"error": message, "type": name} with the status that fits."""
+
+    async def known_error(_: Request, error: Exception) -> JSONResponse:
+        status = error_status(error)
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        return JSONResponse({"error": str(error), "type": type(error).__name__}, status, headers)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        parts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return JSONResponse({"error": "; ".join(parts), "type": "RequestError"}, 422)
+
+    app.add_exception_handler(WalleError, known_error)
+    app.add_exception_handler(ProtocolError, known_error)
+    app.add_exception_handler(RequestValidationError, invalid)
+
+
+def error_status(error: Exception) -> int:
+    """Return the HTTP status for an error of walle's."""
+    match error:
+        case AccessError():
+            return error.status
+        case UnknownReleaseError():
+            return 404
+        case TransitionError() | TaskBusyError():
+            return 409
+        case DeployError() | ConfigError() | ProtocolError():
+            return 422
+        case _:
+            return 500

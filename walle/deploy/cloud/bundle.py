@@ -1,0 +1,212 @@
+"""A task version as devices get it: compiled on the cloud, named by hashes, signed (§4.3 "Functionality Tailoring").
+
+What travels: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
+versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. What does not: sources,
+task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
+The same tree gives the same bytes, whichever process builds it.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from walle.deploy.cloud.compilers import OtherPython
+from walle.deploy.cloud.repo import TaskTree
+from walle.deploy.cloud.task_config import TaskConfig
+from walle.deploy.signing import Signer
+from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source
+from walle.engine_ext.vm.imports import is_allowed
+from walle.errors import DeployError
+from walle.protocol import FileEntry, Manifest
+
+CONFIG_FILE = "task.toml"
+MAIN_FILE = "main.py"
+RESOURCES = "resources/"
+SIMULATION = "simulation/"
+MAX_SOURCE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_BUNDLE_BYTES = 128 * 1024 * 1024
+
+
+class BundleError(DeployError):
+    """A task version that cannot be made into a bundle. `path` is the file at fault, `line` 0 where there is none."""
+
+    def __init__(self, path: str, reason: str, line: int = 0) -> None:
+        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """A signed task version. `envelope` is what devices fetch first; `blobs` holds each file under its sha256."""
+
+    manifest: Manifest
+    envelope: bytes
+    blobs: Mapping[str, bytes]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the envelope: the name of the version in a directive, and on the CDN."""
+        return hashlib.sha256(self.envelope).hexdigest()
+
+
+def build_bundle(tree: TaskTree, signer: Signer, others: Sequence[OtherPython] = ()) -> Bundle:
+    """Return the bundle of a task version, signed with the bundle key; `others` compile for devices that have them.
+
+    Raises:
+        TaskConfigError: task.toml is wrong.
+        BundleError: a file is missing, too large, not listed, does not compile, or imports what a task may not.
+    """
+    config, files = compile_tree(tree, others)
+    blobs: dict[str, bytes] = {}
+    entries = []
+    for path in sorted(files):
+        sha256 = hashlib.sha256(files[path]).hexdigest()
+        blobs[sha256] = files[path]
+        entries.append(FileEntry(path, sha256, len(files[path]), "shared"))
+    manifest = Manifest(
+        tree.scenario,
+        tree.task,
+        tree.version,
+        tree.commit,
+        (str(TAG), *(other.tag for other in others)),
+        config.sequence,
+        config.phases,
+        config.limits,
+        tuple(entries),
+    )
+    return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
+
+
+def compile_tree(tree: TaskTree, others: Sequence[OtherPython] = ()) -> tuple[TaskConfig, dict[str, bytes]]:
+    """Return the configuration of a task version and the files that travel; raises as `build_bundle` does."""
+    if CONFIG_FILE not in tree.files:
+        raise BundleError(CONFIG_FILE, "is missing; a task's files lie at the root of its branch")
+    config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
+    if config.name != tree.task:
+        raise BundleError(CONFIG_FILE, f"[task] name is {config.name!r}, but the version is one of {tree.task!r}")
+    if MAIN_FILE not in tree.files:
+        raise BundleError(MAIN_FILE, "is missing; it holds preprocess, execute and postprocess")
+    if config.simulation_events and config.simulation_events not in tree.files:
+        raise BundleError(CONFIG_FILE, f"[simulation] events: there is no file {config.simulation_events!r}")
+    files = _listed_files(tree, config)
+    sources = {path: data for path, data in tree.files.items() if _is_source(path)}
+    own_modules = {path.split("/")[0].removesuffix(".py") for path in sources}
+    prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
+    for path, source in sources.items():
+        compiled = _compiled_path(path, str(TAG) if others else "")
+        if any(listed.startswith(f"{compiled}/") for listed in files):
+            raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
+        files[compiled] = _compiled(source, path, f"{prefix}{path}")
+        _check_imports(source, path, own_modules)
+    for other in others:
+        try:
+            done = other.compile({f"{prefix}{path}": source for path, source in sources.items()})
+        except BytecodeError as error:
+            raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
+        files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
+    size_bytes = sum(map(len, files.values()))
+    if size_bytes > MAX_BUNDLE_BYTES:
+        raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
+    return config, files
+
+
+def _compiled_path(path: str, tag: str) -> str:
+    return f"{path.removesuffix('.py')}.{tag}.pyc" if tag else f"{path}c"
+
+
+def _compiled(source: bytes, path: str, code_name: str) -> bytes:
+    """Return the bytecode of a source file for this interpreter; tracebacks will call the file `code_name`."""
+    if len(source) > MAX_SOURCE_BYTES:
+        raise BundleError(path, f"has {len(source)} bytes, more than {MAX_SOURCE_BYTES} for a source file")
+    try:
+        return compile_source(source, code_name)
+    except BytecodeError as error:
+        raise BundleError(path, error.problem, error.line) from error
+
+
+def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None:
+    """Lay a bundle out as `folder`, which must not exist: its files and nothing else, as a task finds them on a device.
+
+    `folder` appears whole or not at all. The manifest is one that was built here or verified: its paths are plain.
+
+    Raises:
+        BundleError: a blob is missing, or is not what the manifest says.
+    """
+    if folder.exists():
+        raise BundleError(str(folder), "is there already; lay a bundle out in a new folder")
+    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
+    try:
+        for entry in manifest.files:
+            path = staging / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_checked_blob(entry, blobs))
+        staging.chmod(0o755)
+        staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _checked_blob(entry: FileEntry, blobs: Mapping[str, bytes]) -> bytes:
+    if entry.sha256 not in blobs:
+        raise BundleError(entry.path, f"its blob {entry.sha256} is missing")
+    data = blobs[entry.sha256]
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise BundleError(entry.path, f"its blob does not have the sha256 {entry.sha256}")
+    return data
+
+
+def _is_source(path: str) -> bool:
+    return path.endswith(".py") and not path.startswith(SIMULATION)
+
+
+def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
+    files = {}
+    for path, route in config.files.items():
+        if path not in tree.files:
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} is not in the tree")
+        if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
+        if path.startswith(SIMULATION):
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
+        if route == "exclusive":
+            raise BundleError(
+                CONFIG_FILE,
+                f"[files] {path!r} is exclusive, and this cloud has no private route to a device yet;"
+                ' make it "shared", or leave it out and let the task ask for it over the tunnel',
+            )
+        if len(tree.files[path]) > MAX_FILE_BYTES:
+            raise BundleError(path, f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES}")
+        files[path] = tree.files[path]
+    for path in tree.files:
+        if path.startswith(RESOURCES) and path not in files and not _is_source(path):
+            raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
+    return files
+
+
+def _check_imports(source: bytes, path: str, own_modules: set[str]) -> None:
+    for line, name in _imports(ast.parse(source)):  # it compiles: that was tried first
+        if name.split(".")[0] not in own_modules and not is_allowed(name):
+            raise BundleError(
+                path, f"imports {name}, which a task may not (docs/adr/0011-bundles.md says what it may)", line
+            )
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            if node.module == "walle":  # `from walle import np` names a module, not an attribute
+                for alias in node.names:
+                    yield node.lineno, f"walle.{alias.name}"
+            else:
+                yield node.lineno, node.module

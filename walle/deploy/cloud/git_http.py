@@ -1,0 +1,380 @@
+"""`git clone`, `git fetch` and `git push` of task repositories over HTTP at /git/{scenario}.git, by role.
+
+The smart HTTP protocol (gitprotocol-http), version 0, which every git client speaks. A push is judged ref by ref: a
+branch may move, a version never does, and a version that could not be made into a bundle is refused with the reason,
+which git shows beside the tag. What a refused push leaves is unreferenced objects. Requests are spooled before git work
+starts, and git work runs on threads of its own: a slow client holds neither a thread nor a repository.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import re
+import struct
+import tempfile
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+from urllib.parse import parse_qs
+
+from dulwich.errors import ApplyDeltaError, ChecksumMismatch, FileFormatException, GitProtocolError
+from dulwich.object_store import MissingObjectFinder
+from dulwich.objects import ZERO_SHA, Commit, ObjectID, valid_hexsha
+from dulwich.protocol import ReceivableProtocol, extract_capabilities, pkt_line
+from dulwich.refs import HEADREF, Ref, check_ref_format
+from dulwich.repo import Repo
+from dulwich.server import BackendRepo, DictBackend, UploadPackHandler
+
+from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.bundle import compile_tree
+from walle.deploy.cloud.files import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree, sweep
+from walle.deploy.cloud.task_config import is_name
+from walle.errors import DeployError
+
+MAX_REQUEST_BYTES = 256 * 1024 * 1024
+MAX_COMMANDS = 200
+_SPOOL_BYTES = 1024 * 1024
+_CHUNK_BYTES = 64 * 1024
+_THREADS = 4
+_MAX_REASON_CHARS = 1000
+_ROUTE = re.compile(r"(?:/git)?/([^/]*)\.git/(info/refs|git-upload-pack|git-receive-pack)")
+_NEEDS = {"git-upload-pack": Role.READ, "git-receive-pack": Role.WRITE}
+_RECEIVE_CAPABILITIES = b"report-status delete-refs quiet ofs-delta object-format=sha1 agent=walle"
+_PACK_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    AssertionError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    GitProtocolError,
+    ChecksumMismatch,
+    ApplyDeltaError,
+    FileFormatException,
+)
+_log = logging.getLogger(__name__)
+
+type OnPush = Callable[[str, str, str], Awaitable[None]]  # scenario, ref such as refs/tags/ipv/v1, commit
+
+
+class GitHttpError(DeployError):
+    """A request that is answered with an HTTP error. `status` is its code; git shows the message to its user."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class _Command:
+    """What a push wants of one ref."""
+
+    old: ObjectID
+    new: ObjectID
+    ref: Ref
+
+    @property
+    def name(self) -> str:
+        return self.ref.decode("utf-8", "replace")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """Whose request it is, for which repository and service. `advertises` is the first half of the exchange."""
+
+    scenario: str
+    service: str
+    advertises: bool
+    role: Role
+
+
+def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> ASGIApp:
+    """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
+
+    `on_push` is awaited for each ref that a push has set, before the pusher hears of it. Where the process ends in
+    between it is not called: whoever needs every version compares with `TaskRepos.versions` at start.
+    """
+    executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="walle-git")
+    pushes: set[asyncio.Task[None]] = set()
+
+    async def serve(request: _Request, body: IO[bytes], answer: IO[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        if request.advertises:
+            await loop.run_in_executor(executor, _advertise, repos, request, answer)
+        elif request.service == "git-upload-pack":
+            await loop.run_in_executor(executor, _upload, repos, request.scenario, body, answer)
+        else:
+            updated = await loop.run_in_executor(executor, _receive, repos, request, body, answer)
+            for ref, commit in updated:
+                _log.info("push to %s: %s is %s", request.scenario, ref, commit)
+                if on_push is None:
+                    continue
+                try:
+                    await on_push(request.scenario, ref, commit)
+                except Exception:  # noqa: BLE001 - the push is done, whatever its listener makes of it
+                    _log.exception("listener failed on the push of %s to %s", ref, request.scenario)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise GitHttpError(500, f"task repositories speak HTTP, not {scope['type']}")
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as body, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as answer:
+            try:
+                request = _judge(scope, access)
+                if not await _spool(scope, receive, body):
+                    return None  # the client went away before it had sent everything
+                # A push that has begun is finished and announced even where its client is gone.
+                task = asyncio.create_task(serve(request, body, answer))
+                pushes.add(task)
+                task.add_done_callback(pushes.discard)
+                try:
+                    await asyncio.shield(task)
+                except asyncio.CancelledError:
+                    await asyncio.wait([task])  # the spools stay open until its thread is done with them
+                    raise
+            except GitHttpError as error:
+                return await _send_error(send, error)
+            except RepoError as error:
+                return await _send_error(send, GitHttpError(404, str(error)))
+            kind = "advertisement" if request.advertises else "result"
+            await _send_file(send, f"application/x-{request.service}-{kind}", answer)
+        return None
+
+    return app
+
+
+def _judge(scope: Scope, access: Access) -> _Request:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    match = _ROUTE.fullmatch(path)
+    if match is None:
+        raise GitHttpError(404, f"{path[:120]!r} is no part of a task repository; clone /git/SCENARIO.git")
+    scenario, tail = match.groups()
+    advertises = tail == "info/refs"
+    if scope["method"] != ("GET" if advertises else "POST"):
+        raise GitHttpError(405, f"{scope['method']} is not for {tail}")
+    service = parse_qs(scope["query_string"].decode("latin-1")).get("service", [""])[0] if advertises else tail
+    if service not in _NEEDS:
+        raise GitHttpError(403, "only the smart HTTP protocol is served; use git 1.6.6 or newer")
+    if not advertises and headers.get(b"content-type") != f"application/x-{service}-request":
+        raise GitHttpError(415, f"the content type of {tail} is application/x-{service}-request")
+    identity = access.identify_header(headers.get(b"authorization", ""))
+    if identity is None:
+        raise GitHttpError(401, "a token is needed: any user name, and the token as password")
+    role = identity.role(scenario)
+    if role < _NEEDS[service]:
+        raise GitHttpError(
+            403, f"{identity.name} needs the role {_NEEDS[service]} in scenario {scenario[:80]!r}, and has {role}"
+        )
+    return _Request(scenario, service, advertises, role)
+
+
+async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
+    """Write the request's body to `body`, unpacked; return False where the client went away before its end."""
+    encoding = dict(scope["headers"]).get(b"content-encoding", b"identity")
+    if encoding not in (b"identity", b"gzip", b"x-gzip"):
+        raise GitHttpError(415, f"content encoding {encoding[:40]!r} is not understood; send gzip or none")
+    unpacker = zlib.decompressobj(wbits=31) if encoding != b"identity" else None
+    size_bytes = received_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return False
+        data = message.get("body", b"")
+        received_bytes += len(data)
+        if unpacker is not None:
+            try:
+                data = unpacker.decompress(data, MAX_REQUEST_BYTES - size_bytes + 1)
+            except zlib.error as error:
+                raise GitHttpError(400, f"the body is not gzip: {error}") from error
+        size_bytes += len(data)
+        if max(size_bytes, received_bytes) > MAX_REQUEST_BYTES:
+            raise GitHttpError(413, f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; push in smaller parts")
+        body.write(data)
+        if not message.get("more_body", False):
+            break
+    if unpacker is not None and not unpacker.eof:
+        raise GitHttpError(400, "the gzip body is cut short")
+    body.seek(0)
+    return True
+
+
+def _advertise(repos: TaskRepos, request: _Request, answer: IO[bytes]) -> None:
+    answer.write(pkt_line(f"# service={request.service}\n".encode()) + pkt_line(None))
+    with repos.open(request.scenario) as repo:
+        if request.service == "git-upload-pack":
+            _upload_handler(repo, None, answer, advertises=True).handle()
+            return
+        refs = sorted((ref, sha) for ref, sha in repo.get_refs().items() if ref != HEADREF)
+        for index, (ref, sha) in enumerate(refs or [(Ref(b"capabilities^{}"), ZERO_SHA)]):
+            capabilities = b"" if index else b"\0" + _RECEIVE_CAPABILITIES
+            answer.write(pkt_line(sha + b" " + ref + capabilities + b"\n"))
+        answer.write(pkt_line(None))
+
+
+def _upload(repos: TaskRepos, scenario: str, body: IO[bytes], answer: IO[bytes]) -> None:
+    with repos.open(scenario) as repo:
+        try:
+            _upload_handler(repo, body, answer, advertises=False).handle()
+        except _PACK_ERRORS as error:
+            raise GitHttpError(400, f"this fetch cannot be answered: {error}") from error
+
+
+def _upload_handler(repo: Repo, body: IO[bytes] | None, answer: IO[bytes], *, advertises: bool) -> UploadPackHandler:
+    protocol = ReceivableProtocol(body.read if body else lambda _: b"", answer.write)
+    named: dict[str, BackendRepo] = {"repo": repo}
+    backend = DictBackend(named)
+    return UploadPackHandler(backend, ["repo"], protocol, stateless_rpc=True, advertise_refs=advertises)
+
+
+def _receive(repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[bytes]) -> list[tuple[str, str]]:
+    """Do a push; write the report to `answer` and return the refs that were set with their commits."""
+    protocol = ReceivableProtocol(body.read, answer.write)
+    commands, reports = _read_commands(protocol)
+    if not commands:
+        return []
+    updated = []
+    with repos.writing(request.scenario) as repo:
+        refusals = {command.ref: _refuse_early(repo, command, request.role) for command in commands}
+        unpacked = "ok"
+        if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
+            unpacked = _unpack(repo, protocol)
+        report = [b"unpack " + unpacked.encode()]
+        for command in commands:
+            refusal = refusals[command.ref]
+            if not refusal:
+                refusal = "the pack could not be read" if unpacked != "ok" else _apply(repo, command, request.scenario)
+            if refusal:
+                report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
+                continue
+            report.append(b"ok " + command.ref)
+            if command.new != ZERO_SHA:
+                updated.append((command.name, peel(repo.object_store, command.new, command.name).id.decode()))
+    if reports:
+        answer.write(b"".join(pkt_line(line + b"\n") for line in report) + pkt_line(None))
+    return updated
+
+
+def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
+    commands: list[_Command] = []
+    capabilities: Sequence[bytes] = ()
+    try:
+        while line := protocol.read_pkt_line():
+            if line.startswith(b"shallow "):  # what the pusher lacks; whether we have it is checked after unpacking
+                continue
+            if not commands:
+                line, capabilities = extract_capabilities(line)
+            old, new, ref = line.rstrip(b"\n").split(b" ")
+            if not valid_hexsha(old) or not valid_hexsha(new):
+                raise GitHttpError(400, f"{line[:120]!r} names no objects")
+            commands.append(_Command(ObjectID(old), ObjectID(new), Ref(ref)))
+            if len(commands) > MAX_COMMANDS:
+                raise GitHttpError(400, f"more than {MAX_COMMANDS} refs in one push; push them in parts")
+    except _PACK_ERRORS as error:
+        raise GitHttpError(400, f"this push cannot be read: {error}") from error
+    if len({command.ref for command in commands}) != len(commands):
+        raise GitHttpError(400, "a ref is named twice in one push")
+    return commands, b"report-status" in capabilities
+
+
+def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
+    """Return why a command is refused for its name, its role or the ref's present value; empty where it is not."""
+    if not check_ref_format(command.ref) or "\ufffd" in command.name:
+        return "not a name that git allows in UTF-8"
+    kind, _, name = command.name.removeprefix("refs/").partition("/")
+    present = repo.refs.read_ref(command.ref) or ZERO_SHA
+    if kind == "tags":
+        version = parse_tag(name)
+        if version is None:
+            return f"a version's tag is TASK/vN, such as {name if is_name(name) else 'ipv'}/v1; other tags are not kept"
+        if role < Role.RELEASE:
+            return f"versions are made by the role release, and this token has {role}"
+        if present != ZERO_SHA:
+            verb = "deleted" if command.new == ZERO_SHA else "moved"
+            return f"a version is never {verb}; tag the next one"
+    elif kind != "heads":
+        return "only branches and tags TASK/vN are kept here"
+    if present != command.old:
+        return "the ref was moved by somebody else meanwhile; fetch and push again"
+    return ""
+
+
+def _unpack(repo: Repo, protocol: ReceivableProtocol) -> str:
+    """Store the push's objects; return "ok" or why they cannot be."""
+    try:
+        repo.object_store.add_thin_pack(protocol.read, protocol.recv)
+    except _PACK_ERRORS as error:
+        _log.warning("a pushed pack cannot be stored: %s", error)
+        sweep(Path(repo.path))
+        return _one_line(str(error) or type(error).__name__)
+    return "ok"
+
+
+def _apply(repo: Repo, command: _Command, scenario: str) -> str:
+    """Set or delete the ref; return why not where that cannot be."""
+    try:
+        if command.new == ZERO_SHA:
+            return "" if repo.refs.remove_if_equals(command.ref, command.old) else "could not be deleted"
+        refusal = _refuse_objects(repo, command, scenario)
+        if refusal:
+            return refusal
+        if not repo.refs.set_if_equals(command.ref, command.old, command.new):
+            return "could not be set"
+        _adopt_head(repo, command.ref)
+    except OSError as error:
+        return f"could not be written: {error.strerror or error}; is another branch or tag a folder of this name?"
+    return ""
+
+
+def _refuse_objects(repo: Repo, command: _Command, scenario: str) -> str:
+    store = repo.object_store
+    try:
+        known = [sha for sha in repo.get_refs().values() if sha in store]
+        for sha, _ in MissingObjectFinder(store, haves=known, wants=[command.new]):
+            if sha not in store:
+                return f"object {sha.decode()} is missing from the push"
+        if command.ref.startswith(b"refs/heads/"):
+            return "" if isinstance(store[command.new], Commit) else "a branch must point at a commit"
+        task, _, version = command.name.removeprefix("refs/tags/").partition("/")
+        compile_tree(read_tree(store, command.new, scenario, task, version))
+    except DeployError as error:
+        return str(error)
+    except (KeyError, FileFormatException, AssertionError) as error:
+        return f"its objects cannot be read: {error}"
+    return ""
+
+
+def _adopt_head(repo: Repo, ref: Ref) -> None:
+    """Let HEAD, which a clone checks out, name the first branch where the one it names does not exist."""
+    if ref.startswith(b"refs/heads/") and repo.refs.follow(HEADREF)[1] is None:
+        repo.refs.set_symbolic_ref(HEADREF, ref)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:_MAX_REASON_CHARS]
+
+
+async def _send_error(send: Send, error: GitHttpError) -> None:
+    body = f"{error}\n".encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    if error.status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="walle", charset="UTF-8"'))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _send_file(send: Send, content_type: str, answer: IO[bytes]) -> None:
+    size_bytes = answer.tell()
+    answer.seek(0)
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(size_bytes).encode()),
+        (b"cache-control", b"no-cache, max-age=0, must-revalidate"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    while chunk := answer.read(_CHUNK_BYTES):
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

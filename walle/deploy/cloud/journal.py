@@ -1,0 +1,268 @@
+"""What a release service must not forget, in one SQLite file: written before it acts, read when it starts.
+
+Each transition is one transaction: the release as it is now, the event that made it so, and the effects still to run.
+An effect is struck out when it has run; what is left after a crash runs again. Beside them live the signed rows of the
+release table, the counters that only grow (serials, releases, generations), and the monitor's evidence.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import aiosqlite
+
+from walle.deploy.cloud.release import Effect, Event, Release
+from walle.deploy.cloud.release_table import TaskRow
+from walle.errors import DeployError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS releases (id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, release TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS transitions (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, release_id TEXT NOT NULL, at_s REAL NOT NULL,
+    event TEXT NOT NULL, details TEXT NOT NULL, state TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS transitions_of ON transitions (release_id);
+CREATE TABLE IF NOT EXISTS effects (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, release_id TEXT NOT NULL, effect TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS table_rows (task TEXT PRIMARY KEY, task_row TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS evidence (release_id TEXT PRIMARY KEY, evidence TEXT NOT NULL) STRICT;
+"""
+
+
+class JournalError(DeployError):
+    """The journal's file cannot be read or written. `path` names it."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"release journal {self.path}: {self.why}"
+
+
+@dataclasses.dataclass(frozen=True)
+class PendingEffect:
+    """An effect that was journalled and not struck out."""
+
+    number: int
+    release_id: str
+    effect: Effect
+
+
+@dataclasses.dataclass(frozen=True)
+class Transition:
+    """One line of a release's history. `event` is its name, `details` its fields, `state` where it led."""
+
+    at_s: float
+    event: str
+    details: Mapping[str, Any]
+    state: str
+
+
+class Journal:
+    """The file, once opened. Every call is one transaction; a failed or cancelled one leaves no trace.
+
+    Raises, from every call:
+        JournalError: SQLite refused, for instance because the disk is full.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db: aiosqlite.Connection | None = None
+        self._lock = asyncio.Lock()
+
+    async def open(self) -> Self:
+        with self._named():
+            await asyncio.to_thread(self._probe)
+            connecting = asyncio.ensure_future(self._connect())
+            try:
+                db = await asyncio.shield(connecting)
+            except asyncio.CancelledError:
+                await (await connecting).close()  # a connection under way cannot be called back
+                raise
+            try:
+                await db.execute("PRAGMA journal_mode = WAL")
+                await db.execute("PRAGMA synchronous = FULL")  # a transition survives a power cut
+                await db.execute("PRAGMA busy_timeout = 5000")
+                await db.executescript(_SCHEMA)
+            except BaseException:
+                await db.close()
+                raise
+        self._db = db
+        return self
+
+    async def _connect(self) -> aiosqlite.Connection:
+        return await aiosqlite.connect(self.path, isolation_level=None)
+
+    async def close(self) -> None:
+        if self._db is not None:
+            db, self._db = self._db, None
+            await db.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- releases ---
+
+    async def record(
+        self, release: Release, event: Event | None, effects: tuple[Effect, ...]
+    ) -> tuple[PendingEffect, ...]:
+        """Write the release as it is after `event` (None: it was created), and return its effects, numbered."""
+        pending: list[PendingEffect] = []
+        details = json.dumps(dataclasses.asdict(event) if event else {})
+        name = type(event).__name__ if event else "Create"
+
+        async def write(db: aiosqlite.Connection) -> None:
+            await db.execute(
+                "INSERT INTO releases VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET release = excluded.release",
+                (release.id, release.number, json.dumps(release.to_plain())),
+            )
+            await db.execute(
+                "INSERT INTO transitions (release_id, at_s, event, details, state) VALUES (?, ?, ?, ?, ?)",
+                (release.id, release.updated_s, name, details, release.state.value),
+            )
+            for effect in effects:
+                cursor = await db.execute(
+                    "INSERT INTO effects (release_id, effect) VALUES (?, ?)", (release.id, effect.value)
+                )
+                pending.append(PendingEffect(cursor.lastrowid or 0, release.id, effect))
+
+        await self._write(write)
+        return tuple(pending)
+
+    async def releases(self) -> list[Release]:
+        """Return every release, oldest first."""
+        rows = await self._read("SELECT release FROM releases ORDER BY number")
+        return [Release.from_plain(json.loads(text)) for (text,) in rows]
+
+    async def history(self, release_id: str) -> list[Transition]:
+        """Return what befell the release, oldest first."""
+        rows = await self._read(
+            "SELECT at_s, event, details, state FROM transitions WHERE release_id = ? ORDER BY number", release_id
+        )
+        return [Transition(at_s, event, json.loads(details), state) for at_s, event, details, state in rows]
+
+    async def pending(self) -> list[PendingEffect]:
+        """Return the effects that have not run, in the order they were journalled."""
+        rows = await self._read("SELECT number, release_id, effect FROM effects ORDER BY number")
+        return [PendingEffect(number, release_id, Effect(effect)) for number, release_id, effect in rows]
+
+    async def strike(self, effect: PendingEffect) -> None:
+        """Forget an effect that has run."""
+
+        async def write(db: aiosqlite.Connection) -> None:
+            await db.execute("DELETE FROM effects WHERE number = ?", (effect.number,))
+
+        await self._write(write)
+
+    # --- what the gateways answer ---
+
+    async def draw(self, counter: str, count: int = 1) -> int:
+        """Return the first of `count` numbers, from 1 on, that this counter gives to nobody else, restarts included."""
+        last = 0
+
+        async def write(db: aiosqlite.Connection) -> None:
+            nonlocal last
+            rows = await db.execute_fetchall(
+                "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"
+                " RETURNING value",
+                (counter, count),
+            )
+            ((last,),) = rows
+
+        await self._write(write)
+        return last - count + 1
+
+    async def save_row(self, row: TaskRow) -> None:
+        """Keep a task's signed row in place of the one before."""
+        text = json.dumps(row.to_plain())
+
+        async def write(db: aiosqlite.Connection) -> None:
+            await db.execute(
+                "INSERT INTO table_rows VALUES (?, ?) ON CONFLICT (task) DO UPDATE SET task_row = excluded.task_row",
+                (row.task, text),
+            )
+
+        await self._write(write)
+
+    async def rows(self) -> list[TaskRow]:
+        return [
+            TaskRow.from_plain(json.loads(text))
+            for (text,) in await self._read("SELECT task_row FROM table_rows ORDER BY task")
+        ]
+
+    # --- what the monitor knows ---
+
+    async def save_evidence(self, evidence: Mapping[str, Any]) -> None:
+        """Keep the evidence of some releases (release id → plain values) in place of what was kept for them."""
+        values = [(release_id, json.dumps(plain)) for release_id, plain in evidence.items()]
+
+        async def write(db: aiosqlite.Connection) -> None:
+            await db.executemany(
+                "INSERT INTO evidence VALUES (?, ?)"
+                " ON CONFLICT (release_id) DO UPDATE SET evidence = excluded.evidence",
+                values,
+            )
+
+        await self._write(write)
+
+    async def evidence(self) -> dict[str, Any]:
+        return {
+            release_id: json.loads(text)
+            for release_id, text in await self._read("SELECT release_id, evidence FROM evidence ORDER BY release_id")
+        }
+
+    # --- the file ---
+
+    async def _write(self, action: Callable[[aiosqlite.Connection], Awaitable[None]]) -> None:
+        """Run `action` as one transaction; where the caller is cancelled, it still ends whole before another begins."""
+        async with self._lock:
+            work = asyncio.ensure_future(self._transaction(action))
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait([work])
+                if not work.cancelled():
+                    work.exception()
+                raise
+
+    async def _transaction(self, action: Callable[[aiosqlite.Connection], Awaitable[None]]) -> None:
+        db = self._opened()
+        with self._named():
+            await db.execute("BEGIN IMMEDIATE")
+            try:
+                await action(db)
+                await db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:  # some errors, a full disk for one, have rolled back by themselves
+                    await db.execute("ROLLBACK")
+                raise
+
+    def _probe(self) -> None:
+        """Raise where the file cannot be opened: aiosqlite would, but leave a thread behind that outlives its loop."""
+        sqlite3.connect(self.path).close()
+
+    async def _read(self, sql: str, *values: object) -> list[Any]:
+        with self._named():
+            return list(await self._opened().execute_fetchall(sql, values))
+
+    def _opened(self) -> aiosqlite.Connection:
+        if self._db is None:
+            raise JournalError(str(self.path), "is not open")
+        return self._db
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise JournalError(str(self.path), str(error)) from error

@@ -1,0 +1,218 @@
+"""The exception handling of §6: takes outcome reports, keeps every release's totals, and says when a step is decided.
+
+Memory is bounded: per release a `Monitor` and a few counts, and the ids of recent batches, so that a batch that is sent
+again counts once. What it knows is journalled by `run`, at most `flush_s` late: after a crash, a step's evidence is
+short by that much.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from walle.clock import Clock
+from walle.deploy.cloud.device_count import DeviceCount
+from walle.deploy.cloud.journal import Journal, JournalError
+from walle.deploy.cloud.monitor import Gate, Monitor, Verdict, counts
+from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+
+_LOG = logging.getLogger(__name__)
+
+_DEVICE_KINDS = (OutcomeKind.INSTALLED, OutcomeKind.REJECTED, OutcomeKind.REVERTED, OutcomeKind.REMOVED)
+
+type OnVerdict = Callable[[str, str, Verdict, str], Awaitable[None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """What is known of one release. Numbers of devices are exact up to 1,024, and within about 1 % above.
+
+    `installed`, `reverted`, `rejected` and `removed` are devices that ever reported it; `ok` and `failed` count
+    executions. `stage`, `stage_ok`, `stage_failed` and `verdict` are the evidence of the step that is being judged.
+    """
+
+    installed: int = 0
+    rejected: int = 0
+    reverted: int = 0
+    removed: int = 0
+    ok: int = 0
+    failed: int = 0
+    last_error: str = ""
+    stage: str = ""
+    stage_ok: int = 0
+    stage_failed: int = 0
+    verdict: str = ""
+
+    @property
+    def failure_rate(self) -> float:
+        """Return failed executions over all, 0 where there were none."""
+        return self.failed / (self.ok + self.failed) if self.ok + self.failed else 0.0
+
+    def to_plain(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "failure_rate": self.failure_rate}
+
+
+class _Evidence:
+    """What one release has come to so far."""
+
+    def __init__(self) -> None:
+        self.devices: dict[OutcomeKind, DeviceCount] = {kind: DeviceCount() for kind in _DEVICE_KINDS}
+        self.ok = 0
+        self.failed = 0
+        self.last_error = ""
+        self.stage = ""
+        self.monitor: Monitor | None = None
+        self.told: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
+
+    def take(self, device_id: str, outcome: Outcome) -> None:
+        is_new = outcome.kind is OutcomeKind.RUN or self.devices[outcome.kind].add(device_id)
+        if outcome.kind is OutcomeKind.RUN:
+            self.ok += outcome.ok
+            self.failed += outcome.failed
+        self.last_error = outcome.error or self.last_error
+        if self.monitor is not None and is_new:
+            self.monitor.add(device_id, *counts(outcome))
+
+    def totals(self) -> Totals:
+        monitor = self.monitor
+        return Totals(
+            installed=len(self.devices[OutcomeKind.INSTALLED]),
+            rejected=len(self.devices[OutcomeKind.REJECTED]),
+            reverted=len(self.devices[OutcomeKind.REVERTED]),
+            removed=len(self.devices[OutcomeKind.REMOVED]),
+            ok=self.ok,
+            failed=self.failed,
+            last_error=self.last_error,
+            stage=self.stage,
+            stage_ok=monitor.ok if monitor else 0,
+            stage_failed=monitor.failed if monitor else 0,
+            verdict=monitor.verdict.value if monitor else "",
+        )
+
+    def reason(self) -> str:
+        """Say why the step was rejected."""
+        assert self.monitor is not None
+        text = f"{self.monitor.failed} of {self.monitor.ok + self.monitor.failed} reports failed"
+        return f"{text}, the last with: {self.last_error}" if self.last_error else text
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "devices": {kind.value: count.to_plain() for kind, count in self.devices.items()},
+            "ok": self.ok,
+            "failed": self.failed,
+            "last_error": self.last_error,
+            "stage": self.stage,
+            "monitor": self.monitor.to_plain() if self.monitor else None,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "_Evidence":
+        evidence = cls()
+        evidence.devices = {OutcomeKind(kind): DeviceCount.from_plain(one) for kind, one in plain["devices"].items()}
+        evidence.ok, evidence.failed = plain["ok"], plain["failed"]
+        evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
+        evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
+        return evidence
+
+
+class MonitorService:
+    """Feeds the monitors of the releases that are judged, and calls `on_verdict(release id, stage, verdict, reason)`.
+
+    A verdict whose delivery fails is delivered again with the next report of its release. Call `load` first, keep
+    `run` going, and `flush` last.
+    """
+
+    MAX_BATCH_IDS = 1 << 16
+
+    def __init__(self, journal: Journal, clock: Clock, *, flush_s: float = 1.0) -> None:
+        self.on_verdict: OnVerdict | None = None
+        self.duplicates = 0  # batches that had been counted before
+        self.strangers = 0  # outcomes of releases that are not known here
+        self._journal = journal
+        self._clock = clock
+        self._flush_s = flush_s
+        self._evidence: dict[str, _Evidence] = {}
+        self._unsaved: set[str] = set()
+        self._batch_ids: dict[tuple[str, str], None] = {}
+
+    async def load(self) -> None:
+        """Take up what was journalled."""
+        for release_id, plain in (await self._journal.evidence()).items():
+            self._evidence[release_id] = _Evidence.from_plain(plain)
+
+    async def run(self) -> None:
+        """Journal what is new, every `flush_s` seconds, until cancelled."""
+        while True:
+            await self._clock.sleep(self._flush_s)
+            try:
+                await self.flush()
+            except JournalError:
+                _LOG.exception("the monitor's evidence could not be saved; trying again")
+
+    async def flush(self) -> None:
+        """Journal what is new."""
+        unsaved, self._unsaved = self._unsaved, set()
+        if not unsaved:
+            return
+        try:
+            await self._journal.save_evidence({one: self._evidence[one].to_plain() for one in unsaved})
+        except BaseException:
+            self._unsaved |= unsaved
+            raise
+
+    async def watch(self, release_id: str, stage: str, gate: Gate) -> None:
+        """Judge the release's reports from now on as evidence on `stage`.
+
+        Where that stage is judged already, its evidence stays, and a verdict that it has come to is delivered again.
+        """
+        evidence = self._evidence.setdefault(release_id, _Evidence())
+        if evidence.monitor is None or (evidence.stage, evidence.monitor.gate) != (stage, gate):
+            evidence.stage, evidence.monitor = stage, Monitor(gate)
+        evidence.told = Verdict.CONTINUE
+        self._unsaved.add(release_id)
+        await self._tell(release_id, evidence)
+
+    async def unwatch(self, release_id: str) -> None:
+        """Judge the release no more; go on counting."""
+        evidence = self._evidence.setdefault(release_id, _Evidence())
+        evidence.stage, evidence.monitor, evidence.told = "", None, Verdict.CONTINUE
+        self._unsaved.add(release_id)
+
+    async def take(self, batch: OutcomeBatch) -> None:
+        """Count a report. One that was counted lately counts no more."""
+        key = (batch.device_id, batch.batch_id)
+        if key in self._batch_ids:
+            self.duplicates += 1
+            return
+        self._batch_ids[key] = None
+        if len(self._batch_ids) > self.MAX_BATCH_IDS:
+            del self._batch_ids[next(iter(self._batch_ids))]
+        touched: dict[str, _Evidence] = {}
+        for outcome in batch.outcomes:
+            evidence = self._evidence.get(outcome.release)
+            if evidence is None:
+                self.strangers += bool(outcome.release)
+                continue
+            evidence.take(batch.device_id, outcome)
+            touched[outcome.release] = evidence
+        self._unsaved |= touched.keys()
+        for release_id, evidence in touched.items():
+            await self._tell(release_id, evidence)
+
+    async def totals(self, release_id: str) -> Totals:
+        """Return what is known of the release, zeros where nothing is."""
+        evidence = self._evidence.get(release_id)
+        return evidence.totals() if evidence else Totals()
+
+    async def _tell(self, release_id: str, evidence: _Evidence) -> None:
+        monitor = evidence.monitor
+        if self.on_verdict is None or monitor is None or monitor.verdict is evidence.told:
+            return
+        before, evidence.told = evidence.told, monitor.verdict
+        reason = evidence.reason() if monitor.verdict is Verdict.REJECT else ""
+        try:
+            await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason)
+        except Exception:  # noqa: BLE001 - the report was taken; its verdict is told again with the next one
+            if evidence.monitor is monitor:
+                evidence.told = before
+            _LOG.exception("the verdict %s on release %s was not delivered", monitor.verdict, release_id)

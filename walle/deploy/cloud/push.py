@@ -1,0 +1,165 @@
+"""The push answer (§6): the profile comes with the device's business requests, the answer goes with the responses.
+
+`WallePush` adds it to any ASGI app; `Answerer` holds the release table and remembers answers by the raw header, so that
+a device which has what it should costs one look-up.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.release_table import ReleaseTable
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Directive, Profile, ProtocolError, directives_to_header
+
+ERROR_HEADER = "X-Walle-Error"
+
+type Message = MutableMapping[str, Any]
+type Receive = Callable[[], Awaitable[Message]]
+type Send = Callable[[Message], Awaitable[None]]
+type ASGIApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+type Headers = tuple[tuple[bytes, bytes], ...]
+
+_LOG = logging.getLogger(__name__)
+_PROFILE = PROFILE_HEADER.lower().encode()
+_TASKS = TASKS_HEADER.lower().encode()
+_ERROR = ERROR_HEADER.lower().encode()
+_VARY = (b"vary", PROFILE_HEADER.encode())  # no shared cache may give one device's answer to another
+_ENTRY_OVERHEAD_BYTES = 300
+_MAX_ERROR_CHARS = 300
+
+
+class Answerer:
+    """Profile header in, response headers out. One event loop; `swap` takes effect at the next call.
+
+    An answer of more than `max_answer_bytes` is cut to the first directives that fit: the device's next profile brings
+    the rest.
+    """
+
+    def __init__(
+        self,
+        table: ReleaseTable | None = None,
+        *,
+        cache_bytes: int = 64 << 20,
+        max_answer_bytes: int = 8192,
+        recent_devices: int = 4096,
+    ) -> None:
+        self.table = table or ReleaseTable()
+        self.repeated = 0  # profiles answered by one look-up
+        self.fresh = 0  # profiles read and compared
+        self.broken = 0
+        self.answered = 0  # fresh profiles whose answer held directives
+        self._cache: dict[bytes, Headers] = {}
+        self._cached_bytes = 0
+        self._cache_bytes = cache_bytes
+        self._max_answer_bytes = max_answer_bytes
+        self._encoded: dict[tuple[int, ...], Headers] = {}  # identities of the table's directives → their encoding
+        self._recent: dict[str, Profile] = {}
+        self._recent_devices = recent_devices
+
+    def swap(self, table: ReleaseTable) -> None:
+        """Answer from `table` from now on; a table older than the present one is ignored."""
+        if table.generation < self.table.generation:
+            return
+        self.table = table
+        self._cache.clear()
+        self._encoded.clear()
+        self._cached_bytes = 0
+
+    def headers(self, raw: bytes) -> Headers:
+        """Return the response headers for a raw profile header; none where the device has what it should.
+
+        A profile that cannot be read gives an X-Walle-Error header that says why.
+        """
+        known = self._cache.get(raw)
+        if known is not None:
+            self.repeated += 1
+            return known
+        try:
+            profile = Profile.from_header(raw.decode("utf-8"))
+        except (ProtocolError, UnicodeDecodeError) as error:
+            self.broken += 1
+            return ((_ERROR, _header_text(str(error))),)
+        self.fresh += 1
+        directives = self.table.answer(profile)
+        answer = self._encode(directives) if directives else ()
+        self.answered += bool(answer)
+        self._remember(raw, answer, profile)
+        return answer
+
+    def recent(self, count: int, policy: Policy) -> tuple[str, ...]:
+        """Return up to `count` devices of the policy, the ones whose profiles changed last first."""
+        found: list[str] = []
+        for device_id, profile in reversed(self._recent.items()):
+            if len(found) == count:
+                break
+            if policy.matches(profile):
+                found.append(device_id)
+        return tuple(found)
+
+    def _encode(self, directives: tuple[Directive, ...]) -> Headers:
+        key = tuple(map(id, directives))
+        known = self._encoded.get(key)
+        if known is None:
+            count = len(directives)
+            text = directives_to_header(directives)
+            while len(text) > self._max_answer_bytes and count > 1:
+                count = max(1, min(count - 1, count * self._max_answer_bytes // len(text)))
+                text = directives_to_header(directives[:count])
+            known = ((_TASKS, text.encode()), _VARY)
+            if len(self._encoded) >= 1024:
+                self._encoded.clear()
+            self._encoded[key] = known
+        return known
+
+    def _remember(self, raw: bytes, answer: Headers, profile: Profile) -> None:
+        size_bytes = len(raw) + _ENTRY_OVERHEAD_BYTES  # answers are shared between entries
+        while self._cache and self._cached_bytes + size_bytes > self._cache_bytes:
+            oldest = next(iter(self._cache))
+            del self._cache[oldest]
+            self._cached_bytes -= len(oldest) + _ENTRY_OVERHEAD_BYTES
+        self._cache[raw] = answer
+        self._cached_bytes += size_bytes
+        self._recent.pop(profile.device_id, None)
+        self._recent[profile.device_id] = profile
+        if len(self._recent) > self._recent_devices:
+            del self._recent[next(iter(self._recent))]
+
+
+class WallePush:
+    """ASGI middleware: any app's responses carry the push answer to requests that carry a profile.
+
+    It adds headers to the start of a response and touches nothing else: bodies stream as they did, websockets and
+    lifespan pass through, and no profile, however broken, changes what the app answers.
+    """
+
+    def __init__(self, app: ASGIApp, answerer: Answerer) -> None:
+        self.app = app
+        self.answerer = answerer
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        extra = self._extra(scope) if scope["type"] == "http" else ()
+        if not extra:
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        await self.app(scope, receive, send_with_answer)
+
+    def _extra(self, scope: MutableMapping[str, Any]) -> Headers:
+        for name, value in scope["headers"]:
+            if name == _PROFILE:
+                try:
+                    return self.answerer.headers(value)
+                except Exception:  # noqa: BLE001 - the business request goes on whatever is wrong here
+                    _LOG.exception("a profile could not be answered")
+                    return ((_ERROR, b"the profile could not be answered"),)
+        return ()
+
+
+def _header_text(text: str) -> bytes:
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in text[:_MAX_ERROR_CHARS]).encode()

@@ -1,0 +1,355 @@
+"""A release as a pure state machine (§6): simulation → beta → gray steps → full, or rolled back.
+
+    created ─Start─► simulating ─SimulationPassed─► beta ─GateAccepted─► gray (a share a step) ─GateAccepted─► full
+                          └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
+    Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
+
+`advance` gives the next release and the effects to run. An effect says which part of the world must be made to match
+the release's state, and carries nothing else: running one again, or late, does no harm, which is what lets a restarted
+cloud go on where it was (`walle.deploy.cloud.journal`).
+"""
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+from walle.deploy.cloud.monitor import Gate
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.errors import DeployError
+
+DEFAULT_STEPS = (0.25, 0.5, 1.0)
+DEFAULT_BETA_COUNT = 2
+MAX_BETA_DEVICES = 1000
+MAX_STEPS = 100
+MAX_REASON_CHARS = 500
+
+_VERSION = re.compile(r"v[1-9][0-9]{0,8}")
+
+
+class ReleaseRequestError(DeployError):
+    """A release that cannot be made as asked. `field` names the part."""
+
+    def __init__(self, field: str, what: str) -> None:
+        super().__init__(field, what)
+        self.field = field
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"release.{self.field}: {self.what}"
+
+
+class TransitionError(DeployError):
+    """A step that the release's state does not allow."""
+
+    def __init__(self, release_id: str, current: str, asked: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(release_id, current, asked, allowed)
+        self.release_id = release_id
+        self.current = current
+        self.asked = asked
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        allowed = ", ".join(self.allowed) or "nothing, it is over; create a new release"
+        return f"release {self.release_id} is {self.current} and takes no {self.asked}; it takes: {allowed}"
+
+
+class State(enum.StrEnum):
+    CREATED = "created"
+    SIMULATING = "simulating"
+    BETA = "beta"
+    GRAY = "gray"
+    PAUSED = "paused"
+    FULL = "full"
+    ROLLED_BACK = "rolled_back"
+    FAILED = "failed"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether another release of the task must wait for this one."""
+        return self in {State.CREATED, State.SIMULATING, State.BETA, State.GRAY, State.PAUSED}
+
+    @property
+    def terminal(self) -> bool:
+        return self in {State.ROLLED_BACK, State.FAILED}
+
+
+class Effect(enum.StrEnum):
+    """What must be made to match the state that the release has when the effect runs."""
+
+    RUN_SIMULATION = "run_simulation"  # build the bundle, store its files, run it in the cloud
+    RESOLVE_BETA = "resolve_beta"  # find the beta devices
+    PUBLISH = "publish"  # the task's row of the release table
+    SET_GATE = "set_gate"  # what the monitor judges
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    at_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationPassed:
+    """`manifest` and `size_bytes` are those of the bundle's envelope, as in `Directive`."""
+
+    at_s: float
+    manifest: str
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationFailed:
+    at_s: float
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BetaResolved:
+    at_s: float
+    devices: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class GateAccepted:
+    at_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class GateRejected:
+    at_s: float
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pause:
+    at_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    at_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollback:
+    at_s: float
+    by: str
+    reason: str
+
+
+type Event = (
+    Start | SimulationPassed | SimulationFailed | BetaResolved | GateAccepted | GateRejected | Pause | Resume | Rollback
+)
+
+
+# --- the release ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseRequest:
+    """What a person asks for: the version `scenario`/`task` `version` (tag `task/version`) for the devices of `policy`.
+
+    `beta` is either the ids of the beta devices or how many to choose among those lately seen; 0 leaves the beta out.
+    `steps` are the shares of the gray steps, growing, the last one 1.
+
+    Raises:
+        ReleaseRequestError: a part is wrong.
+    """
+
+    scenario: str
+    task: str
+    version: str
+    policy: Policy = dataclasses.field(default_factory=Policy)
+    beta: tuple[str, ...] | int = DEFAULT_BETA_COUNT
+    steps: tuple[float, ...] = DEFAULT_STEPS
+    gate: Gate = dataclasses.field(default_factory=Gate)
+
+    def __post_init__(self) -> None:
+        for field in ("scenario", "task"):
+            if not is_name(getattr(self, field)):
+                raise ReleaseRequestError(field, f"{getattr(self, field)[:100]!r} is no name ({NAME_RULE})")
+        if not _VERSION.fullmatch(self.version):
+            raise ReleaseRequestError(
+                "version", f"{self.version[:100]!r} is no version; tag the task as {self.task}/v1"
+            )
+        if isinstance(self.beta, int):
+            if not 0 <= self.beta <= MAX_BETA_DEVICES:
+                raise ReleaseRequestError("beta", f"{self.beta} devices is not between 0 and {MAX_BETA_DEVICES}")
+        elif not self.beta or len(self.beta) > MAX_BETA_DEVICES or not all(self.beta):
+            raise ReleaseRequestError("beta", f"list 1 to {MAX_BETA_DEVICES} device ids, or give a number (0: no beta)")
+        if not 1 <= len(self.steps) <= MAX_STEPS:
+            raise ReleaseRequestError("steps", f"{len(self.steps)} steps is not between 1 and {MAX_STEPS}")
+        grows = all(before < after for before, after in zip((0.0, *self.steps), self.steps, strict=False))
+        if not grows or self.steps[-1] != 1:
+            raise ReleaseRequestError("steps", f"{list(self.steps)} must grow from above 0 and end with 1.0")
+
+    @property
+    def name(self) -> str:
+        """The task's full name, scenario/task."""
+        return f"{self.scenario}/{self.task}"
+
+    @property
+    def tag(self) -> str:
+        return f"{self.task}/{self.version}"
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        beta = plain["beta"]
+        return cls(
+            plain["scenario"],
+            plain["task"],
+            plain["version"],
+            Policy(**plain["policy"]),
+            beta if isinstance(beta, int) else tuple(beta),
+            tuple(plain["steps"]),
+            Gate(**plain["gate"]),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Admission:
+    """Which devices of the policy may have the release's version: those of `devices`, and those placed below `share`.
+
+    Where not `open`, those that already have it keep it and nobody else gets it.
+    """
+
+    share: float
+    devices: frozenset[str]
+    open: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """A version on its way to its devices. `number` orders releases; `revision` counts its transitions."""
+
+    id: str
+    number: int
+    request: ReleaseRequest
+    created_s: float
+    updated_s: float
+    state: State = State.CREATED
+    step: int = 0  # index into request.steps, once gray
+    beta_devices: tuple[str, ...] = ()
+    manifest: str = ""  # sha256 of the bundle's envelope, once it is built
+    size_bytes: int = 0
+    resumes: State | None = None  # where a paused release goes on
+    reason: str = ""  # why it was rolled back or failed
+    revision: int = 0
+
+    @property
+    def stage(self) -> str:
+        """Name what is being judged, such as `beta` or `gray 0.25`; the state's name where nothing is."""
+        state = self.resumes or self.state
+        return f"gray {self.request.steps[self.step]}" if state is State.GRAY else state.value
+
+    @property
+    def judged(self) -> bool:
+        """Whether reports are evidence for or against the release: gray, beta or paused, once devices can have it."""
+        state = self.resumes or self.state
+        return state is State.GRAY or (state is State.BETA and bool(self.beta_devices))
+
+    @property
+    def admission(self) -> Admission | None:
+        """Return who may have the version, None where nobody has it because of this release or all have (full)."""
+        if not self.judged:
+            return None
+        share = self.request.steps[self.step] if (self.resumes or self.state) is State.GRAY else 0.0
+        return Admission(share, frozenset(self.beta_devices), self.state is not State.PAUSED)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the release as JSON-ready values."""
+        plain = dataclasses.asdict(self)
+        request = plain["request"]
+        request["steps"] = list(self.request.steps)
+        request["beta"] = self.request.beta if isinstance(self.request.beta, int) else list(self.request.beta)
+        plain["beta_devices"] = list(self.beta_devices)
+        plain["state"] = self.state.value
+        plain["resumes"] = self.resumes.value if self.resumes else None
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        values = dict(plain)
+        values["request"] = ReleaseRequest.from_plain(values["request"])
+        values["state"] = State(values["state"])
+        values["resumes"] = State(values["resumes"]) if values["resumes"] else None
+        values["beta_devices"] = tuple(values["beta_devices"])
+        return cls(**values)
+
+
+def allowed(release: Release) -> tuple[str, ...]:
+    """Return the names of the events that `advance` takes now."""
+    match release.state:
+        case State.CREATED:
+            names = ["Start", "Rollback"]
+        case State.SIMULATING:
+            names = ["SimulationPassed", "SimulationFailed", "Rollback"]
+        case State.BETA if not release.beta_devices:
+            names = ["BetaResolved", "Pause", "Rollback"]
+        case State.BETA | State.GRAY:
+            names = ["GateAccepted", "GateRejected", "Pause", "Rollback"]
+        case State.PAUSED:
+            names = [*(["GateRejected"] if release.judged else []), "Resume", "Rollback"]
+        case State.FULL:
+            names = ["Rollback"]
+        case State.ROLLED_BACK | State.FAILED:
+            names = []
+    return tuple(names)
+
+
+def advance(release: Release, event: Event) -> tuple[Release, tuple[Effect, ...]]:
+    """Return the release after the event, and the effects to run once that is journalled.
+
+    Raises:
+        TransitionError: the release's state does not allow the event.
+    """
+    if type(event).__name__ not in allowed(release):
+        raise TransitionError(release.id, release.state, type(event).__name__, allowed(release))
+    changes, effects = _changes(release, event)
+    return dataclasses.replace(release, **changes, updated_s=event.at_s, revision=release.revision + 1), effects
+
+
+def _changes(release: Release, event: Event) -> tuple[dict[str, Any], tuple[Effect, ...]]:
+    reaches_devices = (Effect.PUBLISH, Effect.SET_GATE)
+    match event:
+        case Start():
+            return {"state": State.SIMULATING}, (Effect.RUN_SIMULATION,)
+        case SimulationPassed():
+            built = {"manifest": event.manifest, "size_bytes": event.size_bytes}
+            if release.request.beta == 0:
+                return built | {"state": State.GRAY}, reaches_devices
+            if isinstance(release.request.beta, int):
+                return built | {"state": State.BETA}, (Effect.RESOLVE_BETA,)
+            return built | {"state": State.BETA, "beta_devices": release.request.beta}, reaches_devices
+        case SimulationFailed():
+            return {"state": State.FAILED, "reason": event.reason[:MAX_REASON_CHARS]}, ()
+        case BetaResolved():
+            if not event.devices or len(event.devices) > MAX_BETA_DEVICES:
+                raise ReleaseRequestError("beta", f"{len(event.devices)} devices were found for it")
+            return {"beta_devices": event.devices}, reaches_devices
+        case GateAccepted():
+            if release.state is State.BETA:
+                return {"state": State.GRAY}, reaches_devices
+            if release.step + 1 < len(release.request.steps):
+                return {"step": release.step + 1}, reaches_devices
+            return {"state": State.FULL}, reaches_devices
+        case GateRejected():
+            reason = f"{release.stage}: {event.reason}"
+            return _over(reason), reaches_devices
+        case Pause():
+            return {"state": State.PAUSED, "resumes": release.state}, reaches_devices
+        case Resume():
+            effects = reaches_devices if release.judged else (Effect.RESOLVE_BETA,)
+            return {"state": release.resumes, "resumes": None}, effects
+        case Rollback():
+            reason = f"by {event.by}: {event.reason}" if event.reason else f"by {event.by}"
+            return _over(reason), reaches_devices
+
+
+def _over(reason: str) -> dict[str, Any]:
+    return {"state": State.ROLLED_BACK, "resumes": None, "reason": reason[:MAX_REASON_CHARS]}

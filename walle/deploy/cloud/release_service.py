@@ -1,0 +1,442 @@
+"""The releases of the cloud (§6): moves them through their states, and makes the world match.
+
+Every transition is journalled, then its effects run: build and simulate the bundle, find beta devices, sign and publish
+the task's row of the release table, tell the monitor what to judge. Each effect looks at the state as it is when it
+runs and may run twice, so a service that was killed goes on where it was: `open` loads the journal and runs what was
+left.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from walle.clock import Clock
+from walle.deploy.cloud.bundle import Bundle
+from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
+from walle.deploy.cloud.monitor import Gate, Verdict
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.release import (
+    MAX_BETA_DEVICES,
+    BetaResolved,
+    Effect,
+    Event,
+    GateAccepted,
+    GateRejected,
+    Pause,
+    Release,
+    ReleaseRequest,
+    Resume,
+    Rollback,
+    SimulationFailed,
+    SimulationPassed,
+    Start,
+    State,
+    advance,
+    allowed,
+)
+from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row
+from walle.deploy.cloud.repo import TaskTree
+from walle.errors import DeployError
+from walle.protocol import Directive
+
+_LOG = logging.getLogger(__name__)
+_TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
+_RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one again and again
+
+
+class UnknownReleaseError(DeployError):
+    """There is no such release."""
+
+    def __init__(self, release_id: str) -> None:
+        super().__init__(release_id)
+        self.release_id = release_id
+
+    def __str__(self) -> str:
+        return f"there is no release {self.release_id[:100]!r}; list them to see which there are"
+
+
+class TaskBusyError(DeployError):
+    """Another release of the task is under way."""
+
+    def __init__(self, task: str, release_id: str, state: str) -> None:
+        super().__init__(task, release_id, state)
+        self.task = task
+        self.release_id = release_id
+        self.state = state
+
+    def __str__(self) -> str:
+        return (
+            f"release {self.release_id} of {self.task} is under way ({self.state});"
+            " wait until it is full, or roll it back, which is always possible"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationResult:
+    """How a bundle did in the cloud's simulation. `first_error` is empty where nothing failed."""
+
+    ok: bool
+    runs: int
+    failures: int
+    first_error: str = ""
+
+
+class Judge(Protocol):
+    """What the service needs of `walle.deploy.cloud.monitor_service.MonitorService`."""
+
+    async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...
+
+    async def unwatch(self, release_id: str) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """What the service acts upon. Every call may be repeated.
+
+    `read_task` gets scenario, task and version; `put` stores one blob; `publish` swaps the table in all gateways;
+    `recent_devices` gives up to so many ids of lately seen devices of a policy. What raises here is tried again, except
+    in the course of a simulation, where it fails the release.
+    """
+
+    read_task: Callable[[str, str, str], Awaitable[TaskTree]]
+    build: Callable[[TaskTree], Awaitable[Bundle]]
+    put: Callable[[bytes], Awaitable[str]]
+    simulate: Callable[[Bundle], Awaitable[SimulationResult]]
+    publish: Callable[[ReleaseTable], Awaitable[None]]
+    recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
+    sign: Callable[[Directive], Directive]
+    judge: Judge
+
+
+class ReleaseService:
+    """All releases. One instance per journal; single event loop.
+
+    `cdn_url` is the prefix of directives; a directive lives `lifetime_s` and is signed anew at half of that.
+    """
+
+    def __init__(
+        self, journal: Journal, world: World, clock: Clock, *, cdn_url: str, lifetime_s: float = 86_400.0
+    ) -> None:
+        self._journal = journal
+        self._world = world
+        self._clock = clock
+        self._cdn_url = cdn_url
+        self._lifetime_s = lifetime_s
+        self._releases: dict[str, Release] = {}
+        self._rows: dict[str, TaskRow] = {}
+        self._changing = asyncio.Lock()  # journal and memory change together
+        self._publishing = asyncio.Lock()
+        self._changed = asyncio.Event()  # replaced at each transition
+        self._tasks: dict[asyncio.Task[Any], bool] = {}  # held → whether `settled` waits for it
+        self._simulations: dict[str, asyncio.Task[Event]] = {}
+
+    # --- lifetime ---
+
+    async def open(self) -> None:
+        """Load the journal, publish the table, and go on with what was left."""
+        self._releases = {release.id: release for release in await self._journal.releases()}
+        self._rows = {row.task: row for row in await self._journal.rows()}
+        pending = await self._journal.pending()
+        if self._rows:
+            self._hold(self._retrying("publish the table", self._publish_all), settles=True)
+        for effect in pending:
+            self._run_effect(effect)
+        for release in self._releases.values():
+            if release.judged:  # the monitor may have lost what it was told
+                set_gate = functools.partial(self._set_gate, release.id)
+                self._hold(self._retrying(f"set the gate of {release.id}", set_gate), settles=True)
+        self._hold(self._refresh())
+
+    async def close(self) -> None:
+        """Stop; effects that have not run stay journalled."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def settled(self) -> None:
+        """Return once the gateways and the monitor were told of every transition so far."""
+        while telling := [task for task, settles in self._tasks.items() if settles]:
+            await asyncio.wait(telling)
+
+    # --- what people do ---
+
+    async def create(self, request: ReleaseRequest) -> Release:
+        """Return a new release, not yet started.
+
+        Raises:
+            TaskBusyError: another one of the task is under way.
+            RepoError: there is no such version.
+        """
+        self._refuse_if_busy(request.name)
+        await self._world.read_task(request.scenario, request.task, request.version)
+        return await self._whole(self._create(request))
+
+    async def get(self, release_id: str) -> Release:
+        """Raises UnknownReleaseError."""
+        return self._known(release_id)
+
+    async def all(self) -> tuple[Release, ...]:
+        """Return every release, newest first."""
+        return tuple(sorted(self._releases.values(), key=lambda release: -release.number))
+
+    async def history(self, release_id: str) -> list[Transition]:
+        """Return the release's transitions, oldest first. Raises UnknownReleaseError."""
+        return await self._journal.history(self._known(release_id).id)
+
+    async def start(self, release_id: str) -> Release:
+        """Raises UnknownReleaseError, TransitionError; so do the three below."""
+        return await self._apply(release_id, Start(self._clock.time()))
+
+    async def pause(self, release_id: str) -> Release:
+        """Stop where it is: devices that have the version keep it, no other gets it."""
+        return await self._apply(release_id, Pause(self._clock.time()))
+
+    async def resume(self, release_id: str) -> Release:
+        return await self._apply(release_id, Resume(self._clock.time()))
+
+    async def rollback(self, release_id: str, by: str, reason: str) -> Release:
+        """Take the version back from every device that has it."""
+        return await self._apply(release_id, Rollback(self._clock.time(), by, reason))
+
+    async def wait_change(self, release_id: str, revision: int, timeout_s: float) -> Release:
+        """Return the release once its revision is above `revision`, or as it is after `timeout_s`.
+
+        Raises:
+            UnknownReleaseError: there is none.
+        """
+        release = self._known(release_id)
+        deadline = asyncio.ensure_future(self._clock.sleep(timeout_s))
+        try:
+            while release.revision <= revision and not deadline.done():
+                changed = asyncio.ensure_future(self._changed.wait())
+                try:
+                    await asyncio.wait([changed, deadline], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+                release = self._known(release_id)
+        finally:
+            deadline.cancel()
+        return release
+
+    async def watch(self, release_id: str) -> AsyncIterator[Release]:
+        """Yield the release now and after changes, the last of fast ones, until it is in a terminal state."""
+        release = self._known(release_id)
+        yield release
+        while not release.state.terminal:
+            changed = await self.wait_change(release_id, release.revision, 3600.0)
+            if changed.revision > release.revision:
+                release = changed
+                yield release
+
+    # --- what the monitor says ---
+
+    async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None:
+        """Take the monitor's verdict on a stage; void where the stage is over, and an acceptance while it is paused."""
+        release = self._releases.get(release_id)
+        if release is None or release.stage != stage:
+            return
+        event: Event
+        if verdict is Verdict.ACCEPT:
+            event = GateAccepted(self._clock.time())
+        elif verdict is Verdict.REJECT:
+            event = GateRejected(self._clock.time(), reason)
+        else:
+            return
+        await self._apply_if_still(release, event)
+
+    # --- transitions ---
+
+    def _known(self, release_id: str) -> Release:
+        release = self._releases.get(release_id)
+        if release is None:
+            raise UnknownReleaseError(release_id)
+        return release
+
+    def _refuse_if_busy(self, task: str) -> None:
+        for release in self._releases.values():
+            if release.request.name == task and release.state.under_way:
+                raise TaskBusyError(task, release.id, release.state.value)
+
+    async def _create(self, request: ReleaseRequest) -> Release:
+        async with self._changing:
+            self._refuse_if_busy(request.name)
+            number = await self._journal.draw("release")
+            now_s = self._clock.time()
+            release = Release(f"{request.task}-{request.version}-{number}", number, request, now_s, now_s)
+            await self._journal.record(release, None, ())
+            self._take(release)
+            return release
+
+    async def _apply(self, release_id: str, event: Event) -> Release:
+        return await self._whole(self._transition(self._known(release_id), event, None))
+
+    async def _apply_if_still(self, release: Release, event: Event) -> None:
+        """Apply an event that was caused by `release` as it was; once it has moved on, the event is void."""
+        await self._whole(self._transition(release, event, release.revision))
+
+    async def _transition(self, release: Release, event: Event, revision: int | None) -> Release:
+        async with self._changing:
+            release = self._known(release.id)
+            if revision is not None and (release.revision != revision or type(event).__name__ not in allowed(release)):
+                return release
+            after, effects = advance(release, event)
+            pending = await self._journal.record(after, event, effects)
+            self._take(after)
+            for effect in pending:
+                self._run_effect(effect)
+            return after
+
+    def _take(self, release: Release) -> None:
+        self._releases[release.id] = release
+        if release.state is not State.SIMULATING and (simulation := self._simulations.pop(release.id, None)):
+            simulation.cancel()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _whole(self, work: Coroutine[Any, Any, Release]) -> Release:
+        """Run a transition to its end even where the caller is cancelled: the journal and the memory stay equal."""
+        return await asyncio.shield(self._hold(work))
+
+    # --- effects ---
+
+    def _hold[T](self, work: Coroutine[Any, Any, T], *, settles: bool = False) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = settles
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    def _run_effect(self, pending: PendingEffect) -> None:
+        self._hold(self._effect(pending), settles=pending.effect in _TELLING)
+
+    async def _effect(self, pending: PendingEffect) -> None:
+        action = {
+            Effect.RUN_SIMULATION: self._simulate,
+            Effect.RESOLVE_BETA: self._resolve_beta,
+            Effect.PUBLISH: self._publish,
+            Effect.SET_GATE: self._set_gate,
+        }[pending.effect]
+
+        async def run() -> None:
+            await action(pending.release_id)
+            await self._journal.strike(pending)
+
+        await self._retrying(f"{pending.effect} of {pending.release_id}", run)
+
+    async def _retrying(self, what: str, action: Callable[[], Awaitable[None]]) -> None:
+        failures = 0
+        while True:
+            try:
+                await action()
+            except Exception:  # noqa: BLE001 - whatever the world says, a journalled effect runs in the end
+                wait_s = _RETRY_S[min(failures, len(_RETRY_S) - 1)]
+                failures += 1
+                _LOG.exception("cannot %s; trying again in %g s", what, wait_s)
+                await self._clock.sleep(wait_s)
+            else:
+                return
+
+    async def _simulate(self, release_id: str) -> None:
+        """Run the simulation, which ends early where the release is rolled back meanwhile."""
+        release = self._known(release_id)
+        if release.state is not State.SIMULATING:
+            return
+        simulation = self._hold(self._simulated(release.request))
+        self._simulations[release_id] = simulation
+        await asyncio.wait([simulation])
+        if simulation.cancelled():
+            event: Event = SimulationFailed(self._clock.time(), "the simulation was cancelled")
+        else:
+            event = simulation.result()
+        await self._apply_if_still(release, event)  # void where a rollback was what cancelled it
+
+    async def _simulated(self, request: ReleaseRequest) -> Event:
+        try:
+            tree = await self._world.read_task(request.scenario, request.task, request.version)
+            bundle = await self._world.build(tree)
+            result = await self._world.simulate(bundle)
+            if not result.ok:
+                reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
+                return SimulationFailed(self._clock.time(), reason)
+            for blob in bundle.blobs.values():
+                await self._world.put(blob)
+            await self._world.put(bundle.envelope)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the version must not stay stuck here
+            _LOG.info("%s failed in simulation", request.tag, exc_info=True)
+            return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
+        return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope))
+
+    async def _resolve_beta(self, release_id: str) -> None:
+        """Wait until so many devices of the policy have been seen; a release that leaves the beta ends the wait."""
+        while True:
+            release = self._known(release_id)
+            count = release.request.beta
+            if release.state is not State.BETA or release.beta_devices or not isinstance(count, int):
+                return
+            devices = await self._world.recent_devices(min(count, MAX_BETA_DEVICES), release.request.policy)
+            if len(devices) >= count:
+                await self._apply_if_still(release, BetaResolved(self._clock.time(), tuple(devices[:count])))
+                return
+            await self.wait_change(release_id, release.revision, 1.0)
+
+    async def _set_gate(self, release_id: str) -> None:
+        release = self._known(release_id)
+        if release.judged:
+            await self._world.judge.watch(release_id, release.stage, release.request.gate)
+        else:
+            await self._world.judge.unwatch(release_id)
+
+    # --- the release table ---
+
+    async def _publish(self, release_id: str) -> None:
+        task = self._known(release_id).request.name
+        async with self._publishing:
+            await self._make_row(task)
+            await self._publish_table()
+
+    async def _publish_all(self) -> None:
+        async with self._publishing:
+            for task in list(self._rows):
+                await self._make_row(task)
+            await self._publish_table()
+
+    async def _make_row(self, task: str) -> None:
+        """Bring the task's row up to date with its releases, signing anew only where it must."""
+        releases = sorted(
+            (release for release in self._releases.values() if release.request.name == task),
+            key=lambda release: -release.number,
+        )
+        full = [release for release in releases if release.state is State.FULL]
+        active = next((release for release in releases if release.state.under_way), None)
+        plan = plan_row(task, full, active, self._cdn_url)
+        row = self._rows.get(task)
+        if row is None and not plan.lanes and plan.candidate is None:
+            return  # no device ever heard of it
+        kept = plan.keeps(row) if row is not None and self._stands(row) else None
+        if kept is not None:
+            row = kept
+        else:
+            first_serial = await self._journal.draw("serial", plan.serials)
+            row = plan.sign(self._world.sign, first_serial, int(self._clock.time() + self._lifetime_s))
+        await self._journal.save_row(row)
+        self._rows[task] = row
+
+    def _stands(self, row: TaskRow) -> bool:
+        """Tell whether a row's signatures are far from expiry, and by the present key: signing is deterministic."""
+        lasts_s = row.expires_s - self._clock.time()
+        return lasts_s > self._lifetime_s / 2 and self._world.sign(row.removal) == row.removal
+
+    async def _publish_table(self) -> None:
+        generation = await self._journal.draw("generation")
+        await self._world.publish(ReleaseTable(generation, list(self._rows.values())))
+
+    async def _refresh(self) -> None:
+        """Sign anew what nears its expiry, for ever."""
+        while True:
+            await self._clock.sleep(self._lifetime_s / 8)
+            now_s = self._clock.time()
+            if any(row.expires_s - now_s <= self._lifetime_s / 2 for row in self._rows.values()):
+                await self._retrying("refresh the table", self._publish_all)

@@ -1,0 +1,275 @@
+"""What the cloud answers to a profile: an immutable table of signed directives, swapped whole in every gateway (§6).
+
+A task's row holds its current versions ("lanes": the full releases, newest first; a device takes the first whose policy
+is for it), the candidate of the release under way, and a removal for devices that should have no version. The table
+grows with releases and policies, never with devices.
+
+**Serials.** A device follows a directive only if its serial is above every one it has followed for the task. When the
+versions of a row change, or its directives near expiry, all of them are signed anew with fresh serials, so that each
+is above everything signed before: a rollback reaches every device, and an old candidate moves no device that left it.
+Within a row, serials grow from the oldest lane to the candidate, the way devices normally move; for moves the other way
+(a device that left the release's policy) each lane also has a `back` directive with a serial above the candidate's,
+and the removal stands above them all. A device that goes back and then belongs forward again waits for the next
+signing. A device that never saw what replaced an old directive could still be replayed that directive until it expires.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from walle.deploy.cloud.policy import Policy, share
+from walle.deploy.cloud.release import Admission, Release
+from walle.protocol import Directive, Profile
+
+MAX_GROUPS = 256  # groups of devices whose plan is remembered by a table
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """A version that is current for the devices of `policy`."""
+
+    policy: Policy
+    directive: Directive
+    back: Directive  # the same version for devices that come from a later one
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.to_plain(),
+            "directive": self.directive.to_json(),
+            "back": self.back.to_json(),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        return cls(
+            Policy(**plain["policy"]), Directive.from_json(plain["directive"]), Directive.from_json(plain["back"])
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """The version of a release under way, and who may have it."""
+
+    policy: Policy
+    directive: Directive
+    admission: Admission
+
+    def admits(self, device_id: str, have: str) -> bool:
+        """Return whether a device of the policy, which has version `have`, belongs to the candidate."""
+        admission = self.admission
+        if not admission.open and have != self.directive.version:
+            return False
+        return device_id in admission.devices or (
+            admission.share > 0 and share(self.directive.release, device_id) < admission.share
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.to_plain(),
+            "directive": self.directive.to_json(),
+            "share": self.admission.share,
+            "devices": sorted(self.admission.devices),
+            "open": self.admission.open,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        return cls(
+            Policy(**plain["policy"]),
+            Directive.from_json(plain["directive"]),
+            Admission(plain["share"], frozenset(plain["devices"]), plain["open"]),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskRow:
+    """Everything that a device may be told about one task."""
+
+    task: str
+    lanes: tuple[Lane, ...]  # newest first
+    candidate: Candidate | None
+    removal: Directive
+
+    @property
+    def expires_s(self) -> int:
+        return self.removal.expires_s
+
+    @property
+    def versions(self) -> tuple[Any, ...]:
+        """Return what the row's signatures depend on: rows of equal versions need no new ones."""
+        return _versions(
+            [(lane.policy, lane.directive) for lane in self.lanes],
+            (self.candidate.policy, self.candidate.directive) if self.candidate else None,
+        )
+
+    def back_to(self, lane: Lane, have: str) -> Directive:
+        """Return the directive that moves a device from version `have` (empty: none) to the lane's."""
+        later = [self.candidate.directive.version] if self.candidate else []
+        for other in self.lanes:
+            if other is lane:
+                break
+            later.append(other.directive.version)
+        return lane.back if have in later or _number(have) > _number(lane.directive.version) else lane.directive
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "lanes": [lane.to_plain() for lane in self.lanes],
+            "candidate": self.candidate.to_plain() if self.candidate else None,
+            "removal": self.removal.to_json(),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        return cls(
+            plain["task"],
+            tuple(Lane.from_plain(lane) for lane in plain["lanes"]),
+            Candidate.from_plain(plain["candidate"]) if plain["candidate"] else None,
+            Directive.from_json(plain["removal"]),
+        )
+
+
+def _number(version: str) -> int:
+    return int(version[1:]) if version[:1] == "v" and version[1:].isascii() and version[1:].isdigit() else 0
+
+
+def _versions(lanes: Sequence[tuple[Policy, Directive]], candidate: tuple[Policy, Directive] | None) -> tuple[Any, ...]:
+    def facts(policy: Policy, directive: Directive) -> tuple[Any, ...]:
+        return policy, directive.version, directive.manifest, directive.size_bytes, directive.url, directive.release
+
+    return tuple(facts(*lane) for lane in lanes), facts(*candidate) if candidate else None
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """A row before it is signed: what its releases come to. Drawn by `plan_row`."""
+
+    task: str
+    lanes: tuple[tuple[Policy, Directive], ...]
+    candidate: tuple[Policy, Directive] | None
+    admission: Admission | None
+    url: str
+
+    @property
+    def serials(self) -> int:
+        """Return how many serials `sign` uses."""
+        return 2 * len(self.lanes) + 2
+
+    def keeps(self, row: TaskRow) -> TaskRow | None:
+        """Return `row` with this plan's admission, None where its directives must be signed anew."""
+        if row.versions != _versions(self.lanes, self.candidate):
+            return None
+        if row.candidate is None or self.admission is None:
+            return row
+        return dataclasses.replace(row, candidate=dataclasses.replace(row.candidate, admission=self.admission))
+
+    def sign(self, sign: Callable[[Directive], Directive], first_serial: int, expires_s: int) -> TaskRow:
+        """Return the row, signed with the serials from `first_serial` on, which must be above all drawn before."""
+        numbers = iter(range(first_serial, first_serial + self.serials))
+
+        def signed(directive: Directive, **changes: Any) -> Directive:
+            return sign(dataclasses.replace(directive, serial=next(numbers), expires_s=expires_s, **changes))
+
+        forward = [signed(directive) for _, directive in reversed(self.lanes)][::-1]
+        serial = next(numbers)  # the candidate's, skipped where there is none
+        candidate = None
+        if self.candidate is not None and self.admission is not None:
+            policy, directive = self.candidate
+            signed_directive = sign(dataclasses.replace(directive, serial=serial, expires_s=expires_s))
+            candidate = Candidate(policy, signed_directive, self.admission)
+        # Going back installs nothing new for a release, so it carries no release to be counted for.
+        back = [signed(directive, release="") for _, directive in reversed(self.lanes)][::-1]
+        lanes = tuple(
+            Lane(policy, there, again) for (policy, _), there, again in zip(self.lanes, forward, back, strict=True)
+        )
+        removal = signed(Directive(self.task, "", "", 0, 0, 0, self.url, ""))
+        return TaskRow(self.task, lanes, candidate, removal)
+
+
+def plan_row(task: str, full: Sequence[Release], active: Release | None, url: str) -> RowPlan:
+    """Return the row that a task's releases come to: the full ones, newest first, and the one under way.
+
+    A full release hides the older ones for the devices of its policy; where it is for all devices, or for the same
+    as an older one, the hidden ones are left out.
+    """
+
+    def directive(release: Release) -> Directive:
+        return Directive(task, release.request.version, release.manifest, release.size_bytes, 0, 0, url, release.id)
+
+    lanes: list[tuple[Policy, Directive]] = []
+    for release in full:
+        policy = release.request.policy
+        if all(policy != newer for newer, _ in lanes):
+            lanes.append((policy, directive(release)))
+        if policy.takes_all:
+            break
+    admission = active.admission if active else None
+    candidate = (active.request.policy, directive(active)) if active and admission else None
+    return RowPlan(task, tuple(lanes), candidate, admission, url)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Target:
+    """A row as one group of devices sees it."""
+
+    row: TaskRow
+    lane: Lane | None
+    version: str  # the lane's, empty without one
+    candidate: Candidate | None
+
+    def answer(self, device_id: str, have: str) -> Directive | None:
+        if self.candidate is not None and self.candidate.admits(device_id, have):
+            return None if have == self.candidate.directive.version else self.candidate.directive
+        if have == self.version:
+            return None
+        return self.row.removal if self.lane is None else self.row.back_to(self.lane, have)
+
+
+class ReleaseTable:
+    """Every task's row; immutable. `generation` grows with each table, so that a late one replaces no newer one."""
+
+    def __init__(self, generation: int = 0, rows: Sequence[TaskRow] = ()) -> None:
+        self.generation = generation
+        self.rows: Mapping[str, TaskRow] = {row.task: row for row in rows}
+        self._plans: dict[str, tuple[_Target, ...]] = {}  # group of devices → its targets; bounded
+
+    def answer(self, profile: Profile) -> tuple[Directive, ...]:
+        """Return what the device must change, empty where it has what it should.
+
+        Tasks that the table does not know are left alone.
+        """
+        group = Policy.group(profile)
+        targets = self._plans.get(group)
+        if targets is None:
+            targets = self._plan(profile)
+            if len(self._plans) >= MAX_GROUPS:  # made-up versions may crowd the real ones out, but not for long
+                self._plans.clear()
+            self._plans[group] = targets
+        have = profile.tasks
+        answers = []
+        for target in targets:
+            version = have.get(target.row.task, "")
+            if version == target.version and target.candidate is None:
+                continue
+            directive = target.answer(profile.device_id, version)
+            if directive is not None:
+                answers.append(directive)
+        return tuple(answers)
+
+    def _plan(self, profile: Profile) -> tuple[_Target, ...]:
+        targets = []
+        for row in self.rows.values():
+            lane = next((lane for lane in row.lanes if lane.policy.matches(profile)), None)
+            candidate = row.candidate if row.candidate and row.candidate.policy.matches(profile) else None
+            targets.append(_Target(row, lane, lane.directive.version if lane else "", candidate))
+        return tuple(targets)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"generation": self.generation, "rows": [row.to_plain() for row in self.rows.values()]}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        return cls(plain["generation"], [TaskRow.from_plain(row) for row in plain["rows"]])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReleaseTable, (self.generation, tuple(self.rows.values()))

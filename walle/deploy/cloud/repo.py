@@ -1,0 +1,241 @@
+"""Task repositories: a scenario is a bare git repository, a task a branch, a version a tag `TASK/vN` (§6).
+
+The task's files are at the root of the tagged tree. Readers take no lock. Writers hold `TaskRepos.writing`: one at a
+time in each repository, across processes, by a lock that ends with its holder; what a killed writer left is swept then.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dulwich.object_store import BaseObjectStore
+from dulwich.objects import Blob, Commit, ObjectID, Tag, Tree
+from dulwich.refs import Ref
+from dulwich.repo import Repo
+
+from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.errors import DeployError
+
+MAX_TREE_FILES = 2000
+MAX_TREE_BYTES = 128 * 1024 * 1024
+MAX_TREE_DEPTH = 16
+TAG_PREFIX = b"refs/tags/"
+_VERSION = re.compile(r"v[1-9][0-9]{0,8}")
+_LOCK_NAME = "walle.lock"  # of flock; ends in .lock and yet is not swept, because it lies at the root
+
+
+class RepoError(DeployError):
+    """A scenario, task or version that is not there, or a tree that cannot be a task. `what` names it."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}")
+        self.what = what
+        self.reason = reason
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskTree:
+    """The files of one task version as they were committed: path from the root, with slashes → bytes."""
+
+    scenario: str
+    task: str
+    version: str
+    commit: str  # sha1 in hex
+    files: Mapping[str, bytes]
+
+
+def is_version(text: str) -> bool:
+    """Tell whether `text` is a version: v1, v2, ..."""
+    return _VERSION.fullmatch(text) is not None
+
+
+def parse_tag(tag: str) -> tuple[str, str] | None:
+    """Return the task and version of a tag's name such as `ipv/v1`, or None where it is no version's."""
+    task, _, version = tag.partition("/")
+    return (task, version) if is_name(task) and is_version(version) else None
+
+
+class TaskRepos:
+    """A folder of scenarios."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def create(self, scenario: str) -> bool:
+        """Make an empty scenario where there is none; return whether it is new.
+
+        Raises:
+            RepoError: the name cannot be a scenario's.
+        """
+        if not is_name(scenario):
+            raise RepoError(f"scenario {scenario[:80]!r}", f"a scenario's name is {NAME_RULE}")
+        path = self._path(scenario)
+        if path.exists():
+            return False
+        staging = Path(tempfile.mkdtemp(dir=self._folder, prefix=".new."))
+        try:
+            Repo.init_bare(staging, default_branch=b"main").close()
+            staging.chmod(0o755)
+            staging.rename(path)
+        except BaseException as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            if isinstance(error, OSError) and path.exists():  # somebody else made it meanwhile
+                return False
+            raise
+        return True
+
+    def scenarios(self) -> list[str]:
+        names = (path.name.removesuffix(".git") for path in self._folder.glob("*.git"))
+        return sorted(name for name in names if is_name(name))
+
+    def tasks(self, scenario: str) -> list[str]:
+        """Return the tasks of `scenario` that have a version."""
+        return sorted(self._versions(scenario))
+
+    def versions(self, scenario: str, task: str) -> list[str]:
+        """Return the versions of a task, oldest number first.
+
+        Raises:
+            RepoError: there is no such scenario or task; says which there are.
+        """
+        versions = self._versions(scenario)
+        if task not in versions:
+            raise RepoError(f"task {scenario}/{task[:80]}", f"has no version; tasks here: {_listed(sorted(versions))}")
+        return versions[task]
+
+    def read(self, scenario: str, task: str, version: str) -> TaskTree:
+        """Return the files of a version.
+
+        Raises:
+            RepoError: there is no such scenario, task or version (says which there are), or its tree is no task's.
+        """
+        versions = self.versions(scenario, task)
+        if version not in versions:
+            what = f"version {scenario}/{task}/{version[:80]}"
+            raise RepoError(what, f"there is none; versions of {task}: {_listed(versions)}")
+        with self.open(scenario) as repo:
+            sha = repo.refs[Ref(TAG_PREFIX + f"{task}/{version}".encode())]
+            return read_tree(repo.object_store, sha, scenario, task, version)
+
+    def open(self, scenario: str) -> Repo:
+        """Return the repository, for reading; close it.
+
+        Raises:
+            RepoError: there is none; says which there are.
+        """
+        if not is_name(scenario) or not self._path(scenario).is_dir():
+            raise RepoError(
+                f"scenario {scenario[:80]!r}", f"there is none; scenarios here: {_listed(self.scenarios())}"
+            )
+        return Repo(str(self._path(scenario)))
+
+    @contextlib.contextmanager
+    def writing(self, scenario: str) -> Iterator[Repo]:
+        """Hold the repository alone for writing; blocks the calling thread until others are done.
+
+        Raises:
+            RepoError: there is no such scenario.
+        """
+        with self.open(scenario) as repo, (self._path(scenario) / _LOCK_NAME).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            sweep(self._path(scenario))
+            yield repo
+
+    def _path(self, scenario: str) -> Path:
+        return self._folder / f"{scenario}.git"
+
+    def _versions(self, scenario: str) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        with self.open(scenario) as repo:
+            for name in repo.refs.as_dict(Ref(TAG_PREFIX)):
+                parsed = parse_tag(name.decode("utf-8", "replace"))
+                if parsed is not None:
+                    found.setdefault(parsed[0], []).append(parsed[1])
+        for versions in found.values():
+            versions.sort(key=lambda version: int(version[1:]))
+        return found
+
+
+def sweep(path: Path) -> None:
+    """Remove what a killed writer left in the repository at `path`; the caller holds the lock."""
+    for pattern in ("refs/**/*.lock", "objects/**/*.lock", "objects/tmp_pack_*", "packed-refs.lock", "HEAD.lock"):
+        for leftover in path.glob(pattern):
+            leftover.unlink(missing_ok=True)
+
+
+def peel(store: BaseObjectStore, sha: ObjectID, what: str) -> Commit:
+    """Return the commit that `sha` is or, as a tag, leads to. Raises RepoError where there is none."""
+    for _ in range(8):
+        try:
+            found = store[sha]
+        except KeyError:
+            raise RepoError(what, f"object {sha.decode()} is missing") from None
+        if isinstance(found, Commit):
+            return found
+        if not isinstance(found, Tag):
+            raise RepoError(what, f"points at a {found.type_name.decode()}, not at a commit")
+        sha = found.object[1]
+    raise RepoError(what, "is a tag of a tag of a tag, too deep to follow")
+
+
+def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, version: str) -> TaskTree:
+    """Return the tree that `sha` (a commit or a tag of one) stands for, as `scenario/task/version`.
+
+    Raises:
+        RepoError: an object is missing, or the tree holds links, submodules, unusable names, or too much.
+    """
+    what = f"version {scenario}/{task}/{version}"
+    commit = peel(store, sha, what)
+    files: dict[str, bytes] = {}
+    size_bytes = folders = 0
+    pending = [(commit.tree, "")]
+    try:
+        while pending:
+            tree_sha, prefix = pending.pop()
+            tree = store[tree_sha]
+            if not isinstance(tree, Tree):
+                raise RepoError(what, f"{prefix or 'its root'} is not a folder")
+            for entry in tree.iteritems():
+                path = prefix + _entry_name(entry.path, prefix, what)
+                if stat.S_ISDIR(entry.mode):
+                    if path.count("/") >= MAX_TREE_DEPTH:
+                        raise RepoError(what, f"{path} lies deeper than {MAX_TREE_DEPTH} folders")
+                    folders += 1
+                    if folders > MAX_TREE_FILES:  # a few trees that hold each other many times stand for billions
+                        raise RepoError(what, f"has more than {MAX_TREE_FILES} folders")
+                    pending.append((entry.sha, f"{path}/"))
+                    continue
+                if not stat.S_ISREG(entry.mode):
+                    kind = "symbolic link" if stat.S_ISLNK(entry.mode) else "submodule"
+                    raise RepoError(what, f"{path} is a {kind}; a task holds plain files only")
+                blob = store[entry.sha]
+                if not isinstance(blob, Blob):
+                    raise RepoError(what, f"{path} is not a file")
+                files[path] = blob.data
+                size_bytes += len(blob.data)
+                if len(files) > MAX_TREE_FILES or size_bytes > MAX_TREE_BYTES:
+                    raise RepoError(what, f"has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes")
+    except KeyError as error:
+        raise RepoError(what, f"object {error.args[0]!r} is missing") from error
+    return TaskTree(scenario, task, version, commit.id.decode(), dict(sorted(files.items())))
+
+
+def _entry_name(name: bytes, prefix: str, what: str) -> str:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        raise RepoError(what, f"{prefix}{name!r} is not UTF-8") from None
+    if text in ("", ".", "..", ".git") or any(letter in text for letter in "/\\\0"):
+        raise RepoError(what, f"{prefix}{text!r} cannot be a file's name")
+    return text
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[-20:]) or "none yet"

@@ -1,0 +1,1 @@
+"""The device side of deployment (§6): the agent, pulls, installed versions and their outcomes."""

@@ -1,0 +1,206 @@
+"""One pull: from a believed directive to a version that lies whole, verified and synced in staging (§6).
+
+Nothing that comes over the network is believed. The directive's signature covers the envelope's sha256 and length, the
+envelope's signature covers each file's; limits are taken from there before a byte is written.
+"""
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from walle.deploy.device.fetch import Fetcher, FetchError, WrongLengthError
+from walle.deploy.device.installed import Installed, Staging
+from walle.deploy.signing import SignatureError, TrustedKeys
+from walle.errors import DeployError
+from walle.protocol import Directive, FileEntry, Manifest
+
+MAX_MANIFEST_BYTES = 4 << 20
+_MAX_PATH_BYTES = 1024
+_CONCURRENT_FETCHES = 4
+
+
+class BundleRejectedError(DeployError):
+    """A version refused before activation. `final` where the same directive need not be tried again."""
+
+    def __init__(self, directive: Directive, reason: str, *, final: bool) -> None:
+        super().__init__(f"{directive.task} {directive.version or '(removal)'} is refused: {reason}")
+        self.task = directive.task
+        self.version = directive.version
+        self.reason = reason
+        self.final = final
+
+
+async def to_the_end[T](work: Coroutine[object, object, T]) -> T:
+    """Return what `work` returns; a cancellation is held back until it has ended."""
+    task = asyncio.ensure_future(work)
+    interrupted: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
+        if not task.cancelled():
+            task.exception()  # it gives way to the cancellation
+        raise interrupted
+    return task.result()
+
+
+async def on_disk[**P, T](function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a blocking `function` returns from a thread; it is never left running behind a cancellation."""
+    return await to_the_end(asyncio.to_thread(function, *args, **kwargs))
+
+
+class Puller:
+    """Pulls versions into `Installed`, at most a few files at a time over all tasks."""
+
+    def __init__(
+        self, installed: Installed, keys: TrustedKeys, fetcher: Fetcher, *, cache_tag: str, max_bundle_bytes: int
+    ) -> None:
+        self._installed = installed
+        self._keys = keys
+        self._fetcher = fetcher
+        self._cache_tag = cache_tag
+        self._max_bundle_bytes = max_bundle_bytes
+        self._slots = asyncio.Semaphore(_CONCURRENT_FETCHES)
+
+    async def pull(
+        self, directive: Directive, staging: Staging, kept: Mapping[str, Sequence[Path]]
+    ) -> tuple[Path, Manifest]:
+        """Return the folder of the files and the manifest of the version that `directive` asks for.
+
+        `kept` maps sha256s to files of the versions on this disk: what is among them is linked, not pulled. What an
+        earlier try left in `staging` is gone on with. Cancellation leaves it there.
+
+        Raises:
+            FetchError: a transport failure; the pieces that came stay in `staging`.
+            BundleRejectedError: signature, hash, length, name, version, interpreter or path is not what was asked for.
+            OSError: the disk's own, a full one among them.
+        """
+        envelope = await self._pull_envelope(directive)
+        manifest = self._judge(directive, envelope)
+        await on_disk(staging.open)
+        entries = {entry.sha256: entry for entry in manifest.files}
+        missing_bytes = 0
+        for entry in entries.values():
+            if entry.sha256 not in kept:
+                missing_bytes += max(0, entry.size_bytes - await on_disk(staging.held_bytes, entry.sha256))
+        if missing_bytes > await on_disk(self._installed.free_bytes):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        remaining = iter(entries.values())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_CONCURRENT_FETCHES, len(entries))):
+                    group.create_task(self._obtain_all(directive, staging, kept, remaining))
+        except ExceptionGroup as group:
+            raise _first(group) from None
+        files = await on_disk(staging.assemble, envelope, manifest.files)
+        return files, manifest
+
+    async def _pull_envelope(self, directive: Directive) -> bytes:
+        if not 0 < directive.size_bytes <= MAX_MANIFEST_BYTES:
+            reason = f"a manifest of {directive.size_bytes} bytes; from 1 to {MAX_MANIFEST_BYTES} are allowed"
+            raise BundleRejectedError(directive, reason, final=True)
+        data = bytearray()
+        url = f"{directive.url.rstrip('/')}/{directive.manifest}"
+        try:
+            async with contextlib.aclosing(self._rest(url, 0, directive.size_bytes)) as chunks:
+                async for chunk in chunks:
+                    data += chunk
+        except WrongLengthError as error:
+            raise BundleRejectedError(directive, str(error), final=False) from error
+        if hashlib.sha256(data).hexdigest() != directive.manifest:
+            raise BundleRejectedError(directive, f"{url} is not the manifest that was signed for", final=False)
+        return bytes(data)
+
+    def _judge(self, directive: Directive, envelope: bytes) -> Manifest:
+        """Return the manifest in an envelope that has the directive's sha256, if it may run here."""
+
+        def refuse(reason: str) -> BundleRejectedError:
+            return BundleRejectedError(directive, reason, final=True)
+
+        try:
+            manifest = self._keys.verify_manifest(envelope)
+        except SignatureError as error:
+            raise refuse(str(error)) from error
+        if (manifest.name, manifest.version) != (directive.task, directive.version):
+            raise refuse(f"the manifest is of {manifest.name[:200]!r} {manifest.version[:80]!r}")
+        if self._cache_tag not in manifest.bytecode:
+            carried = ", ".join(map(str, manifest.bytecode))[:200] or "none"
+            raise refuse(f"it carries no bytecode for {self._cache_tag}, only for: {carried}")
+        total_bytes = sum(entry.size_bytes for entry in manifest.files)
+        if total_bytes > self._max_bundle_bytes:
+            raise refuse(f"its files have {total_bytes} bytes, this device takes {self._max_bundle_bytes}")
+        sizes: dict[str, int] = {}
+        folders = {str(parent) for entry in manifest.files for parent in list(Path(entry.path).parents)[:-1]}
+        for entry in manifest.files:
+            if sizes.setdefault(entry.sha256, entry.size_bytes) != entry.size_bytes:
+                raise refuse(f"{entry.path[:200]!r} and another file have one sha256 and two lengths")
+            if entry.path in folders:
+                raise refuse(f"{entry.path[:200]!r} is a file and a folder at once")
+            if not _is_possible(entry.path):
+                raise refuse(f"{entry.path[:200]!r} cannot be a path here")
+        return manifest
+
+    async def _obtain_all(
+        self, directive: Directive, staging: Staging, kept: Mapping[str, Sequence[Path]], entries: Iterator[FileEntry]
+    ) -> None:
+        for entry in entries:
+            for source in kept.get(entry.sha256, ()):
+                if await on_disk(staging.take, source, entry):
+                    break
+            else:
+                await self._obtain(directive, staging, entry)
+
+    async def _obtain(self, directive: Directive, staging: Staging, entry: FileEntry) -> None:
+        url = f"{directive.url.rstrip('/')}/{entry.sha256}"
+        held_bytes = await on_disk(staging.held_bytes, entry.sha256)
+        if held_bytes > entry.size_bytes:
+            await on_disk(staging.drop, entry.sha256)
+            held_bytes = 0
+        for offset in sorted(
+            {held_bytes, 0}, reverse=True
+        ):  # a piece that a power cut spoiled is pulled from its start
+            try:
+                async with contextlib.aclosing(self._rest(url, offset, entry.size_bytes)) as chunks:
+                    async for chunk in chunks:
+                        await on_disk(staging.append, entry.sha256, chunk)
+            except WrongLengthError as error:
+                raise BundleRejectedError(directive, f"{entry.path}: {error}", final=False) from error
+            if await on_disk(staging.seal, entry):
+                return
+        raise BundleRejectedError(directive, f"{entry.path}: {url} has another sha256 than its name", final=False)
+
+    async def _rest(self, url: str, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
+        """Give exactly the bytes from `offset` to `size_bytes`, or raise a FetchError; no byte beyond is given."""
+        if offset == size_bytes:
+            return
+        position = offset
+        async with (
+            self._slots,
+            contextlib.aclosing(self._fetcher.fetch(url, offset=offset, size_bytes=size_bytes)) as chunks,
+        ):
+            async for chunk in chunks:
+                position += len(chunk)
+                if position > size_bytes:
+                    raise WrongLengthError(url, f"more than the {size_bytes} bytes that are signed")
+                yield chunk
+        if position < size_bytes:
+            raise FetchError(url, f"ended after {position} bytes of {size_bytes}")
+
+
+def _is_possible(path: str) -> bool:
+    try:
+        return len(path.encode()) <= _MAX_PATH_BYTES
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,197 @@
+// CannyEdges: from gradients (int16) to the pixels of edges: magnitude, thinning, and hysteresis from the strong to the weak.
+// ConnectedComponents: labels of the areas of pixels that are not 0.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "atomic/image/image.h"
+
+namespace walle {
+
+namespace {
+
+class CannyStep final : public Step {
+ public:
+  explicit CannyStep(const StepRequest& request)
+      : from_(image_shape("CannyEdges", request.inputs[0].shape)), images_(request.table.image) {
+    squared_ = request.attributes.get_int("squared", 0) != 0;
+    const auto bound = [&](const char* name) {
+      double value = request.attributes.get_float(name, 0);
+      if (squared_) value = std::min(32767.0, value) * std::max(0.0, std::min(32767.0, value));
+      return static_cast<std::int32_t>(std::clamp(std::floor(value), -2147483648.0, 2147483647.0));
+    };
+    low_ = bound("low");
+    high_ = bound("high");
+    row_bytes_ = lines(static_cast<std::size_t>(from_.width + 2) * 4);
+    const std::size_t gradient = lines(static_cast<std::size_t>(from_.pixels()) * 2);
+    // Magnitudes of three rows, of a row of all channels, the gradients chosen, the map, places still to go on from.
+    wide_at_ = 3 * row_bytes_;
+    gradients_at_ = wide_at_ + lines(static_cast<std::size_t>(from_.row()) * 4);
+    map_at_ = gradients_at_ + (from_.channels > 1 ? 2 * gradient : 0);
+    map_bytes_ = lines(static_cast<std::size_t>((from_.width + 2) * (from_.height + 2)));
+    stack_at_ = map_at_ + map_bytes_;
+    scratch_bytes_ = stack_at_ + static_cast<std::size_t>(from_.pixels()) * 4;
+  }
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    const auto* dx = reinterpret_cast<const std::int16_t*>(inputs[0]);
+    const auto* dy = reinterpret_cast<const std::int16_t*>(inputs[1]);
+    auto* out = reinterpret_cast<std::uint8_t*>(output);
+    const std::int64_t width = from_.width, height = from_.height;
+    std::memset(scratch, 0, 3 * row_bytes_);
+    const auto row = [&](std::int64_t y) {
+      return reinterpret_cast<std::int32_t*>(scratch + static_cast<std::size_t>((y + 3) % 3) * row_bytes_) + 1;
+    };
+    auto* chosen_x = reinterpret_cast<std::int16_t*>(scratch + gradients_at_);
+    auto* chosen_y = chosen_x + lines(static_cast<std::size_t>(from_.pixels()) * 2) / 2;
+    const bool one = from_.channels == 1;
+    auto* map = reinterpret_cast<std::uint8_t*>(scratch + map_at_);
+    std::memset(map, 0, map_bytes_);
+    for (std::int64_t y = 0; y <= height; ++y) {
+      if (y < height)
+        magnitudes(dx + y * from_.row(), dy + y * from_.row(), row(y), chosen_x + y * width, chosen_y + y * width, scratch);
+      else
+        std::fill(row(y), row(y) + width, 0);
+      if (y == 0) continue;
+      const std::int64_t at = (y - 1) * width;
+      images_->thin((one ? dx : chosen_x) + at, (one ? dy : chosen_y) + at, row(y - 2), row(y - 1), row(y), low_, high_,
+                    map + y * (width + 2) + 1, width);
+    }
+    spread(map, reinterpret_cast<std::int32_t*>(scratch + stack_at_));
+    for (std::int64_t y = 0; y < height; ++y, out += width) {
+      const std::uint8_t* marks = map + (y + 1) * (width + 2) + 1;
+      for (std::int64_t x = 0; x < width; ++x) out[x] = static_cast<std::uint8_t>(-(marks[x] >> 1));
+    }
+  }
+
+ private:
+  // Of several channels the one with the greatest magnitude counts.
+  void magnitudes(const std::int16_t* dx, const std::int16_t* dy, std::int32_t* to, std::int16_t* chosen_x,
+                  std::int16_t* chosen_y, std::byte* scratch) const noexcept {
+    if (from_.channels == 1) return images_->magnitude(dx, dy, squared_, to, from_.width);
+    auto* wide = reinterpret_cast<std::int32_t*>(scratch + wide_at_);
+    images_->magnitude(dx, dy, squared_, wide, from_.row());
+    for (std::int64_t x = 0; x < from_.width; ++x) {
+      std::int64_t best = x * from_.channels;
+      for (std::int64_t c = best + 1; c < (x + 1) * from_.channels; ++c)
+        if (wide[c] > wide[best]) best = c;
+      to[x] = wide[best];
+      chosen_x[x] = dx[best];
+      chosen_y[x] = dy[best];
+    }
+  }
+
+  // From the edges (2) to what hangs on them, which becomes 3 when it is reached. The map has a frame of pixels that are none, so
+  // that no neighbour is outside.
+  void spread(std::uint8_t* map, std::int32_t* stack) const noexcept {
+    const std::int64_t wide = from_.width + 2, pixels = wide * (from_.height + 2);
+    const std::int64_t around[8] = {-wide - 1, -wide, -wide + 1, -1, 1, wide - 1, wide, wide + 1};
+    std::int64_t depth = 0;
+    const auto visit = [&](std::int64_t at) {
+      for (const std::int64_t step : around)
+        if (map[at + step] == 1) {
+          map[at + step] = 3;
+          stack[depth++] = static_cast<std::int32_t>(at + step);
+        }
+    };
+    constexpr std::int64_t kWord = 8;
+    for (std::int64_t start = 0; start < pixels; start += kWord) {
+      std::uint64_t word;  // the map ends in a whole word
+      std::memcpy(&word, map + start, kWord);
+      if ((word & 0x0202020202020202ull) == 0) continue;
+      for (std::int64_t i = start; i < start + kWord; ++i) {
+        if (map[i] != 2) continue;
+        visit(i);
+        while (depth > 0) visit(stack[--depth]);
+      }
+    }
+  }
+
+  ImageShape from_;
+  const ImageTable* images_;
+  bool squared_ = false;
+  std::int32_t low_ = 0, high_ = 0;
+  std::size_t row_bytes_ = 0, wide_at_ = 0, gradients_at_ = 0, map_at_ = 0, map_bytes_ = 0, stack_at_ = 0;
+};
+
+// Two passes: provisional labels joined in a forest, then each pixel the number of its tree in the order of first appearance.
+class ComponentsStep final : public Step {
+ public:
+  explicit ComponentsStep(const StepRequest& request)
+      : from_(image_shape("ConnectedComponents", request.inputs[0].shape)),
+        eight_(request.attributes.get_int("connectivity", 8) == 8) {
+    scratch_bytes_ = (static_cast<std::size_t>(from_.pixels()) / 2 + 2 + static_cast<std::size_t>(from_.width)) * 4;
+  }
+  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
+    auto* labels = reinterpret_cast<std::int32_t*>(output);
+    auto* parent = reinterpret_cast<std::int32_t*>(scratch);
+    const std::int64_t width = from_.width;
+    const auto root = [&](std::int32_t label) {
+      while (parent[label] != label) label = parent[label] = parent[parent[label]];
+      return label;
+    };
+    const auto join = [&](std::int32_t a, std::int32_t b) {
+      const std::int32_t x = root(a), y = root(b);
+      parent[std::max(x, y)] = std::min(x, y);
+      return std::min(x, y);
+    };
+    std::int32_t next = 1;
+    parent[0] = 0;
+    for (std::int64_t y = 0; y < from_.height; ++y)
+      for (std::int64_t x = 0; x < width; ++x) {
+        const std::int64_t at = y * width + x;
+        std::int32_t label = 0;
+        if (in[at] != 0) {
+          const auto take = [&](std::int32_t other) {
+            if (other != 0 && other != label) label = label == 0 ? other : join(label, other);
+          };
+          if (y > 0) take(labels[at - width]);
+          if (x > 0) take(labels[at - 1]);
+          if (eight_ && y > 0 && x > 0) take(labels[at - width - 1]);
+          if (eight_ && y > 0 && x + 1 < width) take(labels[at - width + 1]);
+          if (label == 0) {
+            label = next++;
+            parent[label] = label;
+          }
+        }
+        labels[at] = label;
+      }
+    std::int32_t count = 0;
+    for (std::int32_t label = 1; label < next; ++label)  // a parent is less than its child, and has its number already
+      parent[label] = parent[label] == label ? ++count : parent[parent[label]];
+    for (std::int64_t i = 0; i < from_.pixels(); ++i) labels[i] = parent[labels[i]];
+  }
+
+ private:
+  ImageShape from_;
+  bool eight_;
+};
+
+}  // namespace
+
+// Operands: the derivatives along x and along y, int16. Attributes: low, high, squared (Euclidean magnitude).
+TensorType infer_canny_edges(std::span<const Operand> operands, const Attributes& attributes) {
+  const ImageShape shape = image_shape("CannyEdges", operands[0].shape);
+  if (operands[0].dtype != DType::i16 || operands[1].dtype != DType::i16 || operands[0].shape != operands[1].shape)
+    throw Error(ErrorKind::dtype, "CannyEdges takes two int16 gradients of one shape");
+  if (shape.pixels() > (std::int64_t{1} << 31) - 1) throw Error(ErrorKind::shape, "CannyEdges of an image too large");
+  if (!std::isfinite(attributes.get_float("low", 0)) || !std::isfinite(attributes.get_float("high", 0)))
+    throw Error(ErrorKind::model, "CannyEdges with a bound that is not finite");
+  return {DType::u8, {shape.height, shape.width}};
+}
+std::unique_ptr<Step> make_canny_edges(const StepRequest& request) { return std::make_unique<CannyStep>(request); }
+
+TensorType infer_connected_components(std::span<const Operand> operands, const Attributes& attributes) {
+  const ImageShape shape = image_shape("ConnectedComponents", operands[0].shape);
+  const std::int64_t connectivity = attributes.get_int("connectivity", 8);
+  if (operands[0].dtype != DType::u8 || shape.channels != 1 || (connectivity != 4 && connectivity != 8))
+    throw Error(ErrorKind::shape, "ConnectedComponents takes one channel of uint8, and 4 or 8 as connectivity");
+  if (shape.pixels() > (std::int64_t{1} << 31) - 1) throw Error(ErrorKind::shape, "ConnectedComponents of an image too large");
+  return {DType::i32, {shape.height, shape.width}};
+}
+std::unique_ptr<Step> make_connected_components(const StepRequest& request) { return std::make_unique<ComponentsStep>(request); }
+
+}  // namespace walle

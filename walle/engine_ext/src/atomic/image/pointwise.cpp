@@ -1,0 +1,304 @@
+// ImagePointwise (saturating arithmetic, bits, thresholds), InRange, ImageSums, ImageLookup, ImageHistogram and ImageIntegral:
+// what needs no neighbours.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "atomic/image/image.h"
+
+namespace walle {
+
+namespace {
+
+constexpr std::array<std::string_view, static_cast<std::size_t>(Pointwise::kCount)> kNames{
+    "add",      "subtract", "difference", "least",    "greatest", "bit_and",     "bit_or",         "bit_xor", "weighted",
+    "multiply", "binary",   "binary_inv", "truncate", "to_zero",  "to_zero_inv", "absolute_scale", "above",   "not_above"};
+
+Pointwise pointwise_of(const Attributes& attributes) {
+  const std::string name = attributes.get_string("op", "");
+  const auto* at = std::find(kNames.begin(), kNames.end(), name);
+  if (at == kNames.end()) throw Error(ErrorKind::unsupported, "ImagePointwise has no op '" + name + "'");
+  return static_cast<Pointwise>(at - kNames.begin());
+}
+bool takes_one(Pointwise op) { return op >= Pointwise::binary && op <= Pointwise::absolute_scale; }
+bool gives_bytes(Pointwise op) { return op >= Pointwise::absolute_scale; }
+
+std::size_t index_of(std::string_view op, DType dtype) {
+  switch (dtype) {
+    case DType::u8: return 0;
+    case DType::u16: return 1;
+    case DType::i16: return 2;
+    case DType::f32: return 3;
+    default:
+      throw Error(ErrorKind::dtype,
+                  std::string(op) + " takes uint8, uint16, int16 and float32 images, not " + std::string(dtype_name(dtype)));
+  }
+}
+
+// Where the second operand is one pixel, it is repeated in a block of whole pixels.
+class PointwiseStep final : public Step {
+ public:
+  explicit PointwiseStep(const StepRequest& request) {
+    const Pointwise op = pointwise_of(request.attributes);
+    kernel_ = request.table.image->pointwise[static_cast<int>(op)][index_of("ImagePointwise", request.inputs[0].dtype)];
+    const auto numbers = numbers_of("ImagePointwise", request.attributes, "numbers", {0, 0, 0});
+    std::copy(numbers.begin(), numbers.end(), numbers_);
+    length_ = element_count(request.result.shape);
+    item_ = item_size(request.inputs[0].dtype);
+    out_item_ = item_size(request.result.dtype);
+    two_ = !takes_one(op);
+    if (two_ && request.inputs[1].shape != request.inputs[0].shape) {
+      pixel_ = element_count(request.inputs[1].shape);
+      block_ = pixel_ * std::max<std::int64_t>(1, 1024 / pixel_);
+      scratch_bytes_ = static_cast<std::size_t>(block_) * item_;
+    }
+  }
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    if (pixel_ == 0) return kernel_(inputs[0], two_ ? inputs[1] : inputs[0], numbers_, output, length_);
+    for (std::int64_t i = 0; i < block_; i += pixel_)
+      std::memcpy(scratch + static_cast<std::size_t>(i) * item_, inputs[1], static_cast<std::size_t>(pixel_) * item_);
+    for (std::int64_t i = 0; i < length_; i += block_)
+      kernel_(inputs[0] + static_cast<std::size_t>(i) * item_, scratch, numbers_,
+              output + static_cast<std::size_t>(i) * out_item_, std::min(block_, length_ - i));
+  }
+
+ private:
+  PointwiseFn kernel_;
+  double numbers_[3];
+  std::int64_t length_, pixel_ = 0, block_ = 0;
+  std::size_t item_, out_item_;
+  bool two_;
+};
+
+class InRangeStep final : public Step {
+ public:
+  explicit InRangeStep(const StepRequest& request) : from_(image_shape("InRange", request.inputs[0].shape)) {
+    low_ = numbers_of("InRange", request.attributes, "low", {0, 0, 0, 0});
+    high_ = numbers_of("InRange", request.attributes, "high", {0, 0, 0, 0});
+    kernel_ = request.table.image->in_range[index_of("InRange", request.inputs[0].dtype)];
+  }
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    kernel_(inputs[0], static_cast<int>(from_.channels), low_.data(), high_.data(), reinterpret_cast<std::uint8_t*>(output),
+            from_.pixels());
+  }
+
+ private:
+  ImageShape from_;
+  std::vector<double> low_, high_;
+  InRangeFn kernel_;
+};
+
+class SumsStep final : public Step {
+ public:
+  explicit SumsStep(const StepRequest& request)
+      : from_(image_shape("ImageSums", request.inputs[0].shape)),
+        masked_(request.inputs.size() > 1 && !request.inputs[1].absent),
+        squares_(request.attributes.get_int("squares", 1) != 0) {
+    kernel_ = request.table.image->sum[index_of("ImageSums", request.inputs[0].dtype)];
+  }
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    auto* sums = reinterpret_cast<double*>(output);
+    std::fill(sums, sums + 2 * from_.channels, 0.0);
+    kernel_(inputs[0], static_cast<int>(from_.channels), masked_ ? reinterpret_cast<const std::uint8_t*>(inputs[1]) : nullptr,
+            sums, squares_ ? sums + from_.channels : nullptr, from_.pixels());
+  }
+
+ private:
+  ImageShape from_;
+  bool masked_, squares_;
+  SumFn kernel_;
+};
+
+class LookupStep final : public Step {
+ public:
+  explicit LookupStep(const StepRequest& request)
+      : pixels_(image_shape("ImageLookup", request.inputs[0].shape).pixels()),
+        channels_(image_shape("ImageLookup", request.inputs[0].shape).channels),
+        columns_(element_count(request.inputs[1].shape) / 256),
+        item_(item_size(request.result.dtype)) {}
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
+    if (item_ == 1) return look<std::uint8_t>(in, inputs[1], output);
+    if (item_ == 2) return look<std::uint16_t>(in, inputs[1], output);
+    if (item_ == 4) return look<std::uint32_t>(in, inputs[1], output);
+    look<std::uint64_t>(in, inputs[1], output);
+  }
+
+ private:
+  template <class T>
+  void look(const std::uint8_t* in, const std::byte* entries, std::byte* output) const noexcept {
+    const T* table = reinterpret_cast<const T*>(entries);
+    T* out = reinterpret_cast<T*>(output);
+    if (columns_ == 1) {
+#pragma GCC unroll 8
+      for (std::int64_t i = 0, count = pixels_ * channels_; i < count; ++i) out[i] = table[in[i]];
+      return;
+    }
+    for (std::int64_t i = 0; i < pixels_; ++i)
+      for (std::int64_t c = 0; c < channels_; ++c) out[i * channels_ + c] = table[in[i * channels_ + c] * channels_ + c];
+  }
+
+  std::int64_t pixels_, channels_, columns_;
+  std::size_t item_;
+};
+
+// Counts of one channel of bytes in four tables, so that equal neighbours do not wait for each other.
+class HistogramStep final : public Step {
+ public:
+  explicit HistogramStep(const StepRequest& request)
+      : from_(image_shape("ImageHistogram", request.inputs[0].shape)),
+        channel_(request.attributes.get_int("channel", 0)),
+        masked_(request.inputs.size() > 1 && !request.inputs[1].absent) {}
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]) + channel_;
+    auto* counts = reinterpret_cast<std::int32_t*>(output);
+    std::int32_t part[4][256] = {};
+    const std::int64_t pixels = from_.pixels(), step = from_.channels;
+    if (masked_) {
+      const auto* mask = reinterpret_cast<const std::uint8_t*>(inputs[1]);
+      for (std::int64_t i = 0; i < pixels; ++i) part[0][in[i * step]] += mask[i] != 0;
+    } else {
+      std::int64_t i = 0;
+      for (; i + 4 <= pixels; i += 4)
+        for (int k = 0; k < 4; ++k) ++part[k][in[(i + k) * step]];
+      for (; i < pixels; ++i) ++part[0][in[i * step]];
+    }
+    for (int k = 0; k < 256; ++k) counts[k] = part[0][k] + part[1][k] + part[2][k] + part[3][k];
+  }
+
+ private:
+  ImageShape from_;
+  std::int64_t channel_;
+  bool masked_;
+};
+
+template <class In, class Sum>
+class IntegralStep final : public Step {
+ public:
+  explicit IntegralStep(const StepRequest& request)
+      : from_(image_shape("ImageIntegral", request.inputs[0].shape)),
+        squared_(request.attributes.get_int("squared", 0) != 0),
+        row_(request.table.image->integral_row) {}
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const In* in = reinterpret_cast<const In*>(inputs[0]);
+    Sum* out = reinterpret_cast<Sum*>(output);
+    const std::int64_t channels = from_.channels, row = from_.row() + channels;
+    std::fill(out, out + row, Sum{});
+    for (std::int64_t y = 0; y < from_.height; ++y, in += from_.row()) {
+      const Sum* above = out;
+      out += row;
+      if constexpr (std::is_same_v<Sum, std::int32_t>)
+        if (channels == 1) {
+          out[0] = 0;
+          row_(in, above + 1, out + 1, from_.width);
+          continue;
+        }
+      for (std::int64_t c = 0; c < channels; ++c) {
+        Sum sum{};
+        out[c] = Sum{};
+        for (std::int64_t i = c; i < from_.row(); i += channels) {
+          const Sum value = static_cast<Sum>(in[i]);
+          sum += squared_ ? value * value : value;
+          out[channels + i] = above[channels + i] + sum;
+        }
+      }
+    }
+  }
+
+ private:
+  ImageShape from_;
+  bool squared_;
+  IntegralRowFn row_;
+};
+
+}  // namespace
+
+// Attributes: op, numbers. The second operand is as large as the first, or one pixel.
+TensorType infer_image_pointwise(std::span<const Operand> operands, const Attributes& attributes) {
+  const Pointwise op = pointwise_of(attributes);
+  index_of("ImagePointwise", operands[0].dtype);
+  numbers_of("ImagePointwise", attributes, "numbers", {0, 0, 0});
+  if (!takes_one(op)) {
+    if (operands.size() < 2 || operands[1].dtype != operands[0].dtype)
+      throw Error(ErrorKind::dtype, "ImagePointwise '" + attributes.get_string("op", "") + "' takes two operands of one dtype");
+    const Dims &a = operands[0].shape, &b = operands[1].shape;
+    const bool pixel = b.size() <= 1 && (b.empty() || b[0] == 1 || (a.size() == 3 && b[0] == a[2]));
+    if (a != b && !pixel) throw Error(ErrorKind::shape, "ImagePointwise of " + to_string(a) + " and " + to_string(b));
+  }
+  return {gives_bytes(op) ? DType::u8 : operands[0].dtype, operands[0].shape};
+}
+std::unique_ptr<Step> make_image_pointwise(const StepRequest& request) { return std::make_unique<PointwiseStep>(request); }
+
+TensorType infer_in_range(std::span<const Operand> operands, const Attributes& attributes) {
+  const ImageShape shape = image_shape("InRange", operands[0].shape);
+  index_of("InRange", operands[0].dtype);
+  if (shape.channels > 4) throw Error(ErrorKind::shape, "InRange takes up to four channels, not " + to_string(operands[0].shape));
+  numbers_of("InRange", attributes, "low", {0, 0, 0, 0});
+  numbers_of("InRange", attributes, "high", {0, 0, 0, 0});
+  return {DType::u8, {shape.height, shape.width}};
+}
+std::unique_ptr<Step> make_in_range(const StepRequest& request) { return std::make_unique<InRangeStep>(request); }
+
+// float64 [2, channels]: sums and sums of squares (0 where the attribute `squares` is 0), where the mask (the second operand,
+// uint8) is not 0.
+TensorType infer_image_sums(std::span<const Operand> operands, const Attributes&) {
+  const ImageShape shape = image_shape("ImageSums", operands[0].shape);
+  index_of("ImageSums", operands[0].dtype);
+  if (shape.channels > 4)
+    throw Error(ErrorKind::shape, "ImageSums takes up to four channels, not " + to_string(operands[0].shape));
+  if (operands.size() > 1 && !operands[1].absent &&
+      (operands[1].dtype != DType::u8 || operands[1].shape != Dims{shape.height, shape.width}))
+    throw Error(ErrorKind::shape, "a mask is uint8 and as large as the image, not " + to_string(operands[1].shape));
+  return {DType::f64, {2, shape.channels}};
+}
+std::unique_ptr<Step> make_image_sums(const StepRequest& request) { return std::make_unique<SumsStep>(request); }
+
+// The table has 256 entries, or 256 for every channel, interleaved.
+TensorType infer_image_lookup(std::span<const Operand> operands, const Attributes&) {
+  const ImageShape shape = image_shape("ImageLookup", operands[0].shape);
+  const std::int64_t entries = element_count(operands[1].shape);
+  if (operands[0].dtype != DType::u8)
+    throw Error(ErrorKind::dtype, "ImageLookup takes uint8, not " + std::string(dtype_name(operands[0].dtype)));
+  if (entries != 256 && entries != 256 * shape.channels)
+    throw Error(ErrorKind::shape,
+                "a look-up table has 256 entries, or 256 for every channel, not " + to_string(operands[1].shape));
+  return {operands[1].dtype, operands[0].shape};
+}
+std::unique_ptr<Step> make_image_lookup(const StepRequest& request) { return std::make_unique<LookupStep>(request); }
+
+TensorType infer_image_histogram(std::span<const Operand> operands, const Attributes& attributes) {
+  const ImageShape shape = image_shape("ImageHistogram", operands[0].shape);
+  const std::int64_t channel = attributes.get_int("channel", 0);
+  if (operands[0].dtype != DType::u8)
+    throw Error(ErrorKind::dtype, "ImageHistogram takes uint8, not " + std::string(dtype_name(operands[0].dtype)));
+  if (channel < 0 || channel >= shape.channels)
+    throw Error(ErrorKind::shape, "no channel " + std::to_string(channel) + " in " + to_string(operands[0].shape));
+  if (operands.size() > 1 && !operands[1].absent &&
+      (operands[1].dtype != DType::u8 || operands[1].shape != Dims{shape.height, shape.width}))
+    throw Error(ErrorKind::shape, "a mask is uint8 and as large as the image, not " + to_string(operands[1].shape));
+  return {DType::i32, {256}};
+}
+std::unique_ptr<Step> make_image_histogram(const StepRequest& request) { return std::make_unique<HistogramStep>(request); }
+
+// Sums of all that lies above and to the left, one row and one column more than the image; int32 of bytes, else (and of squares)
+// float64.
+TensorType infer_image_integral(std::span<const Operand> operands, const Attributes& attributes) {
+  const ImageShape shape = image_shape("ImageIntegral", operands[0].shape);
+  const DType in = operands[0].dtype;
+  if (in != DType::u8 && in != DType::f32)
+    throw Error(ErrorKind::dtype, "ImageIntegral takes uint8 and float32, not " + std::string(dtype_name(in)));
+  const bool whole = in == DType::u8 && attributes.get_int("squared", 0) == 0;
+  if (whole && shape.pixels() > (std::int64_t{1} << 31) / 255)
+    throw Error(ErrorKind::shape, "ImageIntegral of an image too large");
+  return {whole ? DType::i32 : DType::f64, resized_shape(operands[0].shape, shape.height + 1, shape.width + 1)};
+}
+std::unique_ptr<Step> make_image_integral(const StepRequest& request) {
+  if (request.inputs[0].dtype == DType::f32) return std::make_unique<IntegralStep<float, double>>(request);
+  if (request.result.dtype == DType::i32) return std::make_unique<IntegralStep<std::uint8_t, std::int32_t>>(request);
+  return std::make_unique<IntegralStep<std::uint8_t, double>>(request);
+}
+
+}  // namespace walle

@@ -1,0 +1,20 @@
+// A raster made ready: its algorithm is chosen once, by what its regions are.
+#pragma once
+#include <memory>
+#include <span>
+
+#include "atomic/atomic.h"
+#include "geometry/region.h"
+
+namespace walle {
+
+// Its algorithm() is the one that moves most of the elements: "lanes" (a permutation of lanes of packed layouts), "copy",
+// "transpose", "rows" (many short copies) or "strided". `sources` are those that the regions count in.
+std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
+                                       const Table& table);
+
+// A region moved at once, by the table's kernels where it is one of their forms and by the raster else.
+void move_region(const Region& region, const std::byte* source, std::byte* destination, std::size_t item,
+                 const Table& table) noexcept;
+
+}  // namespace walle

@@ -1,0 +1,22 @@
+// Composite operators: each writes itself as transform and atomic operators (§4.1). The decomposition is the operator's meaning.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "geometry/emitter.h"
+
+namespace walle {
+
+using CompositeFn = std::vector<Emitter::Ref> (*)(Emitter& emitter, std::span<const Emitter::Ref> inputs,
+                                                  const Attributes& attributes, int outputs);
+
+struct Composite {
+  std::string_view name;
+  int min_inputs, max_inputs;
+  CompositeFn decompose;
+  std::span<const std::string_view> parts;  // what it decomposes to
+};
+// All of them, in alphabetical order; each is defined in the geometry/ file of its family.
+std::span<const Composite> composites() noexcept;
+
+}  // namespace walle

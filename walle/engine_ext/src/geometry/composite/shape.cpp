@@ -1,0 +1,36 @@
+// Shape and Size: shapes are known when a session plans, so that both are constants of the plan.
+#include <algorithm>
+
+#include "geometry/composite/composite.h"
+
+namespace walle {
+
+namespace {
+
+using Ref = Emitter::Ref;
+
+Tensor whole(Dims shape, const Dims& numbers) {
+  Tensor result = Tensor::empty(DType::i64, std::move(shape));
+  std::copy(numbers.begin(), numbers.end(), result.data<std::int64_t>());
+  return result;
+}
+
+}  // namespace
+
+// The dimensions from `start` to before `end`, each clamped and counted from the back where negative.
+std::vector<Ref> decompose_shape(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
+  const Dims shape = emitter.operand(inputs[0]).shape;
+  const auto rank = static_cast<std::int64_t>(shape.size());
+  const auto bound = [&](const char* name, std::int64_t fallback) {
+    const std::int64_t given = attributes.get_int(name, fallback);
+    return std::clamp<std::int64_t>(given < 0 ? std::max(given, -rank) + rank : given, 0, rank);
+  };
+  const std::int64_t start = bound("start", 0), end = std::max(start, bound("end", rank));
+  return {emitter.constant(whole({end - start}, Dims(shape.begin() + start, shape.begin() + end)))};
+}
+
+std::vector<Ref> decompose_size(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
+  return {emitter.constant(whole({}, {element_count(emitter.operand(inputs[0]).shape)}))};
+}
+
+}  // namespace walle

@@ -1,0 +1,100 @@
+// The indexed raster: a movement whose addresses on one side also hang on a tensor of indices that is known only when it runs.
+// Gather, GatherElements, GatherND and the Scatter family are one each; with constant indices a Gather is plain regions instead.
+#pragma once
+#include "core/attributes.h"
+#include "geometry/region.h"
+
+namespace walle {
+
+// For every coordinate c of `size`, with
+//   index_k = indices[index_offset + k * index_step + sum(c * index_stride)], counted from the end of extent[k] where negative,
+// the indexed address is indexed_offset + sum(c * indexed_stride) + sum_k(index_k * weight[k]), and
+// the plain one is plain_offset + sum(c * plain_stride). A gather reads at the indexed address, a scatter writes there.
+struct IndexedMovement {
+  Dims size, indexed_stride, plain_stride, index_stride;
+  std::int64_t indexed_offset = 0, plain_offset = 0, index_offset = 0, index_step = 0;
+  Dims weight, extent;
+
+  // As attributes of the atomic operators IndexedGather and IndexedScatter, and back (Error (model) where they do not fit).
+  Attributes attributes() const;
+  static IndexedMovement from(const Attributes& attributes);
+  // Whether the plain addresses are those from 0 to the number of coordinates, each once.
+  bool fills_plain() const;
+};
+
+// An indexed movement made ready: the axes up to the last one that the indices hang on are walked, and for each of their
+// coordinates the others are one plain region.
+class IndexedRaster {
+ public:
+  // Extents in elements. Throws Error (shape) where an address could lie outside for indices within their extents, or an index
+  // would be read outside.
+  IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent,
+                std::int64_t index_extent, bool gather);
+
+  // Whether each index moves one element.
+  bool by_elements() const noexcept { return region_.axes == 0; }
+  // Moves elements of `item` bytes from `src` to `dst`, which do not overlap; false where an index is out of its extent.
+  template <class Index>
+  bool gather(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept;
+  template <class Index>
+  bool scatter(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept;
+
+  // Calls move(region, indexed address, plain address) for every coordinate of the indexed axes, addresses in elements; false as
+  // soon as an index is out of its extent.
+  template <class Index, class Move>
+  bool walk(const Index* indices, Move&& move) const noexcept {
+    if (count_ == 0) return true;
+    const std::size_t axes = movement_.size.size();
+    std::array<std::int64_t, kMaxIndexAxes> at{};
+    std::int64_t indexed = movement_.indexed_offset, plain = movement_.plain_offset, from = movement_.index_offset;
+    // The last walked axis is the inner loop; one index an element is the common case.
+    const std::size_t inner = axes > 0 ? axes - 1 : 0;
+    const std::int64_t steps = axes > 0 ? movement_.size[inner] : 1;
+    const std::int64_t indexed_step = axes > 0 ? movement_.indexed_stride[inner] : 0,
+                       plain_step = axes > 0 ? movement_.plain_stride[inner] : 0,
+                       from_step = axes > 0 ? movement_.index_stride[inner] : 0;
+    const std::size_t terms = movement_.weight.size();
+    const std::int64_t* weight = movement_.weight.data();
+    const std::int64_t* extent = movement_.extent.data();
+    for (;;) {
+      for (std::int64_t i = 0; i < steps && terms == 1; ++i) {
+        std::int64_t index = indices[from + i * from_step];
+        index += index < 0 ? extent[0] : 0;
+        if (static_cast<std::uint64_t>(index) >= static_cast<std::uint64_t>(extent[0])) return false;
+        move(region_, indexed + i * indexed_step + index * weight[0], plain + i * plain_step);
+      }
+      for (std::int64_t i = 0; i < steps && terms != 1; ++i) {
+        std::int64_t address = indexed + i * indexed_step;
+        for (std::size_t k = 0; k < terms; ++k) {
+          std::int64_t index = indices[from + i * from_step + static_cast<std::int64_t>(k) * movement_.index_step];
+          if (index < 0) index += extent[k];
+          if (index < 0 || index >= extent[k]) return false;
+          address += index * weight[k];
+        }
+        move(region_, address, plain + i * plain_step);
+      }
+      std::size_t axis = inner;
+      for (;;) {
+        if (axis == 0) return true;
+        --axis;
+        indexed += movement_.indexed_stride[axis];
+        plain += movement_.plain_stride[axis];
+        from += movement_.index_stride[axis];
+        if (++at[axis] < movement_.size[axis]) break;
+        indexed -= movement_.size[axis] * movement_.indexed_stride[axis];
+        plain -= movement_.size[axis] * movement_.plain_stride[axis];
+        from -= movement_.size[axis] * movement_.index_stride[axis];
+        at[axis] = 0;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMaxIndexAxes = 32;
+
+  IndexedMovement movement_;  // its axes are only the walked ones
+  Region region_;             // over the others
+  std::int64_t count_ = 0;
+};
+
+}  // namespace walle

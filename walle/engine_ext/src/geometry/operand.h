@@ -1,0 +1,45 @@
+// Operands as shape inference, geometry and steps see them: type, shape and, where it is known before running, the value.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/attributes.h"
+#include "core/tensor.h"
+
+namespace walle {
+
+struct Operand {
+  DType dtype = DType::f32;
+  Dims shape;
+  const Tensor* constant = nullptr;  // its value, where it is known before running
+  bool absent = false;               // an optional input that was left out
+
+  static Operand none() { return {DType::f32, {}, nullptr, true}; }
+};
+
+// Thrown where an operator's shape or movement hangs on an operand that is no constant. A session then plans with the inputs that
+// the operand comes from as constants, or takes the operator's at_run_time form.
+class ValueNeeded : public Error {
+ public:
+  ValueNeeded(std::size_t operand, const std::string& what)
+      : Error(ErrorKind::unsupported, what + " must be known before running"), operand_(operand) {}
+  std::size_t operand() const noexcept { return operand_; }
+
+ private:
+  std::size_t operand_;
+};
+
+// `axis` counted from the front; throws Error (shape) outside [-rank, rank).
+std::size_t normal_axis(std::int64_t axis, std::size_t rank);
+// Whole numbers from operand `index` (a constant) or, where that is absent, from the attribute; nothing where neither is there.
+std::optional<Dims> whole_numbers(std::span<const Operand> operands, std::size_t index, const Attributes& attributes,
+                                  std::string_view name);
+Dims required_numbers(std::span<const Operand> operands, std::size_t index, const Attributes& attributes, std::string_view name);
+// The common shape by NumPy's rule; throws Error (shape).
+Dims broadcast_shape(const Dims& a, const Dims& b);
+// The strides that read a tensor of `shape` and `strides` as `to`, which it broadcasts to; throws Error (shape).
+Dims broadcast_strides(const Dims& shape, const Dims& strides, const Dims& to);
+
+}  // namespace walle

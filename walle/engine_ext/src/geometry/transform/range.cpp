@@ -1,0 +1,60 @@
+// Range: numbers known while planning, out of a constant; where they hang on an input's value, the session plans with that value.
+#include <cmath>
+
+#include "geometry/transform/transform.h"
+
+namespace walle {
+
+namespace {
+
+const Tensor& known(std::span<const Operand> operands, std::size_t index, const char* what) {
+  if (index >= operands.size() || operands[index].absent) throw Error(ErrorKind::model, std::string(what) + " is missing");
+  if (operands[index].constant == nullptr) throw ValueNeeded(index, what);
+  if (!operands[index].constant->contiguous()) throw Error(ErrorKind::shape, std::string(what) + " must be contiguous");
+  return *operands[index].constant;
+}
+
+// f(T{}) for the C++ type of a dtype that Range takes.
+template <class F>
+auto typed(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f(float{});
+    case DType::f64: return f(double{});
+    case DType::i16: return f(std::int16_t{});
+    case DType::i32: return f(std::int32_t{});
+    case DType::i64: return f(std::int64_t{});
+    default: throw Error(ErrorKind::dtype, "Range takes no " + std::string(dtype_name(dtype)));
+  }
+}
+
+}  // namespace
+
+// start, start + delta, ... short of limit.
+std::vector<Movement> make_range(std::span<const Operand> operands, const Attributes&, int) {
+  const Tensor &start = known(operands, 0, "'start'"), &limit = known(operands, 1, "'limit'"),
+               &delta = known(operands, 2, "'delta'");
+  if (start.size() != 1 || limit.size() != 1 || delta.size() != 1) throw Error(ErrorKind::shape, "Range takes three numbers");
+  if (limit.dtype() != start.dtype() || delta.dtype() != start.dtype())
+    throw Error(ErrorKind::dtype, "Range takes numbers of one dtype");
+  return typed(start.dtype(), [&]<class T>(T) -> std::vector<Movement> {
+    using Wide = std::conditional_t<std::is_floating_point_v<T>, double, __int128>;
+    const Wide first = *start.data<T>(), last = *limit.data<T>(), step = *delta.data<T>();
+    if (step == 0 || step != step) throw Error(ErrorKind::shape, "Range with a delta of 0");
+    Wide count = 0;
+    if constexpr (std::is_floating_point_v<T>)
+      count = std::ceil((last - first) / step);
+    else
+      count = (last - first + step + (step > 0 ? -1 : 1)) / step;
+    if (!(count > 0)) count = 0;
+    if (count > static_cast<Wide>(std::int64_t{1} << 40)) throw Error(ErrorKind::shape, "Range has too many elements");
+    Tensor result = Tensor::empty(start.dtype(), {static_cast<std::int64_t>(count)});
+    for (std::int64_t i = 0; i < result.size(); ++i) result.data<T>()[i] = static_cast<T>(first + static_cast<Wide>(i) * step);
+    const std::int64_t size = result.size(), one = 1;
+    Movement movement{start.dtype(), result.shape(), {}, {}};
+    if (size > 0) movement.regions.push_back(Region::make(Movement::kFill, {&size, 1}, {&one, 1}, 0, {&one, 1}, 0, size, size));
+    movement.fill = std::move(result);
+    return {std::move(movement)};
+  });
+}
+
+}  // namespace walle

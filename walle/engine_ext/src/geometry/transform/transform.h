@@ -1,0 +1,49 @@
+// Transform operators: movements of elements, given as regions for the raster (§4.1). A maker is a pure function of its
+// operands' types and shapes (and of the values of small constant operands such as axes), so that it serves shape inference,
+// sessions and walle.np alike.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "geometry/emitter.h"
+#include "geometry/operand.h"
+#include "geometry/region.h"
+
+namespace walle {
+
+// One output: the regions fill every element of it once. Sources are operand numbers, their elements row-major; kFill reads
+// `fill`, which has one element or few.
+struct Movement {
+  static constexpr int kFill = -1;
+
+  DType dtype = DType::f32;
+  Dims shape;
+  std::vector<Region> regions;
+  Tensor fill;
+};
+
+// `outputs` is how many the node has. Throws Error (shape, dtype, unsupported) for operands and attributes that do not fit.
+using TransformFn = std::vector<Movement> (*)(std::span<const Operand> operands, const Attributes& attributes, int outputs);
+
+// Where regions hang on values that are known only at run time: the movement as operators (those of indexed rasters among them).
+using RunTimeFn = std::vector<int> (*)(Emitter& emitter, std::span<const int> inputs, const Attributes& attributes, int outputs);
+
+struct Transform {
+  std::string_view name;
+  int min_inputs, max_inputs;
+  TransformFn make;
+  RunTimeFn at_run_time = nullptr;
+};
+// All of them, in alphabetical order; each is defined in the geometry/ file of its family.
+std::span<const Transform> transforms() noexcept;
+
+// What the makers share.
+
+// A region from an operand of shape `from` to an output of shape `to`, all strides and offsets in elements.
+Region region_of(int source, const Dims& size, const Dims& src_stride, std::int64_t src_offset, const Dims& dst_stride,
+                 std::int64_t dst_offset, const Dims& from, const Dims& to);
+// A fill of zeros, of one element.
+Tensor zero_fill(DType dtype);
+
+}  // namespace walle

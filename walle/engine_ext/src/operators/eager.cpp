@@ -1,0 +1,191 @@
+#include "operators/eager.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "atomic/conversion.h"
+#include "atomic/raster_step.h"
+#include "core/work_context.h"
+
+namespace walle {
+
+namespace {
+
+Operand operand_of(const Tensor& tensor) {
+  if (!tensor.storage()) return Operand::none();
+  return {tensor.dtype(), tensor.shape(), &tensor, false};
+}
+
+Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<const Operand> operands, const Attributes& attributes,
+                  const Table& table) {
+  const TensorType type = infer_atomic(op, operands, attributes);
+  std::vector<std::size_t> axes;
+  if (op.reduces()) axes = reduced_axes(op, operands, attributes);
+  std::vector<Tensor> dense;
+  const auto strided = [](const Tensor& input) { return !input.contiguous(); };
+  if (op.make_step != nullptr &&
+      std::any_of(given.begin(), given.end(), strided)) {  // its operands are contiguous, as in a session
+    for (const Tensor& input : given) dense.push_back(contiguous(input));
+    given = dense;
+  }
+  std::vector<Layout> layouts;
+  std::vector<std::byte*> addresses;
+  layouts.reserve(given.size());
+  addresses.reserve(given.size());
+  for (const Tensor& input : given) {
+    layouts.push_back(
+        {input.dtype(), input.shape(), input.strides(), input.storage() ? &input : nullptr, input.storage() == nullptr});
+    addresses.push_back(input.raw());
+  }
+  const auto step = make_step(op, layouts, type, axes, attributes, table);
+  Tensor result = Tensor::empty(type.dtype, type.shape);
+  std::shared_ptr<Storage> scratch;
+  if (step->scratch_bytes() > 0) scratch = Storage::allocate(step->scratch_bytes());
+  step->run(addresses.data(), result.raw(), scratch ? scratch->data() : nullptr);
+  stop_if_asked();  // what it gave may not be whole
+  if (const char* fault = step->take_fault()) throw Error(ErrorKind::shape, std::string(op.name) + ": " + fault);
+  return result;
+}
+
+std::vector<Tensor> run_transform(const OpDef& op, std::span<const Tensor> inputs, std::span<const Operand> operands,
+                                  const Attributes& attributes, int outputs, const Table& table) {
+  const auto movements = op.transform(operands, attributes, outputs);
+  std::vector<Tensor> sources(inputs.size()), results;
+  for (const Movement& movement : movements) {
+    Tensor result = Tensor::empty(movement.dtype, movement.shape);
+    for (const Region& region : movement.regions) {
+      const std::byte* source = movement.fill.raw();
+      if (region.source != Movement::kFill) {
+        const auto index = static_cast<std::size_t>(region.source);
+        if (!sources[index].storage()) sources[index] = contiguous(inputs[index]);
+        source = sources[index].raw();
+      }
+      move_region(region, source, result.raw(), item_size(movement.dtype), table);
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+// Decompositions on tensors at hand.
+class EagerEmitter final : public Emitter {
+ public:
+  explicit EagerEmitter(const Table& table) : table_(table) {}
+
+  Operand operand(Ref tensor) const override {
+    if (tensor == kAbsent) return Operand::none();
+    return operand_of(tensors_[static_cast<std::size_t>(tensor)]);
+  }
+  std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) override {
+    std::vector<Tensor> values;
+    for (const Ref input : inputs) values.push_back(at(input));
+    std::vector<Ref> refs;
+    for (Tensor& tensor : evaluate(*find_operator(op), values, attributes, outputs, table_))
+      refs.push_back(constant(std::move(tensor)));
+    return refs;
+  }
+  Ref constant(Tensor value) override {
+    tensors_.push_back(std::move(value));
+    return static_cast<Ref>(tensors_.size() - 1);
+  }
+  Tensor value(Ref tensor, const std::string&) const override { return tensors_[static_cast<std::size_t>(tensor)]; }
+  Tensor at(Ref tensor) const { return tensor == kAbsent ? Tensor() : tensors_[static_cast<std::size_t>(tensor)]; }
+
+ private:
+  const Table& table_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace
+
+std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes, int outputs,
+                             const Table& table) {
+  const auto count = static_cast<int>(inputs.size());
+  if (count < op.min_inputs || count > op.max_inputs)
+    throw Error(ErrorKind::model, std::string(op.name) + " got " + std::to_string(count) + " inputs");
+  for (int i = 0; i < op.min_inputs; ++i)
+    if (!inputs[static_cast<std::size_t>(i)].storage())
+      throw Error(ErrorKind::model, std::string(op.name) + " got no input " + std::to_string(i));
+  const auto decomposed = [&] {
+    EagerEmitter emitter(table);
+    std::vector<Emitter::Ref> refs;
+    for (const Tensor& input : inputs) refs.push_back(input.storage() ? emitter.constant(input) : Emitter::kAbsent);
+    std::vector<Tensor> results;
+    for (const Emitter::Ref ref : op.decompose(emitter, refs, attributes, outputs)) results.push_back(emitter.at(ref));
+    return results;
+  };
+  if (op.decompose != nullptr && op.transform == nullptr) return decomposed();
+  if (op.category == Category::control_flow || op.category == Category::sequence)
+    throw Error(ErrorKind::unsupported, std::string(op.name) + " runs in a walle.Module only");
+  if (op.data != nullptr) {
+    std::vector<Tensor> dense;
+    for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
+    return op.data(dense, attributes, outputs);
+  }
+  std::vector<Operand> operands;
+  operands.reserve(inputs.size());
+  for (const Tensor& input : inputs) operands.push_back(operand_of(input));
+  if (op.transform != nullptr) {
+    try {
+      return run_transform(op, inputs, operands, attributes, outputs, table);
+    } catch (const ValueNeeded&) {
+      if (op.decompose == nullptr) throw;
+      return decomposed();
+    }
+  }
+  std::vector<Tensor> results;
+  results.push_back(run_atomic(op, inputs, operands, attributes, table));
+  return results;
+}
+
+Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes) {
+  return evaluate(*find_operator(op), inputs, attributes, 1, kernels())[0];
+}
+
+void assign(const Tensor& from, const Tensor& to) {
+  if (from.dtype() != to.dtype())
+    throw Error(ErrorKind::dtype,
+                "assignment of " + std::string(dtype_name(from.dtype())) + " to " + std::string(dtype_name(to.dtype())));
+  if (!to.storage() || !to.storage()->writable()) throw Error(ErrorKind::dtype, "the array is read-only; copy it first");
+  for (std::size_t i = 0; i < to.shape().size() && to.size() > 0; ++i)
+    if (to.shape()[i] > 1 && to.strides()[i] == 0)
+      throw Error(ErrorKind::shape, "a broadcast view cannot be written; copy it first");
+  if (from.shape() == to.shape() && to.size() <= kFew && from.contiguous() && to.contiguous()) {
+    std::memmove(to.raw(), from.raw(), static_cast<std::size_t>(to.size()) * item_size(to.dtype()));
+    return;
+  }
+  const Dims strides = broadcast_strides(from.shape(), from.strides(), to.shape());
+  const bool same = from.storage() == to.storage() && to.size() > 0;
+  const Tensor source = same ? contiguous(Tensor(from.storage(), from.dtype(), to.shape(), strides, from.offset())) : from;
+  if (same && source.storage() == to.storage()) {  // contiguous already and perhaps overlapping
+    Tensor copy = Tensor::empty(from.dtype(), to.shape());
+    std::memcpy(copy.raw(), source.raw(), static_cast<std::size_t>(copy.size()) * item_size(copy.dtype()));
+    return assign(copy, to);
+  }
+  const auto elements = [](const Tensor& tensor) {
+    return tensor.storage() ? static_cast<std::int64_t>(tensor.storage()->size_bytes() / item_size(tensor.dtype())) : 0;
+  };
+  move_region(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(),
+                           elements(source), elements(to)),
+              source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()), kernels());
+}
+
+Tensor contiguous(const Tensor& tensor) {
+  if (tensor.contiguous()) return tensor;
+  Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
+  assign(tensor, copy);
+  return copy;
+}
+
+Tensor cast(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  if (tensor.size() <= kFew && tensor.contiguous()) {  // a step made ready for it would cost more than it saves
+    Tensor result = Tensor::empty(dtype, tensor.shape());
+    Conversion(tensor.dtype(), dtype, 0, kernels()).run(tensor.raw(), 1, result.raw(), tensor.size());
+    return result;
+  }
+  const Tensor inputs[] = {tensor};
+  return evaluate_one("Cast", inputs, {{"to", std::string(dtype_name(dtype))}});
+}
+
+}  // namespace walle

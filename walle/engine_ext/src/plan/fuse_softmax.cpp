@@ -1,0 +1,88 @@
+// Fusion into Softmax: the scale and the mask of attention scores are applied to a row just before its softmax, while it lies in
+// the nearest cache.
+#include <algorithm>
+
+#include "plan/program.h"
+
+namespace walle {
+
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+class SoftmaxFusion {
+ public:
+  explicit SoftmaxFusion(Program& program)
+      : program_(program), readers_(program.values.size(), 0), giver_(program.values.size(), nullptr) {
+    for (ProgramOp& op : program.ops) {
+      giver_[at(op.output)] = &op;
+      for (const int input : op.inputs)
+        if (input >= 0) ++readers_[at(input)];
+    }
+    for (const int output : program.outputs) readers_[at(output)] += 2;  // never between two operators
+  }
+
+  void run() {
+    for (ProgramOp& op : program_.ops)
+      if (!op.is_raster() && op.op->name == "Softmax" && op.inputs.size() == 1 && along_last_axis(op)) take(op);
+    remove_unread(program_);
+  }
+
+ private:
+  const ProgramValue& value(int index) const { return program_.values[at(index)]; }
+
+  bool along_last_axis(const ProgramOp& op) const {
+    const std::size_t rank = value(op.output).shape.size();
+    return normal_axis(op.attributes.get_int("axis", -1), rank) + 1 == rank;
+  }
+
+  // The operator of that name that alone gives this value for this reader; null: another does, or others read it.
+  const ProgramOp* given_by(int index, std::string_view name) const {
+    const ProgramOp* giver = giver_[at(index)];
+    return giver != nullptr && !giver->is_raster() && giver->op->name == name && readers_[at(index)] == 1 ? giver : nullptr;
+  }
+
+  void take(ProgramOp& op) {
+    const Dims& shape = value(op.output).shape;
+    std::vector<int> inputs{op.inputs[0], -1, -1};  // scores, scale, mask
+    bool divides = false;
+    if (const ProgramOp* sum = given_by(inputs[0], "Add")) {
+      // Of two of the whole shape, the one that is scaled is the scores.
+      const bool swap = value(sum->inputs[0]).shape != shape || (value(sum->inputs[1]).shape == shape && scaled(sum->inputs[1]));
+      const int scores = sum->inputs[swap ? 1 : 0];
+      if (value(scores).shape == shape && sum->inputs[0] != sum->inputs[1]) inputs = {scores, -1, sum->inputs[swap ? 0 : 1]};
+    }
+    if (const ProgramOp* scale = scaled(inputs[0])) {
+      divides = scale->op->name == "Div";
+      const int factor = !divides && is_number(scale->inputs[0]) ? 0 : 1;
+      inputs[1] = scale->inputs[at(factor)];
+      inputs[0] = scale->inputs[at(1 - factor)];
+    }
+    if (inputs[1] < 0 && inputs[2] < 0) return;
+    op.inputs = std::move(inputs);
+    if (divides) op.attributes.set("divides", std::int64_t{1});
+  }
+
+  bool is_number(int index) const { return value(index).is_constant() && element_count(value(index).shape) == 1; }
+
+  // The product with, or quotient by, one number that gives the value.
+  const ProgramOp* scaled(int index) const {
+    if (const ProgramOp* quotient = given_by(index, "Div"))
+      return is_number(quotient->inputs[1]) && value(quotient->inputs[0]).shape == value(index).shape ? quotient : nullptr;
+    const ProgramOp* product = given_by(index, "Mul");
+    if (product == nullptr) return nullptr;
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
+      if (is_number(product->inputs[i]) && value(product->inputs[1 - i]).shape == value(index).shape) return product;
+    return nullptr;
+  }
+
+  Program& program_;
+  std::vector<int> readers_;
+  std::vector<ProgramOp*> giver_;
+};
+
+}  // namespace
+
+void fuse_softmax(Program& program) { SoftmaxFusion(program).run(); }
+
+}  // namespace walle

@@ -1,0 +1,230 @@
+#include <algorithm>
+
+#include "geometry/raster.h"
+#include "operators/eager.h"
+#include "plan/program.h"
+
+namespace walle {
+
+namespace {
+
+// Larger results of constant inputs are left to run time, where their memory is shared.
+constexpr std::int64_t kMaxFoldedBytes = std::int64_t{64} << 20;
+// Of one program; planning takes the square of some of its sizes.
+constexpr std::size_t kMaxProgramValues = std::size_t{1} << 18;
+constexpr std::size_t kMaxRank = 64;
+
+class Lowering final : public Emitter {
+ public:
+  Lowering(Program& program, const Table& table) : program_(program), table_(table) {}
+
+  void set_node(const std::string& name) { node_ = name; }
+
+  // `from`: what it is computed from.
+  Ref add(ProgramValue value, std::span<const Ref> from = {}) {
+    if (program_.values.size() >= kMaxProgramValues)
+      throw Error(ErrorKind::unsupported, "it takes more than " + std::to_string(kMaxProgramValues) + " tensors in between");
+    check_fits(value.dtype, value.shape);
+    std::vector<int> origins;
+    if (value.input >= 0) origins.push_back(value.input);
+    for (const Ref ref : from)
+      if (ref != kAbsent)
+        origins.insert(origins.end(), origins_[static_cast<std::size_t>(ref)].begin(),
+                       origins_[static_cast<std::size_t>(ref)].end());
+    std::sort(origins.begin(), origins.end());
+    origins.erase(std::unique(origins.begin(), origins.end()), origins.end());
+    origins_.push_back(std::move(origins));
+    program_.values.push_back(std::move(value));
+    return static_cast<Ref>(program_.values.size() - 1);
+  }
+
+  Operand operand(Ref tensor) const override {
+    if (tensor == kAbsent) return Operand::none();
+    const ProgramValue& value = program_.values[static_cast<std::size_t>(tensor)];
+    return {value.dtype, value.shape, value.is_constant() ? &value.constant : nullptr, false};
+  }
+
+  Tensor value(Ref tensor, const std::string& what) const override {
+    if (!program_.values[static_cast<std::size_t>(tensor)].is_constant()) need(tensor, what + " must be known before running");
+    return program_.values[static_cast<std::size_t>(tensor)].constant;
+  }
+
+  Ref constant(Tensor value) override {
+    ProgramValue added{value.dtype(), value.shape(), {}, -1};
+    added.constant = std::move(value);
+    return add(std::move(added));
+  }
+
+  std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) override {
+    return emit(*find_operator(op), inputs, attributes, outputs);
+  }
+
+  std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
+    if (op.module_only() && op.data == nullptr)
+      throw Error(ErrorKind::unsupported,
+                  "a Session has no control flow, sequences or optionals; run the model with walle.Module");
+    std::vector<Operand> operands;
+    bool constants = true;
+    for (const Ref input : inputs) {
+      operands.push_back(operand(input));
+      constants = constants && (operands.back().absent || operands.back().constant != nullptr);
+    }
+    if (op.decompose != nullptr && op.transform == nullptr) {
+      if (!constants && op.fused != nullptr && op.fused->applies(operands, attributes, outputs, table_))
+        return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
+      return op.decompose(*this, inputs, attributes, outputs);
+    }
+    if (op.data != nullptr) {
+      if (!constants)
+        throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
+      return fold(op, inputs, attributes, outputs);
+    }
+    try {
+      return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
+                                     : emit_atomic(op, inputs, operands, attributes, constants);
+    } catch (const ValueNeeded& error) {
+      if (op.decompose != nullptr) return op.decompose(*this, inputs, attributes, outputs);
+      need(inputs[error.operand()], error.what());
+    }
+  }
+
+ private:
+  [[noreturn]] void need(Ref tensor, const std::string& what) const {
+    const std::vector<int>& origins = origins_[static_cast<std::size_t>(tensor)];
+    if (origins.empty()) throw Error(ErrorKind::unsupported, what);
+    throw InputsNeeded(origins, 0, what);
+  }
+
+  // What no machine can hold is refused before anything is made for each of its elements; a dimension of 0 counts as 1.
+  static void check_fits(DType dtype, const Dims& shape) {
+    if (shape.size() > kMaxRank)
+      throw Error(ErrorKind::shape, "a tensor of " + std::to_string(shape.size()) + " dimensions; at most " +
+                                        std::to_string(kMaxRank) + " are supported");
+    Dims least = shape;
+    std::replace(least.begin(), least.end(), std::int64_t{0}, std::int64_t{1});
+    if (static_cast<std::size_t>(element_count(least)) * item_size(dtype) > storage_limit())
+      throw Error(ErrorKind::shape, "a tensor of shape " + to_string(shape) + " and " + std::string(dtype_name(dtype)) +
+                                        " needs more memory than there is");
+  }
+
+  static bool small(DType dtype, const Dims& shape) {
+    return element_count(shape) <= kMaxFoldedBytes / static_cast<std::int64_t>(item_size(dtype));
+  }
+
+  // A movement that reads nothing but its fill.
+  static Tensor filled(const Movement& movement) {
+    Tensor result = Tensor::empty(movement.dtype, movement.shape);
+    for (const Region& region : movement.regions) raster(region, movement.fill.raw(), result.raw(), item_size(movement.dtype));
+    return result;
+  }
+
+  std::vector<Ref> fold(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
+    std::vector<Tensor> tensors;
+    for (const Ref input : inputs)
+      tensors.push_back(input == kAbsent ? Tensor() : program_.values[static_cast<std::size_t>(input)].constant);
+    std::vector<Ref> results;
+    for (Tensor& tensor : evaluate(op, tensors, attributes, outputs, table_)) results.push_back(constant(std::move(tensor)));
+    return results;
+  }
+
+  std::vector<Ref> emit_atomic(const OpDef& op, const std::vector<Ref>& inputs, std::span<const Operand> operands,
+                               const Attributes& attributes, bool constants) {
+    const TensorType type = infer_atomic(op, operands, attributes);
+    check_fits(type.dtype, type.shape);
+    if (constants && small(type.dtype, type.shape)) return fold(op, inputs, attributes, 1);
+    if (!op.reduces()) return emit_step(op, inputs, type, attributes);
+    std::vector<std::size_t> axes = reduced_axes(op, operands, attributes);  // the operands end where a value is added
+    const std::vector<Ref> result = emit_step(op, {inputs[0]}, type, attributes);
+    program_.ops.back().axes = std::move(axes);
+    return result;
+  }
+
+  // One op of the program: an atomic operator, or a composite with a kernel of its own.
+  std::vector<Ref> emit_step(const OpDef& op, const std::vector<Ref>& inputs, TensorType type, const Attributes& attributes) {
+    ProgramOp made;
+    made.name = node_;
+    made.op = &op;
+    made.inputs = inputs;
+    made.attributes = attributes;
+    made.output = add({type.dtype, std::move(type.shape), {}, -1}, inputs);
+    program_.ops.push_back(std::move(made));
+    return {program_.ops.back().output};
+  }
+
+  std::vector<Ref> emit_transform(const OpDef& op, const std::vector<Ref>& inputs, std::span<const Operand> operands,
+                                  const Attributes& attributes, int outputs, bool constants) {
+    auto movements = op.transform(operands, attributes, outputs);
+    bool fits = true;
+    for (const Movement& movement : movements) check_fits(movement.dtype, movement.shape);
+    for (const Movement& movement : movements) fits = fits && small(movement.dtype, movement.shape);
+    if (constants && fits) return fold(op, inputs, attributes, outputs);
+    std::vector<Ref> results;
+    for (Movement& movement : movements) {
+      if (small(movement.dtype, movement.shape) && !movement.regions.empty() &&
+          std::all_of(movement.regions.begin(), movement.regions.end(),
+                      [](const Region& region) { return region.source == Movement::kFill; })) {
+        results.push_back(constant(filled(movement)));
+        continue;
+      }
+      ProgramOp raster;
+      raster.name = node_;
+      raster.inputs = inputs;
+      raster.regions = std::move(movement.regions);
+      if (movement.fill.storage()) {
+        raster.inputs.push_back(constant(movement.fill));
+        for (Region& region : raster.regions)
+          if (region.source == Movement::kFill) region.source = static_cast<int>(raster.inputs.size() - 1);
+      }
+      raster.output = add({movement.dtype, movement.shape, {}, -1}, inputs);
+      results.push_back(raster.output);
+      program_.ops.push_back(std::move(raster));
+      ++program_.rasters_made;
+    }
+    return results;
+  }
+
+  Program& program_;
+  std::vector<std::vector<int>> origins_;  // by value: the graph's inputs that it hangs on
+  const Table& table_;
+  std::string node_;
+};
+
+}  // namespace
+
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table) {
+  Program program;
+  Lowering lowering(program, table);
+  std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    const bool known = i < given.size() && given[i].storage() != nullptr;
+    refs[static_cast<std::size_t>(graph.inputs[i])] =
+        known ? lowering.constant(given[i]) : lowering.add({types[i].dtype, types[i].shape, {}, static_cast<int>(i)});
+  }
+  for (std::size_t i = 0; i < graph.values.size(); ++i)
+    if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i].constant);
+  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+    const Node& node = graph.nodes[at];
+    lowering.set_node(node.name);
+    std::vector<Emitter::Ref> inputs;
+    for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
+    try {
+      program.told.emplace_back(&node, node.attributes.watched());
+      const auto results = lowering.emit(*node.op, inputs, program.told.back().second, static_cast<int>(node.outputs.size()));
+      if (results.size() < node.outputs.size())
+        throw Error(ErrorKind::model,
+                    "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
+      for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+        if (results[i] == Emitter::kAbsent) throw Error(ErrorKind::unsupported, "it has no output " + std::to_string(i));
+        refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
+      }
+    } catch (const InputsNeeded& needed) {
+      throw InputsNeeded(needed.inputs(), at, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
+    } catch (const Error& error) {
+      throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
+    }
+  }
+  for (const Output& output : graph.outputs) program.outputs.push_back(refs[static_cast<std::size_t>(output.value)]);
+  return program;
+}
+
+}  // namespace walle

@@ -1,0 +1,113 @@
+// Merging over a whole program; the algebra on a pair of rasters is geometry/merge.cpp's.
+#include "geometry/merge.h"
+
+#include <algorithm>
+
+#include "plan/program.h"
+
+namespace walle {
+
+namespace {
+
+// A raster may grow by merging, but not without bound.
+constexpr std::size_t kMaxRegions = 64;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+int input_number(ProgramOp& op, int value) {
+  const auto found = std::find(op.inputs.begin(), op.inputs.end(), value);
+  if (found != op.inputs.end()) return static_cast<int>(found - op.inputs.begin());
+  op.inputs.push_back(value);
+  return static_cast<int>(op.inputs.size() - 1);
+}
+
+// Lets every raster read the origins of what rasters wrote for it. Producers come first, so chains of any length fold up.
+void merge_vertically(Program& program) {
+  std::vector<int> raster_of(program.values.size(), -1);
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    ProgramOp& op = program.ops[i];
+    if (!op.is_raster()) continue;
+    raster_of[at(op.output)] = static_cast<int>(i);
+    std::vector<Region> merged;
+    for (const Region& region : op.regions) {
+      const int producer = raster_of[at(op.inputs[at(region.source)])];
+      std::optional<std::vector<Region>> pieces;
+      if (producer >= 0) pieces = compose(region, program.ops[at(producer)].regions);
+      if (!pieces || merged.size() + pieces->size() + op.regions.size() > kMaxRegions) {
+        merged.push_back(region);
+        continue;
+      }
+      for (Region& piece : *pieces) {
+        piece.source = input_number(op, program.ops[at(producer)].inputs[at(piece.source)]);
+        merged.push_back(piece);
+      }
+    }
+    op.regions = std::move(merged);
+    // Only what is read stays, in the order of first reading: equal rasters then compare equal.
+    std::vector<int> inputs;
+    inputs.swap(op.inputs);
+    for (Region& region : op.regions) region.source = input_number(op, inputs[at(region.source)]);
+  }
+}
+
+// Of rasters that move the same elements, the first one stays and all read its result.
+void merge_horizontally(Program& program) {
+  std::vector<int> stands_for(program.values.size());
+  for (std::size_t i = 0; i < stands_for.size(); ++i) stands_for[i] = static_cast<int>(i);
+  std::vector<const ProgramOp*> kept;
+  for (ProgramOp& op : program.ops) {
+    for (int& input : op.inputs)
+      if (input >= 0) input = stands_for[at(input)];
+    if (!op.is_raster() || op.inputs.empty()) continue;
+    const ProgramValue& value = program.values[at(op.output)];
+    const auto same = std::find_if(kept.begin(), kept.end(), [&](const ProgramOp* other) {
+      const ProgramValue& twin = program.values[at(other->output)];
+      return other->inputs == op.inputs && other->regions == op.regions && twin.dtype == value.dtype &&
+             element_count(twin.shape) == element_count(value.shape);
+    });
+    if (same == kept.end()) {
+      kept.push_back(&op);
+      continue;
+    }
+    if (program.values[at((*same)->output)].shape == value.shape) {
+      stands_for[at(op.output)] = (*same)->output;
+    } else {  // the same memory in another shape: a rename
+      const std::int64_t count = element_count(value.shape), one = 1;
+      op.inputs = {(*same)->output};
+      op.regions = {Region::make(0, {&count, 1}, {&one, 1}, 0, {&one, 1}, 0, count, count)};
+    }
+  }
+  for (int& output : program.outputs) output = stands_for[at(output)];
+}
+
+}  // namespace
+
+void remove_unread(Program& program) {
+  std::vector<bool> read(program.values.size(), false);
+  for (const int output : program.outputs) read[at(output)] = true;
+  for (std::size_t i = program.ops.size(); i-- > 0;) {
+    const ProgramOp& op = program.ops[i];
+    if (!read[at(op.output)]) continue;
+    for (const int input : op.inputs)
+      if (input >= 0) read[at(input)] = true;
+  }
+  std::erase_if(program.ops, [&](const ProgramOp& op) { return !read[at(op.output)]; });
+}
+
+void merge(Program& program) {
+  remove_unread(program);
+  merge_vertically(program);
+  merge_horizontally(program);
+  remove_unread(program);
+}
+
+std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op) {
+  if (!op.is_raster() || op.regions.size() != 1) return std::nullopt;
+  const Region& region = op.regions[0];
+  const bool dense = region.axes == 0 || (region.axes == 1 && region.src.stride[0] == 1 && region.dst.stride[0] == 1);
+  if (!dense || region.dst.offset != 0 || region.count() != element_count(program.values[at(op.output)].shape))
+    return std::nullopt;
+  return region.src.offset;
+}
+
+}  // namespace walle

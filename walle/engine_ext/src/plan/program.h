@@ -1,0 +1,90 @@
+// A program: a graph for given input shapes, written as atomic operators and rasters (steps 2 and 3 of a session, §4.2).
+#pragma once
+#include <optional>
+
+#include "graph/graph.h"
+#include "plan/target.h"
+
+namespace walle {
+
+struct ProgramValue {
+  DType dtype = DType::f32;
+  Dims shape;
+  Tensor constant;  // its value, where it does not depend on inputs
+  int input = -1;   // which input of the graph it is
+
+  bool is_constant() const noexcept { return constant.storage() != nullptr; }
+};
+
+// An algorithm with a parameter of its own, and what it would cost.
+struct Candidate {
+  std::string_view algorithm;
+  std::int64_t parameter = 0;
+  double us = 0;
+};
+
+struct ProgramOp {
+  std::string name;           // of the node that it came from
+  const OpDef* op = nullptr;  // atomic, or a composite with a kernel of its own; null: a raster
+  std::vector<int> inputs;    // value numbers; a region's source counts in these
+  int output = -1;
+  std::vector<std::size_t> axes;  // of a reduction
+  Attributes attributes;          // of an operator with a kernel of its own shape
+  std::vector<Region> regions;    // of a raster
+  std::shared_ptr<Step> step;     // what the search chose for it; null: the only algorithm there is
+  std::vector<Candidate> candidates;
+  double predicted_us = 0;  // by the backend's rates (eq. 3)
+
+  bool is_raster() const noexcept { return op == nullptr; }
+};
+
+struct Program {
+  std::vector<ProgramValue> values;
+  std::vector<ProgramOp> ops;                            // in the order of running
+  std::vector<int> outputs;                              // value numbers
+  int rasters_made = 0;                                  // before merging
+  std::vector<std::pair<const Node*, Attributes>> told;  // what the nodes are told, watched
+};
+
+// Thrown where shapes or movements hang on the values of these inputs of the graph: lower again with those given.
+class InputsNeeded : public Error {
+ public:
+  InputsNeeded(std::vector<int> inputs, std::size_t node, const std::string& what)
+      : Error(ErrorKind::unsupported, what), inputs_(std::move(inputs)), node_(node) {}
+  const std::vector<int>& inputs() const noexcept { return inputs_; }  // their places in the graph's order
+  std::size_t node() const noexcept { return node_; }                  // where, by its place among the nodes
+
+ private:
+  std::vector<int> inputs_;
+  std::size_t node_;
+};
+
+// Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
+// depends on constants alone. `types` are those of the graph's inputs; a defined tensor in `given` (empty, or one for each input)
+// makes that input a constant of this program. Throws Error that names the node, InputsNeeded among them.
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table);
+
+// Vertical merging, horizontal merging, and removal of what nobody reads.
+void merge(Program& program);
+// The last alone: what merging is measured against.
+void remove_unread(Program& program);
+
+// Takes the scale and the mask of attention scores into the softmax after them.
+void fuse_softmax(Program& program);
+// Writes x * sigmoid(x) and its kin as the one operator that they are, where the backend has a kernel for it.
+void fuse_gates(Program& program, const Table& table);
+// Takes bias, residual, bounds and activations into the convolution or matrix product before them.
+void fuse(Program& program);
+// Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
+// float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters.
+// A forced algorithm is taken whatever it costs. Returns the milliseconds that went into weighing, without those of packing
+// weights. Throws Error (model) where a forced one is no candidate, or is for a node that has none.
+double choose(Program& program, const Table& table, PackedWeights& weights, const Forced& forced);
+
+// The least sum over the program's operators that a backend can reach by its rates (eq. 1), in microseconds.
+double predict_us(const Program& program, const Table& table);
+
+// Where the raster is a rename of a stretch of its source's memory: the element of the source at which it begins.
+std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
+
+}  // namespace walle

@@ -1,0 +1,32 @@
+// The operators that a module interprets: control flow, and everything on sequences and optionals.
+#pragma once
+#include "run/module.h"
+
+namespace walle {
+
+// One node at run time. `bodies` are its subgraphs, in the order of Node::graphs; `around` the values of the graph that the node
+// is in.
+struct FlowCall {
+  const Node& node;
+  std::vector<Var> inputs;
+  std::span<const std::unique_ptr<Block>> bodies;
+  std::span<const Var> around;
+  const Table& table;
+  std::int64_t& rounds_left;  // of loops
+
+  // Counts one round of a loop; throws Error (model) where there have been too many.
+  void begin_round() const;
+
+  Block& body(std::string_view key) const;
+  bool given(std::size_t index) const { return index < inputs.size() && !std::holds_alternative<Absent>(inputs[index]); }
+  // Throws Error (model) where the input is missing or something else.
+  const Tensor& tensor(std::size_t index) const;
+  const Sequence& sequence(std::size_t index) const;
+  std::int64_t whole_number(std::size_t index) const;
+};
+
+using FlowFn = std::vector<Var> (*)(const FlowCall& call);
+// Null for an operator that is no module's matter.
+FlowFn flow_function(std::string_view op) noexcept;
+
+}  // namespace walle

@@ -1,0 +1,96 @@
+// A module: a graph with control flow, sequences, and shapes that depend on data (§4.2). The graph is split at such nodes; what
+// lies between them are plain pieces, each planned as a session's graph is, for the input types that it meets.
+//
+// Which nodes need their operands' values (a Reshape whose target is computed, say) shows when a piece is planned: where planning
+// fails at a node for want of a value, the piece is split there for good, and the node is computed at once from the tensors at
+// hand.
+#pragma once
+#include <map>
+#include <mutex>
+
+#include "plan/plan.h"
+#include "run/var.h"
+
+namespace walle {
+
+// A graph, or the body of a control-flow node, made ready to run. Not thread-safe; the module is.
+class Block {
+ public:
+  // `rounds_left`, which outlives it, is what is left of the rounds that loops may have in this run.
+  Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team, std::int64_t& rounds_left);
+
+  const Graph& graph() const noexcept { return *graph_; }
+
+  // The outputs, in the graph's order. Inputs are in its order too; `around` are the values of the graph around, by number, all
+  // of which that this one takes must be there. Throws Error that names the node.
+  std::vector<Var> run(std::span<const Var> inputs, std::span<const Var> around);
+
+  // Plans the pieces at the front, as far as types are known without running: refuses at load what can be refused there.
+  void prepare();
+
+  // Calls f(piece's last plan or null, node or null) for each piece in the order of running, bodies included.
+  template <class F>
+  void visit(F&& f) const {
+    for (const Piece& piece : pieces_) {
+      f(piece.plans.last(), piece.interpreted ? &graph_->nodes[piece.nodes[0]] : nullptr);
+      for (const auto& body : piece.bodies) body->visit(f);
+    }
+  }
+
+ private:
+  struct Piece {
+    bool interpreted = false;
+    std::vector<std::size_t> nodes;              // one where interpreted
+    std::vector<std::unique_ptr<Block>> bodies;  // of its node's subgraphs
+    // Of a plain piece: its graph, and the values that are that graph's inputs and outputs.
+    std::shared_ptr<const Graph> graph;
+    std::vector<int> inputs, outputs;
+    Plans plans;
+    std::vector<int> dead;  // values that nobody reads behind this piece
+  };
+
+  Piece interpret(std::size_t node) const;
+  void finish();  // fills what depends on the order of the pieces
+  void split(std::size_t piece, std::size_t node);
+  std::optional<std::size_t> unfit(const Piece& piece, std::span<const Var> env) const;
+  std::shared_ptr<Plan> plan_for(std::size_t piece, std::span<const Tensor> inputs);
+  bool run_plain(std::size_t piece, std::vector<Var>& env);
+  void run_interpreted(const Piece& piece, std::vector<Var>& env);
+
+  std::shared_ptr<const Graph> graph_;
+  const Target& target_;
+  Team& team_;
+  std::int64_t& rounds_left_;
+  std::vector<Piece> pieces_;
+};
+
+// Thread-safe: runs of one module follow each other. Modules on one graph share its constants and run side by side.
+class Module {
+ public:
+  // A run may go through this many rounds of its loops, all of them together: hours of them, but not for ever.
+  static constexpr std::int64_t kMaxRounds = std::int64_t{1} << 32;
+
+  // Throws Error.
+  Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds = kMaxRounds);
+
+  const Graph& graph() const noexcept { return block_.graph(); }
+  const Table& table() const noexcept { return *target_.table; }  // of what is not planned
+
+  // The outputs, in the graph's order. Throws Error for inputs that do not fit the model, and where a node refuses its values.
+  std::vector<Var> run(std::span<const Var> inputs);
+
+  template <class F>
+  void visit(F&& f) const {
+    const std::lock_guard lock(mutex_);
+    block_.visit(f);
+  }
+
+ private:
+  const Target target_;
+  Team team_;
+  std::int64_t max_rounds_, rounds_left_ = 0;
+  mutable std::mutex mutex_;
+  Block block_;
+};
+
+}  // namespace walle

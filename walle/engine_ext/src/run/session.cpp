@@ -1,0 +1,113 @@
+#include "run/session.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace walle {
+
+namespace {
+
+Tensor copy_of(const Tensor& tensor) {
+  Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
+  if (tensor.size() > 0)
+    std::memcpy(copy.raw(), tensor.raw(), static_cast<std::size_t>(tensor.size()) * item_size(tensor.dtype()));
+  return copy;
+}
+
+}  // namespace
+
+void check_input(const Value& input, const Tensor& given) {
+  if (!input.any_dtype && given.dtype() != input.dtype)
+    throw Error(ErrorKind::dtype, "input '" + input.name + "' is " + std::string(dtype_name(given.dtype())) +
+                                      ", the model takes " + std::string(dtype_name(input.dtype)) + "; convert it with astype");
+  if (!given.contiguous()) throw Error(ErrorKind::shape, "input '" + input.name + "' is not contiguous");
+  if (input.any_rank) return;
+  bool fits = given.shape().size() == input.shape.size();
+  for (std::size_t axis = 0; fits && axis < input.shape.size(); ++axis)
+    fits = input.shape[axis] == -1 || input.shape[axis] == given.shape()[axis];
+  if (!fits)
+    throw Error(ErrorKind::shape,
+                "input '" + input.name + "' has shape " + to_string(given.shape()) + ", the model takes " +
+                    to_string(input.shape) +
+                    (std::find(input.shape.begin(), input.shape.end(), -1) != input.shape.end() ? " (-1: any)" : ""));
+}
+
+bool known(const Value& input) {
+  return input.kind == ValueKind::input && !input.any_dtype && !input.any_rank &&
+         std::find(input.shape.begin(), input.shape.end(), -1) == input.shape.end();
+}
+
+Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
+    : graph_(std::move(graph)), target_(target), team_(target.threads), merging_(merging) {
+  for (const Node& node : graph_->nodes)
+    if (node.op->module_only())
+      throw Error(ErrorKind::unsupported, "node '" + node.name + "' is operator '" + std::string(node.op->name) +
+                                              "', which a Session does not run; run the model with walle.Module");
+  std::vector<TensorType> types;
+  bool all = true;
+  for (const int input : graph_->inputs) {
+    const Value& value = graph_->values[static_cast<std::size_t>(input)];
+    if (value.kind == ValueKind::object)
+      throw Error(ErrorKind::unsupported,
+                  "input '" + value.name + "' is a sequence or an optional; run the model with walle.Module");
+    all = all && known(value);
+    types.push_back({value.dtype, value.shape});
+  }
+  needed_.resize(graph_->inputs.size(), false);
+  if (!all) return;
+  try {
+    plans_.add(make_plan(*graph_, std::move(types), {}, target_, merging_));
+  } catch (const InputsNeeded& needed) {
+    for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
+  }
+}
+
+std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
+  if (auto plan = plans_.find(inputs)) return plan;
+  std::vector<TensorType> types;
+  for (std::size_t i = 0; i < inputs.size(); ++i) types.push_back({inputs[i].dtype(), inputs[i].shape()});
+  for (;;) {  // each turn needs at least one input more
+    std::vector<Tensor> given;
+    if (std::find(needed_.begin(), needed_.end(), true) != needed_.end()) {
+      given.resize(inputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (needed_[i]) given[i] = copy_of(inputs[i]);
+    }
+    try {
+      plans_.add(make_plan(*graph_, types, std::move(given), target_, merging_));
+      return plans_.last();
+    } catch (const InputsNeeded& needed) {
+      for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
+    }
+  }
+}
+
+void Session::check(std::span<const Tensor> inputs) const {
+  if (inputs.size() != graph_->inputs.size())
+    throw Error(ErrorKind::model,
+                "the model takes " + std::to_string(graph_->inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    check_input(graph_->values[static_cast<std::size_t>(graph_->inputs[i])], inputs[i]);
+}
+
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
+  check(inputs);
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Plan> plan = plan_for(inputs);
+  return run_plan(*plan, inputs, team_);
+}
+
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs, std::vector<double>& us) {
+  check(inputs);
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Plan> plan = plan_for(inputs);
+  us.assign(plan->ops.size(), 0);
+  return run_plan(*plan, inputs, team_, us.data());
+}
+
+std::shared_ptr<const Plan> Session::plan() const {
+  const std::lock_guard lock(mutex_);
+  return plans_.last();
+}
+
+}  // namespace walle

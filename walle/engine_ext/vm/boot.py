@@ -1,0 +1,100 @@
+"""What a new interpreter begins with: the boot code, the bytecode of walle's modules, and where it finds others.
+
+Runs in the main interpreter. A VM neither looks for walle's modules nor compiles any, which would cost each of them
+milliseconds and megabytes (an editable install may have no files of bytecode, as where PYTHONDONTWRITEBYTECODE is set).
+"""
+
+import importlib.util
+import marshal
+import pkgutil
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import walle
+import walle.engine_ext
+from walle.engine_ext import _core
+
+# Modules that VMs load at once, or as tasks use them; and packages of which they load any.
+_MODULES = (
+    "__future__", "importlib", "importlib._abc", "types", "walle", "walle.cv", "walle.engine_ext",
+    "walle.engine_ext.errors", "walle.engine_ext.lazy", "walle.engine_ext.session", "walle.engine_ext.session_info",
+    "walle.engine_ext.vm", "walle.engine_ext.vm.bytecode", "walle.engine_ext.vm.callbacks",
+    "walle.engine_ext.vm.dispatch", "walle.engine_ext.vm.imports", "walle.engine_ext.vm.reset",
+    "walle.engine_ext.vm.sandbox", "walle.errors", "walle.np",
+)  # fmt: skip
+_PACKAGES = ("walle.engine_ext.np", "walle.engine_ext.cv")
+
+# Runs in each new interpreter with `paths` and `find_module` (see `carry`) in its globals. Of what is installed beside
+# walle nothing is on the path.
+_BOOT = """
+import gc
+import marshal
+import sys
+
+gc.disable()  # nothing that is made here goes; what follows collects and enables it
+
+class Carried:
+    "Finder and loader of the modules whose bytecode the process carries."
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        found = find_module(name)
+        if found is None:
+            return None
+        code, file, folders = found
+        spec = type(sys.__spec__)(name, Carried, origin=file, loader_state=code, is_package=folders is not None)
+        if folders is not None:
+            spec.submodule_search_locations = folders
+        spec.has_location = True
+        return spec
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        code, module.__spec__.loader_state = module.__spec__.loader_state, None
+        exec(marshal.loads(code), module.__dict__)
+
+sys.path[:] = paths
+sys.dont_write_bytecode = True
+sys.meta_path.insert(0, Carried)
+from walle.engine_ext.vm.dispatch import Stopped, describe, dispatch, freeze, settle, start, wipe
+settle()
+"""
+
+
+def _stdlib_paths() -> list[str]:
+    stdlib = sysconfig.get_path("stdlib")
+    zipped = str(Path(stdlib).parent / f"python{sysconfig.get_config_var('py_version_nodot')}.zip")
+    return [path for path in (zipped, stdlib, str(Path(stdlib) / "lib-dynload")) if Path(path).exists()]
+
+
+def carry(*names: str) -> None:
+    """Have VMs find these modules of walle by their bytecode, which the process keeps, once for all of them."""
+    found: dict[str, tuple[bytes, str, list[str] | None]] = {}
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        loader: Any = spec.loader  # an importlib.abc.InspectLoader, or what an editable install has for one
+        folders = spec.submodule_search_locations
+        if name == "walle.engine_ext":  # and where the native module is
+            folders = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
+        code = marshal.dumps(loader.get_code(name))
+        found[name] = (code, spec.origin or "", None if folders is None else list(folders))
+    _core.vm_carry(found)
+
+
+def _all_of(package: str) -> list[str]:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    return [package, *(f"{package}.{one.name}" for one in pkgutil.iter_modules(spec.submodule_search_locations))]
+
+
+def set_up() -> None:
+    """Tell the native core what VMs begin with; once, before the first."""
+    carry(*_MODULES, *(name for package in _PACKAGES for name in _all_of(package)))
+    _core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
+    _core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _stdlib_paths())

@@ -1,0 +1,499 @@
+"""A device's end of the tunnel (§5.2): one TLS 1.3 connection that carries the outbox up, and requests up and back.
+
+Uploads leave in the order of their numbers, up to the cloud's window ahead of its acknowledgements, and stay in the
+outbox until acknowledged. When the connection is lost, the next one goes on after what the cloud says is durable.
+Attempts are spread by exponential backoff with full jitter, so that a fleet that lost its cloud does not come back all
+at once.
+"""
+
+import asyncio
+import collections
+import contextlib
+import logging
+import random
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from walle import protocol
+from walle.clock import Clock, SystemClock
+from walle.errors import ConfigError, PipelineError
+from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Decoder, Encoder, FrameError
+
+log = logging.getLogger(__name__)
+
+_BATCH = 64  # uploads read from the outbox, and written to the socket, at once
+_REQUESTS = 8  # in flight at once; the cloud takes 16 of a device
+_CLOSE_S = 2.0  # for the last bytes of a connection to leave
+_LONGEST_RETRY_S = 3600.0  # whatever a Refusal says
+
+
+class TunnelError(PipelineError):
+    """The tunnel cannot go on, and coming back unchanged would not help."""
+
+
+class TunnelClosedError(TunnelError):
+    """The connection, or the client, went away before this was done."""
+
+
+class TunnelRefusedError(TunnelError):
+    """The cloud wants nothing of this device as it is: a wrong token, protocol, or another device of the same name."""
+
+    def __init__(self, refusal: protocol.Refusal) -> None:
+        super().__init__(f"the cloud refused the tunnel ({refusal.code}): {refusal.message}")
+        self.code = refusal.code
+        self.message = refusal.message
+        self.retry_s = refusal.retry_s
+
+
+class RequestError(TunnelError):
+    """A request that was not answered, or answered with an error."""
+
+    def __init__(self, topic: str, what: str) -> None:
+        super().__init__(f"request {topic!r}: {what}")
+        self.topic = topic
+        self.what = what
+
+
+class OutboxSource(Protocol):
+    """What the client asks of an outbox: numbered uploads without gaps, durable before they are seen."""
+
+    @property
+    def epoch(self) -> str:
+        """The life of this outbox; numbers start at 1 in each."""
+
+    @property
+    def last_seq(self) -> int:
+        """The highest number given so far, 0 before the first."""
+
+    async def put(self, topic: str, payload: Any) -> int | None:
+        """Store one upload durably; return its number where that is known."""
+
+    async def batch(self, after_seq: int, limit: int) -> list[protocol.Upload]:
+        """Return up to `limit` uploads after `after_seq`, oldest first; none where there are none yet."""
+
+    async def forget(self, upto_seq: int) -> None:
+        """Let go of everything up to and with `upto_seq`."""
+
+    async def wait_for_more(self, after_seq: int) -> None:
+        """Return once there is an upload after `after_seq`."""
+
+
+def client_context(ca_path: Path) -> ssl.SSLContext:
+    """Return a TLS context that trusts the certificate authority in the PEM file `ca_path` and no other.
+
+    Raises:
+        ConfigError: the file is missing or holds no certificate.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(ca_path)
+    except OSError as error:  # ssl.SSLError is one
+        what = f"the tunnel's certificate authority {ca_path} cannot be read ({error}); copy the cloud's ca.pem there"
+        raise ConfigError(what) from error
+    return context
+
+
+class TunnelClient:
+    """Keeps a device's outbox flowing to the cloud while `run` runs.
+
+    `on_ack(seq, latency_s)` is told of each upload that this connection sent and the cloud acknowledged. `.connected`,
+    `.last_error` and `.connections` say how it goes.
+
+    Args:
+        keepalive_s: silence after which a Ping is sent; after twice that the connection is given up.
+        connect_s: for TCP, TLS and the cloud's Welcome together.
+        backoff_s, backoff_max_s: attempt n comes after a random time up to backoff_s * 2**n, at most backoff_max_s.
+    """
+
+    def __init__(
+        self,
+        outbox: OutboxSource,
+        *,
+        device_id: str,
+        token: str,
+        host: str,
+        port: int,
+        ssl_context: ssl.SSLContext,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        keepalive_s: float = 20.0,
+        connect_s: float = 10.0,
+        backoff_s: float = 0.5,
+        backoff_max_s: float = 60.0,
+        on_ack: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.connections = 0
+        self.last_error: Exception | None = None
+        self._outbox = outbox
+        self._device_id = device_id
+        self._token = token
+        self._address = (host, port)
+        self._ssl_context = ssl_context
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._keepalive_s = keepalive_s
+        self._connect_s = connect_s
+        self._backoff_s = backoff_s
+        self._backoff_max_s = backoff_max_s
+        self._on_ack = on_ack
+        self._encoder = Encoder()
+        self._link: _Link | None = None
+        self._acked = 0
+        self._request_slots = asyncio.Semaphore(_REQUESTS)
+        self._next_request = 0
+        self._running = False
+        self._over = False  # closed, or `run` ended for good
+        self._stop = asyncio.Event()
+        self._changed = asyncio.Event()  # replaced at each pulse
+
+    @property
+    def connected(self) -> bool:
+        """Whether the cloud has welcomed this device and the connection stands."""
+        return self._link is not None
+
+    async def run(self) -> None:
+        """Connect, upload, reconnect; return after `close`.
+
+        Raises:
+            TunnelRefusedError: the cloud said not to come back unchanged.
+            TunnelError: the cloud lacks uploads that it acknowledged and that are gone here, or has more of this epoch
+                than the outbox ever numbered.
+            PipelineError: what the outbox raises.
+        """
+        if self._running or self._over:
+            raise TunnelError("a tunnel client runs once; make another")
+        self._running = True
+        failures = 0
+        try:
+            while not self._stop.is_set():
+                acked, retry_s, began_s = self._acked, 0.0, self._clock.monotonic()
+                try:
+                    await self._one_connection()
+                except (OSError, TunnelClosedError) as error:
+                    self.last_error = error
+                    log.info("tunnel of %s: %s", self._device_id, error or type(error).__name__)
+                except TunnelRefusedError as error:
+                    self.last_error = error
+                    if error.retry_s < 0:
+                        raise
+                    log.info("tunnel of %s: %s", self._device_id, error)
+                    retry_s = min(error.retry_s, _LONGEST_RETRY_S)
+                # Being welcomed is not enough to start over: a cloud that hangs up at once must not be stormed.
+                worked = self._acked > acked or self._clock.monotonic() - began_s > self._backoff_max_s
+                failures = 0 if worked else failures + 1
+                spread_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures, 30))
+                await self._pause(retry_s + self._rng.uniform(0.0, spread_s))
+        finally:
+            self._running = False
+            self._over = True
+            self._pulse()
+
+    async def close(self) -> None:
+        """Hang up and end `run`. What is not acknowledged stays in the outbox; requests raise TunnelClosedError."""
+        self._stop.set()
+        while self._running:
+            await self._changed.wait()
+        self._over = True
+        self._pulse()
+
+    async def send(self, topic: str, payload: Any) -> int | None:
+        """Put one upload into the outbox and return its number, where known; durable here once this returns."""
+        return await self._outbox.put(topic, payload)
+
+    async def drained(self) -> None:
+        """Return once the cloud has acknowledged everything that is in the outbox now.
+
+        Raises:
+            TunnelClosedError: the client was closed, or `run` ended, before that.
+        """
+        goal = self._outbox.last_seq
+        while self._acked < goal:
+            await self._change(f"uploads after {self._acked} of {goal} are not acknowledged")
+
+    async def request(self, topic: str, payload: bytes, timeout: float = 30.0) -> bytes:  # noqa: ASYNC109 - part of the message
+        """Return the cloud's answer. Waits for a connection first; is not sent again on the next one.
+
+        Raises:
+            RequestError: the cloud answered with an error, or not within `timeout` seconds.
+            TunnelClosedError: the connection dropped after the request was sent, or the client was closed.
+        """
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise RequestError(topic, f"{len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} can be sent")
+        try:
+            async with asyncio.timeout(timeout), self._request_slots:
+                while (link := self._link) is None or link.ended:
+                    await self._change(f"request {topic!r} was not sent")
+                self._next_request += 1
+                request = protocol.Request(self._next_request, topic, payload)
+                response = await link.ask(request, self._encoder.encode(request))
+        except TimeoutError:
+            state = "the tunnel is up" if self.connected else f"the tunnel is down; last error: {self.last_error}"
+            raise RequestError(topic, f"no answer within {timeout} s ({state})") from None
+        if response.error:
+            raise RequestError(topic, response.error)
+        return response.payload
+
+    # --- within -------------------------------------------------------------------------------------------------------
+
+    async def _one_connection(self) -> None:
+        link = _Link(self._clock)
+        try:
+            await _first(self._stop.wait(), self._serve(link))
+            await link.close()
+        finally:
+            link.abort()
+            self._link = None
+            self._pulse()
+
+    async def _serve(self, link: "_Link") -> None:
+        """Connect, and carry what there is until the link ends, which raises why."""
+        try:
+            async with asyncio.timeout(self._connect_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: link, *self._address, ssl=self._ssl_context, ssl_shutdown_timeout=_CLOSE_S
+                )
+                hello = protocol.Hello(self._device_id, self._outbox.epoch, self._token)
+                link.write(self._encoder.encode(hello))
+                welcome = await link.welcome()
+        except TimeoutError:
+            host, port = self._address
+            raise TunnelClosedError(f"no Welcome from {host}:{port} within {self._connect_s} s") from None
+        if welcome.acked > self._outbox.last_seq:
+            # What is put now would bear numbers that the cloud has, and be dropped there.
+            raise TunnelError(
+                f"the cloud has uploads of epoch {self._outbox.epoch} up to {welcome.acked}, and the outbox has given"
+                f" numbers up to {self._outbox.last_seq}: it is an older copy of itself; start a new outbox"
+            )
+        self.connections += 1
+        link.acked = welcome.acked
+        link.ack_came.set()
+        self._link = link
+        self._pulse()
+        await _first(link.over(), self._upload(link, welcome.window), self._forget(link), self._keep_alive(link))
+
+    async def _upload(self, link: "_Link", window: int) -> None:
+        sent = link.acked
+        while True:
+            await link.writable.wait()
+            sent = max(sent, link.acked)  # the cloud may catch up with what an earlier connection carried
+            room = link.acked + window - sent
+            if room <= 0:
+                await link.room()
+                continue
+            uploads = await self._outbox.batch(sent, min(room, _BATCH))
+            if not uploads:
+                await self._outbox.wait_for_more(sent)
+                continue
+            uploads = [upload for upload in uploads if upload.seq > link.acked]
+            if uploads and uploads[0].seq > max(sent, link.acked) + 1:
+                raise TunnelError(
+                    f"the cloud has uploads of epoch {self._outbox.epoch} up to {max(sent, link.acked)}, and the outbox"
+                    f" begins at {uploads[0].seq}: what lies between is lost; start a new outbox"
+                )
+            if uploads:
+                link.send([upload.seq for upload in uploads], b"".join(map(self._encoder.encode, uploads)))
+                sent = uploads[-1].seq
+
+    async def _forget(self, link: "_Link") -> None:
+        while True:
+            await link.ack_came.wait()
+            link.ack_came.clear()
+            acked, latencies = link.acked, link.take_latencies()
+            await self._outbox.forget(acked)
+            if acked > self._acked:
+                self._acked = acked
+                self._pulse()
+            if self._on_ack is not None:
+                for seq, latency_s in latencies:
+                    self._on_ack(seq, latency_s)
+
+    async def _keep_alive(self, link: "_Link") -> None:
+        while True:
+            await self._clock.sleep(self._keepalive_s / 2)
+            silent_s = self._clock.monotonic() - link.heard_s
+            if silent_s >= 2 * self._keepalive_s:
+                raise TunnelClosedError(f"the cloud has been silent for {silent_s:.1f} s")
+            if silent_s >= self._keepalive_s and link.writable.is_set():
+                link.write(self._encoder.encode(protocol.Ping(int(link.heard_s))))
+
+    async def _pause(self, seconds: float) -> None:
+        if not self._stop.is_set():
+            await _first(self._stop.wait(), self._clock.sleep(seconds))
+
+    def _pulse(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self, undone: str) -> None:
+        """Return at the next change of the client's state."""
+        if self._over or self._stop.is_set():
+            raise TunnelClosedError(f"{undone}: the tunnel client was closed") from self.last_error
+        await self._changed.wait()
+
+
+class _Link(asyncio.Protocol):
+    """One connection: bytes to frames, and what came of them to whoever waits."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.acked = 0
+        self.heard_s = clock.monotonic()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.ack_came = asyncio.Event()
+        self._clock = clock
+        self._decoder = Decoder()
+        self._transport: asyncio.Transport | None = None
+        self._welcome: protocol.Welcome | None = None
+        self._error: Exception | None = None
+        self._moved = asyncio.Event()  # a Welcome or an Ack came, or the link ended
+        self._ended = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._in_flight: collections.deque[tuple[int, float]] = collections.deque()  # at most a window of them
+        self._latencies: list[tuple[int, float]] = []
+        self._answers: dict[int, asyncio.Future[protocol.Response]] = {}
+
+    # --- asyncio's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.heard_s = self._clock.monotonic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set()
+        self._end(exc or TunnelClosedError("the cloud hung up"))
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended.is_set():
+            return
+        self.heard_s = self._clock.monotonic()
+        try:
+            for frame in self._decoder.feed(data):
+                self._on_frame(frame)
+        except FrameError as error:
+            self._end(TunnelClosedError(f"the cloud sent what is no frame: {error}"))
+
+    def _on_frame(self, frame: protocol.Frame) -> None:
+        match frame:
+            case protocol.Ack():
+                if frame.seq > self.acked:
+                    self.acked = frame.seq
+                    while self._in_flight and self._in_flight[0][0] <= frame.seq:
+                        seq, sent_s = self._in_flight.popleft()
+                        self._latencies.append((seq, self.heard_s - sent_s))
+                    self.ack_came.set()
+                    self._moved.set()
+            case protocol.Response():
+                answer = self._answers.pop(frame.request_id, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+            case protocol.Welcome() if self._welcome is None:
+                self._welcome = frame
+                self._moved.set()
+            case protocol.Refusal():
+                self._end(TunnelRefusedError(frame))
+            case protocol.Pong():
+                pass  # that it came is all it says
+            case _:
+                self._end(TunnelClosedError(f"the cloud sent a {type(frame).__name__} out of turn"))
+
+    def _end(self, error: Exception) -> None:
+        if self._error is None:  # the first reason is the true one
+            self._error = error
+        self._ended.set()
+        self._moved.set()
+        self.writable.set()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(TunnelClosedError(f"the tunnel dropped before the answer came: {error}"))
+
+    # --- the client's calls ---
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._ended.is_set():
+            self._transport.write(data)
+
+    def send(self, seqs: list[int], data: bytes) -> None:
+        """Write uploads, and remember when."""
+        now_s = self._clock.monotonic()
+        self._in_flight.extend((seq, now_s) for seq in seqs)
+        self.write(data)
+
+    def take_latencies(self) -> list[tuple[int, float]]:
+        taken, self._latencies = self._latencies, []
+        return taken
+
+    async def welcome(self) -> protocol.Welcome:
+        while self._welcome is None:
+            if self._error is not None:
+                raise self._error
+            await self._moved.wait()
+            self._moved.clear()
+        return self._welcome
+
+    async def room(self) -> None:
+        """Return when an acknowledgement has made room, or the link has ended."""
+        self._moved.clear()
+        await self._moved.wait()
+
+    async def over(self) -> None:
+        """Raise what ended the link, once it has."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    async def ask(self, request: protocol.Request, data: bytes) -> protocol.Response:
+        while not self.writable.is_set():
+            await self.writable.wait()
+        if self._error is not None:
+            raise TunnelClosedError(f"request {request.topic!r} was not sent: {self._error}")
+        answer: asyncio.Future[protocol.Response] = asyncio.get_running_loop().create_future()
+        self._answers[request.request_id] = answer
+        try:
+            self.write(data)
+            return await answer
+        finally:
+            self._answers.pop(request.request_id, None)
+
+    async def close(self) -> None:
+        """Send what is written, hang up, and wait for that, but not for long."""
+        self._end(TunnelClosedError("the tunnel client hung up"))
+        if self._transport is not None:
+            self._transport.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._lost.wait()
+
+    def abort(self) -> None:
+        """Cut the connection off at once, if it still stands."""
+        self._end(TunnelClosedError("the tunnel client hung up"))
+        if self._transport is not None and not self._lost.is_set():
+            self._transport.abort()
+
+
+async def _first(*works: Coroutine[Any, Any, object]) -> None:
+    """Run all until one ends, cancel and await the others, and raise what the one raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in tasks if task.done()]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in ended:
+        with contextlib.suppress(asyncio.CancelledError):
+            task.result()

@@ -1,0 +1,282 @@
+"""Durable receipt of uploads in the cloud: each feature once, and on disk before it is acknowledged.
+
+One SQLite file holds the features and, for each (device, epoch), the highest number stored; both change in one
+transaction a batch, so that what a device sends again after a crash on either side is known and dropped. SQLite runs in
+one thread of its own; a batch costs one hop there. `synchronous=FULL`: an acknowledged feature survives a power cut.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self, cast
+
+from walle.clock import Clock, SystemClock
+from walle.errors import PipelineError
+from walle.pipeline.tunnel.server import Received
+
+log = logging.getLogger(__name__)
+
+type StreamKey = tuple[str, str]  # device_id, epoch
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS streams (
+    stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
+    UNIQUE (device_id, epoch)
+);
+CREATE TABLE IF NOT EXISTS uploads (
+    position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
+    payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL,
+    UNIQUE (stream, seq)
+);
+"""
+_FORMAT = 1  # of this schema, in PRAGMA user_version
+_PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
+
+
+class IngestError(PipelineError):
+    """The file of received uploads cannot be read or written.
+
+    `may_pass`: the disk is full or busy; trying again may help.
+    """
+
+    def __init__(self, path: Path, what: str, *, may_pass: bool = False) -> None:
+        super().__init__(f"received uploads in {path}: {what}")
+        self.path = path
+        self.may_pass = may_pass
+
+
+class Accepted(NamedTuple):
+    """What one batch came to: what to acknowledge, and what was stored now and not before, in order."""
+
+    highest: dict[StreamKey, int]
+    fresh: list[Received]
+
+
+class Ingest:
+    """The uploads that came in, in one SQLite file at `path`, which is made where it does not exist.
+
+    `async with Ingest(path) as ingest`, or `await open()` and `await close()`. A call that is cancelled may still take
+    place; a batch is stored whole or not at all. One process at a time may have the file open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Its thread ends with the object or the program; SQLite wants a connection used where it was made.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
+        self._database: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Raises IngestError where the file cannot be opened or is something else."""
+        await self._in_thread(self._open)
+
+    async def close(self) -> None:
+        """Wait for what is under way and close the file. May be called twice, and opened again after."""
+        await self._in_thread(self._close)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def accept(self, batch: Sequence[Received]) -> Accepted:
+        """Store what is new of `batch` in one transaction and return what may be acknowledged once this returns.
+
+        Of each (device, epoch), numbers go up by one from the highest stored; lower ones are duplicates and dropped,
+        and those after a missing one are not taken. `highest` has every (device, epoch) of the batch.
+
+        Raises:
+            IngestError: nothing of the batch is stored.
+        """
+        return await self._run(lambda database: self._accept(database, batch))
+
+    async def acked(self, device_id: str, epoch: str) -> int:
+        """Return the highest number that is durable, 0 where there is none."""
+        query = "SELECT highest FROM streams WHERE device_id = ? AND epoch = ?"
+        row = await self._run(lambda database: database.execute(query, (device_id, epoch)).fetchone())
+        return cast("int", row[0]) if row else 0
+
+    async def count(self) -> int:
+        """Return how many uploads are stored."""
+        row = await self._run(lambda database: database.execute("SELECT count(*) FROM uploads").fetchone())
+        return cast("int", row[0])
+
+    async def query(
+        self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
+    ) -> list[tuple[int, Received]]:
+        """Return up to `limit` uploads with their positions, in the order they were stored, from past `after` on.
+
+        A position is good for going on: pass the last one as `after`.
+        """
+        wanted = (
+            "position > ?" + " AND device_id = ?" * (device_id is not None) + " AND topic = ?" * (topic is not None)
+        )
+        columns = "position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"
+        query = f"SELECT {columns} FROM uploads JOIN streams USING (stream) WHERE {wanted} ORDER BY position LIMIT ?"  # noqa: S608 - made of constants
+        values = [value for value in (after, device_id, topic, limit) if value is not None]
+        rows = await self._run(lambda database: database.execute(query, values).fetchall())
+        return [(row[0], Received(*row[1:])) for row in rows]
+
+    # --- in the thread ---
+
+    async def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def on_open_database() -> T:
+            if self._database is None:
+                raise IngestError(self.path, "is not open")
+            return work(self._database)
+
+        return await self._in_thread(on_open_database)
+
+    async def _in_thread[T](self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
+            raise IngestError(self.path, str(error), may_pass=primary in _PASSING) from error
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            # 32 MB: moving the log into the file holds commits up for milliseconds, so it should be rare.
+            database.execute("PRAGMA wal_autocheckpoint = 8000")
+            self._check_format(database)
+            with _transaction(database):
+                for statement in _SCHEMA.split(";"):
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {_FORMAT}")
+        except BaseException:
+            database.close()
+            raise
+        self._database = database
+
+    def _check_format(self, database: sqlite3.Connection) -> None:
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found not in (0, _FORMAT):
+            raise IngestError(self.path, f"has format {found}, this version of walle reads {_FORMAT}")
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _accept(self, database: sqlite3.Connection, batch: Sequence[Received]) -> Accepted:
+        highest: dict[StreamKey, int] = {}
+        streams: dict[StreamKey, int] = {}
+        fresh: list[Received] = []
+        rows: list[tuple[object, ...]] = []
+        with _transaction(database):
+            for received in batch:
+                key = received[:2]
+                if key not in streams:
+                    streams[key], highest[key] = _stream(database, key)
+                if received.seq == highest[key] + 1:
+                    highest[key] += 1
+                    fresh.append(received)
+                    rows.append((streams[key], *received[2:]))
+            database.executemany(
+                "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            database.executemany(
+                "UPDATE streams SET highest = ? WHERE stream = ?", [(highest[key], streams[key]) for key in streams]
+            )
+        return Accepted(highest, fresh)
+
+
+def _stream(database: sqlite3.Connection, key: StreamKey) -> tuple[int, int]:
+    """Return the number and the highest seq of a (device, epoch), which is entered where it is new."""
+    row = database.execute("SELECT stream, highest FROM streams WHERE device_id = ? AND epoch = ?", key).fetchone()
+    if row:
+        return cast("tuple[int, int]", row)
+    added = database.execute("INSERT INTO streams (device_id, epoch, highest) VALUES (?, ?, 0)", key)
+    return cast("int", added.lastrowid), 0
+
+
+@contextlib.contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:  # a full disk may have rolled back already
+            database.execute("ROLLBACK")
+        raise
+
+
+class UploadSource(Protocol):
+    """What `pump` asks of a tunnel server."""
+
+    async def arrived(self, limit: int) -> list[Received]: ...
+    def put_back(self, batch: list[Received]) -> None: ...
+    async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None: ...
+    async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None: ...
+
+
+async def pump(
+    server: UploadSource,
+    ingest: Ingest,
+    *,
+    consumer: Callable[[list[Received]], Awaitable[None]] | None = None,
+    batch_limit: int = 1000,
+    retry_s: float = 1.0,
+    clock: Clock | None = None,
+) -> None:
+    """Store what arrives, acknowledge it, then hand what is new to `consumer`; return when the server is closed.
+
+    Everything that arrived during one commit goes into the next, up to `batch_limit`. While the disk is full nothing is
+    acknowledged, the server's queue fills, devices wait, and the batch is tried again every `retry_s`. A consumer sees
+    an upload once, but not again after a crash: `Ingest.query` gives it what it missed. One that raises is logged; one
+    that is slow slows the devices down. Cancelled or failed, what was not stored is put back.
+
+    Raises:
+        IngestError: the file is broken in a way that waiting does not mend.
+    """
+    clock = clock or SystemClock()
+    while batch := await server.arrived(batch_limit):
+        try:
+            accepted = await _store(ingest, batch, retry_s, clock)
+        except BaseException:
+            server.put_back(batch)
+            raise
+        sent = {received[:2]: received.seq for received in batch}
+        for (device_id, epoch), highest in accepted.highest.items():
+            await server.acknowledge(device_id, epoch, highest)
+            if highest < sent[device_id, epoch]:  # some batch was lost between the server and the file
+                what = f"uploads after {highest} were lost here before they were stored; send them again"
+                await server.disconnect(device_id, epoch, "lost", what, 0.0)
+        if consumer is not None and accepted.fresh:
+            try:
+                await consumer(accepted.fresh)
+            except Exception:
+                log.exception("the consumer of uploads failed at %d of them", len(accepted.fresh))
+
+
+async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: Clock) -> Accepted:
+    tries = 0
+    while True:
+        try:
+            accepted = await ingest.accept(batch)
+        except IngestError as error:
+            if not error.may_pass:
+                raise
+            if tries == 0:
+                log.error("%s; nothing is acknowledged, trying again every %s s", error, retry_s)  # noqa: TRY400 - the message says it all
+            tries += 1
+            await clock.sleep(retry_s)
+        else:
+            if tries:
+                log.warning("received uploads are stored again after %d tries", tries)
+            return accepted
