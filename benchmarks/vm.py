@@ -301,7 +301,7 @@ async def single(folders: dict[str, Path]) -> dict[str, Any]:
     vm.close()
     await vm.wait_closed()
     counts = _core.vm_counts()
-    if counts["destroyed"]:
+    if counts["discarded"]:
         sys.exit(f"vm: {counts['destroyed']} interpreters were destroyed, the last as {counts['last_reason']}")
     return {
         **found["np"],

@@ -85,8 +85,8 @@ void none_is_waited_for_with_another_in_hand() {
 std::mutex another;
 void others_come_after() {
   ForkMutex one;
-  const auto prepare = [] { ForkMutex::hold_all(), another.lock(); };
-  const auto resume = [] { another.unlock(), ForkMutex::let_go_of_all(); };
+  const auto prepare = [] { ForkMutex::lock_all(), another.lock(); };
+  const auto resume = [] { another.unlock(), ForkMutex::unlock_all(); };
   CHECK(::pthread_atfork(prepare, resume, resume) == 0);
   child_can(
       [&] {

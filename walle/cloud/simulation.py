@@ -14,12 +14,13 @@ from typing import Any
 from walle import plain
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.release_service import SimulationResult
+from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import VMError
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
 from walle.protocol import Attribute
-from walle.task_runner import Host, TaskRunner
+from walle.task_runner import TaskRunner
 
 # The kinds of device that every version is tried on; a task sees them as `ctx.device`.
 DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
@@ -81,8 +82,8 @@ class Simulator:
             return plain.decode(plain.encode(await self._cloud.phase(files, manifest, phase, crossed, kind)))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
-            host: Host = {"escalate": escalate, "store.query": functools.partial(_query, store)}
-            return await self._device.run(files, manifest, trigger, kind, host)
+            callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
+            return await self._device.run(files, manifest, trigger, kind, callbacks)
 
         def note(_task: str, ok: bool, error: Exception | None) -> None:
             if not ok:

@@ -1,4 +1,4 @@
-"""A VM is wiped for the next task: none finds a trace of another, and what cannot be undone ends the interpreter."""
+"""Reset of VMs: no task finds a trace of another, and an interpreter that cannot be reset is discarded."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import in_a_fresh_home, wait_for_abandoned, write_task
+from tests.sim.vm_task import in_fresh_interpreter, wait_for_abandoned, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm.vm import VM
 from walle.vm import TaskError, VMPool
 
-# What both tasks have: the way into the interpreter that a task is not given, and a look at all that is there.
+# Code of both tasks: access to the interpreter's modules, which a task does not have, and a listing of all objects.
 INSIDE = """
 import json
 
@@ -91,7 +91,7 @@ def rename():
             try:
                 setattr(one, name, "canary")
             except TypeError:
-                pass  # it cannot be changed
+                pass  # it is immutable
     load("math").sin.__module__ = "canary"
     names = [load("math").sin.__module__, collections.UserDict.__name__, decoder.JSONDecoder.decode.__module__]
     assert names == ["canary"] * 3
@@ -185,7 +185,7 @@ def raise_and_keep():
         load("json").error = error
         sys.last_exc = error
 
-# There is no way back from these.
+# These cannot be undone.
 
 def change_the_class_of_a_library_object():
     class Encoder(type(load("json")._default_encoder)):
@@ -211,7 +211,7 @@ def write_tasks(folder: Path) -> tuple[Path, Path]:
 
 @contextlib.asynccontextmanager
 async def vm_of(folder: Path) -> AsyncIterator[VM]:
-    vm = VM(folder, grace_s=3.0)  # a busy machine is no reason to give one up
+    vm = VM(folder, grace_s=3.0)  # a VM must not be abandoned because the machine is busy
     try:
         yield vm
     finally:
@@ -233,7 +233,7 @@ async def looked(folder: Path) -> dict[str, Any]:
 
 
 async def settle(first: Path, second: Path) -> dict[str, Any]:
-    """Have both tasks load what they load, and return what the second one sees of an interpreter that has all of it."""
+    """Load both tasks' modules, and return the second task's listing of an interpreter that has all of them."""
     async with vm_of(first) as vm:
         await vm.call("look")
     await looked(second)
@@ -249,8 +249,8 @@ async def test_a_later_task_finds_no_trace(tmp_path: Path, deed: str) -> None:
     async with vm_of(first) as vm:
         await vm.call(deed)
     now = _core.vm_counts()
-    assert now["destroyed"] == counts["destroyed"], now["last_reason"]
-    assert now["made"] == counts["made"]
+    assert now["discarded"] == counts["discarded"], now["discard_reason"]
+    assert now["created"] == counts["created"]
     after = await looked(second)
     assert {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)} == {}
     assert after["/traces"] == []
@@ -258,7 +258,7 @@ async def test_a_later_task_finds_no_trace(tmp_path: Path, deed: str) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("deed", LASTING)
-async def test_what_cannot_be_undone_ends_the_interpreter(tmp_path: Path, deed: str) -> None:
+async def test_an_interpreter_that_cannot_be_reset_is_discarded(tmp_path: Path, deed: str) -> None:
     first, second = write_tasks(tmp_path)
     before = await settle(first, second)
     counts = _core.vm_counts()
@@ -266,12 +266,12 @@ async def test_what_cannot_be_undone_ends_the_interpreter(tmp_path: Path, deed: 
         await vm.call(deed)
     after = await looked(second)
     assert after["/traces"] == before["/traces"] == []
-    assert _core.vm_counts()["destroyed"] == counts["destroyed"] + 1
+    assert _core.vm_counts()["discarded"] == counts["discarded"] + 1
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("deed", ["make_itself_anew", "hook_audits_for_ever"])
-async def test_nothing_of_a_task_runs_once_its_home_is_given_up(tmp_path: Path, deed: str) -> None:
+async def test_no_code_of_a_task_runs_once_its_interpreter_is_discarded(tmp_path: Path, deed: str) -> None:
     main = (
         INSIDE
         + """
@@ -295,20 +295,20 @@ def hook_audits_for_ever():
 """
     )
     counts = _core.vm_counts()
-    async with in_a_fresh_home(write_task(tmp_path, main), grace_s=0.5) as vm:
+    async with in_fresh_interpreter(write_task(tmp_path, main), grace_s=0.5) as vm:
         await vm.call(deed)
     now = _core.vm_counts()
-    assert now["destroyed"] == counts["destroyed"] + 1
-    assert vm.spoilt == now["last_reason"]
-    assert vm.lost_bytes > 0
-    threads = counts["threads"] + now["made"] - counts["made"] - 1
+    assert now["discarded"] == counts["discarded"] + 1
+    assert vm.reset_failure == now["discard_reason"]
+    assert vm.leaked_bytes > 0
+    threads = counts["threads"] + now["created"] - counts["created"] - 1
     async with asyncio.timeout(60):
-        while _core.vm_counts()["threads"] > threads:  # noqa: ASYNC110 -- its thread ends, and tells nobody
+        while _core.vm_counts()["threads"] > threads:  # noqa: ASYNC110 -- the thread's end sends no event
             await asyncio.sleep(0.02)
 
 
 @pytest.mark.asyncio
-async def test_what_a_finalizer_raises_is_told_of_and_nothing_else(
+async def test_only_what_a_finalizer_raises_is_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     main = """
@@ -328,7 +328,7 @@ async def test_what_a_finalizer_raises_is_told_of_and_nothing_else(
 
 
 @pytest.mark.asyncio
-async def test_a_module_that_was_loaded_among_changed_ones_is_not_kept(tmp_path: Path) -> None:
+async def test_a_module_that_was_loaded_while_others_were_changed_is_not_kept(tmp_path: Path) -> None:
     main = """
     import json
 
@@ -339,12 +339,12 @@ async def test_a_module_that_was_loaded_among_changed_ones_is_not_kept(tmp_path:
         return statistics.mean([1, 3])
     """
     counts = _core.vm_counts()
-    async with in_a_fresh_home(write_task(tmp_path, main)) as vm:  # one that has not loaded what the task imports
+    async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:  # one that has not loaded the task's imports
         first = await vm.call("spoil")
     assert first == 2
     now = _core.vm_counts()
-    assert now["destroyed"] == counts["destroyed"] + 1
-    assert now["last_reason"] == "a module was loaded while functools was changed"
+    assert now["discarded"] == counts["discarded"] + 1
+    assert now["discard_reason"] == "a module was loaded while functools was changed"
 
 
 @pytest.mark.asyncio
@@ -381,7 +381,7 @@ def memory_kb() -> int:
 
 
 @pytest.mark.asyncio
-async def test_loading_and_unloading_takes_no_memory(tmp_path: Path) -> None:
+async def test_loading_and_unloading_leaks_no_memory(tmp_path: Path) -> None:
     main = "import dataclasses, json, re, walle.np as np\nclass Own: pass\nkept = [bytes(1000) for _ in range(1000)]\n"
     main += "def run(): return float(np.sum(np.ones((8, 8))))"
     folder = write_task(tmp_path, main)
@@ -395,7 +395,7 @@ async def test_loading_and_unloading_takes_no_memory(tmp_path: Path) -> None:
     counts, before_kb = _core.vm_counts(), memory_kb()
     await cycle(300)
     now = _core.vm_counts()
-    assert (now["made"], now["destroyed"]) == (counts["made"], counts["destroyed"]), now["last_reason"]
+    assert (now["created"], now["discarded"]) == (counts["created"], counts["discarded"]), now["discard_reason"]
     assert memory_kb() < before_kb * 1.05
 
 
@@ -403,8 +403,8 @@ async def test_loading_and_unloading_takes_no_memory(tmp_path: Path) -> None:
 async def test_few_vms_serve_many_tasks(tmp_path: Path) -> None:
     folders = [write_task(tmp_path / f"t{n}", f"def run(x): return x + {n}") for n in range(40)]
     pool = VMPool(2)
-    made = _core.vm_counts()["made"]
+    made = _core.vm_counts()["created"]
     for _ in range(3):
         assert await asyncio.gather(*[pool.call(folder, "run", 1) for folder in folders]) == [n + 1 for n in range(40)]
-    assert _core.vm_counts()["made"] <= made + 2
+    assert _core.vm_counts()["created"] <= made + 2
     pool.close()
