@@ -1,4 +1,4 @@
-"""Loads and unloads of tasks in one process, whose memory must not grow: `python -m tests.sim.vm_cycles --times 10000`."""
+"""Task loads and unloads in one process, whose memory must not grow: `python -m tests.sim.vm_cycles --times 10000`."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Exit of a process with VMs: it ends cleanly whatever they are doing: no hang, no crash, and the exit code is the program's."""
+"""Exit of a process with busy VMs: no hang, no crash, and the exit code is the program's."""
 
 import subprocess
 import sys

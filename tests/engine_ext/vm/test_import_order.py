@@ -1,4 +1,4 @@
-"""Import order: in any order of import and use, library modules stay for later tasks, and no interpreter is discarded."""
+"""Import order: in any order, library modules stay for later tasks, and no interpreter is discarded."""
 
 import json
 import subprocess

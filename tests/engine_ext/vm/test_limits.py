@@ -191,7 +191,9 @@ def take():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("count", [200_000, 10_000_000])
-async def test_iterators_wrapped_again_and_again_reach_the_limit_before_the_stack_ends(tmp_path: Path, count: int) -> None:
+async def test_iterators_wrapped_again_and_again_reach_the_limit_before_the_stack_ends(
+    tmp_path: Path, count: int
+) -> None:
     main = f"""
 def take():
     kept = iter([1])

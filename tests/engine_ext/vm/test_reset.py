@@ -308,9 +308,7 @@ def hook_audits_for_ever():
 
 
 @pytest.mark.asyncio
-async def test_only_what_a_finalizer_raises_is_reported(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_only_what_a_finalizer_raises_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     main = """
     class Bad:
         def __del__(self):
@@ -321,10 +319,10 @@ async def test_only_what_a_finalizer_raises_is_reported(
     """
     async with vm_of(write_task(tmp_path, main)) as vm:
         await vm.call("run")
-    told = "".join(capfd.readouterr())
-    assert "ValueError: of the task" in told
-    assert "unraisablehook" not in told
-    assert "Forbidden" not in told
+    reported = "".join(capfd.readouterr())
+    assert "ValueError: of the task" in reported
+    assert "unraisablehook" not in reported
+    assert "Forbidden" not in reported
 
 
 @pytest.mark.asyncio

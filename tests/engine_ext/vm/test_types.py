@@ -1,4 +1,4 @@
-"""Protection of the native module: a task cannot harm the process through its types and functions, however it gets them."""
+"""Protection of the native module: its types and functions give a task no way to harm the process."""
 
 from pathlib import Path
 

@@ -450,9 +450,7 @@ class Speechless(Exception):  # noqa: N818 -- its text matters, not its name
 @pytest.mark.parametrize(
     ("error", "text"), [(Speechless(), r"Speechless: \(its text"), (ValueError("\ud800"), r"Error: \?")]
 )
-async def test_a_callbacks_error_without_a_text_reaches_its_task(
-    tmp_path: Path, error: Exception, text: str
-) -> None:
+async def test_a_callbacks_error_without_a_text_reaches_its_task(tmp_path: Path, error: Exception, text: str) -> None:
     def fail() -> None:
         raise error
 

@@ -25,8 +25,8 @@ _MODULES = (
 )  # fmt: skip
 _PACKAGES = ("walle.engine_ext.np", "walle.engine_ext.cv")
 
-# Runs in each new interpreter with `paths` and `find_module` (see `register_modules`) in its globals. Packages installed
-# beside walle are not on the path.
+# Runs in each new interpreter with `paths` and `find_module` (see `register_modules`) in its globals. Packages
+# installed beside walle are not on the path.
 _BOOT = """
 import gc
 import marshal
@@ -34,7 +34,7 @@ import sys
 
 gc.disable()  # all that is created here stays; the first reset collects and enables it
 
-class RegisteredModules:
+class Registered:
     "Finder and loader of the modules whose bytecode the process registered."
 
     @staticmethod
@@ -43,7 +43,7 @@ class RegisteredModules:
         if found is None:
             return None
         code, file, folders = found
-        spec = type(sys.__spec__)(name, RegisteredModules, origin=file, loader_state=code, is_package=folders is not None)
+        spec = type(sys.__spec__)(name, Registered, origin=file, loader_state=code, is_package=folders is not None)
         if folders is not None:
             spec.submodule_search_locations = folders
         spec.has_location = True
@@ -60,7 +60,7 @@ class RegisteredModules:
 
 sys.path[:] = paths
 sys.dont_write_bytecode = True
-sys.meta_path.insert(0, RegisteredModules)
+sys.meta_path.insert(0, Registered)
 from walle.engine_ext.vm.dispatch import Stopped, describe, dispatch, freeze, prepare, reset, start
 prepare()
 """

@@ -21,7 +21,7 @@ TAG = sys.implementation.cache_tag
 
 
 class BytecodeError(VMError):
-    """Code that this interpreter cannot load: its source does not compile, or its bytecode is broken or another Python's."""
+    """Code that this interpreter cannot load: source that does not compile, or broken or another Python's bytecode."""
 
     def __init__(self, file: str, problem: str, line: int = 0) -> None:
         super().__init__(f"{file}{f':{line}' if line else ''}: {problem}")

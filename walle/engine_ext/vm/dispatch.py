@@ -1,6 +1,6 @@
 """Dispatch of calls inside a VM: the function of each call, output, and exceptions as plain data.
 
-Runs inside a VM, started by the boot code (`walle.engine_ext.vm.boot`). It imports little, because every VM pays for its imports.
+Runs inside a VM, started by the boot code (`walle.engine_ext.vm.boot`). It imports little: every VM pays for it.
 """
 
 from __future__ import annotations

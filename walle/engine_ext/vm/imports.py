@@ -121,7 +121,7 @@ class TaskModules:
         return module
 
     def clear(self) -> None:
-        """Empty the modules' namespaces, so that their contents are freed now: data first, while functions can still run."""
+        """Empty the modules' namespaces, which frees their contents now: data first, while functions can still run."""
         namespaces = [module.__dict__ for module in self._modules.values()]
         for namespace in namespaces:
             for name, value in list(namespace.items()):

@@ -96,7 +96,7 @@ class VMPool:
         _pools.add(self)
 
     def _init_state(self) -> None:
-        """Start without VMs or waiters; also in the child of a fork, where VMs do not exist and the lock may be held."""
+        """Start without VMs or waiters. Also for the child of a fork, where the lock may be held by no thread."""
         self._lock = threading.Lock()
         # Least recently used first.
         self._entries: collections.OrderedDict[str | int, _Entry] = collections.OrderedDict()

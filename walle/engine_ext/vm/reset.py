@@ -123,5 +123,5 @@ _int_digits = sys.get_int_max_str_digits()
 _switch_s = sys.getswitchinterval()
 _load = _core.vm_module_loader(_prepare_resets)
 # The second one is always exceeded, so that a collection that `_core` requests in a C function takes place (see
-# src/vm/task_vm_stop.cpp). Each then covers the first two generations, which costs nothing where the second stays empty.
+# src/vm/task_vm_stop.cpp). Each then covers the first two generations, which costs nothing where the second is empty.
 _THRESHOLDS = (2000, -1, 100)

@@ -70,7 +70,7 @@ class TaskFiles:
 
 @functools.lru_cache(maxsize=1_000)
 def _resolved(path: str, _device: int, _inode: int) -> Path:
-    """Return the folder's real path. It is cached, because a pool asks at each call, by the folder that the path leads to."""
+    """Return the folder's real path. Cached for a pool, which asks at each call, until the path leads elsewhere."""
     return Path(path).resolve()
 
 
