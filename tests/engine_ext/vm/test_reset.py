@@ -47,7 +47,7 @@ def look():
     }
 """
 
-DEEDS = """
+ACTIONS = """
 import abc, collections, collections.abc, decimal, enum, functools, json, random, re, struct, typing
 from inside import gc, load, look, real, sys
 
@@ -196,7 +196,7 @@ def hook_audits():
     sys.addaudithook(lambda *args: None)
 """
 LASTING = ("change_the_class_of_a_library_object", "hook_audits")
-NAMES = [line.split()[1].partition("(")[0] for line in DEEDS.splitlines() if line.startswith("def ")]
+NAMES = [line.split()[1].partition("(")[0] for line in ACTIONS.splitlines() if line.startswith("def ")]
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ def _alone() -> None:
 
 
 def write_tasks(folder: Path) -> tuple[Path, Path]:
-    first = write_task(folder / "first", DEEDS, inside=INSIDE)
+    first = write_task(folder / "first", ACTIONS, inside=INSIDE)
     return first, write_task(folder / "second", "from inside import look\nfrom inside import gc", inside=INSIDE)
 
 
@@ -232,7 +232,7 @@ async def looked(folder: Path) -> dict[str, Any]:
         return dict(flat(await vm.call("look")))
 
 
-async def settle(first: Path, second: Path) -> dict[str, Any]:
+async def load_all(first: Path, second: Path) -> dict[str, Any]:
     """Load both tasks' modules, and return the second task's listing of an interpreter that has all of them."""
     async with vm_of(first) as vm:
         await vm.call("look")
@@ -241,13 +241,13 @@ async def settle(first: Path, second: Path) -> dict[str, Any]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("deed", [name for name in NAMES if name not in LASTING])
-async def test_a_later_task_finds_no_trace(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("action", [name for name in NAMES if name not in LASTING])
+async def test_a_later_task_finds_no_trace(tmp_path: Path, action: str) -> None:
     first, second = write_tasks(tmp_path)
-    before = await settle(first, second)
+    before = await load_all(first, second)
     counts = _core.vm_counts()
     async with vm_of(first) as vm:
-        await vm.call(deed)
+        await vm.call(action)
     now = _core.vm_counts()
     assert now["discarded"] == counts["discarded"], now["discard_reason"]
     assert now["created"] == counts["created"]
@@ -257,46 +257,46 @@ async def test_a_later_task_finds_no_trace(tmp_path: Path, deed: str) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("deed", LASTING)
-async def test_an_interpreter_that_cannot_be_reset_is_discarded(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("action", LASTING)
+async def test_an_interpreter_that_cannot_be_reset_is_discarded(tmp_path: Path, action: str) -> None:
     first, second = write_tasks(tmp_path)
-    before = await settle(first, second)
+    before = await load_all(first, second)
     counts = _core.vm_counts()
     async with vm_of(first) as vm:
-        await vm.call(deed)
+        await vm.call(action)
     after = await looked(second)
     assert after["/traces"] == before["/traces"] == []
     assert _core.vm_counts()["discarded"] == counts["discarded"] + 1
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("deed", ["make_itself_anew", "hook_audits_for_ever"])
-async def test_no_code_of_a_task_runs_once_its_interpreter_is_discarded(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("action", ["recreate_itself", "hook_audits_indefinitely"])
+async def test_no_code_of_a_task_runs_once_its_interpreter_is_discarded(tmp_path: Path, action: str) -> None:
     main = (
         INSIDE
         + """
-class Anew:
+class Recreated:
     def __del__(self):
         one = type(self)()
         one.me = one
         while True:
             pass
 
-def make_itself_anew():
-    one = Anew()
+def recreate_itself():
+    one = Recreated()
     one.me = one
 
 def hook(*event):
     while True:
         pass
 
-def hook_audits_for_ever():
+def hook_audits_indefinitely():
     sys.addaudithook(hook)
 """
     )
     counts = _core.vm_counts()
     async with in_fresh_interpreter(write_task(tmp_path, main), grace_s=0.5) as vm:
-        await vm.call(deed)
+        await vm.call(action)
     now = _core.vm_counts()
     assert now["discarded"] == counts["discarded"] + 1
     assert vm.reset_failure == now["discard_reason"]
