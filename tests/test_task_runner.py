@@ -69,7 +69,7 @@ async def test_the_deadline_is_the_manifests_and_the_next_run_is_not_harmed(runn
                 output = await runner.run(files, manifest, later, {}, {})
                 break
             except DeadlineExceeded:
-                pass  # a busy machine takes longer than that to make the VM anew
+                pass  # a busy machine takes longer than that to create the VM again
     assert output.output == 1
 
 
@@ -79,7 +79,7 @@ async def test_a_phase_runs_by_itself_where_it_may(runner: TaskRunner, tmp_path:
     files, manifest = laid_out(tmp_path / "a", main, CONFIG + b'[phases]\nexecute = "cloud"\n')
     assert await runner.phase(files, manifest, "execute", 5, {"id": "d0"}) == [5, "execute", {"id": "d0"}]
     files, manifest = laid_out(tmp_path / "b", main)
-    with pytest.raises(PhasePlaceError, match="'execute' run on the cloud; put it under"):
+    with pytest.raises(PhasePlaceError, match="'execute' on the cloud; put it under"):
         await runner.phase(files, manifest, "execute", 5, {})
 
 
@@ -101,7 +101,7 @@ async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
 ) -> None:
     main = f"def execute(ctx, x):\n    if x['position'] == 7:\n        ctx.store.puts = {puts}\n    return 1\n"
     files, manifest = laid_out(tmp_path / "task", main)
-    with pytest.raises(TaskOutputError, match="shop/ipv v1 gave a"):
+    with pytest.raises(TaskOutputError, match="shop/ipv v1 returned a"):
         await runner.run(files, manifest, TRIGGER, {}, {})
     assert (await runner.run(files, manifest, Trigger(EVENT, 8, (), ()), {}, {})).output == 1
 

@@ -73,8 +73,8 @@ async def test_the_cloud_runs_a_phase_and_the_device_stores_its_result_or_counts
         for changes, message in (
             ({"version": "v9"}, "shop/count v9 was never released here"),
             ({"task": "shop/other"}, "shop/other v1 was never released here"),
-            ({"phase": "preprocess"}, "does not let 'preprocess' run on the cloud"),
-            ({"phase": "main"}, "does not let 'main' run on the cloud"),
+            ({"phase": "preprocess"}, "does not allow 'preprocess' on the cloud"),
+            ({"phase": "main"}, "does not allow 'main' on the cloud"),
             ({"device": 5}, "cannot be read"),
         ):
             with pytest.raises(RequestError, match=message):
@@ -92,7 +92,7 @@ async def test_a_phase_that_stays_on_the_device_is_refused_and_fails_its_run(tmp
         await user.visit()
         summary = await user.device.summary()
         assert (summary.runs_ok, summary.runs_failed) == (0, 1)
-        assert "does not let 'execute' run on the cloud" in summary.last_error
+        assert "does not allow 'execute' on the cloud" in summary.last_error
 
 
 @pytest.mark.asyncio

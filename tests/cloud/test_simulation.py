@@ -118,7 +118,7 @@ def postprocess(ctx, y):
     assert (result.ok, result.runs) == (True, RUNS), result
     result = await simulator.run(bundle(main), LOG)
     assert not result.ok
-    assert "does not let 'execute' run on the cloud" in result.first_error
+    assert "does not allow 'execute' on the cloud" in result.first_error
 
 
 @pytest.mark.asyncio

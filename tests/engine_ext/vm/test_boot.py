@@ -48,6 +48,6 @@ async def test_walles_modules_come_as_bytecode_and_bring_nothing_heavy(tmp_path:
         assert run["output"] == ([[1, 3]], 4)
         loaders = await vm.call("loaders")
         assert {"walle.np", "walle.engine_ext.cv.sizes", "walle.pipeline.stream"} <= set(loaders)
-        assert set(loaders.values()) == {"Carried"}
+        assert set(loaders.values()) == {"Registered"}
         assert await vm.call("kept") == []
         assert HEAVY.intersection(await vm.call("names")) == set()
