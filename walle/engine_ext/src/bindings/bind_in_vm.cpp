@@ -1,5 +1,4 @@
-// Functions that code in a VM calls: sleep, limits, imports that stay for later tasks, callbacks of the caller, and what protects
-// the process from tasks.
+// Functions that code in a VM calls: sleep, limits, imports that stay for later tasks, callbacks, and protection of the process.
 #include <pybind11/stl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -45,8 +44,8 @@ py::cpp_function restrict_loader(const py::object& original, const std::unordere
   });
 }
 
-// Hides the error that a failed import raised from the collector, so that it is not recorded as the module's: it is the task's.
-// Its traceback is dropped, and so is what is left of partly loaded modules.
+// Hides from the collector the error that a failed import raised. The error is the task's, and must not be recorded as the
+// module's. Drops its traceback and what is left of partly loaded modules.
 class HiddenError {
  public:
   explicit HiddenError(PyObject* error) {

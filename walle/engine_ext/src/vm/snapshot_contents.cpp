@@ -1,4 +1,4 @@
-// What a snapshot records of an object, by its kind.
+// Contents that a snapshot records of an object, by the object's kind.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Restoring of changed objects from a snapshot, by their kind.
+// Restoration of changed objects from a snapshot, by their kind.
 #include "vm/snapshot.h"
 #include "vm/snapshot_objects.h"
 
