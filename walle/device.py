@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,11 +35,12 @@ from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
 from walle.pipeline.tunnel.client import TunnelClient, client_context
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError, printable
 from walle.protocol import directives_from_header as parse_directives
+from walle.task_log import LogLine, TaskLog, failure_place, last_lines
 from walle.task_runner import PHASE_TOPIC, Host, TaskRunner
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _LATENCIES_KEPT = 10_000
 _FAILURES_TO_REVERT = 10
@@ -105,6 +106,7 @@ class _Run:
     started_s: float
     outputs: int = 0
     unanswered: bool = False  # it asked the cloud, and no answer came
+    log: Sequence[LogLine] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,7 +161,8 @@ class Device:
             self.outbox = Outbox(self.store)
             self.counts.produced = self.outbox.last_seq
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
-            self._runner = TaskRunner(config.vms)
+            self._task_log = TaskLog(config.device_id, self._clock)
+            self._runner = TaskRunner(config.vms, task_log=self._task_log)
             undo.push_async_callback(self._runner.close)
             self._http = await undo.enter_async_context(httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0))
             self.agent = Agent(
@@ -212,7 +215,7 @@ class Device:
     def _let_go(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s ended: %s", task.get_name(), error)
+            _LOG.error("%s ended: %s", task.get_name(), error)
 
     async def _stop_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -241,7 +244,7 @@ class Device:
             try:
                 await self.tunnel.run()
             except PipelineError as error:
-                _log.error("%s: the tunnel ended, another is tried later: %s", self.config.device_id, error)
+                _LOG.error("%s: the tunnel ended, another is tried later: %s", self.config.device_id, error)
             await self._clock.sleep(_TUNNEL_AGAIN_S * self._rng.uniform(0.5, 1.5))
             self.tunnel = self._new_tunnel()
 
@@ -270,7 +273,7 @@ class Device:
         try:
             directives = parse_directives(header)
         except ProtocolError as error:
-            _log.warning("%s: an answer that is no list of directives: %s", self.config.device_id, error)
+            _LOG.warning("%s: an answer that is no list of directives: %s", self.config.device_id, error)
             return
         self._hold(self.agent.handle(directives), "directives")
 
@@ -296,7 +299,7 @@ class Device:
             headers = {"Authorization": f"Bearer {self.config.token}"}
             response = await self._http.post("/v1/outcomes", json=batch.to_json(), headers=headers)
             if response.is_client_error and response.status_code not in _TRY_LATER:
-                _log.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
+                _LOG.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
             else:
                 response.raise_for_status()
             self.agent.outcomes.confirm(batch.batch_id)
@@ -307,7 +310,7 @@ class Device:
             try:
                 await self.report()
             except httpx.HTTPError as error:
-                _log.info("%s: outcomes were not taken: %s", self.config.device_id, error)
+                _LOG.info("%s: outcomes were not taken: %s", self.config.device_id, error)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -329,9 +332,14 @@ class Device:
         run = self._runs[task] = _Run(active, self._clock.monotonic())
         host: Host = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
         attributes = {**self.config.attributes, "id": self.config.device_id}
-        output = await self._runner.run(active.files, active.manifest, trigger, attributes, host)
+        on_log = functools.partial(self._on_log, run)
+        output = await self._runner.run(active.files, active.manifest, trigger, attributes, host, on_log=on_log)
         run.outputs = (output.output is not None) + len(output.puts)
         return output
+
+    def _on_log(self, run: _Run, lines: Sequence[LogLine]) -> None:
+        run.log = lines
+        self._task_log.write(run.active.manifest.name, run.active.manifest.version, lines)
 
     def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
         """Count a run, which is over now: its outputs are on their way into the store, or it failed."""
@@ -346,15 +354,17 @@ class Device:
             run.active.failures_in_a_row = 0
             self.agent.count_run(task, version, ok=True)
             return
+        what = printable(str(error))
+        place = "" if error is None else failure_place(error)
         self.counts.runs_failed += 1
-        self.counts.last_error = str(error)
-        _log.info("%s: %s failed: %s", self.config.device_id, task, error)
+        self.counts.last_error = what
+        _LOG.info("%s: %s %s failed: %s (%s)", self.config.device_id, task, version, what, place or "place unknown")
         if run.unanswered and not self.tunnel.connected:
             return  # for want of the cloud, which says nothing about the version
-        self.agent.count_run(task, version, ok=False, error=str(error))
+        self.agent.count_run(task, version, ok=False, error=what, place=place, log=last_lines(run.log))
         run.active.failures_in_a_row += 1
         if run.active.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud to see it
-            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {error}"
+            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {what}"
             self._hold(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:

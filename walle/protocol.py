@@ -72,6 +72,16 @@ def whole_characters(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def printable(text: str) -> str:
+    """Return `text` with each character that is not printable (controls, escapes, line breaks) as its escape.
+
+    For text of a task or of a device before a terminal or a log file gets it.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def _take_id(source: Mapping[str, Any], key: str, where: str) -> str:
     text = _take(source, key, str, where)
     if len(text) > MAX_ID_CHARS:

@@ -123,6 +123,40 @@ def test_simulate_fails_where_a_run_fails(task: Path, tmp_path: Path) -> None:
     assert "a bad event" in report["first_error"]
 
 
+def test_simulate_shows_what_the_task_logs_and_prints(task: Path, tmp_path: Path) -> None:
+    (task / "main.py").write_text(
+        "def execute(ctx, trigger):\n    ctx.log.warning('\\x1b[2J[red]seen')\n    print('printed')\n"
+    )
+    log = write_events(tmp_path / "log.jsonl", ("a", False))
+    _, report = run("task", "simulate", task, "--events", log)
+    seen = {"device": "simulated-low", "event": 1, "level": "warning", "text": r"\x1b[2J[red]seen"}
+    assert report["log"][0] == seen
+    assert report["log"][1] == {**seen, "level": "info", "text": "printed"}
+    assert (len(report["log"]), report["dropped_log_lines"]) == (4, 0)
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
+    assert "\x1b" not in text
+    assert r"log: warning: \x1b[2J[red]seen (simulated-low, event 1)" in text
+    assert "log: info: printed (simulated-high, event 1)" in text
+
+
+def test_simulate_bounds_what_it_shows_and_keeps(task: Path, tmp_path: Path) -> None:
+    (task / "main.py").write_text("def execute(ctx, trigger):\n    for n in range(150):\n        print(n)\n")
+    log = write_events(tmp_path / "log.jsonl", *((str(number), False) for number in range(4)))
+    _, report = run("task", "simulate", task, "--events", log)
+    assert (len(report["log"]), report["dropped_log_lines"]) == (1_000, 200)
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
+    assert text.count("log: info: ") == 20
+    assert "log: 1180 more lines; --json gives the first 1000" in text
+
+
+def test_simulate_shows_the_log_and_place_of_a_failure(task: Path, tmp_path: Path) -> None:
+    (task / "main.py").write_text("def execute(ctx, trigger):\n    print('here')\n    return 1 / 0\n")
+    log = write_events(tmp_path / "log.jsonl", ("a", False))
+    status, report = run("task", "simulate", task, "--events", log)
+    assert (status, [line["text"] for line in report["log"]]) == (1, ["here", "here"])
+    assert report["first_error"].endswith("ZeroDivisionError: division by zero (local/small/v1/main.py:3)")
+
+
 def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:
     result = CliRunner().invoke(app, ["task", "simulate", str(task)])
     assert result.exit_code == 0

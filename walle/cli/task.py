@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +18,12 @@ from walle.errors import ConfigError, WalleError
 if TYPE_CHECKING:
     from walle.deploy.cloud.release_service import SimulationResult
     from walle.deploy.cloud.repo import TaskTree
+    from walle.task_log import LogLine
 
 _SCENARIO = "local"  # what a task belongs to before it is pushed
 _LEFT_OUT = frozenset({".git", "__pycache__"})
+_MAX_LOG_LINES = 1_000  # of a simulation, in its report
+_SHOWN_LOG_LINES = 20  # of these, in text
 
 _CONFIG = """\
 [task]
@@ -199,8 +202,9 @@ def simulate(
     if events is not None:
         played, skipped = _read_log(events, mapping, limit)
     started_s = time.monotonic()
+    log = _SimulationLog()
     with working(f"simulating {tree.task}", as_json=as_json):
-        result = asyncio.run(_simulate(tree, played))
+        result = asyncio.run(_simulate(tree, played, log))
     took_ms = (time.monotonic() - started_s) * 1000
     report: dict[str, Any] = {
         "task": tree.task,
@@ -208,6 +212,8 @@ def simulate(
         "runs": result.runs,
         "failures": result.failures,
         "first_error": result.first_error,
+        "log": log.lines,
+        "dropped_log_lines": log.dropped,
         "skipped_lines": skipped,
         "took_ms": round(took_ms, 1),
         "ms_per_run": round(took_ms / result.runs, 3) if result.runs else None,
@@ -220,6 +226,9 @@ def simulate(
         lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
     if skipped:
         lines.append(f"{skipped} lines of {escape(str(events))} were skipped")
+    lines += [f"log: {escape(_line_of(line))}" for line in log.lines[:_SHOWN_LOG_LINES]]
+    if hidden := len(log.lines[_SHOWN_LOG_LINES:]) + log.dropped:
+        lines.append(f"log: {hidden} more lines; --json gives the first {_MAX_LOG_LINES}")
     if result.first_error:
         lines.append(f"first error: {escape(result.first_error)}")
     emit(report, as_json=as_json, text="\n".join(lines))
@@ -227,7 +236,27 @@ def simulate(
         raise typer.Exit(1)
 
 
-async def _simulate(tree: "TaskTree", events: bytes | None) -> "SimulationResult":
+class _SimulationLog:
+    """The first lines that a task logs in a simulation, as plain data, and a count of the others."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.dropped = 0
+
+    def add(self, device: str, position: int | None, lines: "Sequence[LogLine]") -> None:
+        kept = lines[: _MAX_LOG_LINES - len(self.lines)]
+        self.lines += [{"device": device, "event": position, "level": one.level, "text": one.text} for one in kept]
+        self.dropped += len(lines) - len(kept)
+
+
+def _line_of(line: Mapping[str, Any]) -> str:
+    where = "loading" if line["event"] is None and not line["device"] else line["device"]
+    if line["event"] is not None:
+        where += f", event {line['event']}"
+    return f"{line['level']}: {line['text']} ({where})"
+
+
+async def _simulate(tree: "TaskTree", events: bytes | None, log: _SimulationLog) -> "SimulationResult":
     from walle.cloud.simulation import Simulator
     from walle.deploy.cloud.bundle import CONFIG_FILE, build_bundle
     from walle.deploy.cloud.task_config import TaskConfig
@@ -237,7 +266,7 @@ async def _simulate(tree: "TaskTree", events: bytes | None) -> "SimulationResult
     own = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE).simulation_events
     if events is None and own:
         events = tree.files[own]
-    simulator = Simulator(vms=1)
+    simulator = Simulator(vms=1, on_log=log.add)
     try:
         return await simulator.run(bundle, events)
     finally:

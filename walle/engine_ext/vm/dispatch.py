@@ -93,6 +93,12 @@ class Output:
             self.line(line)
         return len(text)
 
+    def end_line(self) -> None:
+        """Hand over the line that was begun and not ended."""
+        begun, self._begun = self._begun, ""
+        if begun and self.line is not None:
+            self.line(begun)
+
     def flush(self) -> None:
         """Do nothing: a write leaves nothing behind."""
 
