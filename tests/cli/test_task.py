@@ -52,12 +52,24 @@ def write_events(path: Path, *visits: tuple[str, bool]) -> Path:
 def test_a_new_task_passes_check_and_simulation(tmp_path: Path) -> None:
     folder = tmp_path / "tasks" / "dwell"
     status, report = run("task", "new", "dwell", "--folder", folder)
-    assert (status, report["files"]) == (0, ["main.py", "simulation/events.jsonl", "task.toml"])
+    assert (status, report["files"]) == (0, ["log.jsonl", "main.py", "simulation/events.jsonl", "task.toml"])
     status, report = run("task", "check", folder)
     assert (status, report["task"], report["sequence"]) == (0, "dwell", ["page_exit"])
     status, report = run("task", "simulate", folder)
     assert (status, report["ok"], report["failures"], report["first_error"]) == (0, True, 0, "")
     assert report["runs"] == 3 * 2  # visits, on each of two kinds of device
+    assert [line["text"] for line in report["log"][:3]] == [f"item/{number}: {number} clicks" for number in range(3)]
+    status, report = run("task", "simulate", folder, "--events", folder / "log.jsonl")
+    assert (status, report["runs"], report["failures"]) == (0, 400 * 2, 0)
+
+
+def test_a_new_task_stands_a_page_that_was_never_entered(tmp_path: Path) -> None:
+    run("task", "new", "dwell", "--folder", tmp_path / "dwell")
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"event_id": "page_exit", "page_id": "item/7", "ts_ms": 1700000000000, "contents": {}}\n')
+    status, report = run("task", "simulate", tmp_path / "dwell", "--events", log)
+    assert (status, report["runs"], report["failures"]) == (0, 2, 0)
+    assert report["log"][0]["text"] == "item/7 was entered before this task ran"
 
 
 def test_new_writes_over_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _CONFIG = """\
 name = "{name}"
 
 [trigger]
-sequence = ["page_exit"]      # event ids or page ids that follow each other; the last one starts the task
+sequence = ["page_exit"]      # event ids or page ids of consecutive events; the last one starts the task
 
 [limits]
 deadline_ms = 500
@@ -41,30 +41,24 @@ events = "simulation/events.jsonl"
 """
 
 _MAIN = '''\
-"""{name}: how long a page was looked at, what was done on it, and the mean pause between two events."""
+"""{name}: how long each page was looked at, and how often it was clicked."""
 
 import walle.np as np
 
 
 def execute(ctx, trigger):
-    """Return the feature of one page visit; `ctx.events` are its events, from page_enter to page_exit."""
-    times = [event.ts_ms for event in ctx.events]
-    pauses = [after - before for before, after in zip(times, times[1:])] or [0]
+    page = trigger["event"]["page_id"]
+    if not ctx.events:  # the events of this page since its page_enter
+        ctx.log.warning(f"{{page}} was entered before this task ran")
+        return None
+    times = np.asarray([event.ts_ms for event in ctx.events], dtype="float64")
     clicks = ctx.events.key_by("click")
-    return {{
-        "dwell_ms": times[-1] - times[0],
-        "clicks": len(clicks),
-        "mean_pause_ms": float(np.mean(np.asarray(pauses, dtype="float32"))),
-    }}
+    ctx.log(f"{{page}}: {{len(clicks)}} clicks")
+    return {{"page": page, "clicks": len(clicks), "dwell_ms": float(np.ptp(times))}}
 '''
 
-_VISITS: tuple[
-    tuple[str, tuple[tuple[str, int, dict[str, Any]], ...]], ...
-] = (  # page, then (event id, ms after the one before, contents)
-    ("item/7", (("page_enter", 0, {}), ("page_scroll", 900, {"depth": 0.4}), ("click", 1500, {"action": "add_cart"}))),
-    ("item/8", (("page_enter", 0, {}), ("exposure", 300, {"item_id": "9"}), ("page_scroll", 700, {"depth": 0.9}))),
-    ("home", (("page_enter", 0, {}),)),
-)
+_LOG_VISITS = 400  # of log.jsonl: 13 minutes of a user, for a release that is watched
+_SIMULATION_VISITS = 3
 
 Folder = Annotated[Path, typer.Argument(help="The task's folder: task.toml, main.py and what they need.")]
 
@@ -82,7 +76,7 @@ def new(
     folder: Annotated[Path | None, typer.Option(help="Where to write it; ./NAME if not given.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a small task that works: its configuration, ten lines of code, and events to simulate it with."""
+    """Write a small task that works: its configuration, ten lines of code, and events for simulation and device."""
     from walle.deploy.cloud.task_config import NAME_RULE, is_name
 
     if not is_name(name):
@@ -91,20 +85,23 @@ def new(
     files = {
         "task.toml": _CONFIG.format(name=name),
         "main.py": _MAIN.format(name=name),
-        "simulation/events.jsonl": _simulation(),
+        "log.jsonl": _event_lines(_LOG_VISITS),
+        "simulation/events.jsonl": _event_lines(_SIMULATION_VISITS),
     }
     _write_folder(target, files)
     text = f"{escape(str(target))} holds the task {name}; next: walle task simulate {escape(str(target))}"
     emit({"task": name, "folder": str(target), "files": sorted(files)}, as_json=as_json, text=text)
 
 
-def _simulation() -> str:
+def _event_lines(visits: int) -> str:
+    """Return page visits as JSON lines of events: each enters a page, clicks up to twice, and leaves it."""
     lines = []
     ts_ms = 1_700_000_000_000
-    for page_id, events in _VISITS:
-        for event_id, after_ms, contents in (*events, ("page_exit", 1200, {})):
+    for visit in range(visits):
+        clicks = [("click", 400)] * (visit % 3)
+        for event_id, after_ms in (("page_enter", 1000), *clicks, ("page_exit", 600)):
             ts_ms += after_ms
-            lines.append({"event_id": event_id, "page_id": page_id, "ts_ms": ts_ms, "contents": contents})
+            lines.append({"event_id": event_id, "page_id": f"item/{visit % 7}", "ts_ms": ts_ms, "contents": {}})
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
