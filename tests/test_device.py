@@ -286,7 +286,7 @@ async def test_answers_that_are_none_and_answers_after_the_end_do_nothing(
             await device.handle_answer("")
             with caplog.at_level(logging.WARNING):
                 await device.handle_answer("{]")
-            assert "an answer that is no list of directives" in caplog.text
+            assert "an answer that is not a list of directives" in caplog.text
         with no_task_left():
             await device.handle_answer(directives_to_header([directive]))
             await device.close()

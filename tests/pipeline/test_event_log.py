@@ -259,7 +259,7 @@ def test_a_bad_mapping_names_its_key(tmp_path: pathlib.Path, text: str, where: s
 
 
 def test_a_log_that_cannot_be_read_says_why(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(EventLogError, match="is no file"):
+    with pytest.raises(EventLogError, match="does not exist or is not a file"):
         EventLog(tmp_path / "none.jsonl")
     with pytest.raises(EventLogError, match=r"must end in \.jsonl"):
         EventLog(write(tmp_path / "log.parquet"))

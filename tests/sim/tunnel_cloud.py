@@ -41,7 +41,7 @@ class TunnelCloud:
 
     async def start(self) -> None:
         self.ingest = Ingest(self.path)
-        await self.ingest.open()
+        await self.ingest.start()
         self.server = TunnelServer(
             ssl_context=self.ssl_context,
             token_check=check_token,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from walle.deploy.cloud.repo import TaskTree
     from walle.task_log import LogLine
 
-_SCENARIO = "local"  # what a task belongs to before it is pushed
+_SCENARIO = "local"  # of a task that is not pushed yet
 _LEFT_OUT = frozenset({".git", "__pycache__"})
 _MAX_LOG_LINES = 1_000  # of a simulation, in its report
 _SHOWN_LOG_LINES = 20  # of these, in text
@@ -64,7 +64,7 @@ Folder = Annotated[Path, typer.Argument(help="The task's folder: task.toml, main
 
 
 class TaskFolderError(ConfigError):
-    """A folder that holds no task, or may not be written. `folder` names it."""
+    """A folder that is not a task, or may not be written. `folder` names it."""
 
     def __init__(self, folder: Path, what: str) -> None:
         super().__init__(f"{folder}: {what}")
@@ -80,7 +80,7 @@ def new(
     from walle.deploy.cloud.task_config import NAME_RULE, is_name
 
     if not is_name(name):
-        raise typer.BadParameter(f"{name!r} cannot be a task's name: {NAME_RULE}", param_hint="NAME")
+        raise typer.BadParameter(f"{name!r} is not a task name: {NAME_RULE}", param_hint="NAME")
     target = folder or Path(name)
     files = {
         "task.toml": _CONFIG.format(name=name),
@@ -106,9 +106,9 @@ def _event_lines(visits: int) -> str:
 
 
 def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """Make `folder` with `files`, whole or not at all."""
+    """Create `folder` with `files`, completely or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TaskFolderError(folder, "is there already; name another place with --folder")
+        raise TaskFolderError(folder, "exists already; name another folder with --folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
     try:
@@ -123,10 +123,10 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def read_folder(folder: Path) -> "TaskTree":
-    """Return the folder's files as a version v1 of the task that its task.toml names. What git keeps is left out.
+    """Return the folder's files, without .git, as version v1 of the task that its task.toml names.
 
     Raises:
-        TaskFolderError: it is no folder, lacks task.toml, or holds links or too much.
+        TaskFolderError: it is not a folder, lacks task.toml, or holds links, too many files or too many bytes.
         TaskConfigError: task.toml is wrong.
     """
     from walle.deploy.cloud.bundle import CONFIG_FILE
@@ -134,7 +134,7 @@ def read_folder(folder: Path) -> "TaskTree":
     from walle.deploy.cloud.task_config import TaskConfig
 
     if not folder.is_dir():
-        raise TaskFolderError(folder, "is no folder; write a task with: walle task new NAME")
+        raise TaskFolderError(folder, "is not a folder; write a task with: walle task new NAME")
     files: dict[str, bytes] = {}
     size_bytes = 0
     for parent, folders, names in folder.walk():
@@ -182,14 +182,14 @@ def simulate(
     events: Annotated[
         Path | None, typer.Option(help="Play this event log instead of the task's own simulation events.")
     ] = None,
-    mapping: Annotated[Path | None, typer.Option(help="Which of the log's columns are which (a TOML file).")] = None,
+    mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a task on this machine as the cloud does before it releases it. Exit status 1 if a run fails.
 
-    The task is compiled, signed with a key of the moment, laid out as on a device, and run in VMs on each kind of
-    simulated device.
+    The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
+    device. The report has what it logs and prints.
     """
     if mapping is not None and events is None:
         raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")

@@ -22,7 +22,7 @@ from walle.protocol import Attribute
 from walle.task_log import LogLine, OnLog, TaskLog, failure_place
 from walle.task_runner import Host, TaskRunner
 
-# The kinds of device that every version is tried on; a task sees them as `ctx.device`.
+# The kinds of device that every version is simulated on; a task sees them as `ctx.device`.
 DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
     {"id": "simulated-low", "os": "android", "performance": "low"},
     {"id": "simulated-high", "os": "ios", "performance": "high"},
@@ -86,7 +86,7 @@ class Simulator:
         manifest = bundle.manifest
 
         async def escalate(phase: str, payload: Any) -> Any:
-            crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which takes plain data only
+            crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which carries only plain data
             on_log = self._on_log_of(f"{kind['id']} (cloud)", None)
             output = await self._cloud.phase(files, manifest, phase, crossed, kind, on_log=on_log)
             return plain.decode(plain.encode(output))

@@ -188,7 +188,7 @@ async def test_a_closed_ingest_says_so(tmp_path: Path) -> None:
     ingest = Ingest(tmp_path / "ingest.db")
     with pytest.raises(IngestError, match="is not open"):
         await ingest.count()
-    await ingest.open()
+    await ingest.start()
     await ingest.close()
     await ingest.close()
     with pytest.raises(IngestError, match="is not open"):

@@ -250,7 +250,7 @@ async def test_an_outbox_that_was_put_back_to_an_earlier_day_is_not_hidden(
             await client.drained()
         restored = MemoryOutbox()  # the same epoch, from a backup
         fill(restored, 3, seed=2)
-        with pytest.raises(TunnelError, match="up to 5, and the outbox has given numbers up to 3"):
+        with pytest.raises(TunnelError, match="up to 5, and the outbox has assigned numbers up to 3"):
             await asyncio.wait_for(make_client(restored, cloud.server.port).run(), 10)
         assert len(restored.uploads) == 3
 
