@@ -16,7 +16,7 @@ from walle.errors import VMError
 from walle.pipeline import context
 from walle.pipeline.events import Event
 from walle.pipeline.stream_engine import Trigger
-from walle.protocol import Manifest, Outcome, printable
+from walle.protocol import PHASES, Manifest, Outcome, printable
 from walle.task_log import (
     MAX_LINE_CHARS,
     MAX_LINES,
@@ -40,6 +40,10 @@ ESCAPE = (
 
 def test_bounds_are_those_of_the_vm() -> None:
     assert (MAX_LINES, MAX_LINE_CHARS) == (context.MAX_LOG_LINES + 1, context.MAX_LOG_CHARS)
+
+
+def test_phases_are_those_of_the_vm() -> None:
+    assert context._PHASES == PHASES
 
 
 def test_no_control_character_gets_through() -> None:

@@ -24,6 +24,8 @@ TASKS_HEADER = "X-Walle-Tasks"
 PROTOCOL_VERSION = 1
 MAX_ID_CHARS = 256  # of a device and of a report: the cloud remembers thousands of them
 
+PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
+
 type Attribute = str | int | float | bool
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-PHASES = ("preprocess", "execute", "postprocess")
+_PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, which a task VM does not load
 MAX_PUTS = 1_000  # of one run
 MAX_LOG_LINES = 200  # of one run; what comes after is counted
 MAX_LOG_CHARS = 1_000  # of one line
@@ -208,9 +208,9 @@ def load() -> list[str]:
 
 def _load() -> list[str]:
     main = dispatch.task().main()
-    phases = [phase for phase in PHASES if callable(getattr(main, phase, None))]
+    phases = [phase for phase in _PHASES if callable(getattr(main, phase, None))]
     if not phases:
-        raise TaskContextError(f"main has none of {', '.join(PHASES)}; a task needs at least one")
+        raise TaskContextError(f"main has none of {', '.join(_PHASES)}; a task needs at least one")
     return phases
 
 

@@ -43,7 +43,7 @@ def _plot(record: Record, path: Path) -> None:
     coverage.set_ylim(0, record.devices * 1.25)
     coverage.legend(loc="center right", frameon=False)
     coverage.set_title(f"Active versions on {record.devices} devices")
-    # Marks are numbered as in the page's list; text beside each line would not fit.
+    # Marks are numbered as in the page's list; their text would not fit.
     for number, mark in enumerate(record.marks, 1):
         coverage.axvline(mark.t_s, color="#dddddd", linewidth=0.8, zorder=0)
         level = record.devices * (1.04 + 0.05 * (number % 4))
