@@ -1,4 +1,4 @@
-"""One device as its app sees it: restarts, a cloud that is away, two on one folder, kill -9 in mid-stream."""
+"""One device as its app sees it: restarts, an unreachable cloud, two devices on one folder, kill -9 in mid-stream."""
 
 import asyncio
 import dataclasses

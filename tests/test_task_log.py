@@ -1,4 +1,4 @@
-"""What becomes of a task's log: bounds, escapes, the way into `logging` and into an outcome report."""
+"""A task's log: bounds, escapes, and its way into `logging` and into an outcome report."""
 
 import logging
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the tests of the reference apps share: a task's modules from its folder, and a graph computed by NumPy."""
+"""Fixtures of the reference apps' tests: a task's modules from its folder, and a graph computed by NumPy."""
 
 import importlib
 import shutil

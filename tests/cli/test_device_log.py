@@ -1,4 +1,4 @@
-"""The log file of `walle device run`: what reaches it, and its bound."""
+"""The log file of `walle device run`: its contents and its bound."""
 
 import logging
 from pathlib import Path

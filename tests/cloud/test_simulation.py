@@ -1,4 +1,4 @@
-"""The simulation before a release: what passes, and what it says of what does not."""
+"""The simulation before a release: versions that pass, and the reports of those that fail."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How a demo ends that cannot go on."""
+"""The end of a demo that cannot continue."""
 
 import asyncio
 from pathlib import Path

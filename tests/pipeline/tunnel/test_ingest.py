@@ -1,4 +1,4 @@
-"""Receipt in the cloud: durable before it is acknowledged, once, and patient with a full disk."""
+"""Receipt in the cloud: durable before it is acknowledged, once, and retried on a full disk."""
 
 import asyncio
 import collections

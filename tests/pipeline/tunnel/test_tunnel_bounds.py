@@ -1,4 +1,4 @@
-"""What the tunnel holds at most: slow readers, unacknowledged uploads, silent and greedy devices."""
+"""Bounds of the tunnel: slow readers, unacknowledged uploads, silent and greedy devices."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Whom the tunnel refuses, and what it says: wrong identities, broken order, numbers that do not fit."""
+"""Refusals of the tunnel and their messages: wrong identities, broken order, inconsistent numbers."""
 
 import asyncio
 import random
