@@ -121,7 +121,7 @@ class TriggerCondition:
     A trigger id is an event id or a page id; an event matches if it has that event id or that page id.
 
     An option, such as a wildcard, a time bound, contiguity, a predicate or a cool-down, is a further field with a
-    default: its check stands in `__post_init__`, its key in `parse` and `to_json`. task.toml, manifest, `walle task`
+    default: its check is in `__post_init__`, its key in `parse` and `to_json`. task.toml, manifest, `walle task`
     and simulation pass the whole value on. `TriggerTrie` or `StreamEngine` applies the option.
 
     Raises:
@@ -144,7 +144,7 @@ class TriggerCondition:
 
     @classmethod
     def of(cls, condition: Self | Sequence[str]) -> Self:
-        """Return `condition` as a value; a sequence of trigger ids stands for a condition without options."""
+        """Return `condition` as a value; a sequence of trigger ids is a condition without options."""
         if isinstance(condition, cls):
             return condition
         if isinstance(condition, str) or not isinstance(condition, Sequence):
@@ -410,7 +410,7 @@ class Outcome:
     ok: int = 0
     failed: int = 0
     error: str = ""  # its first MAX_ERROR_CHARS
-    place: str = ""  # file:line of the task's code, empty where it is unknown
+    place: str = ""  # file:line of the task's code, empty if it is unknown
     log: str = ""  # the last lines that the failing run logged, its last MAX_LOG_CHARS
 
     MAX_ERROR_CHARS = 2000

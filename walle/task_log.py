@@ -1,8 +1,8 @@
-"""Log lines of task runs on their way from a VM to `logging`, a terminal and an outcome report.
+"""Log lines of task runs: bounds, escapes, and the ways to `logging` and into an outcome report.
 
-What a task logs and prints is hostile input. The VM bounds it first (`walle.pipeline.context`); everything here holds
-for a task that has reached into the runtime of its VM too: lines are counted and shortened, and control characters are
-escaped, so that no terminal and no log file interprets them.
+A task's log is hostile input. The VM bounds it first (`walle.pipeline.context`); the checks here also hold for a task
+that has changed the runtime of its VM. Lines are counted and shortened, and control characters are escaped, so that
+neither a terminal nor a log file interprets them.
 """
 
 import collections
@@ -89,7 +89,7 @@ class _Window:
 
 
 class TaskLog:
-    """The way of task runs' lines into the logger `walle.task`, each named by `owner`, task and version.
+    """A writer of task runs' lines to the logger `walle.task`, each with `owner`, task and version.
 
     One task gets MAX_LINES_PER_WINDOW lines in WINDOW_S seconds; what it logs beyond that is counted and reported.
     """

@@ -24,7 +24,7 @@ class DeviceAttributes:
     user_age: str
 
     def to_profile(self) -> dict[str, Attribute]:
-        """Return the attributes of `walle.protocol.Profile`; the app version is a field of its own there."""
+        """Return the attributes of `walle.protocol.Profile`; the app version is a separate field there."""
         return {"os": self.os, "performance": self.performance, "user_age": self.user_age}
 
 

@@ -63,7 +63,7 @@ def test_a_new_task_passes_check_and_simulation(tmp_path: Path) -> None:
     assert (status, report["runs"], report["failures"]) == (0, 400 * 2, 0)
 
 
-def test_a_new_task_stands_a_page_that_was_never_entered(tmp_path: Path) -> None:
+def test_a_new_task_accepts_a_page_that_was_never_entered(tmp_path: Path) -> None:
     run("task", "new", "dwell", "--folder", tmp_path / "dwell")
     log = tmp_path / "log.jsonl"
     log.write_text('{"event_id": "page_exit", "page_id": "item/7", "ts_ms": 1700000000000, "contents": {}}\n')

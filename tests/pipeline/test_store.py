@@ -85,7 +85,7 @@ async def test_the_timer_writes_what_waits(path: pathlib.Path) -> None:
         await clock.advance(0.2)
         await asyncio.wait_for(store.wait_for_seq(0), 5)
         assert store.state.last_seq == 1
-        await store.put("t", 2)  # the timer starts anew
+        await store.put("t", 2)  # the timer starts again
         await clock.advance(0.6)
         await asyncio.wait_for(store.wait_for_seq(1), 5)
 

@@ -1,9 +1,9 @@
-"""Terminals of a person: each runs a script of commands in a bash of its own, in one network of their own.
+"""Terminals of a person: one bash per script of commands, in a separate network.
 
 Run as a program, it plays the files SCRIPT one after the other, and prints what `play` returns as JSON:
     python -m tests.sim.terminals FOLDER LAST_LINE SCRIPT...
-A script that ends by itself is waited for. One that goes on is left running once it prints what READY names, and is
-interrupted at the end, as by Ctrl-C. `FOLDER/terminal-N.txt` holds what terminal N printed.
+A script that ends is waited for. A script whose last command keeps running (READY) is left running once it prints its
+text of READY, and is interrupted at the end, as by Ctrl-C. `FOLDER/terminal-N.txt` has the output of terminal N.
 """
 
 import contextlib
@@ -19,9 +19,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-READY = {"walle cloud up": "the cloud is up", "walle device run": "waiting for a task"}  # of commands that go on
+READY = {
+    "walle cloud up": "the cloud is up",
+    "walle device run": "waiting for a task",
+}  # commands that keep running → their output when they are ready
 LIMIT_S = 150.0
-AFTER_S = 20.0  # for what goes on to meet what the last script did
+AFTER_S = 20.0  # for running commands to react to the last script
 _SIOCSIFFLAGS = 0x8914
 _UP = 0x1 | 0x40  # IFF_UP | IFF_RUNNING
 
@@ -42,7 +45,7 @@ def enter_own_network() -> bool:
 
 
 class Terminal:
-    """One script at work in a shell that stops at the first command that fails."""
+    """One script in a shell that stops at the first command that fails."""
 
     def __init__(self, script: str, folder: Path, number: int) -> None:
         self.script = script
@@ -58,7 +61,7 @@ class Terminal:
 
     @property
     def ready(self) -> str:
-        """What a script that goes on prints once it is ready; empty for one that ends."""
+        """The text that a script that keeps running prints when it is ready; empty for one that ends."""
         last = self.script.strip().splitlines()[-1]
         return next((text for command, text in READY.items() if last.startswith(command)), "")
 
@@ -84,9 +87,9 @@ class Terminal:
 
 
 def play(folder: Path, scripts: Sequence[str], until: str) -> list[int]:
-    """Run the scripts one after the other, each in a new terminal; return the exit statuses of those that went on.
+    """Run the scripts one after the other, each in a new terminal; return the exit statuses of those that kept running.
 
-    After the last one, terminals that go on have AFTER_S until one of them prints `until` as its latest line.
+    After the last one, waits at most AFTER_S until the latest line of a running script contains `until`.
 
     Raises:
         ChildProcessError: a command failed.

@@ -50,7 +50,7 @@ class Log:
         self.add(line, level)
 
     def add(self, line: str, level: str = "info") -> None:
-        """Keep a line that is accounted for: what is printed is counted as it is written."""
+        """Keep a line without counting its characters: printed text is counted as it is written."""
         if len(self.lines) >= MAX_LOG_LINES:
             self.dropped += 1
             return
@@ -109,7 +109,7 @@ class Context:
         self.phase = ""
 
     def resource(self, name: str) -> memoryview:
-        """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded as they are touched.
+        """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded on access.
 
         Raises:
             TaskContextError: the task has no such file.

@@ -152,7 +152,7 @@ class StoreDatabase:
         except OSError as error:
             os.close(lock)
             raise StoreLockedError(
-                self.path, "is open elsewhere; stop the other process, or give this device a folder of its own"
+                self.path, "is open elsewhere; stop the other process, or give this device another folder"
             ) from error
         return lock
 

@@ -355,7 +355,7 @@ class FeatureStore:
     def _after_write(self, error: BaseException | None, rows: list[Row], changes: int) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
-            raise AssertionError("a transaction ended that nobody began")
+            raise AssertionError("a transaction ended that was not started")
         if error is not None:
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))

@@ -177,7 +177,7 @@ async def test_a_bad_frame_hangs_up_on_that_device_alone(cloud: TunnelCloud, aut
 
 
 @pytest.mark.asyncio
-async def test_the_newest_connection_of_a_device_wins(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_new_connection_of_a_device_replaces_the_old_one(cloud: TunnelCloud, authority: Authority) -> None:
     async with (
         cloud,
         RawDevice.connect(authority, cloud.server.port) as older,

@@ -290,7 +290,7 @@ class TunnelClient:
             if uploads and uploads[0].seq > max(sent, link.acked) + 1:
                 raise TunnelError(
                     f"the cloud has uploads of epoch {self._outbox.epoch} up to {max(sent, link.acked)}, and the outbox"
-                    f" begins at {uploads[0].seq}: what lies between is lost; start a new outbox"
+                    f" begins at {uploads[0].seq}: the uploads between are lost; start a new outbox"
                 )
             if uploads:
                 link.send([upload.seq for upload in uploads], b"".join(map(self._encoder.encode, uploads)))

@@ -2,7 +2,7 @@
 
 One SQLite file holds the features and, for each (device, epoch), the highest stored number. Both change in one
 transaction per batch, so that uploads that a device repeats after a crash on either side are recognised and dropped.
-SQLite runs in one thread of its own; a batch costs one hop to it. `synchronous=FULL`: an acknowledged feature survives
+SQLite runs in its own thread; a batch costs one hop to it. `synchronous=FULL`: an acknowledged feature survives
 a power cut.
 """
 
