@@ -6,6 +6,7 @@ import pytest
 import pytest_asyncio
 
 from tests.sim.vm_task import write_task
+from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.vm import LimitExceeded
 from walle.pipeline.events import Event
@@ -255,3 +256,19 @@ async def test_a_run_has_a_deadline(make: Make) -> None:
         await run(vm, deadline=0.1)
     with pytest.raises(DeadlineExceeded, match=r"main\.py:2"):
         await run(vm, deadline=0.1)
+
+
+@pytest.mark.asyncio
+async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_interpreter(tmp_path: Path) -> None:
+    made = _core.vm_counts()["made"]
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+        vm = VM(
+            write_task(tmp_path / name, f"def execute(ctx, x):\n    print('of {name}', end='')\n    raise ValueError\n")
+        )
+        assert await vm.call("walle.pipeline.context:take_log") == []
+        with pytest.raises(TaskError):
+            await run(vm)
+        vm.close()
+        assert await vm.wait_closed()
+    assert _core.vm_counts()["made"] <= made + 1  # they followed each other in one interpreter
