@@ -19,8 +19,8 @@ from walle.pipeline.stream_engine import Trigger
 from walle.protocol import PHASES, Manifest, Outcome, printable
 from walle.task_log import (
     MAX_LINE_CHARS,
-    MAX_LINES,
     MAX_LINES_PER_WINDOW,
+    MAX_RUN_LINES,
     WINDOW_S,
     LogLine,
     TaskLog,
@@ -39,7 +39,7 @@ ESCAPE = (
 
 
 def test_bounds_are_those_of_the_vm() -> None:
-    assert (MAX_LINES, MAX_LINE_CHARS) == (context.MAX_LOG_LINES + 1, context.MAX_LOG_CHARS)
+    assert (MAX_RUN_LINES, MAX_LINE_CHARS) == (context.MAX_LOG_LINES + 1, context.MAX_LOG_CHARS)
 
 
 def test_phases_are_those_of_the_vm() -> None:
@@ -58,8 +58,10 @@ def test_lines_of_a_hostile_vm_are_bounded_and_escaped() -> None:
     lines = parse_lines([*good, *bad, *[("info", "more")] * 1_000])
     assert lines[0] == LogLine("info", r"\x1b[2Jgone\r\n\x07\u202e\x9b")
     assert lines[1] == LogLine("error", "x" * MAX_LINE_CHARS)
-    assert len(lines) == MAX_LINES - len(bad) + 1
-    assert lines[-1] == LogLine("warning", f"{1_007 - MAX_LINES + len(bad)} lines were dropped: too many, or malformed")
+    assert len(lines) == MAX_RUN_LINES - len(bad) + 1
+    assert lines[-1] == LogLine(
+        "warning", f"{1_007 - MAX_RUN_LINES + len(bad)} lines were dropped: too many, or malformed"
+    )
     for value in (None, "text", 5, {"info": "x"}):
         (line,) = parse_lines(value)
         assert line.text == f"the run's log was dropped: it is a {type(value).__name__}"

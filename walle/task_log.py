@@ -17,7 +17,7 @@ from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.protocol import Outcome, printable, whole_characters
 
-MAX_LINES = 201  # of one run: the VM keeps 200, and adds one that counts the rest
+MAX_RUN_LINES = 201  # of one run: the VM keeps 200, and adds one that counts the rest
 MAX_LINE_CHARS = 1_000
 WINDOW_S = 60.0
 MAX_LINES_PER_WINDOW = 1_000  # of one task
@@ -45,13 +45,13 @@ def parse_lines(value: object) -> list[LogLine]:
         return [LogLine("warning", f"the run's log was dropped: it is a {type(value).__name__}")]
     lines = []
     malformed = 0
-    for entry in value[:MAX_LINES]:
+    for entry in value[:MAX_RUN_LINES]:
         match entry:
             case (str(level), str(text)) if level in _LEVELS:
                 lines.append(LogLine(level, printable(text[:MAX_LINE_CHARS])))
             case _:
                 malformed += 1
-    dropped = malformed + max(0, len(value) - MAX_LINES)
+    dropped = malformed + max(0, len(value) - MAX_RUN_LINES)
     if dropped:
         lines.append(LogLine("warning", f"{dropped} lines were dropped: too many, or malformed"))
     return lines

@@ -20,7 +20,7 @@ WAITING_REQUESTS = 8  # an app with more open requests makes its user wait
 LONGEST_WAIT_S = 1.0  # pauses between sessions last hours
 
 
-class Device(Protocol):
+class ShopperDevice(Protocol):
     """The interface to a device that a shopper uses."""
 
     async def on_event(self, event: Event, position: int) -> object:
@@ -63,7 +63,7 @@ class Shopper:
     def __init__(
         self,
         events: Iterable[tuple[int, Event]],
-        device: Device,
+        device: ShopperDevice,
         client: httpx.AsyncClient,
         clock: Clock,
         *,

@@ -53,7 +53,7 @@ class LineReport:
     reason: str
 
 
-class Record(NamedTuple):
+class LoggedEvent(NamedTuple):
     """One event of the log. `position` counts events; `line` is its line, 0 for the page exits at the log's end."""
 
     position: int
@@ -126,7 +126,7 @@ class EventLog:
             found.setdefault(record.stream)
         return list(found)
 
-    def records(self, start: int = 0) -> Iterator[Record]:
+    def records(self, start: int = 0) -> Iterator[LoggedEvent]:
         """Yield the events from position `start` on.
 
         Raises:
@@ -139,12 +139,12 @@ class EventLog:
             for stream, event in self._in_order(order, line, mapped):
                 if position >= start and (self._streams is None or stream in self._streams):
                     self.events += 1
-                    yield Record(position, line, stream, event)
+                    yield LoggedEvent(position, line, stream, event)
                 position += 1
         for stream, event in order.finish():
             if position >= start and (self._streams is None or stream in self._streams):
                 self.events += 1
-                yield Record(position, 0, stream, event)
+                yield LoggedEvent(position, 0, stream, event)
             position += 1
 
     # --- from lines to events -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ PAGE_EXIT = "page_exit"
 BASIC_KINDS = (PAGE_ENTER, PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT)
 
 MAX_EVENT_BYTES = 256 * 1024  # an event larger than this, encoded, is refused as enormous
-MAX_ID_CHARS = 1024
+MAX_EVENT_ID_CHARS = 1024
 MAX_TS_MS = 2**53  # what a float64, and so any JSON reader, still holds exactly
 
 _FIELDS = ("event_id", "page_id", "ts_ms", "contents")
@@ -44,7 +44,8 @@ class Event:
     milliseconds since the epoch. `contents` holds plain data with str keys, such as the item of an exposure.
 
     Raises:
-        EventError: a field is of the wrong type, `event_id` is empty, an id is longer than MAX_ID_CHARS, or the time is
+        EventError: a field is of the wrong type, `event_id` is empty, an id is longer than MAX_EVENT_ID_CHARS, or the
+        time is
             negative.
     """
 
@@ -64,9 +65,10 @@ class Event:
             _check_types(event_id, page_id, ts_ms, contents)
         if not event_id:
             raise EventError("event_id", "is empty")
-        if len(event_id) > MAX_ID_CHARS or len(page_id) > MAX_ID_CHARS:
+        if len(event_id) > MAX_EVENT_ID_CHARS or len(page_id) > MAX_EVENT_ID_CHARS:
             raise EventError(
-                "event_id" if len(event_id) > MAX_ID_CHARS else "page_id", f"is longer than {MAX_ID_CHARS} characters"
+                "event_id" if len(event_id) > MAX_EVENT_ID_CHARS else "page_id",
+                f"is longer than {MAX_EVENT_ID_CHARS} characters",
             )
         if not 0 <= ts_ms <= MAX_TS_MS:
             raise EventError("ts_ms", f"{ts_ms} is not milliseconds since the epoch")

@@ -15,7 +15,7 @@ from walle import plain
 from walle.clock import Clock, SystemClock
 from walle.pipeline.database import Bounds, Feature, Row, StoreDatabase, StoreError, StoreState
 
-MAX_PAYLOAD_BYTES = 1 << 20
+MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
 _RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
@@ -183,7 +183,7 @@ class FeatureStore:
 
         Raises:
             PayloadError: the topic is empty, too long or not plain text; the value is not plain data, or larger than
-                MAX_PAYLOAD_BYTES.
+                MAX_FEATURE_BYTES.
         """
         if not topic or len(topic) > MAX_TOPIC_CHARS:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
@@ -194,8 +194,8 @@ class FeatureStore:
             data = plain.encode(payload)
         except plain.PlainDataError as error:
             raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
-        if len(data) > MAX_PAYLOAD_BYTES:
-            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_PAYLOAD_BYTES}")
+        if len(data) > MAX_FEATURE_BYTES:
+            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
         return Put(topic, data, upload)
 
     async def put_all(

@@ -37,7 +37,7 @@ class Claim:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Record:
+class DemoRecord:
     """The whole run. Times in seconds since the devices were up, latencies in milliseconds."""
 
     devices: int

@@ -7,14 +7,14 @@ from typing import Any
 import jinja2
 import matplotlib as mpl
 
-from apps.ipv.demo.record import Record
+from apps.ipv.demo.record import DemoRecord
 
 mpl.use("Agg")
 
 _PAGE = Path(__file__).with_name("report.html.j2")
 
 
-def write(record: Record, folder: Path) -> list[Path]:
+def write(record: DemoRecord, folder: Path) -> list[Path]:
     """Write the three files into `folder` (made if absent) and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in ("report.json", "coverage.png", "report.html")]
@@ -25,7 +25,7 @@ def write(record: Record, folder: Path) -> list[Path]:
     return paths
 
 
-def _plot(record: Record, path: Path) -> None:
+def _plot(record: DemoRecord, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     times = [sample.t_s for sample in record.samples]
@@ -59,7 +59,7 @@ def _plot(record: Record, path: Path) -> None:
     plt.close(figure)
 
 
-def _failure_rates(record: Record) -> list[float]:
+def _failure_rates(record: DemoRecord) -> list[float]:
     """Return the share of failed runs between each sample and the one about two seconds before it."""
     rates: list[float] = []
     start = 0

@@ -21,7 +21,7 @@ from rich.console import Console
 from apps.ipv.attributes import device_attributes
 from apps.ipv.demo import report
 from apps.ipv.demo.push import TaskRepo
-from apps.ipv.demo.record import Record, Sample, percentile
+from apps.ipv.demo.record import DemoRecord, Sample, percentile
 from apps.ipv.demo.view import View, report_table
 from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, start_ray, stop_ray
@@ -100,7 +100,7 @@ class _Demo:
         self._folder = folder
         self._console = console
         machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-        self._record = Record(devices=options.devices, seed=options.seed, machine=machine)
+        self._record = DemoRecord(devices=options.devices, seed=options.seed, machine=machine)
         self._view = View(self._record, console)
         self._ids = [f"device-{number:03d}" for number in range(options.devices)]
         self._started_s = time.monotonic()
@@ -112,7 +112,7 @@ class _Demo:
     def _now_s(self) -> float:
         return time.monotonic() - self._started_s
 
-    async def run(self) -> Record:
+    async def run(self) -> DemoRecord:
         options = self._options
         config = CloudConfig(self._folder / "cloud", scenarios=(SCENARIO,), business_app="apps.ipv.shop:create_shop")
         with self._console.status("starting the cloud") if not options.as_json else contextlib.nullcontext():

@@ -312,7 +312,7 @@ class TunnelServer:
                 connection.check_patience(now_s)
 
 
-class _Phase(enum.Enum):
+class _ConnectionState(enum.Enum):
     GREETING = enum.auto()  # waiting for its Hello
     CHECKING = enum.auto()  # looking up token and numbers
     OPEN = enum.auto()
@@ -326,7 +326,7 @@ class _Connection(asyncio.Protocol):
         self.device_id = ""
         self.epoch = ""
         self._server = server
-        self._state = _Phase.GREETING
+        self._state = _ConnectionState.GREETING
         self._decoder = Decoder(max_body_bytes=_HELLO_BODY_BYTES, decompressor=server.decompressor)
         self._transport: asyncio.Transport
         self._acked = 0
@@ -340,7 +340,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def _is_closed(self) -> bool:
-        return self._state is _Phase.CLOSED
+        return self._state is _ConnectionState.CLOSED
 
     # --- asyncio's calls ---
 
@@ -350,7 +350,7 @@ class _Connection(asyncio.Protocol):
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
-        self._state = _Phase.CLOSED
+        self._state = _ConnectionState.CLOSED
         self._writable.set()
         for task in self._tasks:
             task.cancel()
@@ -371,7 +371,7 @@ class _Connection(asyncio.Protocol):
         if self._is_closed:
             return
         if (
-            self._state is _Phase.OPEN and self._writable.is_set()
+            self._state is _ConnectionState.OPEN and self._writable.is_set()
         ):  # single bytes before the Hello do not extend its timeout
             self._since_s = server.clock.monotonic()
         self._decoder.add(data)
@@ -385,7 +385,7 @@ class _Connection(asyncio.Protocol):
         size_bytes = duplicates = 0
         try:
             while self._pauses == 0 and (frame := self._decoder.next()) is not None:
-                if type(frame) is protocol.Upload and self._state is _Phase.OPEN:
+                if type(frame) is protocol.Upload and self._state is _ConnectionState.OPEN:
                     if frame.seq < self._due:
                         duplicates += 1
                         continue
@@ -413,7 +413,7 @@ class _Connection(asyncio.Protocol):
 
     def acknowledge(self, seq: int) -> None:
         # Uploads of the device's previous connection may become durable during this one: continue after those.
-        if self._state is _Phase.OPEN and seq > self._acked:
+        if self._state is _ConnectionState.OPEN and seq > self._acked:
             self._acked = seq
             self._due = max(self._due, seq + 1)
             self._write_ack()
@@ -424,7 +424,7 @@ class _Connection(asyncio.Protocol):
             return
         self._server.counts.refusals[code] += 1
         self._write(protocol.Refusal(code, message, retry_s))
-        self._state = _Phase.CLOSED
+        self._state = _ConnectionState.CLOSED
         self._since_s = self._server.clock.monotonic()
         self._transport.close()
 
@@ -447,7 +447,7 @@ class _Connection(asyncio.Protocol):
         if self._is_closed:
             if waited_s >= limits.linger_s:
                 self._transport.abort()
-        elif self._state is _Phase.GREETING:
+        elif self._state is _ConnectionState.GREETING:
             if waited_s >= limits.hello_s:
                 self.refuse("hello", f"no Hello within {limits.hello_s} s", 10.0)
         elif waited_s >= limits.idle_s and (self._pauses == 0 or not self._writable.is_set()):
@@ -461,23 +461,23 @@ class _Connection(asyncio.Protocol):
             self.refuse("gap", f"upload {seq} came where {self._due} was due", 0.0)
         elif seq > self._acked + window:
             self.refuse("window", f"upload {seq} is more than {window} past {self._acked}, the last acknowledged", 10.0)
-        return self._state is _Phase.OPEN
+        return self._state is _ConnectionState.OPEN
 
     def _on_other(self, frame: protocol.Frame) -> bool:
         """Process any frame but an upload in order. Return False if the connection has ended."""
         match frame:
-            case protocol.Hello() if self._state is _Phase.GREETING:
-                self._state = _Phase.CHECKING
+            case protocol.Hello() if self._state is _ConnectionState.GREETING:
+                self._state = _ConnectionState.CHECKING
                 self.pause()
                 self._spawn(self._greet(frame))
-            case protocol.Request() if self._state is _Phase.OPEN:
+            case protocol.Request() if self._state is _ConnectionState.OPEN:
                 self._server.counts.requests += 1
                 if len(self._tasks) < self._server.limits.requests:
                     self._spawn(self._answer(frame))
                 else:
                     what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
                     self._write(protocol.Response(frame.request_id, b"", what))
-            case protocol.Ping() if self._state is _Phase.OPEN:
+            case protocol.Ping() if self._state is _ConnectionState.OPEN:
                 if self._writable.is_set():
                     self._write(protocol.Pong(frame.token))
             case _:
@@ -497,7 +497,7 @@ class _Connection(asyncio.Protocol):
                 self.refuse("token", f"this token is not that of device {hello.device_id!r}", -1.0)
             else:
                 acked = await server.acked(hello.device_id, hello.epoch)
-                if self._state is _Phase.CHECKING:
+                if self._state is _ConnectionState.CHECKING:
                     self._open(hello, acked)
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: device %r could not be looked up", hello.device_id)
@@ -506,7 +506,7 @@ class _Connection(asyncio.Protocol):
     def _open(self, hello: protocol.Hello, acked: int) -> None:
         self.device_id, self.epoch = hello.device_id, hello.epoch
         self._acked, self._due = acked, acked + 1
-        self._state = _Phase.OPEN
+        self._state = _ConnectionState.OPEN
         self._since_s = self._server.clock.monotonic()
         self._decoder.max_body_bytes = MAX_BODY_BYTES
         self._server.admit(self)
