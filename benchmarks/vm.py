@@ -1,28 +1,28 @@
 """Fig. 11: light, middle and heavy tasks on thread-level VMs, on threads under one GIL, and on processes (§4.3, §7.2).
 
-The three tasks run from the same source everywhere. As on a device, one event loop has them run and takes what they
-return, whatever runs them: VMs, threads of its own interpreter (an executor's, which is how a program without VMs
-would do it), or processes behind pipes. One to four tasks at once are as many callers in the loop, each one call after
-the other:
+The three tasks run from the same source everywhere. As on a device, one event loop starts them and receives their
+results, whatever runs them: VMs, threads of its own interpreter (an executor's, which is how a program without VMs
+would do it), or processes behind pipes. One to four tasks at once are that many callers in the loop, each making one
+call after another:
 
 - light: the features of one page visit from its events (counts, dwell times, a dict of dicts). Python objects only, a
   tenth of a millisecond or so: what most triggers of the pipeline cost.
-- middle: a JSON record of a hundred items is read, its numbers become arrays, are normalised and ranked with
-  `walle.np`, and the best leave as JSON: Python and engine in small turns, as before and after a model.
+- middle: a JSON record of a hundred items is parsed, its numbers become arrays, are normalised and ranked with
+  `walle.np`, and the best are returned as JSON: Python and engine alternate, as before and after a model.
 - heavy: a 3-layer network on 64 candidates by `walle.np`, then a sampled re-ranking loop in Python: milliseconds,
   mostly arithmetic, as a recommendation model with its post-processing.
 
-Rounds of the ways follow one another, so that what else the machine does falls on all. A task's performance is, as in
+Rounds of the ways alternate, so that other load on the machine affects all of them. A task's performance is, as in
 the paper, the reciprocal of the time from its call to its result; its gain is that of VMs over that of threads under
-the GIL, the median of the rounds. What the paper does not have stands beside it, as it asks more: threads under the GIL
-that nobody calls and that answer to nobody, each running the task in a loop ("bare"). Processes pay for memory with a
-whole interpreter each. VMs have the limits and the calls the deadline that a task has which asks for none.
+the GIL, the median of the rounds. A harder comparison, which the paper does not have, is reported too: threads under
+the GIL without calls or results, each running the task in a loop ("bare"). Processes pay for memory with a whole
+interpreter each. VMs have the default limits of a task, and calls the default deadline.
 
-Also: how long a VM takes to be made, and from there to the first result of a small task that uses `walle.np`
-("until_first_result": in an interpreter that nobody lived in; "wiped_and_lived_in": in one that such a task has left,
-wiping included), the memory of one as it starts, with a task that uses `walle.np`, and with one that also uses `json`,
-and a warm call seen from asyncio and from C++ (by a caller that looks for the result for 30 µs before it sleeps, as a
-VM does for calls). No interpreter may be destroyed meanwhile.
+Also: the time to create a VM, and from there to the first result of a small task that uses `walle.np`
+("until_first_result": in a new interpreter; "after_reset": in one that such a task has used, the reset included); the
+memory of a VM as it starts, with a task that uses `walle.np`, and with one that also uses `json`; and a warm call from
+asyncio and from C++ (by a caller that spins for the result for 30 µs before it blocks, as a VM does for calls). No
+interpreter may be discarded meanwhile.
 
     python benchmarks/vm.py [--rounds 5] [--seconds 0.4] [--workers 1,2,3,4] [--out out] [--json]
 """
@@ -132,7 +132,7 @@ def _load(folder: str) -> Any:
 
 
 def serve(folder: str) -> None:
-    """Be one of the processes: for each task that a line names, run it and answer with a line."""
+    """Run one of the processes: for each line, run the task that it names and write a line."""
     tasks = _load(folder)
     for line in sys.stdin:
         print(json.dumps(getattr(tasks, line.strip())()), flush=True)
@@ -185,7 +185,7 @@ async def measure(calls: list[Call], name: str, seconds: float) -> tuple[float, 
 
 
 def measure_bare(function: Callable[[], object], count: int, seconds: float) -> float:
-    """Return calls per second of so many threads that run the function in a loop under one GIL."""
+    """Return calls per second of `count` threads that run the function in a loop under one GIL."""
 
     def work(ready: threading.Barrier) -> int:
         ready.wait()
@@ -244,7 +244,7 @@ def row_of(
 
 
 def private_mb() -> float:
-    """Return the process's own memory in MB, 0 where the system does not tell."""
+    """Return the process's own memory in MB, or 0 where the system does not report it."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -253,7 +253,7 @@ def private_mb() -> float:
 
 
 async def fresh(folder: Path) -> tuple[dict[str, Any], list[VM]]:
-    """Return what VMs of a task cost in interpreters of their own, and the VMs."""
+    """Return the cost of VMs of a task, each in a new interpreter, and the VMs."""
     create_ms, first_ms, create_mb, vms = [], [], [], []
     for _ in range(8):
         before, begin = private_mb(), time.perf_counter()
@@ -273,7 +273,7 @@ async def fresh(folder: Path) -> tuple[dict[str, Any], list[VM]]:
 
 
 async def single(folders: dict[str, Path]) -> dict[str, Any]:
-    """What one VM costs: to make, to keep, to hand on, to call."""
+    """Return the cost of one VM: of creation, memory, reset and calls."""
     found, held = {}, []
     for name, one in folders.items():
         found[name], vms = await fresh(one)
@@ -301,13 +301,13 @@ async def single(folders: dict[str, Path]) -> dict[str, Any]:
     vm.close()
     await vm.wait_closed()
     counts = _core.vm_counts()
-    if counts["destroyed"]:
-        sys.exit(f"vm: {counts['destroyed']} interpreters were destroyed, the last as {counts['last_reason']}")
+    if counts["discarded"]:
+        sys.exit(f"vm: {counts['discarded']} interpreters were discarded, the last because {counts['discard_reason']}")
     return {
         **found["np"],
         "mb_each_beyond_the_first_empty": found["empty"]["mb_each_beyond_the_first"],
         "mb_each_beyond_the_first_with_json": found["np_json"]["mb_each_beyond_the_first"],
-        "wiped_and_lived_in_ms_p50": round(statistics.median(again_ms), 2),
+        "after_reset_ms_p50": round(statistics.median(again_ms), 2),
         "warm_call_asyncio_us_p50": round(statistics.median(warm_us), 1),
         "warm_call_cpp_us_p50": round(statistics.median(native_us), 1),
         "warm_call_cpp_us_p10": round(statistics.quantiles(native_us, n=10)[0], 1),

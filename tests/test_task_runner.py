@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.sim.tasks import tree
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
-from walle.engine_ext.vm.vm import DeadlineExceeded, TaskError, VMClosedError
+from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.pipeline.events import Event
 from walle.pipeline.stream_engine import Trigger
 from walle.protocol import Manifest
@@ -47,8 +47,8 @@ def postprocess(ctx, y):
 """
     files, manifest = laid_out(tmp_path / "task", main)
     await runner.load(files, manifest)
-    host = {"store.query": lambda topic, since_ms, limit: [topic, since_ms, limit]}
-    output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, host)
+    callbacks = {"store.query": lambda topic, since_ms, limit: [topic, since_ms, limit]}
+    output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, callbacks)
     assert output.output == {"y": [7, {"n": 1}, ["t", 3, 100]]}
     assert output.puts == [("side", ["d0", 2])]
 
@@ -84,7 +84,7 @@ async def test_a_phase_runs_by_itself_where_it_may(runner: TaskRunner, tmp_path:
 
 
 @pytest.mark.asyncio
-async def test_a_host_that_fails_fails_the_run_with_its_message(runner: TaskRunner, tmp_path: Path) -> None:
+async def test_a_callback_that_fails_fails_the_run_with_its_message(runner: TaskRunner, tmp_path: Path) -> None:
     async def escalate(phase: str, payload: object) -> None:
         raise LookupError(f"no {phase} for {payload}")
 

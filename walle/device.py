@@ -29,6 +29,7 @@ from walle.deploy.device.agent import Agent
 from walle.deploy.device.fetch import HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.signing import TrustedKeys
+from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import PipelineError
 from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
@@ -38,7 +39,7 @@ from walle.pipeline.tunnel.client import TunnelClient, client_context
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError, printable
 from walle.protocol import directives_from_header as parse_directives
 from walle.task_log import LogLine, TaskLog, failure_place, last_lines
-from walle.task_runner import PHASE_TOPIC, Host, TaskRunner
+from walle.task_runner import PHASE_TOPIC, TaskRunner
 
 _LOG = logging.getLogger(__name__)
 
@@ -331,10 +332,10 @@ class Device:
         if active is None:
             return TaskOutput()  # it was removed after the event triggered it
         run = self._runs[task] = _Run(active, self._clock.monotonic())
-        host: Host = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
+        callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
         attributes = {**self.config.attributes, "id": self.config.device_id}
         on_log = functools.partial(self._on_log, run)
-        output = await self._runner.run(active.files, active.manifest, trigger, attributes, host, on_log=on_log)
+        output = await self._runner.run(active.files, active.manifest, trigger, attributes, callbacks, on_log=on_log)
         run.outputs = (output.output is not None) + len(output.puts)
         return output
 

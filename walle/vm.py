@@ -2,15 +2,9 @@
 
 from walle.engine_ext.vm.bytecode import BytecodeError
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.vm import (
-    VM,
-    DeadlineExceeded,
-    LimitExceeded,
-    TaskError,
-    TaskQuarantined,
-    VMClosedError,
-    VMPool,
-)
+from walle.engine_ext.vm.loop_calls import DeadlineExceeded, LimitExceeded, TaskError, VMClosedError
+from walle.engine_ext.vm.pool import TaskQuarantined, VMPool
+from walle.engine_ext.vm.vm import VM
 
 __all__ = [
     "VM",

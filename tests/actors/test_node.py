@@ -13,7 +13,7 @@ from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.release import ReleaseRequestError, TransitionError
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
-from walle.engine_ext.vm.vm import DeadlineExceeded, TaskError, VMClosedError
+from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.errors import ConfigError
 from walle.protocol import ProtocolError
 

@@ -12,7 +12,7 @@ from tests.sim.shop_cloud import ShopCloud, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle import plain
 from walle.cloud.inference import InferenceError
-from walle.engine_ext.vm.vm import TaskError
+from walle.engine_ext.vm.loop_calls import TaskError
 from walle.pipeline.tunnel.client import RequestError
 from walle.task_runner import PHASE_TOPIC, PhasePlaceError
 

@@ -1,4 +1,4 @@
-// What a thread keeps of the memory that was given back: for requests of nearly its size, so much of it, until the thread ends.
+// A thread's cache of freed blocks: reuse for requests of nearly the same size, the cache's limits, and the thread's end.
 #include <thread>
 #include <vector>
 
@@ -13,70 +13,70 @@ constexpr std::size_t kMega = std::size_t{1} << 20;
 
 void on_a_thread(void (*body)()) { std::thread(body).join(); }
 
-void the_same_memory_again() {
-  const Block first = take_block(kMega);
+void blocks_are_reused() {
+  const Block first = allocate_block(kMega);
   CHECK(reinterpret_cast<std::uintptr_t>(first.data) % kBlockAlignment == 0 && first.size_bytes >= kMega);
-  give_back(first);
-  const Block smaller = take_block(kMega - kMega / 8);
+  free_block(first);
+  const Block smaller = allocate_block(kMega - kMega / 8);
   CHECK(smaller.data == first.data && smaller.size_bytes == first.size_bytes);
-  give_back(smaller);
-  const Block much_smaller = take_block(kMega / 2), larger = take_block(kMega + 1);
+  free_block(smaller);
+  const Block much_smaller = allocate_block(kMega / 2), larger = allocate_block(kMega + 1);
   CHECK(much_smaller.data != first.data && larger.data != first.data);
-  give_back(much_smaller);
-  give_back(larger);
+  free_block(much_smaller);
+  free_block(larger);
 }
 
-// The oldest go first, and nothing beyond the most is kept at all.
-void no_more_than_so_much() {
+// The oldest blocks are freed first, and blocks larger than the limit are not cached.
+void the_cache_is_bounded() {
   std::vector<Block> taken;
-  for (std::size_t i = 0; i < 2 * kMostSpareBytes / kMega; ++i) taken.push_back(take_block(kMega));
-  for (const Block& block : taken) give_back(block);
-  const std::size_t kept = kMostSpareBytes / kMega;
+  for (std::size_t i = 0; i < 2 * kMaxCachedBytes / kMega; ++i) taken.push_back(allocate_block(kMega));
+  for (const Block& block : taken) free_block(block);
+  const std::size_t kept = kMaxCachedBytes / kMega;
   for (std::size_t i = 0; i < kept; ++i) {
-    const Block again = take_block(kMega);
+    const Block again = allocate_block(kMega);
     CHECK(again.data == taken[taken.size() - 1 - i].data);
-    taken[i] = again;  // one that is not kept any more
+    taken[i] = again;  // a block that is no longer cached
   }
-  for (std::size_t i = 0; i < kept; ++i) give_back(taken[i]);
-  const Block large = take_block(kMostSpareBytes + kMega);
-  give_back(large);
-  const Block newest = take_block(kMega);
+  for (std::size_t i = 0; i < kept; ++i) free_block(taken[i]);
+  const Block large = allocate_block(kMaxCachedBytes + kMega);
+  free_block(large);
+  const Block newest = allocate_block(kMega);
   CHECK(newest.data == taken[kept - 1].data);
-  give_back(newest);
+  free_block(newest);
 }
 
-void none_is_kept_where_it_is_said() {
-  give_back(take_block(kMega));
-  give_back(take_block(kMega / 2));
-  CHECK(free_spare_blocks() == kMega + kMega / 2);
-  CHECK(free_spare_blocks() == 0);
-  give_back(take_block(kMega));
-  CHECK(free_spare_blocks() == kMega);
+void the_cache_can_be_freed() {
+  free_block(allocate_block(kMega));
+  free_block(allocate_block(kMega / 2));
+  CHECK(free_cached_blocks() == kMega + kMega / 2);
+  CHECK(free_cached_blocks() == 0);
+  free_block(allocate_block(kMega));
+  CHECK(free_cached_blocks() == kMega);
 }
 
-// A thread's last objects give back what they hold after its spare blocks are gone.
+// A thread's last objects free their blocks after its cache is destroyed.
 struct Late {
   Block block;
-  ~Late() { give_back(block); }
+  ~Late() { free_block(block); }
 };
 void the_end_of_a_thread() {
-  thread_local Late late;        // made first, so it ends last
-  give_back(take_block(kMega));  // makes the spare blocks
-  late.block = take_block(kMega);
-  give_back(take_block(kMega));
+  thread_local Late late;             // created first, so destroyed last
+  free_block(allocate_block(kMega));  // creates the cache
+  late.block = allocate_block(kMega);
+  free_block(allocate_block(kMega));
 }
 
 }  // namespace
 
 int main() {
-  on_a_thread(&the_same_memory_again);
-  on_a_thread(&no_more_than_so_much);
-  on_a_thread(&none_is_kept_where_it_is_said);
+  on_a_thread(&blocks_are_reused);
+  on_a_thread(&the_cache_is_bounded);
+  on_a_thread(&the_cache_can_be_freed);
   on_a_thread(&the_end_of_a_thread);
   on_a_thread([] {
-    const Block block = take_block(kMega);
-    std::thread([block] { give_back(block); }).join();  // by another thread
-    give_back(take_block(kMega));
+    const Block block = allocate_block(kMega);
+    std::thread([block] { free_block(block); }).join();  // by another thread
+    free_block(allocate_block(kMega));
   });
   return check::failures != 0;
 }

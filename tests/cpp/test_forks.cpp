@@ -1,4 +1,4 @@
-// Forks while another thread holds what is the process's: the child finds it whole, and free.
+// Forks while another thread holds a lock of the process: in the child, what it guards is consistent, and it is unlocked.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,8 +20,8 @@ namespace {
 using namespace walle;
 using namespace std::chrono_literals;
 
-// Set by the thread that holds a lock: it is inside, and stays there until the process has forked or, where the fork waits for
-// it, a little while.
+// Set by the thread that holds a lock: it has locked it, and keeps it until the process has forked or, where the fork waits for
+// it, for 200 ms.
 std::atomic<bool> inside, forked;
 
 void stay() {
@@ -65,8 +65,8 @@ void rates_are_whole() {
   child_can([] { rates(slow); }, [] { rates(kernels("scalar")); });
 }
 
-// Whoever holds one may want the other, in either order.
-void none_is_waited_for_with_another_in_hand() {
+// A thread that holds one may wait for the other, in either order.
+void a_fork_never_blocks_on_one_while_it_holds_another() {
   ForkMutex one, other;
   for (ForkMutex* first : {&one, &other}) {
     ForkMutex* second = first == &one ? &other : &one;
@@ -80,13 +80,13 @@ void none_is_waited_for_with_another_in_hand() {
   }
 }
 
-// Another part's lock, as the VMs' are, which a thread wants while it holds one of these; its handlers are made known later, and
-// so run before those of the mutexes.
+// A lock of another part, as the VMs' are, which a thread takes while it holds one of these. Its handlers are installed later,
+// and so run before those of the mutexes.
 std::mutex another;
-void others_come_after() {
+void other_locks_come_after() {
   ForkMutex one;
-  const auto prepare = [] { ForkMutex::hold_all(), another.lock(); };
-  const auto resume = [] { another.unlock(), ForkMutex::let_go_of_all(); };
+  const auto prepare = [] { ForkMutex::lock_all(), another.lock(); };
+  const auto resume = [] { another.unlock(), ForkMutex::unlock_all(); };
   CHECK(::pthread_atfork(prepare, resume, resume) == 0);
   child_can(
       [&] {
@@ -102,7 +102,7 @@ void others_come_after() {
 int main() {
   packed_weights_are_whole();
   rates_are_whole();
-  none_is_waited_for_with_another_in_hand();
-  others_come_after();
+  a_fork_never_blocks_on_one_while_it_holds_another();
+  other_locks_come_after();
   return check::failures == 0 ? 0 : 1;
 }

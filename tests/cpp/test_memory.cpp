@@ -1,5 +1,5 @@
-// The memory plan against every value in memory of its own: random programs of rasters and of operators that mix all of their
-// inputs, run both ways.
+// Memory plan: random programs of rasters and of operators that mix all of their inputs, run with the plan and with each value in
+// memory of its own.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -52,7 +52,7 @@ int add_op(Program& program, std::vector<int> inputs, std::int64_t count) {
   return op.output;
 }
 
-// Everything whole, one after the other.
+// Whole values, one after the other.
 int add_concat(Program& program, std::vector<int> inputs) {
   ProgramOp op;
   std::int64_t total = 0, place = 0;
@@ -78,7 +78,7 @@ int add_slice(Program& program, int input, std::int64_t first, std::int64_t coun
   return op.output;
 }
 
-// Each element hangs on all elements of all inputs.
+// Each element depends on all elements of all inputs.
 void mix(const std::vector<const std::int32_t*>& inputs, const std::vector<std::int64_t>& counts, int op, std::int32_t* out,
          std::int64_t count) {
   std::uint32_t sum = 17U * static_cast<std::uint32_t>(op);
@@ -87,7 +87,7 @@ void mix(const std::vector<const std::int32_t*>& inputs, const std::vector<std::
   for (std::int64_t j = 0; j < count; ++j) out[j] = static_cast<std::int32_t>(sum * 7U + static_cast<std::uint32_t>(j));
 }
 
-// The program's outputs; `address` gives a value's memory.
+// Returns the program's outputs; `address` returns a value's memory.
 template <class Address>
 std::vector<Values> run(const Program& program, const std::vector<bool>& skipped, const Address& address) {
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
@@ -161,7 +161,7 @@ std::int64_t regions_left(const Program& program) {
   return left;
 }
 
-// Plans the program and compares; the number of regions that still run.
+// Plans the program and compares the results; returns the number of regions that still run.
 std::int64_t compare(Program program, int inputs) {
   const auto expected = run_apart(program, inputs);
   const MemoryPlan plan = plan_memory(program, inputs);

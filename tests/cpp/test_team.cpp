@@ -1,4 +1,4 @@
-// Teams: every share of the work is done once, by members that exist, and is seen by the caller afterwards.
+// Teams: every item of the work is run once, by a member in range, and its result is visible to the caller afterwards.
 #include <numeric>
 #include <vector>
 
@@ -9,7 +9,7 @@ namespace {
 
 using namespace walle;
 
-void each_share_once(int size, std::int64_t count, int rounds) {
+void each_item_once(int size, std::int64_t count, int rounds) {
   Team team(size);
   CHECK(team.size() == size);
   std::vector<std::int64_t> done(static_cast<std::size_t>(count));
@@ -24,7 +24,7 @@ void each_share_once(int size, std::int64_t count, int rounds) {
   for (std::int64_t i = 0; i < count; ++i) CHECK(done[static_cast<std::size_t>(i)] == i * rounds);
 }
 
-// A phase reads what the phase before wrote, whoever wrote it.
+// A phase reads what any member wrote in the phase before.
 void phases_follow_each_other() {
   Team team(3);
   std::vector<std::int64_t> first(1000), second(1000);
@@ -43,7 +43,7 @@ void teams_end_at_once() {
 
 int main() {
   for (const int size : {1, 2, 4})
-    for (const std::int64_t count : {0, 1, 2, 3, 100}) each_share_once(size, count, 200);
+    for (const std::int64_t count : {0, 1, 2, 3, 100}) each_item_once(size, count, 200);
   phases_follow_each_other();
   teams_end_at_once();
   return check::failures != 0;

@@ -102,9 +102,9 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
         assert answer["log"] == [("info", "on the cloud")]
         return answer["output"]
 
-    assert (await run(vm, host={"escalate": escalate}))["output"] == 43
+    assert (await run(vm, callbacks={"escalate": escalate}))["output"] == 43
     assert asked == [("execute", {"n": 21})]
-    with pytest.raises(TaskError, match="host function 'escalate' raised LookupError"):
+    with pytest.raises(TaskError, match="callback 'escalate' raised LookupError"):
         await run(vm)
     with pytest.raises(TaskError, match="no phase 'preprocess'"):
         await cloud.call("walle.pipeline.context:phase", "preprocess", None, {})
@@ -117,9 +117,9 @@ async def test_a_phase_placed_on_the_cloud_goes_there_at_once(make: Make) -> Non
         def execute(ctx, x): raise ValueError("not here")
         def postprocess(ctx, y): return y
     """)
-    host = {"escalate": lambda phase, payload: [phase, payload]}
+    callbacks = {"escalate": lambda phase, payload: [phase, payload]}
     phases = {"preprocess": "device", "execute": "cloud", "postprocess": "auto"}
-    assert (await run(vm, phases=phases, host=host))["output"] == ["execute", 1]
+    assert (await run(vm, phases=phases, callbacks=callbacks))["output"] == ["execute", 1]
 
 
 @pytest.mark.asyncio
@@ -161,10 +161,10 @@ async def test_what_is_no_resource_is_refused(make: Make, name: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_store_is_asked_through_the_host(make: Make) -> None:
+async def test_the_store_is_queried_through_a_callback(make: Make) -> None:
     vm = make("def execute(ctx, x): return ctx.store.query('clicks', since_ms=5)")
-    host = {"store.query": lambda topic, since_ms, limit: [[topic, since_ms, limit]]}
-    assert (await run(vm, host=host))["output"] == [["clicks", 5, 100]]
+    callbacks = {"store.query": lambda topic, since_ms, limit: [[topic, since_ms, limit]]}
+    assert (await run(vm, callbacks=callbacks))["output"] == [["clicks", 5, 100]]
 
 
 @pytest.mark.asyncio

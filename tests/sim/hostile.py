@@ -1,4 +1,4 @@
-"""Tasks that mean harm, and a device's VMs among them: `python -m tests.sim.hostile --seconds 600`.
+"""Hostile tasks in a device's VMs: `python -m tests.sim.hostile --seconds 600`.
 
 Each hostile task runs again and again in random order in one pool, beside an honest task whose calls must come back in
 time and right throughout.
@@ -22,22 +22,22 @@ from walle.vm import VMPool
 LIMITS = {"memory_mb": 16, "output_kb": 64, "log_kb": 16, "recursion": 300}
 DEADLINE_S = 0.25
 
-WAY_IN = """
+ACCESS = """
 import json
 real = json.dumps.__globals__["__builtins__"]
 load = real["__import__"]
 sys = load("sys")
 
 def run():
-    return deed()
+    return attack()
 """
 
-DEEDS = {
+ATTACKS = {
     "raises in a finalizer": """
 class Bad:
     def __del__(self):
         raise ValueError("no")
-def deed():
+def attack():
     for _ in range(100):
         Bad()
     cycle = Bad(); cycle.me = cycle
@@ -47,32 +47,32 @@ def deed():
 class Bad:
     def __del__(self):
         while True: pass
-def deed():
+def attack():
     bad = Bad(); bad.me = bad
     load("json").kept = bad
     return 1
 """,
-    "makes itself anew": """
+    "creates itself again": """
 class Bad:
     def __del__(self):
         bad = type(self)(); bad.me = bad
         while True: pass
-def deed():
+def attack():
     bad = Bad(); bad.me = bad
     return 1
 """,
-    "hooks audits for ever": """
+    "hooks audits indefinitely": """
 def hook(*event):
     while True: pass
-def deed():
+def attack():
     sys.addaudithook(hook)
     return 1
 """,
-    "leaves by SystemExit": "def deed(): raise SystemExit(1)\n",
-    "leaves by sys.exit": "def deed(): sys.exit(3)\n",
-    "interrupts": "def deed(): raise KeyboardInterrupt\n",
-    "looks for os._exit": """
-def deed():
+    "leaves by SystemExit": "def attack(): raise SystemExit(1)\n",
+    "leaves by sys.exit": "def attack(): sys.exit(3)\n",
+    "interrupts": "def attack(): raise KeyboardInterrupt\n",
+    "searches for os._exit": """
+def attack():
     os = load("os")
     found = [name for name in ("_exit", "abort", "kill", "fork", "execv", "system", "close") if hasattr(os, name)]
     for name in ("posix", "faulthandler", "_signal", "signal", "ctypes", "_ctypes", "subprocess", "socket", "mmap"):
@@ -85,43 +85,43 @@ def deed():
     if found: load("os")._exit(77) if "_exit" in found else load("json").loads(str(found))
     return 1
 """,
-    "allocates a giant": "def deed(): return len(bytearray(10**13))\n",
-    "allocates giants": "def deed():\n    kept = []\n    while True: kept.append(bytearray(10**6))\n",
-    "allocates undaunted": """
-def deed():
+    "allocates a giant": "def attack(): return len(bytearray(10**13))\n",
+    "allocates giants": "def attack():\n    kept = []\n    while True: kept.append(bytearray(10**6))\n",
+    "allocates despite errors": """
+def attack():
     kept = []
     while True:
         try: kept.append("x" * 10**6 + str(len(kept)))
         except BaseException: pass
 """,
-    "counts for ever": "import itertools\ndef deed(): return list(itertools.count())\n",
-    "generates for ever": "def numbers():\n    while True: yield 1\ndef deed(): return sum(numbers())\n",
+    "counts indefinitely": "import itertools\ndef attack(): return list(itertools.count())\n",
+    "generates indefinitely": "def numbers():\n    while True: yield 1\ndef attack(): return sum(numbers())\n",
     "catches all": """
-def deed():
+def attack():
     while True:
         try:
             while True: pass
         except BaseException: pass
 """,
-    "recurses in repr": "class R:\n    def __repr__(self): return repr([self])\ndef deed(): return repr(R())\n",
+    "recurses in repr": "class R:\n    def __repr__(self): return repr([self])\ndef attack(): return repr(R())\n",
     "recurses in getattr": """
 class R:
     def __getattr__(self, name): return getattr(self, name)
-def deed(): return R().x
+def attack(): return R().x
 """,
-    "nests deeply": "def deed():\n    value = []\n    for _ in range(10**6): value = [value]\n    return value\n",
-    "changes builtins": "def deed(): real['len'] = real['isinstance'] = real['__import__'] = None\n",
+    "nests deeply": "def attack():\n    value = []\n    for _ in range(10**6): value = [value]\n    return value\n",
+    "changes builtins": "def attack(): real['len'] = real['isinstance'] = real['__import__'] = None\n",
     "changes classes": """
-def deed():
+def attack():
     import collections, enum
     enum.Enum.__new__ = None
     collections.UserDict.__init__ = None
     load("abc").ABCMeta.__instancecheck__ = None
     return 1
 """,
-    "empties sys.modules": "def deed(): sys.modules.clear(); sys.path.clear(); sys.meta_path.clear(); return 1\n",
+    "empties sys.modules": "def attack(): sys.modules.clear(); sys.path.clear(); sys.meta_path.clear(); return 1\n",
     "hijacks the collector": """
-def deed():
+def attack():
     gc = load("gc")
     gc.disable(); gc.callbacks.clear(); gc.set_threshold(0)
     gc.callbacks.append(lambda *args: 1 / 0)
@@ -130,25 +130,25 @@ def deed():
     return 1
 """,
     "walks frames": """
-def deed():
+def attack():
     frame = sys._getframe()
     while frame.f_back is not None: frame = frame.f_back
     frame.f_globals.clear()
     return 1
 """,
     "traces": """
-def deed():
+def attack():
     sys.settrace(lambda *a: 1 / 0)
     sys.setprofile(lambda *a: 1 / 0)
-    return deed.__name__
+    return attack.__name__
 """,
-    "starts threads": "def deed(): load('_thread').start_new_thread(print, (1,))\n",
-    "prints for ever": "def deed():\n    while True: print('x' * 200)\n",
-    "sleeps": "import time\ndef deed(): time.sleep(100)\n",
-    "returns nonsense": "def deed(): return {1: object()}\n",
-    "has no text": "class E(Exception):\n    def __str__(self): raise self\ndef deed(): raise E\n",
+    "starts threads": "def attack(): load('_thread').start_new_thread(print, (1,))\n",
+    "prints indefinitely": "def attack():\n    while True: print('x' * 200)\n",
+    "sleeps": "import time\ndef attack(): time.sleep(100)\n",
+    "returns nonsense": "def attack(): return {1: object()}\n",
+    "has no text": "class E(Exception):\n    def __str__(self): raise self\ndef attack(): raise E\n",
     "chains errors": """
-def deed():
+def attack():
     error = None
     for number in range(10_000):
         try:
@@ -156,10 +156,10 @@ def deed():
         except ValueError as caught: error = caught
     raise error
 """,
-    "backtracks": "import re\ndef deed(): return re.match(r'(a+)+$', 'a' * 60 + 'b')\n",
-    "leaves what lives on": """
+    "backtracks": "import re\ndef attack(): return re.match(r'(a+)+$', 'a' * 60 + 'b')\n",
+    "leaves objects that survive": """
 import weakref, abc
-def deed():
+def attack():
     import collections
     class Key(collections.UserDict): pass
     collections.abc.Sequence.register(Key)
@@ -169,7 +169,7 @@ def deed():
     return 1
 """.replace("import weakref, abc\n", ""),
     "makes empty objects": """
-def deed():
+def attack():
     import walle.np
     core = sys.modules["walle.engine_ext._core"]
     kinds = [core.ndarray, core.Session, core.Module, core.ndarray.__base__, type(core.unary.__self__)]
@@ -187,24 +187,24 @@ def deed():
     return Fake()
 """,
     "calls the core": """
-def deed():
+def attack():
     core = sys.modules["walle.engine_ext._core"]
     for name, value in list(vars(core).items()):
         for given in ((), (1,), (b"",), ("", ""), (None, None, None)):
-            if callable(value) and name not in ("vm_sleep", "ask_host"):
+            if callable(value) and name not in ("vm_sleep", "call_back"):
                 try: value(*given)
                 except Exception: pass
     return 1
 """,
-    "reduces for ever": """
-def deed():
+    "reduces indefinitely": """
+def attack():
     import walle.np
     core = sys.modules["walle.engine_ext._core"]
     while True:
         core.evaluate("ReduceSum", [core.broadcast_to(core.full((1,), 1, "float32"), (1 << 20, 1 << 20))], {})
 """,
     "renames": """
-def deed():
+def attack():
     for module in list(sys.modules.values()):
         for value in list(vars(module).values()):
             for name in ("__name__", "__qualname__", "__module__"):
@@ -212,7 +212,7 @@ def deed():
                 except (TypeError, AttributeError): pass
     return 1
 """,
-    "audits": "def deed():\n    sys.addaudithook(lambda *a: 1 / 0)\n    return 1\n",
+    "audits": "def attack():\n    sys.addaudithook(lambda *a: 1 / 0)\n    return 1\n",
 }
 HONEST = """
 import json
@@ -225,7 +225,7 @@ def run(number):
 
 
 class Task:
-    """A task with limits, as a pool takes it."""
+    """A task with limits, in the form that a pool takes."""
 
     def __init__(self, folder: Path, name: str, limits: dict[str, int]) -> None:
         self.folder = folder
@@ -236,8 +236,8 @@ class Task:
 def tasks_in(folder: Path) -> tuple[list[Task], Task]:
     """Return every hostile task and the honest one."""
     bad = [
-        Task(write_task(folder / f"bad{number}", WAY_IN + deed), name, LIMITS)
-        for number, (name, deed) in enumerate(DEEDS.items())
+        Task(write_task(folder / f"bad{number}", ACCESS + attack), name, LIMITS)
+        for number, (name, attack) in enumerate(ATTACKS.items())
     ]
     return bad, Task(write_task(folder / "honest", HONEST), "honest", {})
 
@@ -248,7 +248,7 @@ def memory_mb() -> float:
 
 
 async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[str, Any]:
-    """Run hostile tasks for so long, and return what happened.
+    """Run hostile tasks for `seconds`, and return the outcomes.
 
     Raises:
         AssertionError: an honest call gave something else.
@@ -261,7 +261,7 @@ async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[s
     outcomes: dict[str, dict[str, int]] = {task.name: {} for task in bad}
     latencies_ms: list[float] = []
 
-    async def harm() -> None:
+    async def attack_pool() -> None:
         turn: list[Task] = []
         while time.monotonic() < until or turn:
             if not turn:
@@ -276,9 +276,9 @@ async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[s
                 outcome += f" {error.limit}" if hasattr(error, "limit") else ""
             outcomes[task.name][outcome] = outcomes[task.name].get(outcome, 0) + 1
 
-    async def live() -> None:
+    async def run_honest() -> None:
         number = 0
-        while not harming.done():
+        while not attacking.done():
             number += 1
             begin = time.perf_counter()
             found = json.loads(await pool.call(honest, "run", number))
@@ -286,8 +286,8 @@ async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[s
             assert found == {"sum": 3 * number + 3, "len": 2, "is": True}, found
             await asyncio.sleep(0.01)
 
-    harming = asyncio.gather(harm(), harm())
-    await asyncio.gather(harming, live())
+    attacking = asyncio.gather(attack_pool(), attack_pool())
+    await asyncio.gather(attacking, run_honest())
     pool.close()
     latencies_ms.sort()
     return {
@@ -296,9 +296,9 @@ async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[s
         "honest_calls": len(latencies_ms),
         "honest_p50_ms": round(latencies_ms[len(latencies_ms) // 2], 2),
         "honest_max_ms": round(latencies_ms[-1], 1),
-        "homes": _core.vm_counts(),
-        "lost": _core.vm_lost(),
-        "abandoned": _core.vm_abandoned(),
+        "interpreters": _core.vm_counts(),
+        "retired": _core.vm_retired_threads(),
+        "abandoned": _core.vm_abandoned_threads(),
         "rss_mb": round(memory_mb(), 1),
     }
 

@@ -41,7 +41,7 @@ WARM_UP = 200
 
 
 async def cycles(folder: Path, times: int) -> dict[str, Any]:
-    """Return the memory after a warm-up and at the end, in MB, and what became of the interpreters."""
+    """Return the memory after a warm-up and at the end, in MB, and the counts of interpreters."""
     task = write_task(folder, MAIN)
     before_mb = 0.0
     for number in range(WARM_UP + times):
@@ -51,11 +51,11 @@ async def cycles(folder: Path, times: int) -> dict[str, Any]:
         assert (await vm.call("run", number))[1] == 64
         vm.close()
         assert await vm.wait_closed(60)
-    return {"before_mb": before_mb, "after_mb": memory_mb(), "homes": _core.vm_counts()}
+    return {"before_mb": before_mb, "after_mb": memory_mb(), "interpreters": _core.vm_counts()}
 
 
 class Actor:
-    """Lives of tasks inside an actor."""
+    """Loads and unloads of tasks inside a Ray actor."""
 
     def run(self, times: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ class Actor:
 
 
 def in_an_actor(times: int) -> dict[str, Any]:
-    """Return what `cycles` does in a Ray actor, which then leaves as actors do."""
+    """Return what `cycles` does in a Ray actor, which then terminates as actors do."""
     import ray
 
     ray.init(num_cpus=1, include_dashboard=False)

@@ -1,4 +1,4 @@
-"""Task folders and homes for VM tests."""
+"""Task folders and interpreters for VM tests."""
 
 import contextlib
 import textwrap
@@ -27,15 +27,15 @@ def write_task(folder: Path, main: str, **modules: str) -> Path:
     return folder
 
 
-def wait_for_abandoned(most_s: float = 10.0) -> None:
-    """Return once no VM of an earlier test is abandoned: their interpreters count as destroyed when they end."""
-    until = time.monotonic() + most_s
-    while _core.vm_abandoned() > 0 and time.monotonic() < until:
+def wait_for_abandoned(timeout_s: float = 10.0) -> None:
+    """Return once no VM of an earlier test is abandoned: their interpreters count as discarded when they end."""
+    until = time.monotonic() + timeout_s
+    while _core.vm_abandoned_threads() > 0 and time.monotonic() < until:
         time.sleep(0.02)
 
 
 @contextlib.asynccontextmanager
-async def in_a_home(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
+async def in_interpreter(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
     vm = VM(folder, grace_s=grace_s)
     try:
         yield vm
@@ -45,11 +45,11 @@ async def in_a_home(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
 
 
 @contextlib.asynccontextmanager
-async def in_a_fresh_home(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
-    """Yield a VM in a home that nobody lived in before; all homes that were free are lived in meanwhile."""
+async def in_fresh_interpreter(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
+    """Yield a VM in a new interpreter; VMs occupy all idle interpreters meanwhile."""
     async with contextlib.AsyncExitStack() as held:
-        made = _core.vm_counts()["made"]
-        while _core.vm_counts()["made"] == made:
-            vm = await held.enter_async_context(in_a_home(folder, grace_s))
+        created = _core.vm_counts()["created"]
+        while _core.vm_counts()["created"] == created:
+            vm = await held.enter_async_context(in_interpreter(folder, grace_s))
             await vm.call("walle.engine_ext.vm.dispatch:ready")
         yield vm

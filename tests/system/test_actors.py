@@ -25,7 +25,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
 from walle.deploy.cloud.release_service import UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
-from walle.engine_ext.vm.vm import TaskError
+from walle.engine_ext.vm.loop_calls import TaskError
 from walle.task_runner import PHASE_TOPIC
 
 ROOT = Path(__file__).parents[2]

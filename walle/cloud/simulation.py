@@ -14,13 +14,14 @@ from typing import Any
 from walle import plain
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.release_service import SimulationResult
+from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import VMError
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
 from walle.protocol import Attribute
 from walle.task_log import LogLine, OnLog, TaskLog, failure_place
-from walle.task_runner import Host, TaskRunner
+from walle.task_runner import TaskRunner
 
 # The kinds of device that every version is simulated on; a task sees them as `ctx.device`.
 DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
@@ -92,9 +93,9 @@ class Simulator:
             return plain.decode(plain.encode(output))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
-            host: Host = {"escalate": escalate, "store.query": functools.partial(_query, store)}
+            callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
             on_log = self._on_log_of(str(kind["id"]), trigger.position)
-            return await self._device.run(files, manifest, trigger, kind, host, on_log=on_log)
+            return await self._device.run(files, manifest, trigger, kind, callbacks, on_log=on_log)
 
         def on_outcome(_task: str, ok: bool, error: Exception | None) -> None:
             if not ok and error is not None:

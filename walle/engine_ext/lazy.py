@@ -1,7 +1,7 @@
-"""How a package loads a part of itself when one of the part's names is first used (`walle.np`, `walle.cv`).
+"""Loader of a package's parts when one of their names is first used (`walle.np`, `walle.cv`).
 
-In a VM such a part is no task's: the task that happens to use it first leaves, and the part stays for those that
-follow. A VM therefore sets `load` to `walle.engine_ext.vm.reset.load_shared`, once, before its first task.
+In a VM such a part belongs to no task: it stays when the task that first used it ends. A VM therefore sets `load` to
+`walle.engine_ext.vm.reset.load_shared`, once, before its first task.
 """
 
 from __future__ import annotations

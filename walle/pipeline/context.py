@@ -140,7 +140,7 @@ class Context:
         """Have the cloud run the present phase on `payload`, which is plain data and arrays, and return its result.
 
         Raises:
-            HostError: the cloud cannot be reached, refused, or failed.
+            CallbackError: the cloud cannot be reached, refused, or failed.
         """
         return callbacks.call("escalate", self.phase, payload)
 

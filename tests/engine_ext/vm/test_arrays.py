@@ -9,7 +9,8 @@ import pytest
 
 from tests.sim.vm_task import write_task
 from walle.engine_ext import _core
-from walle.engine_ext.vm.vm import VM, TaskError
+from walle.engine_ext.vm.loop_calls import TaskError
+from walle.engine_ext.vm.vm import VM
 
 MAIN = """
 import array
@@ -97,14 +98,14 @@ async def test_an_array_is_read_only_where_it_arrives(folder: Path) -> None:
             with pytest.raises(TaskError, match="read-only"):
                 await vm.call(function, *args)
         np.testing.assert_array_equal(np.asarray(given), before)
-    array[0] = 3.0  # it is its owner's as before
+    array[0] = 3.0  # the owner may still write to it
     assert np.asarray(await vm.call("first_two", array)).tolist() == [7, 1]
     vm.close()
     other.close()
 
 
 @pytest.mark.asyncio
-async def test_a_result_that_the_task_lets_go_of_can_be_written(folder: Path) -> None:
+async def test_a_result_that_the_task_does_not_keep_can_be_written(folder: Path) -> None:
     vm = VM(folder)
     own = np.asarray(await vm.call("made_here", False))
     own[0] = 5.0
@@ -137,7 +138,7 @@ async def test_views_keep_their_strides_and_read_only_stays_so(folder: Path) -> 
 
 
 @pytest.mark.asyncio
-async def test_an_array_of_no_number_is_refused(folder: Path) -> None:
+async def test_an_array_of_objects_is_refused(folder: Path) -> None:
     vm = VM(folder)
     with pytest.raises(TypeError, match=r"args\[0\]\['a'\] is an array that cannot be sent"):
         await vm.call("echo", {"a": np.array(["text"])})
@@ -147,7 +148,7 @@ async def test_an_array_of_no_number_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_numpys_memory_is_given_back_when_the_vm_lets_go(folder: Path) -> None:
+async def test_numpys_memory_is_released_when_the_vm_drops_it(folder: Path) -> None:
     vm = VM(folder)
     array = np.zeros(1000)
     gone = weakref.ref(array)
@@ -162,7 +163,7 @@ async def test_numpys_memory_is_given_back_when_the_vm_lets_go(folder: Path) -> 
 
 
 @pytest.mark.asyncio
-async def test_numpys_memory_is_given_back_when_the_vm_ends(folder: Path) -> None:
+async def test_numpys_memory_is_released_when_the_vm_ends(folder: Path) -> None:
     vm, other = VM(folder), VM(folder)
     array = np.zeros(1000)
     gone = weakref.ref(array)
@@ -170,14 +171,14 @@ async def test_numpys_memory_is_given_back_when_the_vm_ends(folder: Path) -> Non
     del array
     vm.close()
     assert await vm.wait_closed()
-    await other.call("echo", 1)  # any answer drains what waits to be given back
+    await other.call("echo", 1)  # any reply releases the loans that have ended
     gc.collect()
     assert gone() is None
     other.close()
 
 
 @pytest.mark.asyncio
-async def test_what_a_vm_made_outlives_it_and_is_freed_when_dropped(folder: Path) -> None:
+async def test_an_array_created_in_a_vm_outlives_it_and_is_freed_when_dropped(folder: Path) -> None:
     gc.collect()
     before = _core.live_storage_bytes()
     vm = VM(folder)
@@ -214,7 +215,7 @@ async def test_engine_memory_crosses_both_ways_without_a_copy(folder: Path) -> N
 
 
 @pytest.mark.asyncio
-async def test_arrays_cross_to_the_host_and_back(folder: Path) -> None:
+async def test_arrays_cross_to_a_callback_and_back(folder: Path) -> None:
     vm = VM(folder)
     array = np.arange(5.0)
     seen: list[Any] = []
@@ -223,7 +224,7 @@ async def test_arrays_cross_to_the_host_and_back(folder: Path) -> None:
         seen.append(address(value))
         return value
 
-    back = await vm.call("walle.engine_ext.vm.callbacks:call", "look", array, host={"look": look})
+    back = await vm.call("walle.engine_ext.vm.callbacks:call", "look", array, callbacks={"look": look})
     assert seen == [address(array)]
     assert np.shares_memory(np.asarray(back), array)
     vm.close()

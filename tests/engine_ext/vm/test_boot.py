@@ -1,11 +1,11 @@
-"""What a VM loads: walle's modules from bytecode that the process carries, and of the library little."""
+"""Boot of a VM: walle's modules come from bytecode that the process registers, and few library modules are loaded."""
 
 from pathlib import Path
 
 import pytest
 
-import walle.task_runner  # noqa: F401 -- has the modules of a run carried
-from tests.sim.vm_task import in_a_fresh_home, write_task
+import walle.task_runner  # noqa: F401 -- registers the modules of a run
+from tests.sim.vm_task import in_fresh_interpreter, write_task
 from walle.engine_ext.model import GraphBuilder
 
 MAIN = """
@@ -43,7 +43,7 @@ async def test_walles_modules_come_as_bytecode_and_bring_nothing_heavy(tmp_path:
     write_task(tmp_path, MAIN)
     (tmp_path / "resources").mkdir()
     (tmp_path / "resources" / "found.walle").write_bytes(graph.to_bytes())
-    async with in_a_fresh_home(tmp_path) as vm:
+    async with in_fresh_interpreter(tmp_path) as vm:
         run = await vm.call("walle.pipeline.context:run", {}, [], {})
         assert run["output"] == ([[1, 3]], 4)
         loaders = await vm.call("loaders")

@@ -1,4 +1,4 @@
-"""The process ends cleanly whatever its VMs are doing: no hang, no crash, and the exit code is the program's."""
+"""Exit of a process with busy VMs: no hang, no crash, and the exit code is the program's."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ kept = [Lingering()]
 
 PROGRAM = """
 import asyncio, sys, threading
-from walle.engine_ext.vm.vm import VM, DeadlineExceeded
+from walle.vm import VM, DeadlineExceeded
 
 async def main(folder, function, deadline):
     vm, unused, idle = VM(folder), VM(folder), VM(folder)

@@ -1,4 +1,4 @@
-"""A process with VMs forks: the child has none, says so, can make its own, and ends; the parent's go on."""
+"""Forks of a process with VMs: the child has none, says so, can create its own, and ends; the parent's go on."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""In whatever order tasks import and use library modules, those stay for later tasks: no home is destroyed for it."""
+"""Import order: in any order, library modules stay for later tasks, and no interpreter is discarded."""
 
 import json
 import subprocess
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.vm_task import in_a_fresh_home, in_a_home, write_task
+from tests.sim.vm_task import in_fresh_interpreter, in_interpreter, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm.imports import ALLOWED_IMPORTS
 from walle.vm import DeadlineExceeded
 
 NAMES = sorted(ALLOWED_IMPORTS - {"__future__", "walle.nn"})
 
-# Takes lists of modules, and runs a task that imports them in this order in a fresh home for each: those of the tasks
-# before are still lived in. Prints why homes were destroyed, as JSON.
+# Takes lists of modules, and for each runs a task that imports them in this order, in a new interpreter: those of the
+# earlier tasks are still in use. Prints why interpreters were discarded, as JSON.
 IN_FRESH_HOMES = """
 import asyncio, json, sys
 from walle.engine_ext import _core
@@ -31,15 +31,15 @@ async def main():
     for names in json.load(sys.stdin):
         vms.append((names, VM(Memory(names))))
         await vms[-1][1].call("run", deadline=60)
-    assert _core.vm_counts()["made"] == len(vms)
+    assert _core.vm_counts()["created"] == len(vms)
     reasons = []
     for names, vm in vms:
-        before = _core.vm_counts()["destroyed"]
+        before = _core.vm_counts()["discarded"]
         vm.close()
         assert await vm.wait_closed(60)
         counts = _core.vm_counts()
-        if counts["destroyed"] > before:
-            reasons.append([names, counts["last_reason"]])
+        if counts["discarded"] > before:
+            reasons.append([names, counts["discard_reason"]])
     print(json.dumps(reasons))
 
 asyncio.run(main())
@@ -61,11 +61,11 @@ def test_any_module_may_follow_or_precede_the_numeric_ones(first: str) -> None:
 
 
 def test_every_module_may_come_first() -> None:
-    # All the others follow, going round, so that each comes somewhere after each.
+    # All the others follow cyclically, so that each module comes somewhere after every other.
     assert reasons_of([NAMES[at:] + NAMES[:at] for at in range(len(NAMES))]) == []
 
 
-# What loads more when it is used, by what needs it.
+# Modules that load others at first use, and the expression that does so.
 USES = {
     "np_names": "import walle.np as np\n    [getattr(np, name) for name in dir(np)]",
     "np_diag": "import walle.np as np\n    np.diag(np.ones((2, 2)))",
@@ -82,18 +82,18 @@ USES = {
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("use", USES)
-async def test_what_is_loaded_at_its_use_stays_too(tmp_path: Path, use: str) -> None:
+async def test_modules_loaded_at_first_use_stay_too(tmp_path: Path, use: str) -> None:
     imports = "".join(f"\n    import {name}" for name in NAMES)
     loaded = "return sorted(run.__globals__['__builtins__']['__import__'].__func__.__globals__['sys'].modules)"
     write_task(tmp_path, f"def run(made):\n    {USES[use]}{imports}\n    {loaded}\n\ndef look():\n    {loaded}\n")
-    destroyed = _core.vm_counts()["destroyed"]
-    async with in_a_fresh_home(tmp_path) as vm:
+    destroyed = _core.vm_counts()["discarded"]
+    async with in_fresh_interpreter(tmp_path) as vm:
         found = await vm.call("run", array())
         vm.close()
         assert await vm.wait_closed(10)
         counts = _core.vm_counts()
-        assert counts["destroyed"] == destroyed, counts["last_reason"]
-        async with in_a_home(tmp_path) as next_vm:  # in the same home: others are lived in
+        assert counts["discarded"] == destroyed, counts["discard_reason"]
+        async with in_interpreter(tmp_path) as next_vm:  # in the same interpreter: the others are in use
             assert await next_vm.call("look") == found
 
 
@@ -114,7 +114,7 @@ async def test_importing_the_numeric_modules_loads_none_of_their_parts(tmp_path:
         np.ones(3)
         return look()
     """
-    async with in_a_fresh_home(write_task(tmp_path, main)) as vm:
+    async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:
         assert await vm.call("look") == []
         assert await vm.call("use") == ["walle.engine_ext.np.base", "walle.engine_ext.np.creation"]
 
@@ -126,10 +126,10 @@ async def test_importing_the_numeric_modules_loads_none_of_their_parts(tmp_path:
 async def test_an_import_that_fails_leaves_nothing(tmp_path: Path, statement: str) -> None:
     main = f"def run():\n    try:\n        {statement}\n    except ImportError as error:\n        return str(error)\n"
     counts = _core.vm_counts()
-    async with in_a_home(write_task(tmp_path, main)) as vm:
+    async with in_interpreter(write_task(tmp_path, main)) as vm:
         assert await vm.call("run")
     now = _core.vm_counts()
-    assert now["destroyed"] == counts["destroyed"], now["last_reason"]
+    assert now["discarded"] == counts["discarded"], now["discard_reason"]
 
 
 @pytest.mark.asyncio
@@ -147,10 +147,10 @@ async def test_a_stop_while_modules_load_leaves_nothing(tmp_path: Path) -> None:
         import json
         return float(np.linalg.norm(cv.resize(np.ones((4, 4)), (2, 2))))
     """
-    destroyed = _core.vm_counts()["destroyed"]
+    destroyed = _core.vm_counts()["discarded"]
     stops = 0
     for deadline in (0.01, 0.02, 0.03, 0.04, 0.05, 0.06):
-        async with in_a_fresh_home(write_task(tmp_path, main)) as vm:
+        async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:
             try:
                 await vm.call("run", deadline=deadline)
             except DeadlineExceeded:
@@ -158,7 +158,7 @@ async def test_a_stop_while_modules_load_leaves_nothing(tmp_path: Path) -> None:
             assert await vm.call("use", deadline=60) == 2
     counts = _core.vm_counts()
     assert stops > 0
-    assert counts["destroyed"] == destroyed, counts["last_reason"]
+    assert counts["discarded"] == destroyed, counts["discard_reason"]
 
 
 @pytest.mark.asyncio
@@ -180,7 +180,7 @@ async def test_every_way_to_import_gives_the_tasks_own_copy(tmp_path: Path) -> N
         return [callable(np.ones), callable(np.random.rand), "ones" in dir(np), "ones" in np.__all__]
     """
     for _ in range(2):
-        async with in_a_home(write_task(tmp_path, main)) as vm:
+        async with in_interpreter(write_task(tmp_path, main)) as vm:
             assert await vm.call("again") == [True] * 4
             assert await vm.call("run") == [True, False, False, False, None, None, None, True, 1, 2]
 
@@ -197,7 +197,7 @@ async def test_methods_and_errors_of_arrays_need_no_import(tmp_path: Path) -> No
     def reach():
         import walle.engine_ext.np
     """
-    async with in_a_home(write_task(tmp_path, main)) as vm:
+    async with in_interpreter(write_task(tmp_path, main)) as vm:
         assert await vm.call("run", array()) == ([0, 1, 2, 3], "ShapeError")
         with pytest.raises(ImportError, match=r"imports 'walle\.engine_ext\.np'"):
             await vm.call("reach")

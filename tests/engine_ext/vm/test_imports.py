@@ -49,7 +49,7 @@ async def test_a_forbidden_import_names_module_file_and_line(tmp_path: Path, sta
 
 
 @pytest.mark.asyncio
-async def test_a_task_may_do_without_what_it_may_not_import(tmp_path: Path) -> None:
+async def test_a_task_may_catch_a_forbidden_import(tmp_path: Path) -> None:
     write_task(
         tmp_path, "try:\n    import numpy\nexcept ImportError:\n    numpy = None\ndef run(): return numpy is None"
     )
@@ -58,7 +58,7 @@ async def test_a_task_may_do_without_what_it_may_not_import(tmp_path: Path) -> N
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["open", "exec", "eval", "compile", "input", "breakpoint"])
-async def test_what_reaches_files_or_compiles_is_missing(tmp_path: Path, name: str) -> None:
+async def test_builtins_that_open_files_or_compile_are_missing(tmp_path: Path, name: str) -> None:
     with pytest.raises(TaskError, match=f"name '{name}' is not defined"):
         await run(write_task(tmp_path, f"def run(): return {name}"))
 

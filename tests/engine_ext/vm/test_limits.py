@@ -1,4 +1,4 @@
-"""A task that breaks a limit is stopped and told of with the limit and the place; the next call works."""
+"""Limits of a task: a call that exceeds one is stopped, its error names limit and place, and the next call works."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,8 @@ import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, wait_for_abandoned, write_task
 from walle.engine_ext import _core
-from walle.engine_ext.vm.vm import MAX_LOST_MB, MAX_STRIKES, VM
+from walle.engine_ext.vm.pool import MAX_LEAKED_MB, MAX_STRIKES
+from walle.engine_ext.vm.vm import VM
 from walle.vm import DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMPool
 
 MAIN = """
@@ -137,8 +138,8 @@ async def test_a_limit_stops_the_call_and_names_the_place(
     async with vm_of(tmp_path) as vm:
         with pytest.raises(LimitExceeded) as caught:
             await vm.call(function, deadline=60)
-        assert (caught.value.limit, caught.value.most) == (limit, LIMITS[limit])
-        if line and (caught.value.place or limit != "memory_mb"):  # no memory may be left to say where
+        assert (caught.value.limit, caught.value.maximum) == (limit, LIMITS[limit])
+        if line and (caught.value.place or limit != "memory_mb"):  # no memory may be left to find the place
             file, _, number = caught.value.place.rpartition(":")
             assert file == str(tmp_path / "main.py")
             shown = MAIN.splitlines()[int(number) - 1].strip()
@@ -190,7 +191,9 @@ def take():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("count", [200_000, 10_000_000])
-async def test_iterators_wrapped_again_and_again_meet_the_limit_before_the_stack(tmp_path: Path, count: int) -> None:
+async def test_iterators_wrapped_again_and_again_reach_the_limit_before_the_stack_ends(
+    tmp_path: Path, count: int
+) -> None:
     main = f"""
 def take():
     kept = iter([1])
@@ -207,7 +210,7 @@ def take():
 
 
 @pytest.mark.asyncio
-async def test_memory_that_nobody_counts_cannot_be_had(tmp_path: Path) -> None:
+async def test_memory_that_is_not_counted_cannot_be_allocated(tmp_path: Path) -> None:
     main = (
         DEEP_SLEEP
         + """
@@ -223,7 +226,7 @@ def take():
 
 
 @pytest.mark.asyncio
-async def test_memory_that_is_given_back_counts_no_more(tmp_path: Path) -> None:
+async def test_freed_memory_does_not_count(tmp_path: Path) -> None:
     async with vm_of(tmp_path) as vm:
         assert await vm.call("tensors_in_turn") == 1
     other = "def run():\n    for _ in range(200): kept = bytearray(10_000_000)\n    return 1"
@@ -232,7 +235,7 @@ async def test_memory_that_is_given_back_counts_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_output_may_be_so_large(tmp_path: Path) -> None:
+async def test_an_output_beyond_its_limit_is_refused(tmp_path: Path) -> None:
     async with vm_of(tmp_path) as vm:
         with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result\['values'\]\[\d+\] makes the value larger"):
             await vm.call("large_output")
@@ -245,7 +248,7 @@ async def test_an_output_may_be_so_large(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_a_sleep_ends_with_the_call(tmp_path: Path) -> None:
-    abandoned = _core.vm_abandoned()
+    abandoned = _core.vm_abandoned_threads()
     async with vm_of(tmp_path) as vm:
         with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+") as caught:
             await vm.call("sleep", deadline=0.05)
@@ -254,7 +257,7 @@ async def test_a_sleep_ends_with_the_call(tmp_path: Path) -> None:
         assert await vm.call("sleep_little") >= 0.02
         with pytest.raises(TaskError, match="sleep length must be non-negative"):
             await vm.call("sleep_wrongly")
-    assert _core.vm_abandoned() == abandoned
+    assert _core.vm_abandoned_threads() == abandoned
 
 
 @pytest.mark.asyncio
@@ -318,7 +321,7 @@ async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> No
 
 
 @pytest.mark.asyncio
-async def test_a_stop_in_the_engine_is_no_failure_of_the_operator(tmp_path: Path) -> None:
+async def test_a_stop_in_the_engine_is_not_a_failure_of_the_operator(tmp_path: Path) -> None:
     async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=2.5) as vm:
         with pytest.raises(DeadlineExceeded):
             await vm.call("guarded", deadline=0.1)
@@ -337,8 +340,8 @@ def fine():
 
 
 @pytest.mark.asyncio
-async def test_a_task_that_cannot_be_stopped_is_not_run_for_ever(tmp_path: Path) -> None:
-    lost = _core.vm_lost()
+async def test_a_task_that_cannot_be_stopped_is_quarantined(tmp_path: Path) -> None:
+    retired = _core.vm_retired_threads()
     pool = VMPool(1)
     folder, other = write_task(tmp_path / "a", REGEX), write_task(tmp_path / "b", REGEX)
     for _ in range(MAX_STRIKES):
@@ -350,12 +353,12 @@ async def test_a_task_that_cannot_be_stopped_is_not_run_for_ever(tmp_path: Path)
     assert await pool.call(other, "fine") == 1
     pool.close()
     async with asyncio.timeout(60):
-        while _core.vm_lost() < lost + MAX_STRIKES:  # noqa: ASYNC110 -- they come to rest, and take no processor any more
+        while _core.vm_retired_threads() < retired + MAX_STRIKES:  # noqa: ASYNC110 -- parking sends no event
             await asyncio.sleep(0.05)
 
 
 @pytest.mark.asyncio
-async def test_a_task_that_spoils_its_interpreters_is_not_run_for_ever(tmp_path: Path) -> None:
+async def test_a_task_whose_interpreters_cannot_be_reset_is_quarantined(tmp_path: Path) -> None:
     main = """
     import json
 
@@ -369,21 +372,21 @@ async def test_a_task_that_spoils_its_interpreters_is_not_run_for_ever(tmp_path:
     spoiling, other, honest = (
         write_task(tmp_path / name, source) for name, source in (("a", main), ("b", main + "# another"), ("c", main))
     )
-    most = MAX_LOST_MB // 4
+    most = MAX_LEAKED_MB // 4
 
     async def spoil() -> None:
         await pool.call(spoiling, "spoil")
-        assert await pool.call(other, "fine") == 1  # in its place
-        assert await pool.call(honest, "fine") == 1  # after which it has been looked at
+        assert await pool.call(other, "fine") == 1  # in the same interpreter
+        assert await pool.call(honest, "fine") == 1  # by then its reset has ended
 
-    async def spoil_often() -> None:
+    async def fail_resets() -> None:
         for _ in range(most):
             await spoil()
 
-    with pytest.raises(TaskQuarantined, match=r"could not be undone \(.+\), which lost \d+ MB of memory") as caught:
-        await spoil_often()
-    assert caught.value.lost_mb >= MAX_LOST_MB
-    assert caught.value.spoilt
+    with pytest.raises(TaskQuarantined, match=r"could not be undone \(.+\), which leaked \d+ MB") as caught:
+        await fail_resets()
+    assert caught.value.leaked_mb >= MAX_LEAKED_MB
+    assert caught.value.reset_failure
     for _ in range(most):
         assert await pool.call(other, "fine") == 1
         assert await pool.call(honest, "fine") == 1
@@ -407,13 +410,13 @@ async def main():
             assert "could not start" in str(error), error
         else:
             raise AssertionError("a VM started without what it needs")
-        assert _core.vm_counts()["destroyed"] == times
+        assert _core.vm_counts()["discarded"] == times
 
 asyncio.run(main())
 """
 
 
-def test_an_interpreter_that_could_not_be_made_ready_counts_as_lost(tmp_path: Path) -> None:
+def test_an_interpreter_that_could_not_boot_counts_as_discarded(tmp_path: Path) -> None:
     write_task(tmp_path, "def run(): return 1")
     subprocess.run([sys.executable, "-c", STARVED, str(tmp_path)], check=True, timeout=120)
 
@@ -426,7 +429,7 @@ async def test_limits_come_with_the_task(tmp_path: Path) -> None:
         limits = LIMITS
 
     pool = VMPool(1)
-    with pytest.raises(LimitExceeded, match=r"task shop/ipv v1 broke its limit recursion = 200"):
+    with pytest.raises(LimitExceeded, match=r"task shop/ipv v1 exceeded its limit recursion = 200"):
         await pool.call(Version(), "deep")
     assert await pool.call(Version(), "fine") == 1
     pool.close()
@@ -445,7 +448,7 @@ class Loud:
 class Greedy:
     def __del__(self, add_hook=load("sys").addaudithook):
         bytearray(400_000_000)
-        add_hook(lambda *args: None)  # the home is destroyed where this is reached
+        add_hook(lambda *args: None)  # the interpreter is discarded if this runs
 
 def leave(kind):
     for _ in range(20):
@@ -462,10 +465,10 @@ async def test_finalizers_have_the_limits_of_their_task(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
 ) -> None:
     await asyncio.to_thread(wait_for_abandoned)
-    destroyed = _core.vm_counts()["destroyed"]
+    destroyed = _core.vm_counts()["discarded"]
     async with vm_of(tmp_path, LEAVING, limits={"memory_mb": 64, "log_kb": 1}) as vm:
         await vm.call("leave", kind)
-    assert _core.vm_counts()["destroyed"] == destroyed
+    assert _core.vm_counts()["discarded"] == destroyed
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "")
     async with vm_of(tmp_path / "next", "def run(): print('heard')") as vm:
@@ -493,10 +496,10 @@ def fine():
     for _ in range(MAX_STRIKES):
         assert await pool.call(lingering, "fine") == 1
         (entry,) = pool._entries.values()
-        assert await pool.call(other, "fine") == 1  # in its place
+        assert await pool.call(other, "fine") == 1  # in the same interpreter
         assert entry.vm is not None
         async with asyncio.timeout(30):
-            while not entry.vm.abandoned:  # noqa: ASYNC110 -- the watchdog says it to nobody
+            while not entry.vm.abandoned:  # noqa: ASYNC110 -- the watchdog sends no event
                 await asyncio.sleep(0.02)
     with pytest.raises(TaskQuarantined):
         await pool.call(lingering, "fine")

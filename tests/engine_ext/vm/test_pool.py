@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle.engine_ext.vm.bytecode import BytecodeError
-from walle.engine_ext.vm.vm import MAX_STRIKES
+from walle.engine_ext.vm.pool import MAX_STRIKES
 from walle.errors import ConfigError
 from walle.vm import DeadlineExceeded, TaskQuarantined, VMClosedError, VMPool
 
@@ -60,7 +60,9 @@ async def test_a_busy_vm_is_never_replaced(tmp_path: Path) -> None:
         await answer.wait()
         return 7
 
-    asking = asyncio.ensure_future(pool.call(one, "walle.engine_ext.vm.callbacks:call", "wait", host={"wait": wait}))
+    asking = asyncio.ensure_future(
+        pool.call(one, "walle.engine_ext.vm.callbacks:call", "wait", callbacks={"wait": wait})
+    )
     waiting = [asyncio.ensure_future(pool.call(other, "bump")) for _ in range(3)]
     impatient = asyncio.ensure_future(pool.call(other, "bump"))
     await asyncio.sleep(0)
@@ -123,14 +125,14 @@ def test_a_pool_serves_several_loops(tmp_path: Path) -> None:
 
 
 class InMemory:
-    """A bundle in memory, which is gone when its last user is."""
+    """A bundle in memory, which is freed with its last user."""
 
     def __init__(self, main: str) -> None:
         self.files = {"main.py": main.encode()}
 
 
 @pytest.mark.asyncio
-async def test_a_bundle_in_memory_is_never_taken_for_one_that_is_gone() -> None:
+async def test_a_bundle_in_memory_is_never_mistaken_for_one_that_was_freed() -> None:
     pool = VMPool(4)
     for number in range(20):
         assert await pool.call(InMemory(f"def number(): return {number}"), "number") == number
@@ -148,7 +150,7 @@ async def test_a_task_that_cannot_start_leaves_its_turn_to_the_next(tmp_path: Pa
         await answer.wait()
 
     ask = "walle.engine_ext.vm.callbacks:call"
-    first = asyncio.ensure_future(pool.call(busy, ask, "wait", host={"wait": wait}))
+    first = asyncio.ensure_future(pool.call(busy, ask, "wait", callbacks={"wait": wait}))
     second = asyncio.ensure_future(pool.call(broken, "f"))
     third = asyncio.ensure_future(pool.call(other, "bump"))
     await asyncio.sleep(0)
@@ -183,7 +185,7 @@ async def test_calls_without_end_of_one_task_do_not_keep_others_out(tmp_path: Pa
 
 
 @pytest.mark.asyncio
-async def test_calls_take_turns_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+async def test_calls_take_turns_in_order_of_arrival(tmp_path: Path) -> None:
     pool = VMPool(1)
     folders = tasks(tmp_path, 3)
     order: list[int] = []
@@ -215,7 +217,7 @@ async def test_a_vm_that_cannot_start_is_no_strike(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_strikes_are_the_tasks_wherever_its_bundle_lies() -> None:
+async def test_strikes_follow_the_task_wherever_its_bundle_is() -> None:
     pool = VMPool(2)
     stuck = DEEP_SLEEP + "\ndef ready(): pass\ndef run(): sleep(2.0)\n"
     for _ in range(MAX_STRIKES):
@@ -225,7 +227,7 @@ async def test_strikes_are_the_tasks_wherever_its_bundle_lies() -> None:
             await pool.call(bundle, "run", deadline=0.2)
     with pytest.raises(TaskQuarantined):
         await pool.call(InMemory(stuck), "run")
-    for number in range(20):  # at addresses that are free again
+    for number in range(20):  # at addresses that may be used again
         assert await pool.call(InMemory(f"def number(): return {number}"), "number") == number
     pool.close()
 
@@ -236,7 +238,7 @@ def test_a_loop_that_is_closed_early_gives_its_turn_back(tmp_path: Path) -> None
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     answer = asyncio.Event()
     running = first.create_task(
-        pool.call(one, "walle.engine_ext.vm.callbacks:call", "wait", host={"wait": answer.wait})
+        pool.call(one, "walle.engine_ext.vm.callbacks:call", "wait", callbacks={"wait": answer.wait})
     )
     first.run_until_complete(asyncio.sleep(0))
     waiting = second.create_task(pool.call(other, "bump"))
@@ -244,7 +246,7 @@ def test_a_loop_that_is_closed_early_gives_its_turn_back(tmp_path: Path) -> None
     answer.set()
     assert first.run_until_complete(running)
     first.close()
-    second.close()  # which has its turn now
+    second.close()  # it has its turn now
     del waiting
     gc.collect()
     assert asyncio.run(asyncio.wait_for(pool.call(one, "bump"), 30)) == (0, 1)
@@ -272,7 +274,7 @@ async def test_a_call_may_be_closed_where_the_pools_lock_is_held(tmp_path: Path)
     running, waiting = pool.call(one, "loop"), pool.call(other, "bump")
     for call in (running, waiting):
         call.send(None)
-    with pool._locked():  # where the garbage collector may come by
+    with pool._locked():  # where the garbage collector may run
         running.close()
         waiting.close()
     assert await asyncio.wait_for(pool.call(other, "bump"), 30) == (1, 1)

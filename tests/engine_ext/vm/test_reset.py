@@ -1,4 +1,4 @@
-"""A VM is wiped for the next task: none finds a trace of another, and what cannot be undone ends the interpreter."""
+"""Reset of VMs: no task finds a trace of another, and an interpreter that cannot be reset is discarded."""
 
 import asyncio
 import contextlib
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.sim.vm_task import in_a_fresh_home, wait_for_abandoned, write_task
+from tests.sim.vm_task import in_fresh_interpreter, wait_for_abandoned, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm.vm import VM
 from walle.vm import TaskError, VMPool
 
-# What both tasks have: the way into the interpreter that a task is not given, and a look at all that is there.
+# Code of both tasks: access to the interpreter's modules, which a task does not have, and a listing of all objects.
 INSIDE = """
 import json
 
@@ -47,7 +47,7 @@ def look():
     }
 """
 
-DEEDS = """
+ACTIONS = """
 import abc, collections, collections.abc, decimal, enum, functools, json, random, re, struct, typing
 from inside import gc, load, look, real, sys
 
@@ -91,7 +91,7 @@ def rename():
             try:
                 setattr(one, name, "canary")
             except TypeError:
-                pass  # it cannot be changed
+                pass  # it is immutable
     load("math").sin.__module__ = "canary"
     names = [load("math").sin.__module__, collections.UserDict.__name__, decoder.JSONDecoder.decode.__module__]
     assert names == ["canary"] * 3
@@ -185,7 +185,7 @@ def raise_and_keep():
         load("json").error = error
         sys.last_exc = error
 
-# There is no way back from these.
+# These cannot be undone.
 
 def change_the_class_of_a_library_object():
     class Encoder(type(load("json")._default_encoder)):
@@ -196,7 +196,7 @@ def hook_audits():
     sys.addaudithook(lambda *args: None)
 """
 LASTING = ("change_the_class_of_a_library_object", "hook_audits")
-NAMES = [line.split()[1].partition("(")[0] for line in DEEDS.splitlines() if line.startswith("def ")]
+NAMES = [line.split()[1].partition("(")[0] for line in ACTIONS.splitlines() if line.startswith("def ")]
 
 
 @pytest.fixture(autouse=True)
@@ -205,13 +205,13 @@ def _alone() -> None:
 
 
 def write_tasks(folder: Path) -> tuple[Path, Path]:
-    first = write_task(folder / "first", DEEDS, inside=INSIDE)
+    first = write_task(folder / "first", ACTIONS, inside=INSIDE)
     return first, write_task(folder / "second", "from inside import look\nfrom inside import gc", inside=INSIDE)
 
 
 @contextlib.asynccontextmanager
 async def vm_of(folder: Path) -> AsyncIterator[VM]:
-    vm = VM(folder, grace_s=3.0)  # a busy machine is no reason to give one up
+    vm = VM(folder, grace_s=3.0)  # a VM must not be abandoned because the machine is busy
     try:
         yield vm
     finally:
@@ -232,8 +232,8 @@ async def looked(folder: Path) -> dict[str, Any]:
         return dict(flat(await vm.call("look")))
 
 
-async def settle(first: Path, second: Path) -> dict[str, Any]:
-    """Have both tasks load what they load, and return what the second one sees of an interpreter that has all of it."""
+async def load_all(first: Path, second: Path) -> dict[str, Any]:
+    """Load both tasks' modules, and return the second task's listing of an interpreter that has all of them."""
     async with vm_of(first) as vm:
         await vm.call("look")
     await looked(second)
@@ -241,76 +241,74 @@ async def settle(first: Path, second: Path) -> dict[str, Any]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("deed", [name for name in NAMES if name not in LASTING])
-async def test_a_later_task_finds_no_trace(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("action", [name for name in NAMES if name not in LASTING])
+async def test_a_later_task_finds_no_trace(tmp_path: Path, action: str) -> None:
     first, second = write_tasks(tmp_path)
-    before = await settle(first, second)
+    before = await load_all(first, second)
     counts = _core.vm_counts()
     async with vm_of(first) as vm:
-        await vm.call(deed)
+        await vm.call(action)
     now = _core.vm_counts()
-    assert now["destroyed"] == counts["destroyed"], now["last_reason"]
-    assert now["made"] == counts["made"]
+    assert now["discarded"] == counts["discarded"], now["discard_reason"]
+    assert now["created"] == counts["created"]
     after = await looked(second)
     assert {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)} == {}
     assert after["/traces"] == []
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("deed", LASTING)
-async def test_what_cannot_be_undone_ends_the_interpreter(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("action", LASTING)
+async def test_an_interpreter_that_cannot_be_reset_is_discarded(tmp_path: Path, action: str) -> None:
     first, second = write_tasks(tmp_path)
-    before = await settle(first, second)
+    before = await load_all(first, second)
     counts = _core.vm_counts()
     async with vm_of(first) as vm:
-        await vm.call(deed)
+        await vm.call(action)
     after = await looked(second)
     assert after["/traces"] == before["/traces"] == []
-    assert _core.vm_counts()["destroyed"] == counts["destroyed"] + 1
+    assert _core.vm_counts()["discarded"] == counts["discarded"] + 1
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("deed", ["make_itself_anew", "hook_audits_for_ever"])
-async def test_nothing_of_a_task_runs_once_its_home_is_given_up(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("action", ["recreate_itself", "hook_audits_indefinitely"])
+async def test_no_code_of_a_task_runs_once_its_interpreter_is_discarded(tmp_path: Path, action: str) -> None:
     main = (
         INSIDE
         + """
-class Anew:
+class Recreated:
     def __del__(self):
         one = type(self)()
         one.me = one
         while True:
             pass
 
-def make_itself_anew():
-    one = Anew()
+def recreate_itself():
+    one = Recreated()
     one.me = one
 
 def hook(*event):
     while True:
         pass
 
-def hook_audits_for_ever():
+def hook_audits_indefinitely():
     sys.addaudithook(hook)
 """
     )
     counts = _core.vm_counts()
-    async with in_a_fresh_home(write_task(tmp_path, main), grace_s=0.5) as vm:
-        await vm.call(deed)
+    async with in_fresh_interpreter(write_task(tmp_path, main), grace_s=0.5) as vm:
+        await vm.call(action)
     now = _core.vm_counts()
-    assert now["destroyed"] == counts["destroyed"] + 1
-    assert vm.spoilt == now["last_reason"]
-    assert vm.lost_bytes > 0
-    threads = counts["threads"] + now["made"] - counts["made"] - 1
+    assert now["discarded"] == counts["discarded"] + 1
+    assert vm.reset_failure == now["discard_reason"]
+    assert vm.leaked_bytes > 0
+    threads = counts["threads"] + now["created"] - counts["created"] - 1
     async with asyncio.timeout(60):
-        while _core.vm_counts()["threads"] > threads:  # noqa: ASYNC110 -- its thread ends, and tells nobody
+        while _core.vm_counts()["threads"] > threads:  # noqa: ASYNC110 -- the thread's end sends no event
             await asyncio.sleep(0.02)
 
 
 @pytest.mark.asyncio
-async def test_what_a_finalizer_raises_is_told_of_and_nothing_else(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_only_what_a_finalizer_raises_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     main = """
     class Bad:
         def __del__(self):
@@ -321,14 +319,14 @@ async def test_what_a_finalizer_raises_is_told_of_and_nothing_else(
     """
     async with vm_of(write_task(tmp_path, main)) as vm:
         await vm.call("run")
-    told = "".join(capfd.readouterr())
-    assert "ValueError: of the task" in told
-    assert "unraisablehook" not in told
-    assert "Forbidden" not in told
+    reported = "".join(capfd.readouterr())
+    assert "ValueError: of the task" in reported
+    assert "unraisablehook" not in reported
+    assert "Forbidden" not in reported
 
 
 @pytest.mark.asyncio
-async def test_a_module_that_was_loaded_among_changed_ones_is_not_kept(tmp_path: Path) -> None:
+async def test_a_module_that_was_loaded_while_others_were_changed_is_not_kept(tmp_path: Path) -> None:
     main = """
     import json
 
@@ -339,12 +337,12 @@ async def test_a_module_that_was_loaded_among_changed_ones_is_not_kept(tmp_path:
         return statistics.mean([1, 3])
     """
     counts = _core.vm_counts()
-    async with in_a_fresh_home(write_task(tmp_path, main)) as vm:  # one that has not loaded what the task imports
+    async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:  # one that has not loaded the task's imports
         first = await vm.call("spoil")
     assert first == 2
     now = _core.vm_counts()
-    assert now["destroyed"] == counts["destroyed"] + 1
-    assert now["last_reason"] == "a module was loaded while functools was changed"
+    assert now["discarded"] == counts["discarded"] + 1
+    assert now["discard_reason"] == "a module was loaded while functools was changed"
 
 
 @pytest.mark.asyncio
@@ -381,7 +379,7 @@ def memory_kb() -> int:
 
 
 @pytest.mark.asyncio
-async def test_loading_and_unloading_takes_no_memory(tmp_path: Path) -> None:
+async def test_loading_and_unloading_leaks_no_memory(tmp_path: Path) -> None:
     main = "import dataclasses, json, re, walle.np as np\nclass Own: pass\nkept = [bytes(1000) for _ in range(1000)]\n"
     main += "def run(): return float(np.sum(np.ones((8, 8))))"
     folder = write_task(tmp_path, main)
@@ -395,7 +393,7 @@ async def test_loading_and_unloading_takes_no_memory(tmp_path: Path) -> None:
     counts, before_kb = _core.vm_counts(), memory_kb()
     await cycle(300)
     now = _core.vm_counts()
-    assert (now["made"], now["destroyed"]) == (counts["made"], counts["destroyed"]), now["last_reason"]
+    assert (now["created"], now["discarded"]) == (counts["created"], counts["discarded"]), now["discard_reason"]
     assert memory_kb() < before_kb * 1.05
 
 
@@ -403,8 +401,8 @@ async def test_loading_and_unloading_takes_no_memory(tmp_path: Path) -> None:
 async def test_few_vms_serve_many_tasks(tmp_path: Path) -> None:
     folders = [write_task(tmp_path / f"t{n}", f"def run(x): return x + {n}") for n in range(40)]
     pool = VMPool(2)
-    made = _core.vm_counts()["made"]
+    made = _core.vm_counts()["created"]
     for _ in range(3):
         assert await asyncio.gather(*[pool.call(folder, "run", 1) for folder in folders]) == [n + 1 for n in range(40)]
-    assert _core.vm_counts()["made"] <= made + 2
+    assert _core.vm_counts()["created"] <= made + 2
     pool.close()

@@ -1,4 +1,4 @@
-"""A task cannot harm the process through the native module's types and functions, in whatever way it comes by them."""
+"""Protection of the native module: its types and functions give a task no way to harm the process."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ DEEDS = {
 
 
 @pytest.mark.asyncio
-async def test_no_object_is_made_or_taken_that_has_nothing_in_it(tmp_path: Path) -> None:
+async def test_objects_without_a_cpp_object_are_neither_created_nor_accepted(tmp_path: Path) -> None:
     functions = "".join(f"def do_{name}():\n    return {deed}\n" for name, deed in DEEDS.items())
     vm = VM(write_task(tmp_path, WAY_IN + functions))
     for name in DEEDS:
@@ -62,15 +62,15 @@ async def test_no_object_is_made_or_taken_that_has_nothing_in_it(tmp_path: Path)
 
 
 @pytest.mark.asyncio
-async def test_the_native_module_has_nothing_in_a_vm_that_acts_on_the_process(tmp_path: Path) -> None:
+async def test_the_native_module_in_a_vm_has_no_function_that_acts_on_the_process(tmp_path: Path) -> None:
     names = "def names(): return sorted(vars(_core)), sorted(vars(real['__import__']('_thread')))\n"
     vm = VM(write_task(tmp_path, WAY_IN + names))
     core, thread = await vm.call("names")
     vm.close()
-    assert [name for name in core if name.startswith("vm_")] == ["vm_pristine", "vm_sleep", "vm_used_bytes"]
-    assert not {"VM", "Mailbox", "set_rates", "measure_rates", "peak_gflops", "live_storage_bytes"} & set(core)
+    assert [name for name in core if name.startswith("vm_")] == ["vm_snapshot_size", "vm_sleep", "vm_used_bytes"]
+    assert not {"VM", "ReplyQueue", "set_rates", "measure_rates", "peak_gflops", "live_storage_bytes"} & set(core)
     assert "interrupt_main" not in thread
-    assert {"Session", "ndarray", "evaluate", "ask_host"} <= set(core)
+    assert {"Session", "ndarray", "evaluate", "call_back"} <= set(core)
 
 
 RETOLD = """
@@ -88,7 +88,7 @@ def run():
 
 
 @pytest.mark.asyncio
-async def test_a_spec_cannot_change_its_name_between_two_looks(tmp_path: Path) -> None:
+async def test_a_spec_cannot_change_its_name_between_two_reads(tmp_path: Path) -> None:
     vm = VM(write_task(tmp_path, RETOLD))
     assert await vm.call("run") == "_string"
     vm.close()

@@ -146,7 +146,7 @@ async def vm_of(folder: Path, main: str = MAIN, **options: Any) -> AsyncIterator
         [1, (2, [3.0]), {"a": {"b": None}, 4: (5,), ("t", 1): b"x", None: True}],
     ],
 )
-async def test_plain_data_comes_back_as_it_went(tmp_path: Path, value: Any) -> None:
+async def test_plain_data_comes_back_unchanged(tmp_path: Path, value: Any) -> None:
     async with vm_of(tmp_path) as vm:
         result = await vm.call("echo", value)
         assert result == value
@@ -158,7 +158,7 @@ async def test_plain_data_comes_back_as_it_went(tmp_path: Path, value: Any) -> N
     ("kind", "where"),
     [("set", r"result\[0\]\['bad'\] is of type set"), ("object", r"result\[1\] is of type object")],
 )
-async def test_what_is_no_plain_data_is_named_with_its_place(tmp_path: Path, kind: str, where: str) -> None:
+async def test_a_value_that_is_not_plain_data_is_named_with_its_place(tmp_path: Path, kind: str, where: str) -> None:
     async with vm_of(tmp_path) as vm:
         with pytest.raises(TaskError, match=where):
             await vm.call("give", kind)
@@ -170,7 +170,7 @@ async def test_what_is_no_plain_data_is_named_with_its_place(tmp_path: Path, kin
 @pytest.mark.asyncio
 async def test_cycles_and_depth_are_refused(tmp_path: Path) -> None:
     async with vm_of(tmp_path) as vm:
-        with pytest.raises(TaskError, match=r"result\[0\]\[1\]\['x'\] refers to a container that it is itself in"):
+        with pytest.raises(TaskError, match=r"result\[0\]\[1\]\['x'\] refers to a container that contains it"):
             await vm.call("cycle")
         with pytest.raises(TaskError, match="nested deeper than 100 levels"):
             await vm.call("deep", 100_000)
@@ -190,7 +190,7 @@ async def test_an_exception_names_the_tasks_file_and_line(tmp_path: Path) -> Non
         with pytest.raises(TaskError) as exits:
             await vm.call("leave")
         assert exits.value.type_name == "SystemExit"
-        with pytest.raises(TaskError, match="its text cannot be had: ValueError"):
+        with pytest.raises(TaskError, match="its text could not be read: ValueError"):
             await vm.call("bad_text")
         with pytest.raises(TaskError, match="main has no function 'nothing'"):
             await vm.call("nothing")
@@ -229,7 +229,7 @@ async def test_two_vms_compute_at_once(tmp_path: Path) -> None:
     async with vm_of(tmp_path / "a") as one, vm_of(tmp_path / "b") as other:
         await asyncio.gather(one.call("work", 1), other.call("work", 1))
         best = free = 0.0
-        for _ in range(10):  # under one GIL no try would pass
+        for _ in range(10):  # under one GIL every try would fail
             best = max(best, await cores_used(one.call("work", 1_500_000), other.call("work", 1_500_000)))
             if best > 1.3:
                 return
@@ -255,7 +255,7 @@ async def test_an_endless_loop_is_stopped_and_the_vm_goes_on(tmp_path: Path, fun
 
 
 @pytest.mark.asyncio
-async def test_a_stopped_call_may_tidy_up(tmp_path: Path) -> None:
+async def test_a_stopped_call_may_clean_up(tmp_path: Path) -> None:
     async with vm_of(tmp_path, grace_s=5.0) as vm:
         with pytest.raises(DeadlineExceeded):
             await vm.call("tidy", None, deadline=0.05)
@@ -264,7 +264,7 @@ async def test_a_stopped_call_may_tidy_up(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_a_call_that_cannot_be_stopped_is_abandoned(tmp_path: Path) -> None:
-    before = _core.vm_abandoned()
+    before = _core.vm_abandoned_threads()
     vm = VM(write_task(tmp_path, MAIN), grace_s=0.1)
     waiting = asyncio.ensure_future(vm.call("sleep", 1.0, deadline=0.05))
     queued = asyncio.ensure_future(vm.call("add", 1, 2))
@@ -273,12 +273,12 @@ async def test_a_call_that_cannot_be_stopped_is_abandoned(tmp_path: Path) -> Non
     with pytest.raises(VMClosedError, match="abandoned"):
         await queued
     assert not vm.alive
-    assert _core.vm_abandoned() == before + 1
+    assert _core.vm_abandoned_threads() == before + 1
     with pytest.raises(VMClosedError):
         await vm.call("add", 1, 2)
     assert await vm.wait_closed()  # the thread ends once the sleep does
-    assert _core.vm_abandoned() == before
-    assert "lowest priority" in _core.vm_counts()["last_reason"]  # nobody else gets a thread that is slow for good
+    assert _core.vm_abandoned_threads() == before
+    assert "lowest priority" in _core.vm_counts()["discard_reason"]  # no other task gets a thread that stays slow
 
 
 @pytest.mark.asyncio
@@ -300,7 +300,7 @@ async def test_a_cancelled_caller_stops_its_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_closing_stops_what_runs_and_refuses_what_waits(tmp_path: Path) -> None:
+async def test_closing_stops_the_running_call_and_rejects_queued_ones(tmp_path: Path) -> None:
     vm = VM(write_task(tmp_path, MAIN), grace_s=5.0)
     calls = [asyncio.ensure_future(vm.call("loop")) for _ in range(3)]
     await asyncio.sleep(0)
@@ -344,7 +344,7 @@ def test_calls_come_from_several_loops_and_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_host_answers(tmp_path: Path) -> None:
+async def test_callbacks_return_their_results(tmp_path: Path) -> None:
     async def double(value: int) -> int:
         await asyncio.sleep(0)
         return value * 2
@@ -355,7 +355,7 @@ async def test_the_host_answers(tmp_path: Path) -> None:
     async def never() -> None:
         await asyncio.Event().wait()
 
-    host: dict[str, Callable[..., Any]] = {
+    callbacks: dict[str, Callable[..., Any]] = {
         "double": double,
         "plus": lambda a, b: a + b,
         "fail": fail,
@@ -364,39 +364,39 @@ async def test_the_host_answers(tmp_path: Path) -> None:
     }
     async with vm_of(tmp_path, grace_s=5.0) as vm:
 
-        async def ask(*args: Any, **options: Any) -> Any:
-            return await vm.call("walle.engine_ext.vm.callbacks:call", *args, host=host, **options)
+        async def call_back(*args: Any, **options: Any) -> Any:
+            return await vm.call("walle.engine_ext.vm.callbacks:call", *args, callbacks=callbacks, **options)
 
-        assert await ask("double", 21) == 42
-        assert await ask("plus", [1], [2]) == [1, 2]
-        with pytest.raises(TaskError, match="host function 'fail' raised KeyError: 'nothing there'") as caught:
-            await ask("fail")
-        assert caught.value.type_name == "HostError"
+        assert await call_back("double", 21) == 42
+        assert await call_back("plus", [1], [2]) == [1, 2]
+        with pytest.raises(TaskError, match="callback 'fail' raised KeyError: 'nothing there'") as caught:
+            await call_back("fail")
+        assert caught.value.type_name == "CallbackError"
         with pytest.raises(TaskError, match=r"answer is of type set"):
-            await ask("unplain")
+            await call_back("unplain")
         with pytest.raises(TaskError, match="'absent' raised LookupError"):
-            await ask("absent")
+            await call_back("absent")
         with pytest.raises(DeadlineExceeded):
-            await ask("never", deadline=0.05)
+            await call_back("never", deadline=0.05)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(ask("never"), 0.05)
-        assert await ask("double", 1) == 2
+            await asyncio.wait_for(call_back("never"), 0.05)
+        assert await call_back("double", 1) == 2
 
 
 @pytest.mark.asyncio
-async def test_a_host_function_may_call_another_vm(tmp_path: Path) -> None:
+async def test_a_callback_may_call_another_vm(tmp_path: Path) -> None:
     async with vm_of(tmp_path / "a") as one, vm_of(tmp_path / "b") as other:
 
         async def add(a: int, b: int) -> Any:
             return await other.call("add", a, b)
 
-        assert await one.call("walle.engine_ext.vm.callbacks:call", "add", 1, 2, host={"add": add}) == 3
+        assert await one.call("walle.engine_ext.vm.callbacks:call", "add", 1, 2, callbacks={"add": add}) == 3
 
 
-def test_a_vm_is_made_of_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no folder"):
+def test_a_vm_needs_a_task_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a folder"):
         VM(tmp_path / "absent")
-    with pytest.raises(ConfigError, match="int is no task"):
+    with pytest.raises(ConfigError, match="int is not a task"):
         VM(3)  # type: ignore[arg-type]
     with pytest.raises(VMError, match=r"main\.py: is missing"):
         VM(tmp_path)
@@ -422,24 +422,26 @@ def test_dropping_a_vm_closes_it(tmp_path: Path) -> None:
     assert asyncio.run(vm.call("add", 1, 2)) == 3
     del vm
     assert core.alive
-    del core  # the thread ends by itself; the next VM is none the worse
+    del core  # the thread ends by itself; the next VM is not affected
     other = VM(tmp_path)
     assert asyncio.run(other.call("add", 1, 2)) == 3
     other.close()
 
 
 @pytest.mark.asyncio
-async def test_a_host_function_that_is_cancelled_answers_its_task(tmp_path: Path) -> None:
+async def test_a_callback_that_is_cancelled_returns_an_error_to_its_task(tmp_path: Path) -> None:
     async def give_up() -> None:
         raise asyncio.CancelledError
 
     vm = VM(write_task(tmp_path, "x = 1"))
     with pytest.raises(TaskError, match=r"give_up.*CancelledError"):
-        await asyncio.wait_for(vm.call("walle.engine_ext.vm.callbacks:call", "give_up", host={"give_up": give_up}), 10)
+        await asyncio.wait_for(
+            vm.call("walle.engine_ext.vm.callbacks:call", "give_up", callbacks={"give_up": give_up}), 10
+        )
     vm.close()
 
 
-class Speechless(Exception):  # noqa: N818 -- its text is what matters
+class Speechless(Exception):  # noqa: N818 -- its text matters, not its name
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -448,13 +450,11 @@ class Speechless(Exception):  # noqa: N818 -- its text is what matters
 @pytest.mark.parametrize(
     ("error", "text"), [(Speechless(), r"Speechless: \(its text"), (ValueError("\ud800"), r"Error: \?")]
 )
-async def test_an_error_of_the_host_without_a_text_answers_its_task(
-    tmp_path: Path, error: Exception, text: str
-) -> None:
+async def test_a_callbacks_error_without_a_text_reaches_its_task(tmp_path: Path, error: Exception, text: str) -> None:
     def fail() -> None:
         raise error
 
     vm = VM(write_task(tmp_path, "x = 1"))
     with pytest.raises(TaskError, match=text):
-        await asyncio.wait_for(vm.call("walle.engine_ext.vm.callbacks:call", "fail", host={"fail": fail}), 10)
+        await asyncio.wait_for(vm.call("walle.engine_ext.vm.callbacks:call", "fail", callbacks={"fail": fail}), 10)
     vm.close()

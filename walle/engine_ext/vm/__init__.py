@@ -1,1 +1,1 @@
-"""Task VMs (§4.3): interpreters with their own GIL, their pool, what a task may import, and the sandbox around it."""
+"""Task VMs (§4.3): interpreters with their own GIL, their pool, the imports that a task may make, and the sandbox."""

@@ -1,7 +1,7 @@
-"""What a new interpreter begins with: the boot code, the bytecode of walle's modules, and where it finds others.
+"""Boot of a new interpreter: its boot code, the bytecode of walle's modules, and the path of the standard library.
 
-Runs in the main interpreter. A VM neither looks for walle's modules nor compiles any, which would cost each of them
-milliseconds and megabytes (an editable install may have no files of bytecode, as where PYTHONDONTWRITEBYTECODE is set).
+Runs in the main interpreter. A VM neither searches for walle's modules nor compiles any, which would cost each VM
+milliseconds and megabytes (an editable install may have no bytecode files, as where PYTHONDONTWRITEBYTECODE is set).
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ import walle
 import walle.engine_ext
 from walle.engine_ext import _core
 
-# Modules that VMs load at once, or as tasks use them; and packages of which they load any.
+# Modules that VMs load at boot, or when tasks use them; and packages of which they may load any module.
 _MODULES = (
     "__future__", "importlib", "importlib._abc", "types", "walle", "walle.cv", "walle.engine_ext",
     "walle.engine_ext.errors", "walle.engine_ext.lazy", "walle.engine_ext.session", "walle.engine_ext.session_info",
@@ -25,17 +25,17 @@ _MODULES = (
 )  # fmt: skip
 _PACKAGES = ("walle.engine_ext.np", "walle.engine_ext.cv")
 
-# Runs in each new interpreter with `paths` and `find_module` (see `carry`) in its globals. Of what is installed beside
-# walle nothing is on the path.
+# Runs in each new interpreter with `paths` and `find_module` (see `register_modules`) in its globals. Packages
+# installed beside walle are not on the path.
 _BOOT = """
 import gc
 import marshal
 import sys
 
-gc.disable()  # nothing that is made here goes; what follows collects and enables it
+gc.disable()  # all that is created here stays; the first reset collects and enables it
 
-class Carried:
-    "Finder and loader of the modules whose bytecode the process carries."
+class Registered:
+    "Finder and loader of the modules whose bytecode the process registered."
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -43,7 +43,7 @@ class Carried:
         if found is None:
             return None
         code, file, folders = found
-        spec = type(sys.__spec__)(name, Carried, origin=file, loader_state=code, is_package=folders is not None)
+        spec = type(sys.__spec__)(name, Registered, origin=file, loader_state=code, is_package=folders is not None)
         if folders is not None:
             spec.submodule_search_locations = folders
         spec.has_location = True
@@ -60,9 +60,9 @@ class Carried:
 
 sys.path[:] = paths
 sys.dont_write_bytecode = True
-sys.meta_path.insert(0, Carried)
-from walle.engine_ext.vm.dispatch import Stopped, describe, dispatch, freeze, settle, start, wipe
-settle()
+sys.meta_path.insert(0, Registered)
+from walle.engine_ext.vm.dispatch import Stopped, describe, dispatch, freeze, prepare, reset, start
+prepare()
 """
 
 
@@ -72,19 +72,19 @@ def _stdlib_paths() -> list[str]:
     return [path for path in (zipped, stdlib, str(Path(stdlib) / "lib-dynload")) if Path(path).exists()]
 
 
-def carry(*names: str) -> None:
-    """Have VMs find these modules of walle by their bytecode, which the process keeps, once for all of them."""
+def register_modules(*names: str) -> None:
+    """Register the bytecode of these modules of walle, which the process keeps once for all VMs."""
     found: dict[str, tuple[bytes, str, list[str] | None]] = {}
     for name in names:
         spec = importlib.util.find_spec(name)
         assert spec is not None
-        loader: Any = spec.loader  # an importlib.abc.InspectLoader, or what an editable install has for one
+        loader: Any = spec.loader  # an importlib.abc.InspectLoader, or an editable install's equivalent
         folders = spec.submodule_search_locations
-        if name == "walle.engine_ext":  # and where the native module is
+        if name == "walle.engine_ext":  # the native module's folder too
             folders = list(dict.fromkeys([*walle.engine_ext.__path__, str(Path(_core.__file__).parent)]))
         code = marshal.dumps(loader.get_code(name))
         found[name] = (code, spec.origin or "", None if folders is None else list(folders))
-    _core.vm_carry(found)
+    _core.vm_register_modules(found)
 
 
 def _all_of(package: str) -> list[str]:
@@ -94,7 +94,7 @@ def _all_of(package: str) -> list[str]:
 
 
 def set_up() -> None:
-    """Tell the native core what VMs begin with; once, before the first."""
-    carry(*_MODULES, *(name for package in _PACKAGES for name in _all_of(package)))
+    """Pass the boot code and modules to the native core; once, before the first VM."""
+    register_modules(*_MODULES, *(name for package in _PACKAGES for name in _all_of(package)))
     _core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
     _core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _stdlib_paths())

@@ -1,7 +1,7 @@
-"""Python source to `.pyc` bytes and back to code, every refusal named (§4.3: the cloud compiles, a device runs it).
+"""Compiler of Python source to `.pyc` bytes, and their loader (§4.3: the cloud compiles, a device runs bytecode).
 
-A `.pyc` is the standard one: magic number, flags, source time and size, marshalled code. Its magic number belongs to
-one minor version of CPython, which is why a bundle may carry a module several times: `main.pyc`, or
+A `.pyc` file is the standard one: magic number, flags, source time and size, marshalled code. Its magic number belongs
+to one minor version of CPython, which is why a bundle may contain a module several times: `main.pyc`, or
 `main.cpython-313.pyc` beside `main.cpython-314.pyc`.
 """
 
@@ -13,15 +13,15 @@ from types import CodeType
 from walle.errors import VMError
 
 _HEAD_BYTES = 16
-_HASH_BASED = 0b01  # PEP 552: named by its source's hash, which no device needs to check
-# First and last magic number of each version's releases and their names; older ones are of no use to anyone here.
+_HASH_BASED = 0b01  # PEP 552: identified by its source's hash, which a device need not check
+# Last magic number of each version's releases, and the version's name. Older versions are not supported.
 _VERSIONS = ((3495, "3.11"), (3531, "3.12"), (3571, "3.13"), (3627, "3.14"))
 
 TAG = sys.implementation.cache_tag
 
 
 class BytecodeError(VMError):
-    """Code that this interpreter cannot load: source that does not compile, or bytecode that is broken or another's."""
+    """Code that this interpreter cannot load: source that does not compile, or broken or another Python's bytecode."""
 
     def __init__(self, file: str, problem: str, line: int = 0) -> None:
         super().__init__(f"{file}{f':{line}' if line else ''}: {problem}")
@@ -31,9 +31,9 @@ class BytecodeError(VMError):
 
 
 def _python_of(magic: bytes) -> str:
-    """Name the Python of a magic number, as well as it is known."""
+    """Return the name of the Python version that a magic number belongs to, as far as it is known."""
     if magic[2:] != b"\r\n":
-        return "no Python (this is no bytecode file)"
+        return "no Python (the file is not a bytecode file)"
     number = int.from_bytes(magic[:2], "little")
     for last, version in _VERSIONS:
         if number <= last:
@@ -48,7 +48,7 @@ def compile_source(source: bytes | str, file: str) -> bytes:
         BytecodeError: a syntax error, with its line.
     """
     data = source.encode() if isinstance(source, str) else source
-    try:  # from bytes, not from a tree: objects that a tree still held would be marshalled otherwise
+    try:  # from bytes, not from a tree: marshal writes objects that a tree still refers to in another way
         body = marshal.dumps(compile(data, file, "exec", dont_inherit=True, optimize=0))
     except SyntaxError as error:
         raise BytecodeError(file, f"does not compile: {error.msg}", error.lineno or 0) from error
@@ -58,10 +58,10 @@ def compile_source(source: bytes | str, file: str) -> bytes:
 
 
 def check_magic(data: bytes, file: str) -> None:
-    """Refuse bytes that are no bytecode of this interpreter, without loading them.
+    """Check that the bytes are bytecode of this interpreter, without loading them.
 
     Raises:
-        BytecodeError: names the Python that the bytes are for.
+        BytecodeError: they are not; the message names the Python that they are for.
     """
     if len(data) < _HEAD_BYTES:
         raise BytecodeError(file, f"is {len(data)} bytes long, too short for bytecode")
@@ -71,10 +71,10 @@ def check_magic(data: bytes, file: str) -> None:
 
 
 def load_code(data: bytes, file: str) -> CodeType:
-    """Return the code of `.pyc` bytes. The bytes must be trusted: `marshal` is no defence against made-up ones.
+    """Return the code of `.pyc` bytes. The bytes must be trusted: `marshal` is not safe for bytes made by an attacker.
 
     Raises:
-        BytecodeError: the bytes are another Python's, cut short or no code.
+        BytecodeError: the bytes are of another Python, truncated, or not code.
     """
     check_magic(data, file)
     try:

@@ -1,6 +1,6 @@
-"""The VM's door to its caller: `call(name, *args)` runs `host[name]` of `VM.call` on the caller's side.
+"""Callbacks: functions of a VM's caller that task code may call, as `call(name, *args)`.
 
-Runs inside a VM. The VM's thread waits without its GIL; the call's deadline goes on.
+`call` runs inside a VM. The VM's thread waits without its GIL, and the call's deadline goes on.
 """
 
 from __future__ import annotations
@@ -10,27 +10,30 @@ from walle.errors import VMError
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+type Callbacks = Mapping[str, Callable[..., Any]]  # by name; plain or async functions, run in the caller's event loop
 
-class HostError(VMError):
-    """The caller's function raised, or the caller offers none of that name. Made in the VM, seen by the task."""
+
+class CallbackError(VMError):
+    """The caller's function raised, or the caller has no callback of that name. Raised in the task."""
 
     def __init__(self, name: str, type_name: str, message: str) -> None:
-        super().__init__(f"host function {name!r} raised {type_name}: {message}")
+        super().__init__(f"callback {name!r} raised {type_name}: {message}")
         self.name = name
         self.type_name = type_name
         self.message = message
 
 
 def call(name: str, *args: Any) -> Any:
-    """Return what the caller's function returned; arguments and result are plain data and arrays.
+    """Return the result of the caller's callback; arguments and result are plain data and arrays.
 
     Raises:
-        HostError: the function raised, or there is none.
-        TypeError: an argument is no plain data.
+        CallbackError: the callback raised, or does not exist.
+        TypeError: an argument is not plain data.
     """
-    is_error, answer = _core.ask_host(name, args)
+    is_error, result = _core.call_back(name, args)
     if is_error:
-        raise HostError(name, *answer)
-    return answer
+        raise CallbackError(name, *result)
+    return result

@@ -1,4 +1,4 @@
-"""The Python end of a VM: finds the function of each call, and turns an exception into plain data.
+"""Dispatch of calls inside a VM: the function of each call, output, and exceptions as plain data.
 
 Runs inside a VM, started by the boot code (`walle.engine_ext.vm.boot`). It imports little: every VM pays for it.
 """
@@ -10,9 +10,9 @@ import sys
 
 from walle.engine_ext import _core, lazy
 from walle.engine_ext._core import Stopped
-from walle.engine_ext.vm import reset, sandbox
+from walle.engine_ext.vm import sandbox
 from walle.engine_ext.vm.imports import ForbiddenImport, TaskModules
-from walle.engine_ext.vm.reset import load_shared
+from walle.engine_ext.vm.reset import load_shared, reset_c_state
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _MESSAGE_CHARS = 2_000
 _TRACEBACK_FRAMES = 40
-_CHAIN = 4
-_FRAMES_BELOW = 20  # of the runtime, below a task's own
+_CHAINED_ERRORS = 4
+_RUNTIME_FRAMES = 20  # below a task's own
 
 
 class Task:
@@ -36,15 +36,15 @@ class Task:
         self._modules = TaskModules(config["modules"])
 
     def main(self) -> ModuleType:
-        """Return the module `main`, loaded at its first use."""
+        """Return the module `main`; the first use loads it."""
         return self._modules.load("main")
 
     def clear(self) -> None:
-        """Forget the task's modules and what they hold."""
+        """Remove the task's modules and what they refer to."""
         self._modules.clear()
 
 
-_tasks: list[Task] = []  # the VM's one task, while it has one
+_tasks: list[Task] = []  # the VM's one task; empty while the interpreter is idle
 
 
 def task() -> Task:
@@ -53,42 +53,42 @@ def task() -> Task:
 
 
 class Output:
-    """What a VM has for sys.stdout and sys.stderr: text goes to the process's own, or where the running call wants it.
+    """sys.stdout and sys.stderr of a VM: text goes to the process's own, or to the running call's `line`.
 
-    All that a call writes or logs counts; beyond the task's log_kb the call is stopped. Where no task is in, or one is
-    being wiped, text goes nowhere.
+    All that a call writes or logs counts; beyond the task's log_kb the call is stopped. Text is dropped while the VM
+    has no task, or is being reset.
     """
 
     encoding = "utf-8"
 
     def __init__(self) -> None:
         self.is_mute = True
-        self.most_chars = 0  # 0: no limit
+        self.max_chars = 0  # 0: no limit
         self.spent_chars = 0
-        self.line: Callable[[str], None] | None = None  # takes what is printed, line by line
-        self._begun = ""
+        self.line: Callable[[str], None] | None = None  # receives what is printed, line by line
+        self._partial_line = ""
 
     def spend(self, chars: int) -> None:
         """Count text of the running call.
 
         Raises:
-            Stopped: it was too much.
+            Stopped: the call exceeded log_kb.
         """
         self.spent_chars += chars
-        if 0 < self.most_chars < self.spent_chars:
-            _break_limit("log_kb")
+        if 0 < self.max_chars < self.spent_chars:
+            _exceed_limit("log_kb")
 
     def write(self, text: str) -> int:
-        if type(text) is not str:  # a subclass could say what it likes of itself
+        if type(text) is not str:  # a subclass's methods could return anything
             text = str.__str__(text)
         if self.is_mute:
             return len(text)
         self.spend(len(text))
         if self.line is None:
             _stdout.write(text)
-            _stdout.flush()  # nobody else does when the process ends
+            _stdout.flush()  # it is not flushed when the process ends
             return len(text)
-        *lines, self._begun = (self._begun + text).split("\n")
+        *lines, self._partial_line = (self._partial_line + text).split("\n")
         for line in lines:
             self.line(line)
         return len(text)
@@ -100,26 +100,26 @@ class Output:
             self.line(begun)
 
     def flush(self) -> None:
-        """Do nothing: a write leaves nothing behind."""
+        """Do nothing: a write is never buffered."""
 
     def isatty(self) -> bool:
         return False
 
-    def open(self, most_chars: int) -> None:
-        """Take what a task writes, so much of it in a call."""
-        self.is_mute, self.most_chars = False, most_chars
+    def open(self, max_chars: int) -> None:
+        """Accept what a task writes, up to `max_chars` in a call."""
+        self.is_mute, self.max_chars = False, max_chars
 
     def clear(self) -> None:
-        """Forget the task that leaves; whatever its finalizers write goes nowhere."""
+        """Drop the task's settings and, from now on, all text: that of its finalizers."""
         self.is_mute = True
-        self.line, self._begun, self.spent_chars, self.most_chars = None, "", 0, 0
+        self.line, self._partial_line, self.spent_chars, self.max_chars = None, "", 0, 0
 
 
-_break_limit = _core.vm_break_limit
+_exceed_limit = _core.vm_exceed_limit
 _stdout: Any = sys.stdout
 output = Output()
 
-_functions: dict[str, Callable[..., Any]] = {}  # what calls have named so far
+_functions: dict[str, Callable[..., Any]] = {}  # that calls have named so far
 
 
 def dispatch(name: str, args: tuple[Any, ...]) -> Any:
@@ -132,7 +132,7 @@ def dispatch(name: str, args: tuple[Any, ...]) -> Any:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """Return the function of `main` by its name, or that of a walle module as "walle.module:name"."""
+    """Return the function of `main` of this name, or of a walle module for "walle.module:name"."""
     module_name, _, function_name = name.rpartition(":")
     if module_name and not module_name.startswith("walle."):
         raise AttributeError(f"{name!r} is neither a function of main nor of a walle module")
@@ -149,14 +149,14 @@ def _message(error: BaseException) -> str:
     except Stopped:
         raise
     except BaseException as other:  # noqa: BLE001 -- a task's __str__ may raise anything
-        return f"(its text cannot be had: {type(other).__name__})"
+        return f"(its text could not be read: {type(other).__name__})"
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the error's traceback as Python prints it, without source lines: `traceback` costs a VM a megabyte."""
+    """Return the error's traceback as Python prints it, without source lines. (`traceback` costs a VM a megabyte.)"""
     lines: list[str] = []
     shown: BaseException | None = error
-    for _ in range(_CHAIN):
+    for _ in range(_CHAINED_ERRORS):
         if shown is None:
             break
         frames = []
@@ -188,17 +188,17 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def start(config: Mapping[str, Any]) -> None:
-    """Take a task in, the VM's only one until it is wiped."""
+    """Set the VM's task, the only one until the VM is reset."""
     limits = config["limits"]
-    sys.setrecursionlimit(limits.get("recursion", sys.getrecursionlimit()) + _FRAMES_BELOW)
+    sys.setrecursionlimit(limits.get("recursion", sys.getrecursionlimit()) + _RUNTIME_FRAMES)
     output.open(limits.get("log_kb", 0) << 10)
     _tasks.append(Task(config))
 
 
-def wipe() -> None:
-    """Let go of all that is the task's; its finalizers run here, and may be stopped. C++ puts the rest back."""
+def reset() -> None:
+    """Release all that is the task's; its finalizers run here, and may be stopped. C++ restores the rest."""
     output.clear()
-    reset.reset()  # before the rest, as it takes the task's hooks off what follows
+    reset_c_state()  # first, because it removes the task's hooks from what follows
     _functions.clear()
     for one in _tasks:
         one.clear()
@@ -206,19 +206,19 @@ def wipe() -> None:
     gc.collect()
 
 
-def settle() -> None:
-    """Make this interpreter a home for tasks, once."""
-    sys.unraisablehook = _core.vm_unraisable
+def prepare() -> None:
+    """Prepare this interpreter for tasks, once."""
+    sys.unraisablehook = _core.vm_report_unraisable
     sys.stdout = sys.stderr = output
-    vars(sys).update(__stdout__=None, __stderr__=None)  # where an interpreter that ends would write
+    vars(sys).update(__stdout__=None, __stderr__=None)  # which an interpreter writes to when it ends
     sys.stdin = None
-    gc.callbacks.append(_core.vm_rest)
+    gc.callbacks.append(_core.vm_park_if_abandoned)
     lazy.load = load_shared
-    sandbox.put_up()
+    sandbox.install()
 
 
 def ready() -> None:
-    """Do nothing: a call that shows that the VM is there."""
+    """Do nothing: a call of this returns once the VM has started."""
 
 
 freeze = gc.freeze

@@ -1,14 +1,14 @@
-"""What a task may import, and how its own modules load in a VM (§4.3).
+"""Imports of a task: the allow-list, copies of library modules, and the loader of its own modules in a VM (§4.3).
 
-A task's modules live in a registry of their own, not in `sys.modules`, so that a task with a `random.py` does not
-change what the standard library imports; their `__builtins__` have a checking `__import__` and lack what reaches files
-or compiles code. Of a library module a task gets a copy of the public names, without the modules that the library uses
-itself (`random._os`); what it assigns there is seen by itself only. The copy of a module that loads its parts at first
-use (`walle.np`, `walle.cv`) takes each name when the task first uses it. Walle's own modules and the standard library
-import freely.
+A task's modules are kept in a registry of their own, not in `sys.modules`, so that a task with a `random.py` does not
+change what the standard library imports. Their `__builtins__` have an `__import__` that checks, and lack what opens
+files or compiles code. Of a library module a task gets a copy of the public names, without the modules that the library
+itself uses (`random._os`); an assignment there is visible to the task only. The copy of a module that loads its parts
+at first use (`walle.np`, `walle.cv`) takes each name when the task first uses it. Walle's own modules and the standard
+library import freely.
 
-This guards against mistakes and makes a task's needs explicit. It is no wall against an author who wants to break out
-of CPython: who may ship a task at all is settled by signatures.
+This prevents mistakes and makes a task's needs explicit. It does not stop an author who wants to break out of CPython:
+signatures decide who may ship a task at all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-# A name allows what lies below it: `collections` allows `collections.abc`.
+# A name also allows its submodules: `collections` allows `collections.abc`.
 ALLOWED_IMPORTS = frozenset(
     {
         "abc", "array", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal",
@@ -37,30 +37,30 @@ ALLOWED_IMPORTS = frozenset(
     }
 )  # fmt: skip
 
-# What a task gets of a module that could otherwise reach files.
+# The names that a task gets of modules that could otherwise open files.
 _PARTS = {
     "io": ("BytesIO", "StringIO", "SEEK_CUR", "SEEK_END", "SEEK_SET"),
-    # Not scrypt and pbkdf2_hmac, whose memory and time no limit sees.
+    # Without scrypt and pbkdf2_hmac, whose memory and time no limit covers.
     "hashlib": (
         "blake2b", "blake2s", "md5", "new", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256",
         "sha3_384", "sha3_512", "shake_128", "shake_256", "algorithms_available", "algorithms_guaranteed",
     ),
 }  # fmt: skip
 
-# What a task gets in place of a module's own function.
-_REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's could not be stopped
+# Functions that a task gets in place of a module's own.
+_REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's cannot be stopped
 
-# What C code imports in a task's name, when something that the task may use first needs it.
-_BEHIND = frozenset({"_strptime", "walle.engine_ext._core", "walle.engine_ext.errors", "walle.engine_ext.np"})
+# Modules that C code imports on behalf of a task, when a function that the task may use first needs them.
+_INDIRECT = frozenset({"_strptime", "walle.engine_ext._core", "walle.engine_ext.errors", "walle.engine_ext.np"})
 
-# What loads while a module's names are copied: it stays for later tasks, as if the module itself loaded it.
+# Modules that load while a module's names are copied. They stay for later tasks, as if the module itself loaded them.
 _ALONGSIDE = {"typing": ("contextlib", "re")}
 
-_WITHHELD = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
+_REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
 
 
 class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of the design
-    """A task's import of something that is neither its own nor on the list; `file` and `line` say where."""
+    """A task imports a module that is neither its own nor on the allow-list; `file` and `line` say where."""
 
     def __init__(self, module: str, file: str, line: int) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of
 
 
 def is_allowed(name: str) -> bool:
-    """Whether a task may import the module of this full name."""
+    """Return whether a task may import the module of this full name."""
     parts = name.split(".")
     return any(".".join(parts[:count]) in ALLOWED_IMPORTS for count in range(1, len(parts) + 1))
 
@@ -84,17 +84,17 @@ class TaskModules:
     def __init__(self, sources: Mapping[str, tuple[bool, str, bytes]]) -> None:
         self._sources = sources
         self._modules: dict[str, ModuleType] = {}
-        self._facades: dict[str, ModuleType] = {}  # what this task sees of library modules
+        self._facades: dict[str, ModuleType] = {}  # this task's copies of library modules
         self._builtins: dict[str, Any] = {
-            name: value for name, value in vars(builtins).items() if name not in _WITHHELD
+            name: value for name, value in vars(builtins).items() if name not in _REMOVED_BUILTINS
         }
         self._builtins["__import__"] = self._import
 
     def load(self, name: str) -> ModuleType:
-        """Return the task's module, run once; a module whose body fails is forgotten and may be tried again.
+        """Return the task's module, run once; a module whose body fails is removed and may be loaded again.
 
         Raises:
-            KeyError: the task has no such module.
+            KeyError: the task has no module of this name.
             BytecodeError: the module's bytecode cannot be loaded.
         """
         if name in self._modules:
@@ -121,7 +121,7 @@ class TaskModules:
         return module
 
     def clear(self) -> None:
-        """Empty the modules' namespaces, so that what they hold goes now: data first, while functions can still run."""
+        """Empty the modules' namespaces, which frees their contents now: data first, while functions can still run."""
         namespaces = [module.__dict__ for module in self._modules.values()]
         for namespace in namespaces:
             for name, value in list(namespace.items()):
@@ -144,11 +144,11 @@ class TaskModules:
             name = self._absolute(name, globals or {}, level)
         if name.partition(".")[0] in self._sources:
             return self._import_own(name, fromlist or (), top=not level and not fromlist)
-        if name in _BEHIND and type(fromlist) is list:  # C code's, which looks into sys.modules itself
+        if name in _INDIRECT and type(fromlist) is list:  # from C code, which reads sys.modules itself
             load_shared(name)
             return ModuleType(name)
-        wanted = [f"walle.{item}" for item in fromlist or ()] if name == "walle" else [name]
-        for full_name in wanted:
+        full_names = [f"walle.{item}" for item in fromlist or ()] if name == "walle" else [name]
+        for full_name in full_names:
             if not is_allowed(full_name):
                 raise self._forbidden(full_name)
             for loaded in (full_name, *_ALONGSIDE.get(full_name, ())):
@@ -175,7 +175,7 @@ class TaskModules:
         return self.load(name.partition(".")[0]) if top else module
 
     def _load_below(self, name: str) -> None:
-        """See to it that a module that `from package import name` names is there, if it is one."""
+        """Load the module that `from package import name` names, if it is a module."""
         package, _, leaf = name.rpartition(".")
         if not hasattr(sys.modules[package], "__path__") or hasattr(self._facades[package], leaf) or leaf == "*":
             return
@@ -190,7 +190,7 @@ class TaskModules:
             self._facade(name)
 
     def _facade(self, name: str) -> ModuleType:
-        """Return what this task sees of a loaded library module, made at its first import of it and kept up to date."""
+        """Return the task's copy of a loaded library module; the first import creates it, later ones update it."""
         facade = self._facades.get(name)
         if facade is None:
             facade = self._make_facade(name, sys.modules[name])
@@ -200,7 +200,7 @@ class TaskModules:
         return facade
 
     def _make_facade(self, name: str, whole: ModuleType) -> ModuleType:
-        """Return a module with the public names of a library module; packages above what is allowed come out empty."""
+        """Return a module with the public names of a library module; parents of allowed packages come out empty."""
         facade = self._facades[name] = ModuleType(name, whole.__doc__)
         if not is_allowed(name):
             return facade
@@ -208,12 +208,14 @@ class TaskModules:
             self._make_lazy(facade, whole)
             return facade
         parts = _PARTS.get(name)
-        listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if _can_be_had(whole, item)]
+        listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if _has(whole, item)]
         for item in parts or [*(item for item in vars(whole) if not item.startswith("_")), *listed]:
             value = getattr(whole, item)
             if type(value) is not ModuleType:
                 facade.__dict__[item] = value
-            elif item in listed or f"{name}.{item}" in sys.modules:  # a part of the package, not what it uses
+            elif (
+                item in listed or f"{name}.{item}" in sys.modules
+            ):  # a submodule of the package, not a module that it uses
                 facade.__dict__[item] = self._facade_of_part(f"{name}.{item}", value)
         facade.__dict__.update(_REPLACED.get(name, {}))
         if listed:
@@ -223,7 +225,7 @@ class TaskModules:
         return facade
 
     def _make_lazy(self, facade: ModuleType, whole: ModuleType) -> None:
-        """Have the facade take names from the whole module when they are first used."""
+        """Make the facade take names from the whole module when they are first used."""
 
         def take(item: str) -> object:
             if item.startswith("_"):
@@ -252,8 +254,8 @@ class TaskModules:
 _run = exec  # a task's code runs in its module's namespace
 
 
-def _can_be_had(module: ModuleType, name: str) -> bool:
-    """Tell whether the module has the name, and not only behind a module that a VM lacks (`types.CapsuleType`)."""
+def _has(module: ModuleType, name: str) -> bool:
+    """Return whether the module has the name, and it needs no module that a VM lacks (as `types.CapsuleType` does)."""
     try:
         return hasattr(module, name)
     except ImportError:

@@ -1,8 +1,8 @@
-"""The Python end of wiping a VM: modules that stay for later tasks, and what a task changes in C where no walk sees it.
+"""Reset of a VM, the part in Python: modules that stay for later tasks, and state in C that no snapshot sees.
 
-Runs inside a VM. The library modules that tasks import are loaded once in a VM and shared by the tasks that follow one
-another there. `_core` keeps them as they were when they were loaded (src/vm/pristine.h) and puts them back when a task
-leaves; the state that they hold in C is reset here.
+Runs inside a VM. The library modules that tasks import are loaded once in an interpreter and shared by the tasks that
+follow one another there. `_core` takes a snapshot of them when they are loaded (src/vm/snapshot.h) and restores it when
+a task ends; the state that they hold in C is reset here.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_resets: dict[str, Callable[[], object]] = {}  # module name → what makes its state in C fresh
+_resets: dict[str, Callable[[], object]] = {}  # module name → function that resets its state in C
 
-_at_work: list[str] = []  # the one module that is being loaded; what it loads in turn is part of it
+_loading: list[str] = []  # the one module that is being loaded; what it loads in turn is part of it
 
-_TOOLS = range(6)  # sys.monitoring's
+_TOOLS = range(6)  # of sys.monitoring
 
 
 def load_shared(name: str) -> ModuleType:
-    """Return the module of this full name, loaded in such a way that it may stay when the present task leaves.
+    """Return the module of this full name, loaded so that it stays when the present task ends.
 
     Raises:
-        ImportError: there is no such module, or it fails to load.
+        ImportError: the module does not exist, or fails to load.
     """
-    if name not in sys.modules and _at_work:
+    if name not in sys.modules and _loading:
         __import__(name)
     elif name not in sys.modules:
         try:
-            _at_work.append(name)
+            _loading.append(name)
             _load(name)
         finally:
-            _at_work.clear()
+            _loading.clear()
     return sys.modules[name]
 
 
 def _prepare_resets() -> None:
-    """Part of each load: see to what the new modules hold in C."""
-    for loaded, make in _MAKERS.items():
-        if loaded in sys.modules and loaded not in _resets:
-            _resets[loaded] = make(sys.modules[loaded])
+    """Prepare to reset what newly loaded modules hold in C; part of each load."""
+    for name, make_reset in _RESET_MAKERS.items():
+        if name in sys.modules and name not in _resets:
+            _resets[name] = make_reset(sys.modules[name])
 
 
-def reset() -> None:
-    """Make fresh what the interpreter and its modules hold in C."""
+def reset_c_state() -> None:
+    """Reset what the interpreter and its modules hold in C."""
     sys.settrace(None)
     sys.setprofile(None)
     for tool in _TOOLS:
         if sys.monitoring.get_tool(tool) is not None:
-            _free(tool)
+            _free_tool(tool)
     sys.set_asyncgen_hooks(None, None)
     sys.set_coroutine_origin_tracking_depth(0)
     sys.setrecursionlimit(_recursion_limit)
@@ -67,11 +67,11 @@ def reset() -> None:
     atexit = sys.modules.get("atexit")
     if atexit is not None:
         atexit._clear()
-    for make_fresh in _resets.values():
-        make_fresh()
+    for reset_module in _resets.values():
+        reset_module()
 
 
-def _free(tool: int) -> None:
+def _free_tool(tool: int) -> None:
     monitoring = sys.monitoring
     monitoring.set_events(tool, 0)
     for name in dir(monitoring.events):
@@ -91,24 +91,22 @@ def _struct(struct: Any) -> Callable[[], object]:
 
 def _decimal(decimal: Any) -> Callable[[], object]:
     names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
-    kept = [
+    saved = [
         (context, [(name, getattr(context, name)) for name in names], dict(context.traps), dict(context.flags))
         for context in (decimal.DefaultContext, decimal.BasicContext, decimal.ExtendedContext)
     ]
 
-    def make_fresh() -> None:
-        for context, fields, traps, flags in kept:
+    def restore() -> None:
+        for context, fields, traps, flags in saved:
             for name, value in fields:
                 setattr(context, name, value)
             context.traps, context.flags = traps, flags
 
-    return make_fresh
+    return restore
 
 
 def _typing(typing: Any) -> Callable[[], object]:
-    lazy = getattr(
-        typing, "_lazy_annotationlib", None
-    )  # Python 3.14 and later put the module in its place at first use
+    lazy = getattr(typing, "_lazy_annotationlib", None)  # replaced by the module at first use, since Python 3.14
     if lazy is not None:
         lazy.Format  # noqa: B018 -- the first use
     return _nothing
@@ -118,12 +116,12 @@ def _nothing() -> None:
     """Do nothing: the module holds nothing in C."""
 
 
-_MAKERS = {"random": _random, "_struct": _struct, "decimal": _decimal, "typing": _typing}
+_RESET_MAKERS = {"random": _random, "_struct": _struct, "decimal": _decimal, "typing": _typing}
 
 _recursion_limit = sys.getrecursionlimit()
 _int_digits = sys.get_int_max_str_digits()
 _switch_s = sys.getswitchinterval()
-_load = _core.vm_loader(_prepare_resets)
-# The second one is always exceeded, so that a collection that `_core` asks for in a C function takes place (see
-# src/vm/stop.cpp). Each then takes the first two generations, which costs nothing where the second one stays empty.
+_load = _core.vm_module_loader(_prepare_resets)
+# The second one is always exceeded, so that a collection that `_core` requests in a C function takes place (see
+# src/vm/task_vm_stop.cpp). Each then covers the first two generations, which costs nothing where the second is empty.
 _THRESHOLDS = (2000, -1, 100)

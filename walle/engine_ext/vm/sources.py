@@ -1,4 +1,4 @@
-"""A task's code as a VM takes it: every module as bytecode of this interpreter, read and checked before a VM starts.
+"""Reader of a task's code: every module as bytecode of this interpreter, checked before a VM starts.
 
 A folder is an installed bundle (`main.pyc`, or `main.cpython-313.pyc` where a bundle carries several versions) or, for
 development, the sources themselves (`main.py`), which are compiled here and never in a VM. Bytecode wins over source.
@@ -18,7 +18,7 @@ from walle.errors import ConfigError
 
 type Sources = dict[str, tuple[bool, str, bytes]]  # dotted name → (is package, file as tracebacks show it, .pyc bytes)
 
-_RESOURCES = "resources"  # holds no code
+_RESOURCES = "resources"  # contains no code
 _MAX_CODE_BYTES = 64 << 20
 
 
@@ -30,7 +30,7 @@ class InMemory(Protocol):
 
 
 class Installed(Protocol):
-    """A bundle whose files are in a folder; its `name`, where it has one, is what messages call the task."""
+    """A bundle whose files are in a folder; messages call the task by its `name`, where it has one."""
 
     @property
     def folder(self) -> Path: ...
@@ -41,7 +41,7 @@ type TaskLike = str | os.PathLike[str] | Installed | InMemory
 
 @dataclasses.dataclass(frozen=True)
 class TaskFiles:
-    """Where a task's files are: in `folder`, or in `files` where folder is None."""
+    """A task's files: in `folder`, or in `files` where folder is None."""
 
     name: str
     folder: Path | None
@@ -49,16 +49,16 @@ class TaskFiles:
 
     @property
     def prefix(self) -> str:
-        """What the paths of the task's files begin with in messages."""
+        """The beginning of the paths of the task's files in messages."""
         return f"{self.folder}{os.sep}" if self.folder else f"{self.name}/"
 
     @property
     def key(self) -> str | int:
-        """Equal for two mentions of the same task, as long as one in memory is there."""
+        """Equal for two values of the same task, as long as one of a task in memory exists."""
         return str(self.folder) if self.folder else id(self.files)
 
     def identity(self) -> str:
-        """Tell the task from every other for good: its folder, or a digest of its name and files."""
+        """Return what identifies the task permanently: its folder, or a digest of its name and files."""
         if self.folder:
             return str(self.folder)
         digest = hashlib.sha256(self.name.encode())
@@ -70,15 +70,15 @@ class TaskFiles:
 
 @functools.lru_cache(maxsize=1_000)
 def _resolved(path: str, _device: int, _inode: int) -> Path:
-    """Return the folder's real path, looked up anew when the path leads to another folder: a pool asks at each call."""
+    """Return the folder's real path. Cached for a pool, which asks at each call, until the path leads elsewhere."""
     return Path(path).resolve()
 
 
-def task_files(task: TaskLike, name: str = "", *, anew: bool = False) -> TaskFiles:
-    """Return where the task's files are; `anew` believes nothing that was found before.
+def task_files(task: TaskLike, name: str = "", *, fresh: bool = False) -> TaskFiles:
+    """Return where the task's files are; `fresh` ignores cached paths.
 
     Raises:
-        ConfigError: there is no such folder, or the object is neither a folder nor a bundle.
+        ConfigError: the folder does not exist, or the object is neither a folder nor a bundle.
     """
     given = task if isinstance(task, str | os.PathLike) else getattr(task, "folder", None)
     if given is not None:
@@ -87,14 +87,14 @@ def task_files(task: TaskLike, name: str = "", *, anew: bool = False) -> TaskFil
         except (OSError, ValueError):
             found = None
         if found is None or not stat.S_ISDIR(found.st_mode):
-            raise ConfigError(f"{Path(given).absolute()} is no folder; a task is a folder with main.py or main.pyc")
-        if anew:
+            raise ConfigError(f"{Path(given).absolute()} is not a folder; a task is a folder with main.py or main.pyc")
+        if fresh:
             _resolved.cache_clear()
         folder = _resolved(os.fspath(given), found.st_dev, found.st_ino)
         return TaskFiles(name or str(getattr(task, "name", folder.name)), folder, {})
     files = getattr(task, "files", None)
     if not isinstance(files, Mapping):
-        raise ConfigError(f"a {type(task).__name__} is no task; give a folder, or a bundle with `folder` or `files`")
+        raise ConfigError(f"a {type(task).__name__} is not a task; give a folder, or a bundle with `folder` or `files`")
     return TaskFiles(name or str(getattr(task, "name", "task")), None, files)
 
 
@@ -122,7 +122,7 @@ def _choose(paths: list[str], shown: str) -> str:
     ending = best.rpartition("/")[2].partition(".")[2]
     if f".{ending}" not in ranks:
         tags = ", ".join(sorted(path.rpartition("/")[2].split(".")[1] for path in paths))
-        raise BytecodeError(shown, f"there is bytecode for {tags}, but none for {TAG}")
+        raise BytecodeError(shown, f"has bytecode for {tags}, but none for {TAG}")
     return best
 
 

@@ -1,9 +1,9 @@
-// C++ errors become the Python classes of walle.engine_ext.errors, found anew in each interpreter: nothing Python is cached in
-// a C++ static, because every VM has its own interpreter.
+// Translation of C++ errors to the Python classes of walle.engine_ext.errors. The classes are looked up for each error: every VM
+// has its own interpreter, so that no Python object may be cached in a C++ static.
 #include "bindings/bind.h"
 #include "core/work_context.h"
-#include "vm/home.h"
 #include "vm/interpreter.h"
+#include "vm/task_vm.h"
 
 namespace py = pybind11;
 
@@ -29,9 +29,9 @@ void bind_errors(py::module_&) {
     } catch (const Error& error) {
       const auto type = py::module_::import("walle.engine_ext.errors").attr(class_name(error.kind()));
       PyErr_SetString(type.ptr(), error.what());
-    } catch (const WorkStopped& stopped) {  // not an Exception, which the task may take for a failure of the operator
-      const vm::Interpreter* here = vm::Interpreter::here();
-      PyErr_SetString(here != nullptr ? here->home().stopped : PyExc_RuntimeError, stopped.what());
+    } catch (const WorkStopped& stopped) {  // not an Exception, which the task could handle as a failure of the operator
+      const vm::TaskVm* task_vm = vm::TaskVm::current();
+      PyErr_SetString(task_vm != nullptr ? task_vm->interpreter().stopped : PyExc_RuntimeError, stopped.what());
     }
   });
 }

@@ -6,7 +6,7 @@
 #include "bindings/operations.h"
 #include "geometry/paint.h"
 #include "operators/eager.h"
-#include "vm/lending.h"
+#include "vm/array_loans.h"
 
 namespace py = pybind11;
 

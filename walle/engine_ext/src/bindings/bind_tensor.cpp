@@ -6,7 +6,7 @@
 
 #include "bindings/bind.h"
 #include "operators/eager.h"
-#include "vm/lending.h"
+#include "vm/array_loans.h"
 
 namespace py = pybind11;
 
@@ -66,7 +66,7 @@ Tensor tensor_on(Py_buffer& view) {
       (view.strides[axis] < 0 ? low : high) += (view.shape[axis] - 1) * view.strides[axis];
   }
   if (empty) low = high = 0;
-  auto storage = vm::lend(view, static_cast<std::byte*>(view.buf) + low, static_cast<std::size_t>(high - low));
+  auto storage = vm::loan(view, static_cast<std::byte*>(view.buf) + low, static_cast<std::size_t>(high - low));
   view.obj = nullptr;
   return {std::move(storage), dtype, std::move(shape), std::move(strides), -low / view.itemsize};
 }

@@ -18,13 +18,13 @@ namespace walle {
 
 namespace {
 
-// Large memory in large pages, where the system has them on offer: weights are read from end to end in every run, and a first
-// touch of 2 MiB at once makes loading quicker.
+// Large memory uses large pages, where the system offers them: weights are read from end to end in every run, and a first touch
+// of 2 MiB at once makes loading quicker.
 constexpr std::size_t kLargePage = std::size_t{2} << 20, kLargeBytes = 2 * kLargePage;
 // Smaller blocks stay in the allocator's own lists.
-constexpr std::size_t kLeastSpare = std::size_t{16} << 10;
+constexpr std::size_t kMinCachedBlock = std::size_t{16} << 10;
 
-std::byte* take_large(std::size_t bytes) noexcept {
+std::byte* allocate_large(std::size_t bytes) noexcept {
 #if defined(__linux__)
   void* data = std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
   if (data != nullptr) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
@@ -34,10 +34,10 @@ std::byte* take_large(std::size_t bytes) noexcept {
 #endif
 }
 
-// Smaller memory by malloc and a shift: a block that aligned_alloc gives back seldom fits the next request of its size.
-Block take_new(std::size_t bytes) noexcept {
+// Smaller memory comes from malloc and a shift: a block freed by aligned_alloc seldom fits the next request of its size.
+Block allocate_new(std::size_t bytes) noexcept {
   if (bytes >= kLargeBytes)
-    if (std::byte* data = take_large(bytes)) return {data, data, bytes};
+    if (std::byte* data = allocate_large(bytes)) return {data, data, bytes};
   void* base = std::malloc(bytes + kBlockAlignment);
   if (base == nullptr) return {};
   const auto address = reinterpret_cast<std::uintptr_t>(base);
@@ -45,16 +45,16 @@ Block take_new(std::size_t bytes) noexcept {
   return {base, static_cast<std::byte*>(base) + (first - address), bytes};
 }
 
-// Set when the thread's spare blocks are gone, after which other objects of the thread may still give blocks back.
-thread_local bool over = false;
+// Set when the thread's cache is destroyed, after which other objects of the thread may still free blocks.
+thread_local bool is_destroyed = false;
 
-class Spares {
+class BlockCache {
  public:
-  Spares() = default;
-  Spares(const Spares&) = delete;
-  Spares& operator=(const Spares&) = delete;
-  ~Spares() {
-    over = true;
+  BlockCache() = default;
+  BlockCache(const BlockCache&) = delete;
+  BlockCache& operator=(const BlockCache&) = delete;
+  ~BlockCache() {
+    is_destroyed = true;
     clear();
   }
 
@@ -63,7 +63,7 @@ class Spares {
     while (count_ > 0) free_oldest();
     return freed;
   }
-  // The newest that is large enough and at most a quarter larger; none: no data.
+  // Returns the newest block that is large enough and at most a quarter larger; without data where none is.
   Block take(std::size_t bytes) noexcept {
     for (std::size_t i = count_; i-- > 0;)
       if (blocks_[i].size_bytes >= bytes && blocks_[i].size_bytes - bytes <= bytes / 4) {
@@ -72,9 +72,9 @@ class Spares {
       }
     return {};
   }
-  // In place of the oldest ones, where there are too many.
-  void keep(const Block& block) noexcept {
-    while (count_ == kMostSpareBlocks || (count_ > 0 && bytes_ + block.size_bytes > kMostSpareBytes)) free_oldest();
+  // Adds the block, in place of the oldest ones where the cache is full.
+  void add(const Block& block) noexcept {
+    while (count_ == kMaxCachedBlocks || (count_ > 0 && bytes_ + block.size_bytes > kMaxCachedBytes)) free_oldest();
     ASAN_POISON_MEMORY_REGION(block.data, block.size_bytes);
     blocks_[count_++] = block;
     bytes_ += block.size_bytes;
@@ -93,30 +93,30 @@ class Spares {
     return block;
   }
 
-  std::array<Block, kMostSpareBlocks> blocks_;
+  std::array<Block, kMaxCachedBlocks> blocks_;
   std::size_t count_ = 0, bytes_ = 0;
 };
 
-Spares& spares() noexcept {
-  thread_local Spares here;
-  return here;
+BlockCache& cache() noexcept {
+  thread_local BlockCache instance;
+  return instance;
 }
 
 }  // namespace
 
-Block take_block(std::size_t size_bytes) noexcept {
-  if (size_bytes >= kLeastSpare && size_bytes <= kMostSpareBytes && !over)
-    if (const Block spare = spares().take(size_bytes); spare.data != nullptr) return spare;
-  return take_new(size_bytes);
+Block allocate_block(std::size_t size_bytes) noexcept {
+  if (size_bytes >= kMinCachedBlock && size_bytes <= kMaxCachedBytes && !is_destroyed)
+    if (const Block cached = cache().take(size_bytes); cached.data != nullptr) return cached;
+  return allocate_new(size_bytes);
 }
 
-void give_back(const Block& block) noexcept {
-  if (block.size_bytes >= kLeastSpare && block.size_bytes <= kMostSpareBytes && !over)
-    spares().keep(block);
+void free_block(const Block& block) noexcept {
+  if (block.size_bytes >= kMinCachedBlock && block.size_bytes <= kMaxCachedBytes && !is_destroyed)
+    cache().add(block);
   else
     std::free(block.base);
 }
 
-std::size_t free_spare_blocks() noexcept { return over ? 0 : spares().clear(); }
+std::size_t free_cached_blocks() noexcept { return is_destroyed ? 0 : cache().clear(); }
 
 }  // namespace walle

@@ -9,60 +9,60 @@ namespace walle {
 namespace {
 
 // Process-wide, never destroyed: a thread may fork while the process exits.
-struct All {
+struct Registry {
   std::mutex mutex;
   std::unordered_set<ForkMutex*> live;
 };
 
-All& all() {
-  static All& one = *new All();
-  return one;
+Registry& registry() {
+  static Registry& instance = *new Registry();
+  return instance;
 }
 
-thread_local int held_times = 0;
+thread_local int lock_depth = 0;  // nested calls of lock_all
 
 }  // namespace
 
-// A thread that holds one may want another, so none is waited for while others are held.
-void ForkMutex::hold_all() {
-  if (held_times++ > 0) return;
-  all().mutex.lock();
+// A thread that holds one mutex may be waiting for another, so this never blocks on one while it holds others.
+void ForkMutex::lock_all() {
+  if (lock_depth++ > 0) return;
+  registry().mutex.lock();
   ForkMutex* awaited = nullptr;
   for (;;) {
     if (awaited != nullptr) awaited->lock();
-    ForkMutex* refused = nullptr;
-    std::unordered_set<ForkMutex*> held;
-    for (ForkMutex* one : all().live) {
-      if (one == awaited || one->try_lock()) {
-        held.insert(one);
+    ForkMutex* busy = nullptr;
+    std::unordered_set<ForkMutex*> locked;
+    for (ForkMutex* mutex : registry().live) {
+      if (mutex == awaited || mutex->try_lock()) {
+        locked.insert(mutex);
         continue;
       }
-      refused = one;
+      busy = mutex;
       break;
     }
-    if (refused == nullptr) return;
-    if (awaited != nullptr) held.insert(awaited);
-    for (ForkMutex* one : held) one->unlock();
-    awaited = refused;
+    if (busy == nullptr) return;
+    if (awaited != nullptr) locked.insert(awaited);
+    for (ForkMutex* mutex : locked) mutex->unlock();
+    awaited = busy;
   }
 }
 
-void ForkMutex::let_go_of_all() {
-  if (--held_times > 0) return;
-  for (ForkMutex* one : all().live) one->unlock();
-  all().mutex.unlock();
+void ForkMutex::unlock_all() {
+  if (--lock_depth > 0) return;
+  for (ForkMutex* mutex : registry().live) mutex->unlock();
+  registry().mutex.unlock();
 }
 
 ForkMutex::ForkMutex() {
-  static const int watched = pthread_atfork(hold_all, let_go_of_all, let_go_of_all);
-  static_cast<void>(watched);
-  const std::lock_guard lock(all().mutex);
-  all().live.insert(this);
+  static const int installed = pthread_atfork(lock_all, unlock_all, unlock_all);
+  static_cast<void>(installed);
+  const std::lock_guard lock(registry().mutex);
+  registry().live.insert(this);
 }
 
 ForkMutex::~ForkMutex() {
-  const std::lock_guard lock(all().mutex);
-  all().live.erase(this);
+  const std::lock_guard lock(registry().mutex);
+  registry().live.erase(this);
 }
 
 }  // namespace walle

@@ -1,10 +1,11 @@
-// A mutex that is held over a fork, so that what it guards is whole in the child, where no other thread is left to let go of it.
+// Mutex that is held over a fork, so that what it guards is consistent in the child, where no other thread exists to unlock it.
 #pragma once
 #include <mutex>
 
 namespace walle {
 
-// For what is kept short: a fork waits until it can be held. No thread that holds one makes or ends another, or forks.
+// For short critical sections: a fork waits until it holds every such mutex. A thread that holds one must not create or destroy
+// another, or fork.
 class ForkMutex {
  public:
   ForkMutex();
@@ -12,11 +13,11 @@ class ForkMutex {
   ForkMutex(const ForkMutex&) = delete;
   ForkMutex& operator=(const ForkMutex&) = delete;
 
-  // What a fork does, before it and in both processes after it. Who holds other mutexes over a fork, which threads want while
-  // they hold one of these, calls it too, before its own and after them: handlers of forks run in whatever order they were made
-  // known.
-  static void hold_all();
-  static void let_go_of_all();
+  // Lock all mutexes before a fork, and unlock them after it in both processes. Fork handlers run in the order of their
+  // installation. Handlers for mutexes that threads take while they hold a ForkMutex therefore call these too, before locking
+  // their own and after unlocking them.
+  static void lock_all();
+  static void unlock_all();
 
   void lock() { mutex_.lock(); }
   bool try_lock() { return mutex_.try_lock(); }

@@ -12,11 +12,11 @@ namespace walle {
 
 namespace {
 
-// How often a waiting thread looks before it sleeps: some ten microseconds, about the time between two steps of a plan. Longer
-// would burn a core that other tasks of the device can use.
-constexpr int kLooks = 2000;
+// How often a waiting thread polls before it blocks: some ten microseconds, about the time between two steps of a plan. Longer
+// spinning would use a core that other tasks of the device can use.
+constexpr int kSpins = 2000;
 
-void breathe() noexcept {
+void relax_cpu() noexcept {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
@@ -25,13 +25,13 @@ void breathe() noexcept {
 }  // namespace
 
 Team::Team(int size) {
-  if (size <= 1) return;  // every operator of walle.np makes a team of one: it must cost nothing
-  share_of_ = std::make_unique<Share[]>(static_cast<std::size_t>(size));
+  if (size <= 1) return;  // every operator of walle.np creates a team of one, which must cost nothing
+  shares_ = std::make_unique<Share[]>(static_cast<std::size_t>(size));
   process_ = ::getpid();
   try {
-    for (int member = 1; member < size; ++member) threads_.emplace_back([this, member] { serve(member); });
+    for (int member = 1; member < size; ++member) threads_.emplace_back([this, member] { run_helper(member); });
   } catch (...) {
-    over_.store(true);
+    ending_.store(true);
     round_.fetch_add(1);
     round_.notify_all();
     for (std::thread& thread : threads_) thread.join();
@@ -41,11 +41,11 @@ Team::Team(int size) {
 
 Team::~Team() {
   if (threads_.empty()) return;
-  if (forked()) {  // nobody is there to be told or waited for
+  if (forked()) {  // the other threads do not exist here
     for (std::thread& thread : threads_) thread.detach();
     return;
   }
-  over_.store(true, std::memory_order_relaxed);
+  ending_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -53,55 +53,56 @@ Team::~Team() {
 
 bool Team::forked() const noexcept { return process_ != ::getpid(); }
 
-void Team::share(std::int64_t count, Call call, void* work) noexcept {
-  if (forked()) {  // a forked process has its caller's thread alone
-    for (std::int64_t i = 0; i < count; ++i) call(work, i, 0);
+void Team::share(std::int64_t count, Call call, void* argument) noexcept {
+  if (forked()) {  // a forked process has only the thread that forked
+    for (std::int64_t i = 0; i < count; ++i) call(argument, i, 0);
     return;
   }
   call_ = call;
-  work_ = work;
-  stopping_ = stopping_here();
+  argument_ = argument;
+  stopping_ = current_stop_flag();
   for (int member = 0; member < size(); ++member) {
-    share_of_[member].next.store(count * member / size(), std::memory_order_relaxed);
-    share_of_[member].end = count * (member + 1) / size();
+    shares_[member].next.store(count * member / size(), std::memory_order_relaxed);
+    shares_[member].end = count * (member + 1) / size();
   }
-  busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+  busy_helpers_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
-  take_turns(0);
-  int looks = 0;
-  for (int left = busy_.load(std::memory_order_acquire); left != 0; left = busy_.load(std::memory_order_acquire)) {
-    if (++looks < kLooks)
-      breathe();
+  run_shares(0);
+  int spins = 0;
+  for (int busy = busy_helpers_.load(std::memory_order_acquire); busy != 0;
+       busy = busy_helpers_.load(std::memory_order_acquire)) {
+    if (++spins < kSpins)
+      relax_cpu();
     else
-      busy_.wait(left, std::memory_order_acquire);
+      busy_helpers_.wait(busy, std::memory_order_acquire);
   }
 }
 
-// The member's own share, then what is left of the others'.
-void Team::take_turns(int member) noexcept {
+// Runs the member's own share, then what is left of the others'.
+void Team::run_shares(int member) noexcept {
   for (int other = 0; other < size(); ++other) {
-    Share& share = share_of_[(member + other) % size()];
+    Share& share = shares_[(member + other) % size()];
     for (std::int64_t i = share.next.fetch_add(1, std::memory_order_relaxed); i < share.end && !is_set(stopping_);
          i = share.next.fetch_add(1, std::memory_order_relaxed))
-      call_(work_, i, member);
+      call_(argument_, i, member);
   }
 }
 
-void Team::serve(int member) noexcept {
+void Team::run_helper(int member) noexcept {
   std::uint32_t seen = 0;
   for (;;) {
-    int looks = 0;
+    int spins = 0;
     while (round_.load(std::memory_order_acquire) == seen) {
-      if (++looks < kLooks)
-        breathe();
+      if (++spins < kSpins)
+        relax_cpu();
       else
         round_.wait(seen, std::memory_order_acquire);
     }
     ++seen;
-    if (over_.load(std::memory_order_relaxed)) return;
-    take_turns(member);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    if (ending_.load(std::memory_order_relaxed)) return;
+    run_shares(member);
+    if (busy_helpers_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_helpers_.notify_one();
   }
 }
 

@@ -1,4 +1,4 @@
-// One call on its way through a VM.
+// One call to a VM: what was asked, and how far it has come.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -7,12 +7,12 @@
 #include <string>
 #include <utility>
 
-#include "vm/interpreter.h"
+#include "vm/task_vm.h"
 
 namespace walle::vm {
 
-struct Interpreter::Call {
-  std::shared_ptr<Mailbox> mailbox;
+struct TaskVm::Call {
+  std::shared_ptr<ReplyQueue> replies;
   std::uint64_t id = 0;
   std::string function;
   Value arguments;
@@ -20,12 +20,12 @@ struct Interpreter::Call {
 
   // Guarded by the VM's mutex.
   bool ended = false;
-  bool answered = false;            // its last notice is out
-  std::optional<Outcome> stopping;  // deadline, limit, cancelled or closed
-  std::string limit;                // which one, where that is why
-  std::string place;                // where the stopper first found it
+  bool answered = false;               // the last reply has been sent
+  std::optional<Outcome> stop_reason;  // deadline, limit, cancelled or closed
+  std::string limit;                   // the limit that was exceeded, where that is the reason
+  std::string place;                   // where the task was when the stop was requested
   std::optional<Watchdog::Alarm> alarm;
-  std::optional<std::pair<Value, bool>> answer;  // to its ask; true: an error
+  std::optional<std::pair<Value, bool>> callback_result;  // true: an error
 };
 
 inline constexpr const char* kClosed = "the VM is closed";

@@ -1,8 +1,8 @@
-// How the engine's own threads meet the end of the process.
+// Guard of the engine's own threads at the end of the process.
 #pragma once
 #include <unistd.h>
 
-#include <cstddef>  // says which standard library this is
+#include <cstddef>  // defines __GLIBCXX__ where libstdc++ is used
 
 #ifdef __GLIBCXX__
 #include <cxxabi.h>
@@ -11,7 +11,7 @@
 namespace walle::vm {
 
 // Runs a thread's body. When the main interpreter is finalized, CPython ends any thread that asks for a GIL by unwinding its
-// stack; such a thread is parked instead, because nothing above it may run any more.
+// stack. Such a thread is parked instead, because no destructor on its stack may run any more.
 template <class Body>
 void guard_thread(Body body) {
 #ifdef __GLIBCXX__

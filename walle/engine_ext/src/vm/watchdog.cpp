@@ -6,20 +6,20 @@
 namespace walle::vm {
 
 Watchdog& Watchdog::instance() {
-  static Watchdog& one = *new Watchdog();
-  return one;
+  static Watchdog& watchdog = *new Watchdog();
+  return watchdog;
 }
 
-Watchdog::Alarm Watchdog::set(Clock::time_point when, std::function<void()> ring) {
+Watchdog::Alarm Watchdog::set(Clock::time_point when, std::function<void()> action) {
   const std::lock_guard lock(mutex_);
   if (!started_) {
     std::thread([this] { run(); }).detach();
     started_ = true;
   }
   const Alarm alarm{when, next_++};
-  alarms_.emplace(alarm, std::move(ring));
-  // An alarm behind the next look costs no wake-up, so that calls that end in time cost none at all.
-  if (when < wakes_) changed_.notify_one();
+  alarms_.emplace(alarm, std::move(action));
+  // An alarm after the thread's next wake-up needs no notification, so that calls that end in time cause none.
+  if (when < wakes_at_) changed_.notify_one();
   return alarm;
 }
 
@@ -30,10 +30,10 @@ void Watchdog::clear(const Alarm& alarm) {
 
 void Watchdog::after_fork(bool is_child) {
   if (is_child) {
-    new (&changed_) std::condition_variable();  // the old one knows a waiter that is not there
+    new (&changed_) std::condition_variable();  // the old one counts a waiter that does not exist in the child
     alarms_.clear();
     started_ = false;
-    wakes_ = Clock::time_point::max();
+    wakes_at_ = Clock::time_point::max();
   }
   mutex_.unlock();
 }
@@ -49,11 +49,11 @@ void Watchdog::run() {
       lock.lock();
     }
     if (alarms_.empty()) {
-      wakes_ = Clock::time_point::max();
+      wakes_at_ = Clock::time_point::max();
       changed_.wait(lock);
     } else {
-      wakes_ = alarms_.begin()->first.first;
-      changed_.wait_until(lock, wakes_);
+      wakes_at_ = alarms_.begin()->first.first;
+      changed_.wait_until(lock, wakes_at_);
     }
   }
 }

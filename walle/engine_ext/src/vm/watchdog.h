@@ -1,4 +1,4 @@
-// One thread for all alarms of the process. It never takes a GIL: what it rings may only lock, post and start threads.
+// Timer thread for all alarms of the process. It never takes a GIL: an alarm's action may only lock, post and start threads.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -15,12 +15,12 @@ class Watchdog {
   using Clock = std::chrono::steady_clock;
   using Alarm = std::pair<Clock::time_point, std::uint64_t>;
 
-  // The process's own; its thread starts with the first alarm and is never joined.
+  // The instance of the process; its thread starts with the first alarm and is never joined.
   static Watchdog& instance();
 
-  // `ring` runs once, on the watchdog's thread, with none of its locks held.
-  Alarm set(Clock::time_point when, std::function<void()> ring);
-  // Forgets the alarm, or does nothing where it is ringing or has rung: `ring` must know by itself whether it is still wanted.
+  // `action` runs once, on the watchdog's thread, with none of its locks held.
+  Alarm set(Clock::time_point when, std::function<void()> action);
+  // Removes the alarm. Does nothing where its action runs or has run, so that `action` must check whether it still applies.
   void clear(const Alarm& alarm);
 
   // Around a fork, on the thread that forks. The child begins with no alarms and no thread.
@@ -36,7 +36,7 @@ class Watchdog {
   std::map<Alarm, std::function<void()>> alarms_;
   std::uint64_t next_ = 1;
   bool started_ = false;
-  Clock::time_point wakes_ = Clock::time_point::max();  // when the thread looks again unasked
+  Clock::time_point wakes_at_ = Clock::time_point::max();  // when the thread wakes up unless it is notified
 };
 
 }  // namespace walle::vm

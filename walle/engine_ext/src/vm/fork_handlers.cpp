@@ -1,4 +1,4 @@
-#include "vm/forking.h"
+#include "vm/fork_handlers.h"
 
 #include <Python.h>
 #include <dlfcn.h>
@@ -10,17 +10,17 @@
 #include <mutex>
 
 #include "core/fork_mutex.h"
-#include "vm/birth.h"
-#include "vm/home.h"
-#include "vm/interpreter.h"
-#include "vm/lending.h"
+#include "vm/array_loans.h"
+#include "vm/create_interpreter.h"
+#include "vm/interpreter_pool.h"
+#include "vm/task_vm.h"
 #include "vm/watchdog.h"
 
 namespace walle::vm {
 
 namespace {
 
-// How CPython tells debuggers where things are (struct _Py_DebugOffsets, since 3.13): the beginning of `_PyRuntime`.
+// The beginning of `_PyRuntime`, from which debuggers learn where CPython's fields are (struct _Py_DebugOffsets, since 3.13).
 struct DebugOffsets {
   char cookie[8];
   std::uint64_t version;  // PY_VERSION_HEX
@@ -33,10 +33,11 @@ struct DebugOffsets {
   } interpreter;
 };
 
-// In the child, PyOS_AfterFork_Child deletes every interpreter but the main one. It clears them while it holds the lock of their
-// list, which clearing takes again: it waits for ever (CPython issues 84139, 101437; in other builds it crashes, 139759). Nobody
-// runs in those interpreters here, so they are taken off the list before: their memory is the parent's, shared until written.
-void forget_interpreters() {
+// Removes all interpreters but the main one from the runtime's list. In the child, PyOS_AfterFork_Child deletes every other
+// interpreter. It clears them while it holds the lock of the list, which clearing takes again: it deadlocks (CPython issues
+// 84139, 101437; in other builds it crashes, 139759). No thread runs in those interpreters here, and their memory is the
+// parent's, shared until written.
+void unlist_interpreters() {
   auto* runtime = static_cast<std::byte*>(dlsym(RTLD_DEFAULT, "_PyRuntime"));
   if (runtime == nullptr) return;
   DebugOffsets offsets;
@@ -52,33 +53,33 @@ void forget_interpreters() {
   std::memcpy(next, &none, sizeof none);
 }
 
-// The locks are held over the fork, so that what they guard is whole in the child; in the order in which they nest. The engine's
-// come first: a thread that packs weights may meet its memory limit, which sets an alarm.
+// Holds all locks over the fork, so that what they guard is consistent in the child, and takes them in the order in which they
+// nest. The engine's come first: a thread that packs weights may reach its memory limit, which sets an alarm.
 void prepare() {
-  ForkMutex::hold_all();
-  Interpreter::before_fork();
-  Home::before_fork();
+  ForkMutex::lock_all();
+  TaskVm::before_fork();
+  InterpreterPool::instance().before_fork();
   Watchdog::instance().before_fork();
-  lenders_before_fork();
+  lock_loans_for_fork();
 }
 
 void resume(bool is_child) {
-  lenders_after_fork();
+  unlock_loans_after_fork();
   Watchdog::instance().after_fork(is_child);
-  Home::after_fork(is_child);
-  Interpreter::after_fork(is_child);
-  ForkMutex::let_go_of_all();
+  InterpreterPool::instance().after_fork(is_child);
+  TaskVm::after_fork(is_child);
+  ForkMutex::unlock_all();
 }
 
 void resume_in_child() {
-  forget_interpreters();
-  birth_after_fork();
+  unlist_interpreters();
+  reset_creation_after_fork();
   resume(true);
 }
 
 }  // namespace
 
-void watch_forks() {
+void install_fork_handlers() {
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(prepare, [] { resume(false); }, resume_in_child); });
 }

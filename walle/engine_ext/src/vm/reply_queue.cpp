@@ -1,4 +1,4 @@
-#include "vm/mailbox.h"
+#include "vm/reply_queue.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace walle::vm {
 
-Mailbox::Mailbox() {
+ReplyQueue::ReplyQueue() {
 #ifdef __linux__
   read_fd_ = write_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (read_fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -28,27 +28,27 @@ Mailbox::Mailbox() {
 #endif
 }
 
-Mailbox::~Mailbox() {
+ReplyQueue::~ReplyQueue() {
   close(read_fd_);
   if (write_fd_ != read_fd_) close(write_fd_);
 }
 
-void Mailbox::push(Notice notice) {
+void ReplyQueue::push(Reply reply) {
   const std::lock_guard lock(mutex_);
-  notices_.push_back(std::move(notice));
-  if (notices_.size() > 1) return;  // readable already
+  replies_.push_back(std::move(reply));
+  if (replies_.size() > 1) return;  // readable already
   const std::uint64_t one = 1;
-  // A full pipe is readable too, which is all that is wanted.
+  // A full pipe is readable too, which is sufficient.
   while (write(write_fd_, &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
 
-std::vector<Notice> Mailbox::take_all() {
+std::vector<Reply> ReplyQueue::take_all() {
   const std::lock_guard lock(mutex_);
   std::uint64_t sink;
   while (read(read_fd_, &sink, sizeof sink) > 0 && read_fd_ != write_fd_) {
   }
-  return std::exchange(notices_, {});
+  return std::exchange(replies_, {});
 }
 
 }  // namespace walle::vm

@@ -1,4 +1,4 @@
-#include "vm/channel.h"
+#include "vm/value.h"
 
 namespace walle::vm {
 
@@ -19,19 +19,9 @@ class Ref {
   PyObject* object_;
 };
 
-// The message of the Python error that is set, which is then cleared.
-std::string take_error_text() {
-  Ref error(PyErr_GetRaisedException());
-  if (!error) return "unknown error";
-  Ref text(PyObject_Str(error.get()));
-  const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  PyErr_Clear();
-  return std::string(Py_TYPE(error.get())->tp_name) + (utf8 ? std::string(": ") + utf8 : std::string());
-}
+constexpr std::int64_t kNodeBytes = 8;  // counted for each item besides its contents
 
-constexpr std::int64_t kNodeBytes = 8;  // what an item counts by itself
-
-// Walks one object. Items are held while they are looked at, and sizes are read anew at each step, because an array's
+// Walks one object. Holds a reference to each item while it reads it, and reads sizes again at each step, because an array's
 // `__buffer__` may be Python code that changes the containers around it.
 class Reader {
  public:
@@ -55,9 +45,9 @@ class Reader {
 
  private:
   struct Step {
-    PyObject* container;  // borrowed: the walk holds it
+    PyObject* container;  // borrowed: the walk holds a reference
     Py_ssize_t index;
-    PyObject* key;  // borrowed: the walk holds it; null in a sequence
+    PyObject* key;  // likewise; null in a sequence
   };
 
   [[noreturn]] void fail(const std::string& what) const { throw NotPlain(here() + " " + what); }
@@ -123,7 +113,7 @@ class Reader {
 
   Value read_container(PyObject* object) {
     for (const Step& step : steps_)
-      if (step.container == object) fail("refers to a container that it is itself in; plain data has no cycles");
+      if (step.container == object) fail("refers to a container that contains it; plain data has no cycles");
     if (static_cast<int>(steps_.size()) >= limits_.depth)
       fail("is nested deeper than " + std::to_string(limits_.depth) + " levels");
     steps_.push_back({object, 0, nullptr});
@@ -158,29 +148,29 @@ class Reader {
       if (PyObject_CheckBuffer(key) && !PyBytes_Check(key)) fail("has an array as a key");
       dict.keys.push_back(read(key));
       dict.values.push_back(read(item));
-      if (PyDict_GET_SIZE(object) != size) fail("changed its dict while it was read");
+      if (PyDict_GET_SIZE(object) != size) fail("changed its dict while the dict was read");
     }
     return {std::move(dict)};
   }
 
   Value read_array(PyObject* object) {
     Tensor tensor;
-    bool taken = false;
+    bool is_array = false;
     try {
-      taken = port_.take(object, tensor);
+      is_array = port_.to_tensor(object, tensor);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
       fail(std::string("is an array that cannot be sent: ") + error.what());
     }
-    if (taken) {
+    if (is_array) {
       count_all_bytes(tensor.size() * static_cast<std::int64_t>(item_size(tensor.dtype())));
       return {std::move(tensor)};
     }
     const std::string kind = Py_TYPE(object)->tp_name;
     if (PyErr_Occurred() != nullptr) fail("of type " + kind + " cannot be read (" + take_error_text() + ")");
     fail("is of type " + kind +
-         ", which is no plain data; send None, bool, int, float, str, bytes, list, tuple, dict or an array");
+         ", which is not plain data; send None, bool, int, float, str, bytes, list, tuple, dict or an array");
   }
 
   const ArrayPort& port_;
@@ -225,6 +215,15 @@ PyObject* dict_to_python(const Dict& dict, const ArrayPort& port) {
 
 }  // namespace
 
+std::string take_error_text() {
+  const Ref error(PyErr_GetRaisedException());
+  if (!error) return "unknown error";
+  const Ref message(PyObject_Str(error.get()));
+  const char* utf8 = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
+  PyErr_Clear();
+  return std::string(Py_TYPE(error.get())->tp_name) + (utf8 ? std::string(": ") + utf8 : std::string());
+}
+
 Value from_python(PyObject* object, const ArrayPort& port, const std::string& root, const Limits& limits) {
   return Reader(port, root, limits).read(object);
 }
@@ -250,7 +249,7 @@ PyObject* to_python(const Value& value, const ArrayPort& port) {
             return sequence_to_python(PyTuple_New(static_cast<Py_ssize_t>(tuple.items.size())), tuple.items, port, false);
           },
           [&](const Dict& dict) { return dict_to_python(dict, port); },
-          [&](const Tensor& tensor) { return port.give(tensor); },
+          [&](const Tensor& tensor) { return port.to_object(tensor); },
       },
       value.data);
 }

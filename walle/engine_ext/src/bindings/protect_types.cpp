@@ -1,4 +1,4 @@
-#include "bindings/sealing.h"
+#include "bindings/protect_types.h"
 
 #include <utility>
 
@@ -8,28 +8,28 @@ namespace walle {
 
 namespace {
 
-thread_local bool is_called = false;  // between the call of a sealed type and its tp_new, which follows at once
+thread_local bool is_called = false;  // between the call of a protected type and its tp_new, which follows at once
 
-// T.__new__(T) would give an object without a C++ one, which most methods would use all the same.
+// T.__new__(T) would return an object without a C++ object, which most methods would use all the same.
 PyObject* new_when_called(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   if (std::exchange(is_called, false)) return py::detail::pybind11_object_new(type, args, keywords);
-  PyErr_Format(PyExc_TypeError, "%.200s is made by calling it", type->tp_name);
+  PyErr_Format(PyExc_TypeError, "objects of %.200s can only be created by calling it", type->tp_name);
   return nullptr;
 }
 
 PyObject* call(PyObject* type, PyObject* args, PyObject* keywords) {
   is_called = reinterpret_cast<PyTypeObject*>(type)->tp_new == new_when_called;
-  PyObject* made = py::detail::pybind11_meta_call(type, args, keywords);
+  PyObject* created = py::detail::pybind11_meta_call(type, args, keywords);
   is_called = false;
-  return made;
+  return created;
 }
 
 PyObject* refuse_new(PyTypeObject* type, PyObject*, PyObject*) {
-  PyErr_Format(PyExc_TypeError, "no %.200s can be made", type->tp_name);
+  PyErr_Format(PyExc_TypeError, "objects of %.200s cannot be created", type->tp_name);
   return nullptr;
 }
 
-void close(PyTypeObject* type) {
+void make_immutable(PyTypeObject* type) {
   type->tp_flags &= ~Py_TPFLAGS_BASETYPE;
   type->tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
   PyType_Modified(type);
@@ -37,10 +37,10 @@ void close(PyTypeObject* type) {
 
 }  // namespace
 
-void seal_types(const py::module_& module) {
+void protect_types(const py::module_& module) {
   PyTypeObject* metatype = nullptr;
   PyTypeObject* base = nullptr;
-  PyTypeObject* record = nullptr;  // what a function of the module has for `__self__`
+  PyTypeObject* record = nullptr;  // the type of `__self__` of the module's functions
   for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(module.attr("__dict__"))) {
     if (PyCFunction_Check(value.ptr()) && record == nullptr) record = Py_TYPE(PyCFunction_GET_SELF(value.ptr()));
     if (!PyType_Check(value.ptr())) continue;
@@ -49,21 +49,21 @@ void seal_types(const py::module_& module) {
     metatype = Py_TYPE(type);
     base = type->tp_base;
     if (type->tp_new == py::detail::pybind11_object_new) type->tp_new = new_when_called;
-    close(type);
+    make_immutable(type);
   }
   if (base != nullptr) {
     base->tp_new = new_when_called;
-    close(base);
+    make_immutable(base);
     metatype->tp_call = call;
     metatype->tp_new = refuse_new;
-    close(metatype);
+    make_immutable(metatype);
   }
   if (record != nullptr) {
     record->tp_new = refuse_new;
     PyObject* dict = PyType_GetDict(record);
-    if (PyDict_DelItemString(dict, "__init__") != 0) PyErr_Clear();  // pybind11's ends the process
+    if (PyDict_DelItemString(dict, "__init__") != 0) PyErr_Clear();  // pybind11's aborts the process
     Py_DECREF(dict);
-    close(record);
+    make_immutable(record);
   }
 }
 

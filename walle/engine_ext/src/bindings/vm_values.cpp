@@ -1,0 +1,99 @@
+#include "bindings/vm_values.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bindings/bind.h"
+#include "vm/array_loans.h"
+#include "vm/task_vm.h"
+
+namespace py = pybind11;
+
+namespace walle {
+
+namespace {
+
+// Returns a contiguous copy in engine memory.
+Tensor copy_of(const Tensor& source) {
+  Tensor copy = Tensor::empty(source.dtype(), source.shape());
+  if (copy.size() == 0) return copy;
+  const std::size_t item = item_size(source.dtype());
+  if (source.contiguous()) {
+    std::memcpy(copy.raw(), source.raw(), item * static_cast<std::size_t>(copy.size()));
+    return copy;
+  }
+  std::byte* target = copy.raw();
+  Dims index(source.shape().size(), 0);
+  for (std::int64_t done = 0; done < copy.size(); ++done, target += item) {
+    std::int64_t offset = 0;
+    for (std::size_t axis = 0; axis < index.size(); ++axis) offset += index[axis] * source.strides()[axis];
+    std::memcpy(target, source.raw() + offset * static_cast<std::int64_t>(item), item);
+    for (std::size_t axis = index.size(); axis-- > 0 && ++index[axis] == source.shape()[axis];) index[axis] = 0;
+  }
+  return copy;
+}
+
+// Memory that a VM's own Python objects own would be freed with the VM, so it leaves as a copy. The main interpreter outlives
+// every VM.
+bool to_tensor(PyObject* object, Tensor& tensor) {
+  const py::handle handle(object);
+  if (is_ndarray(handle)) {
+    tensor = handle.cast<Tensor&>();
+  } else if (PyObject_CheckBuffer(object)) {
+    try {
+      tensor = tensor_from_buffer(handle);
+    } catch (py::error_already_set& error) {
+      error.restore();
+      return false;
+    }
+  } else {
+    return false;
+  }
+  if (vm::TaskVm::current() != nullptr && vm::is_loaned_here(tensor.storage().get())) tensor = copy_of(tensor);
+  return true;
+}
+
+// Returns the array as its receiver gets it: read-only, because two tasks could otherwise write to the same memory. A result to
+// which the task keeps no reference belongs to its receiver alone and stays writable.
+Tensor received(const Tensor& tensor) {
+  const auto& storage = tensor.storage();
+  if (!storage || !storage->writable()) return tensor;
+  if (vm::TaskVm::current() == nullptr && storage.use_count() == 1) return tensor;
+  return {vm::read_only(storage), tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset()};
+}
+
+PyObject* to_object(const Tensor& tensor) {
+  try {
+    return py::cast(received(tensor)).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+constinit const vm::ArrayPort kArrayPort{to_tensor, to_object};
+
+vm::Value read_value(py::handle object, const char* root) {
+  try {
+    return vm::from_python(object.ptr(), kArrayPort, root);
+  } catch (const vm::NotPlain& error) {
+    throw py::type_error(error.what());
+  }
+}
+
+py::object write_value(const vm::Value& value) {
+  PyObject* object = vm::to_python(value, kArrayPort);
+  if (object == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
+}
+
+std::chrono::nanoseconds nanoseconds(double seconds) {
+  constexpr double kLongest = 1e9;  // seconds: practically unlimited, and far from overflow
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, kLongest) * 1e9));
+}
+
+}  // namespace walle

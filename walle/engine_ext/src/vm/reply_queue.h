@@ -1,0 +1,49 @@
+// Queue of replies from VM threads to an event loop, with a descriptor that is readable while replies wait. A VM thread therefore
+// never needs the GIL of the interpreter that it replies to.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "vm/value.h"
+
+namespace walle::vm {
+
+enum class Outcome : std::uint8_t {
+  ok,         // value: the result
+  failed,     // value: a dict that describes the task's exception
+  not_plain,  // text: the result cannot leave the VM
+  deadline,   // text: where the task was when its time ran out
+  limit,      // value: the limit's name; text: where the task was when it exceeded the limit
+  cancelled,
+  closed,    // text: why the VM does not run the call
+  callback,  // value: (name, arguments) of a function of the caller, whose result the VM waits for
+};
+
+struct Reply {
+  std::uint64_t call_id = 0;
+  Outcome outcome = Outcome::ok;
+  Value value;
+  std::string text;
+};
+
+class ReplyQueue {
+ public:
+  ReplyQueue();  // throws std::system_error where the system has no descriptor left
+  ~ReplyQueue();
+  ReplyQueue(const ReplyQueue&) = delete;
+  ReplyQueue& operator=(const ReplyQueue&) = delete;
+
+  void push(Reply reply);
+  std::vector<Reply> take_all();
+  int fd() const noexcept { return read_fd_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Reply> replies_;
+  int read_fd_ = -1;
+  int write_fd_ = -1;
+};
+
+}  // namespace walle::vm

@@ -1,0 +1,96 @@
+// Snapshot of an interpreter before its first task, and the restoring of it. Every object that exists then is kept with its
+// contents, so that what a task changed in it is found and restored, and what the task left behind is found too (§4.3).
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace walle::vm {
+
+// All methods run under the GIL of the one interpreter that the snapshot belongs to.
+//
+// What Python code can change is recorded by kind: the items of dicts, lists and sets, the attributes of types, the parts of
+// functions, cells and slots. Of any other object a digest of its references is recorded; a change of that cannot be restored.
+// State that an object holds in C alone (a random generator's state, a decimal context's flags) is not seen here;
+// walle.engine_ext.vm.reset resets it.
+class Snapshot {
+ public:
+  Snapshot() = default;
+  ~Snapshot();  // keeps its references: its interpreter is discarded
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+
+  // Records the interpreter's present state: all objects that its collector knows and all that these refer to.
+  void take();
+
+  // Restores what differs. What was there instead goes to `trash`, a list, because dropping it may run a task's code. Returns how
+  // many objects differed, or -1 with a Python error set.
+  int restore(PyObject* trash);
+
+  // Returns "" where every object is unchanged and no further one exists, otherwise what differs.
+  std::string difference();
+
+  // Around the import of a module that stays for later tasks: also records what it changes and creates. Where the present task
+  // has changed what the module was made from, or the module refers to an object of the task, taint() says so from then on.
+  void before_import();
+  void after_import();
+  const std::string& taint() const { return taint_; }
+
+  // Objects that are recorded, and the bytes that the record takes.
+  std::size_t size() const { return entries_.size(); }
+  std::size_t bytes() const;
+
+ private:
+  enum class Kind : std::uint8_t { fixed, opaque, dict, list, set, function, builtin, type, cell, instance, cache, registry };
+  struct Entry {
+    PyObject* object;
+    Kind kind;
+    std::uint32_t count;
+    PyObject** contents;  // owned, `count` of them; null pointers stand for empty slots
+    std::uint64_t digest;
+  };
+
+  static constexpr std::uint32_t kNone = 0xffffffffu;  // no entry
+
+  // snapshot.cpp
+  std::uint32_t find(PyObject* object) const;
+  std::vector<PyObject*> objects() const;
+  bool add(PyObject* object);
+  void add_referents(PyObject* object, std::vector<PyObject*>& scratch);
+  void rehash(std::size_t slots);
+  void record_from(std::size_t first);
+  bool is_tampered(const Entry& entry);
+  std::string name_of(const Entry& entry) const;
+
+  // snapshot_contents.cpp
+  static Kind kind_of(PyObject* object);
+  static bool has_digest(Kind kind);
+  const std::vector<Py_ssize_t>& slots_of(PyTypeObject* type);
+  void prepare(PyObject* object);
+  void exclude_table(PyObject* cache);
+  void read(PyObject* object, Kind kind, std::vector<PyObject*>& contents);
+  void record(Entry& entry);
+  bool is_unchanged(const Entry& entry);
+
+  // snapshot_restore.cpp
+  void restore_entry(Entry& entry, PyObject* trash);
+  void restore_dict(Entry& entry, PyObject* trash);
+  void restore_function(const Entry& entry, PyObject* trash);
+  void restore_type(const Entry& entry, PyObject* trash);
+  void restore_registry(const Entry& entry, PyObject* trash);
+
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> table_;  // open addressing; 0 is empty, else an entry's index + 1
+  std::unordered_map<PyObject*, PyTypeObject*> type_of_dict_;
+  std::unordered_map<PyTypeObject*, std::vector<Py_ssize_t>> slots_;
+  PyObject* interned_ = nullptr;         // see objects()
+  std::vector<PyObject*> contents_;      // scratch
+  std::vector<bool> changed_;            // by entry, before an import
+  std::vector<PyObject*> task_objects_;  // sorted, before an import
+  std::string taint_;
+};
+
+}  // namespace walle::vm

@@ -1,0 +1,189 @@
+// Task VM: one task's tenancy of an interpreter, with its own GIL and its own thread (§4.3, Fig. 6). Calls queue up and run in
+// order; each can be stopped from outside; results go to reply queues.
+#pragma once
+#include <Python.h>
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include "vm/heap.h"
+#include "vm/reply_queue.h"
+#include "vm/value.h"
+#include "vm/watchdog.h"
+
+namespace walle::vm {
+
+class Interpreter;
+
+// Settings of a VM. `config` is the task in the form that walle.engine_ext.vm.dispatch takes.
+struct Settings {
+  std::string name;
+  Value config;
+  std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
+  std::chrono::milliseconds grace{250};        // from the stop request until the VM is abandoned
+  std::int64_t memory_bytes = 0;               // 0: no limit
+  std::int64_t output_bytes = 0;               // of a result, and of a callback's arguments; 0: no limit
+};
+
+// How long a VM's thread spins for its next call before it blocks.
+inline constexpr std::chrono::microseconds kSpinTime{30};
+
+class TaskVm : public std::enable_shared_from_this<TaskVm> {
+ public:
+  // No VM is created while this many abandoned threads are still busy, or this many are retired.
+  static constexpr int kMaxAbandoned = 16;
+  static constexpr int kMaxRetired = 64;
+
+  // Throws std::runtime_error while the process exits, or at one of the two limits.
+  static std::shared_ptr<TaskVm> start(Settings settings, const ArrayPort& port);
+
+  // --- From any thread, without any GIL.
+
+  // Queues a call. The deadline counts from when the call begins to run.
+  void submit(std::shared_ptr<ReplyQueue> replies, std::uint64_t call_id, std::string function, Value arguments,
+              std::optional<std::chrono::nanoseconds> deadline);
+  // Stops the call, or removes it from the queue; its reply is `cancelled`. Has no effect on a call that has ended.
+  void cancel(std::uint64_t call_id);
+  // Returns the result of the callback that the running call waits for.
+  void answer(std::uint64_t call_id, Value value, bool is_error);
+  // Rejects new and queued calls, stops the running one, and releases the interpreter. Does not block.
+  void close();
+  // Returns whether the VM has ended within the timeout. Its interpreter is then another VM's, idle, or discarded.
+  bool join(std::chrono::nanoseconds timeout);
+
+  bool alive() const;
+  // Whether the VM was abandoned; its thread may have ended since.
+  bool was_abandoned() const { return was_abandoned_.load(std::memory_order_relaxed); }
+  // Why the interpreter was discarded because of what the task did, else ""; and the bytes leaked by that until the process
+  // exits. Both are set once the VM has ended.
+  std::string reset_failure() const;
+  std::int64_t leaked_bytes() const;
+  std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+  double create_ms() const { return create_ms_.load(std::memory_order_relaxed); }
+
+  // --- On the VM's thread, under its GIL unless said otherwise.
+
+  // The VM that this thread runs, or null.
+  static TaskVm* current();
+  Interpreter& interpreter() const { return *interpreter_; }
+
+  // Has the caller run one of its callbacks, and waits for the result without the GIL. Returns a new reference, or null with a
+  // Python error set; `is_error` tells whether the result describes an error.
+  PyObject* call_back(PyObject* name, PyObject* arguments, bool& is_error);
+  // Called as each Stopped object is created. In the second half of the grace period it schedules the next Stopped already, so
+  // that code that catches this one gets that one at its next jump or call.
+  void reraise();
+  // Stops the running call for the limit that it exceeded. Raises Stopped.
+  void exceed_limit(const std::string& limit);
+  // From within an allocator: requests the stop for the memory limit, which another thread carries out.
+  void exceed_memory();
+  // Sleeps without the GIL until the time is over or the call is stopped; returns false with Stopped raised in the latter case.
+  bool sleep(std::chrono::nanoseconds time);
+  // Called when CPython collects garbage, which it does within some long C functions: parks the thread of an abandoned VM
+  // permanently, so that it uses no processor.
+  void park_if_abandoned();
+  std::int64_t used_bytes() const { return heap_->used_bytes(); }
+
+  // --- Of the whole process.
+
+  // Threads of abandoned VMs that are still busy.
+  static int abandoned_threads();
+  // Threads that are parked permanently, each with its interpreter.
+  static int retired_threads();
+  // For the exiting process, from the main interpreter's thread: closes every VM, waits for the threads, and detaches those whose
+  // call does not stop in time from the runtime. Returns how many those are. No VM can be created afterwards.
+  static int shut_down(std::chrono::nanoseconds timeout);
+  // Around a fork, on the thread that forks. In the child every VM has ended.
+  static void before_fork();
+  static void after_fork(bool is_child);
+
+  // --- For the interpreter, on its thread, without its GIL.
+
+  // False where the VM was closed before it began.
+  bool is_starting() const;
+  // Ends the VM without an interpreter, for the given reason.
+  void fail_start(const std::string& why);
+  // Runs the task's calls until the VM is closed, then resets the interpreter. Returns why the interpreter cannot be used again,
+  // or "". That counts against the task where the task has run and its own memory limit, not the system's, made the reset fail.
+  std::string run_in(Interpreter& interpreter);
+  // Marks the VM as ended, once its interpreter is another VM's or about to end.
+  void end();
+
+ private:
+  struct Call;
+  enum class State : std::uint8_t { starting, open, closing, abandoned, ended, detached };
+
+  TaskVm(Settings settings, const ArrayPort& port)
+      : settings_(std::move(settings)), port_(port), created_at_(Watchdog::Clock::now()) {}
+
+  bool start_task();
+  std::string reset_interpreter();
+  bool reset_once(std::string& failure);
+  std::shared_ptr<Call> next_call();
+  void run_call(Call& call);
+  Reply perform(Call& call);
+  Reply describe_failure(std::uint64_t call_id);
+  Limits output_limits() const;
+  void finish(Call& call, Reply reply);
+  void end_in_child();
+  bool ended_or_stuck(Watchdog::Clock::time_point until);
+  void detach();
+
+  // With mutex_ held.
+  void make_current(const std::shared_ptr<Call>& call);
+  void request_stop(const std::shared_ptr<Call>& call, Outcome reason, const std::string& limit = "");
+  void request_collection(const std::shared_ptr<Call>& call);
+  void reject_queued(const std::string& why);
+  void abandon(Call& call);
+
+  static Reply stopped_reply(const Call& call);
+  static void count_abandoned_end();
+  static void clear_thread_counts();
+
+  void run_stopper(const std::shared_ptr<Call>& call);
+  void raise_stopped(const char* why);
+  std::string current_place();
+  std::string place_of(PyObject* error) const;
+
+  const Settings settings_;
+  const ArrayPort port_;
+  const Watchdog::Clock::time_point created_at_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::starting;
+  std::string reject_reason_;           // why it accepts no calls
+  Interpreter* interpreter_ = nullptr;  // until the VM ends
+  std::deque<std::shared_ptr<Call>> queue_;
+  std::atomic<bool> has_calls_ = false;  // may be true where the queue has become empty
+  std::shared_ptr<Call> current_;
+  std::shared_ptr<Heap> heap_;                     // once it has an interpreter
+  std::atomic<bool> has_exceeded_memory_ = false;  // in the running call
+  std::string reset_failure_;
+  std::int64_t leaked_bytes_ = 0;
+  bool is_out_of_memory_ = false;     // in the last attempt to reset
+  bool has_lowest_priority_ = false;  // its thread has
+  std::string stopped_at_;            // the task's line that the error of a stopped call came through
+  bool is_parked_ = false;
+  int collections_requested_ = 0;
+  int last_request_seen_ = 0;               // value of collections_requested_ at the last requested collection
+  int collections_seen_ = 0;                // requested ones that took place
+  pid_t system_thread_ = 0;                 // the system's id of the VM's thread
+  std::atomic<bool> is_reraising_ = false;  // see reraise()
+  pthread_t stopper_handle_ = {};
+  bool has_stopper_ = false;  // a stopper thread has a thread state in this interpreter
+  std::atomic<bool> was_abandoned_{false};
+  std::atomic<std::uint64_t> calls_{0};
+  std::atomic<double> create_ms_{0};
+};
+
+}  // namespace walle::vm

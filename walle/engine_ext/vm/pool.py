@@ -1,0 +1,305 @@
+"""Pool of task VMs: bounds their number, shares a task's VM among its calls, and quarantines harmful tasks."""
+
+import asyncio
+import collections
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.loop_calls import VMClosedError
+from walle.engine_ext.vm.sources import TaskFiles, TaskLike, task_files
+from walle.engine_ext.vm.vm import VM
+from walle.errors import ConfigError, VMError
+
+MAX_STRIKES = 3  # abandoned VMs of one task
+MAX_LEAKED_MB = 64  # of memory, for one task's interpreters that could not be reset
+_MAX_RECORDS = 1_000  # tasks
+_MAX_CLOSING = 256  # closed VMs that may yet be abandoned; each is kept for less than a second
+
+
+class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
+    """The pool no longer runs the task, because the task has cost the process too much.
+
+    Either `strikes` of its calls did not stop in time, or what it did in its interpreters could not be undone, which
+    leaked `leaked_mb` of memory; `reset_failure` is the last reason.
+    """
+
+    def __init__(self, task: str, strikes: int, leaked_mb: int = 0, reset_failure: str = "") -> None:
+        why = f"{strikes} of its calls could not be stopped"
+        if strikes < MAX_STRIKES:
+            why = f"what it did in its interpreters could not be undone ({reset_failure}), which leaked {leaked_mb} MB"
+        super().__init__(f"task {task} is quarantined: {why}")
+        self.task = task
+        self.strikes = strikes
+        self.leaked_mb = leaked_mb
+        self.reset_failure = reset_failure
+
+
+class _Record:
+    """A task's strikes and leaked memory."""
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        self.leaked_bytes = 0
+        self.reset_failure = ""
+
+    def check(self, task: str) -> None:
+        """Raise TaskQuarantined where the record reaches a limit."""
+        if self.strikes >= MAX_STRIKES or self.leaked_bytes >= MAX_LEAKED_MB << 20:
+            raise TaskQuarantined(task, self.strikes, self.leaked_bytes >> 20, self.reset_failure)
+
+
+class _Entry:
+    """A task's place in the pool, and its VM once the first caller has created it.
+
+    Refers to the task, because the key of a task in memory is its address, which must not be used again.
+    """
+
+    def __init__(self, files: TaskFiles) -> None:
+        self.files = files
+        self.vm: VM | None = None
+        self.identity = ""  # of the task; set with the VM
+        self.users = 0
+        self.is_counted = False  # its strike or leak is in the task's record
+
+
+class _Waiter:
+    """A call that waits for its turn, in its event loop; `entry` is set when it gets one."""
+
+    def __init__(self, files: TaskFiles, loop: asyncio.AbstractEventLoop) -> None:
+        self.files = files
+        self.loop = loop
+        self.turn: asyncio.Future[None] = loop.create_future()
+        self.entry: _Entry | None = None
+
+
+class VMPool:
+    """At most `size` VMs, each for one task; calls of one task share its VM and run one after another.
+
+    May be used from any event loop and thread. Calls that find every VM busy take turns in order of arrival; while any
+    wait, calls of a task that has a VM queue behind them. A VM that was abandoned is replaced at its task's next call.
+    A task that had MAX_STRIKES of its VMs abandoned, or leaked MAX_LEAKED_MB of memory with interpreters that could not
+    be reset, is quarantined, so that it does not use up the memory and threads of others.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ConfigError(f"a pool of {size} VMs cannot run a task; give 1 or more")
+        self._size = size
+        self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity
+        self._is_closed = False
+        self._init_state()
+        _pools.add(self)
+
+    def _init_state(self) -> None:
+        """Start without VMs or waiters. Also for the child of a fork, where the lock may be held by no thread."""
+        self._lock = threading.Lock()
+        # Least recently used first.
+        self._entries: collections.OrderedDict[str | int, _Entry] = collections.OrderedDict()
+        self._waiters: collections.deque[_Waiter] = collections.deque()
+        self._closing: collections.deque[_Entry] = collections.deque(maxlen=_MAX_CLOSING)  # their VMs are being reset
+        self._finished: collections.deque[_Entry | _Waiter] = collections.deque()  # calls' ends: see _process_finished
+
+    async def call(
+        self,
+        task: TaskLike,
+        function: str,
+        *args: Any,
+        deadline: float | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> Any:
+        """Run `VM.call` in the task's VM; waits while every VM is busy with another task.
+
+        Raises:
+            TaskQuarantined: the task had too many VMs abandoned, or leaked too much memory.
+        """
+        entry = await self._acquire(task_files(task))
+        try:
+            vm = entry.vm or self._create_vm(entry, task)
+            self._check_record(entry)
+            return await vm.call(function, *args, deadline=deadline, callbacks=callbacks)
+        finally:
+            self._release(entry)
+
+    def close(self) -> None:
+        """Close every VM; later calls raise VMClosedError."""
+        with self._locked():
+            self._is_closed = True
+            for entry in self._entries.values():
+                if entry.vm is not None:
+                    entry.vm.close()
+            self._entries.clear()
+            while self._waiters:
+                self._wake(self._waiters.popleft())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def _acquire(self, files: TaskFiles) -> _Entry:
+        with self._locked():
+            self._check_open(files)
+            self._count_strikes()
+            entry = None if self._waiters else self._admit(files)
+            if entry is not None:
+                return entry
+            waiter = _Waiter(files, asyncio.get_running_loop())
+            self._waiters.append(waiter)
+        try:
+            await waiter.turn
+        except BaseException:  # cancelled, or the loop was closed
+            self._finished.append(waiter)
+            self._process_finished()
+            raise
+        if waiter.entry is None:
+            self._check_open(files)
+        assert waiter.entry is not None  # it is woken with an entry, or when the pool closes
+        return waiter.entry
+
+    def _check_open(self, files: TaskFiles) -> None:
+        if self._is_closed:
+            raise VMClosedError(files.name, "the pool is closed")
+
+    def _admit(self, files: TaskFiles) -> _Entry | None:
+        """Return the task's entry with one more user, or None while the pool is full. Under the lock."""
+        entry = self._entries.get(files.key)
+        if entry is not None and entry.vm is not None and not entry.vm.alive:
+            self._closing.append(self._entries.pop(files.key))
+            entry = None
+        if entry is None:
+            if len(self._entries) >= self._size:
+                idle = next((other for other, one in self._entries.items() if one.users == 0), None)
+                if idle is None:
+                    return None
+                evicted = self._entries.pop(idle)
+                if evicted.vm is not None:
+                    evicted.vm.close()
+                    self._closing.append(evicted)
+            entry = self._entries[files.key] = _Entry(files)
+        elif entry.vm is None:
+            return None  # another call is creating it
+        self._entries.move_to_end(files.key)
+        entry.users += 1
+        return entry
+
+    def _admit_waiting(self) -> None:
+        """Give turns to waiters, in order, while the pool has room. Under the lock."""
+        while self._waiters and not self._is_closed:
+            waiter = self._waiters[0]
+            waiter.entry = self._admit(waiter.files)
+            if waiter.entry is None:
+                return
+            self._waiters.popleft()
+            if not self._wake(waiter):
+                self._remove_user(waiter.entry)
+                waiter.entry = None
+
+    def _wake(self, waiter: _Waiter) -> bool:
+        try:
+            waiter.loop.call_soon_threadsafe(_set_done, waiter.turn)
+        except RuntimeError:
+            return False  # its loop is closed, so that its caller no longer exists
+        return True
+
+    def _create_vm(self, entry: _Entry, task: TaskLike) -> VM:
+        """Create the VM of an entry, as its first user; not under the lock, because this compiles."""
+        entry.identity = entry.files.identity()
+        self._check_record(entry)
+        vm = VM(task)
+        with self._locked():
+            if self._is_closed:
+                vm.close()
+                self._check_open(entry.files)
+            entry.vm = vm
+            self._admit_waiting()  # waiting calls of this task may be among them
+        return vm
+
+    def _release(self, entry: _Entry) -> None:
+        self._finished.append(entry)
+        self._process_finished()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._process_finished()
+
+    def _process_finished(self) -> None:
+        """Process the calls that ended, or leave them to the lock's holder, which does so after it unlocks.
+
+        Does not block on the lock: the garbage collector may close a coroutine on the very thread that holds it.
+        """
+        while self._finished and self._lock.acquire(blocking=False):
+            try:
+                while self._finished:
+                    finished = self._finished.popleft()
+                    if isinstance(finished, _Waiter) and finished in self._waiters:
+                        self._waiters.remove(finished)
+                        continue
+                    entry = finished.entry if isinstance(finished, _Waiter) else finished
+                    if entry is not None:
+                        self._count_strike(entry)
+                        self._remove_user(entry)
+                self._count_strikes()
+                self._admit_waiting()
+            finally:
+                self._lock.release()
+
+    def _count_strikes(self) -> None:
+        """Count strikes and leaks of the VMs that were closed since. Under the lock."""
+        for _ in range(len(self._closing)):
+            entry = self._closing.popleft()
+            has_ended = entry.vm is None or entry.vm.ended  # read first: from then on nothing changes
+            if not self._count_strike(entry) and not has_ended:
+                self._closing.append(entry)
+            elif entry.vm is not None and entry.vm.leaked_bytes and not entry.is_counted:
+                record = self._record(entry)
+                record.leaked_bytes += entry.vm.leaked_bytes
+                record.reset_failure = entry.vm.reset_failure
+                entry.is_counted = True
+
+    def _count_strike(self, entry: _Entry) -> bool:
+        """Return whether the entry's VM was abandoned, and count a strike once. Under the lock."""
+        if entry.vm is None or not entry.vm.abandoned:
+            return False
+        if not entry.is_counted:
+            entry.is_counted = True
+            self._record(entry).strikes += 1
+        return True
+
+    def _record(self, entry: _Entry) -> _Record:
+        """Return the record of the entry's task. Under the lock."""
+        record = self._records[entry.identity] = self._records.pop(entry.identity, _Record())
+        if len(self._records) > _MAX_RECORDS:
+            self._records.popitem(last=False)
+        return record
+
+    def _check_record(self, entry: _Entry) -> None:
+        record = self._records.get(entry.identity)
+        if record is not None:
+            record.check(entry.files.name)
+
+    def _remove_user(self, entry: _Entry) -> None:
+        """Count one user less, and remove an entry that got no VM. Under the lock."""
+        entry.users -= 1
+        if entry.vm is None and self._entries.get(entry.files.key) is entry:
+            del self._entries[entry.files.key]
+
+
+def _reset_in_child() -> None:
+    for pool in list(_pools):
+        pool._init_state()
+
+
+_pools: "weakref.WeakSet[VMPool]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
