@@ -8,7 +8,8 @@ from typing import Any
 
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.vm import LimitExceeded, TaskError, VMPool
+from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
+from walle.engine_ext.vm.vm import VMPool
 from walle.errors import VMError
 from walle.pipeline.stream_engine import TaskOutput, Trigger
 from walle.protocol import Attribute, Manifest
