@@ -11,7 +11,7 @@ from tests.sim.tasks import tree
 from walle.clock import ManualClock
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
-from walle.engine_ext.vm.vm import TaskError
+from walle.engine_ext.vm.loop_calls import TaskError
 from walle.errors import VMError
 from walle.pipeline import context
 from walle.pipeline.events import Event

@@ -8,7 +8,7 @@ import pytest_asyncio
 from tests.sim.vm_task import write_task
 from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
-from walle.engine_ext.vm.vm import LimitExceeded
+from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.pipeline.events import Event
 from walle.vm import VM, DeadlineExceeded, TaskError
 

@@ -94,10 +94,10 @@ class Output:
         return len(text)
 
     def end_line(self) -> None:
-        """Hand over the line that was begun and not ended."""
-        begun, self._begun = self._begun, ""
-        if begun and self.line is not None:
-            self.line(begun)
+        """Pass on the partial line."""
+        partial, self._partial_line = self._partial_line, ""
+        if partial and self.line is not None:
+            self.line(partial)
 
     def flush(self) -> None:
         """Do nothing: a write is never buffered."""
