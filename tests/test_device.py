@@ -1,4 +1,4 @@
-"""One device as its app sees it: restarts, a cloud that is away, two on one folder, kill -9 in mid-stream."""
+"""One device as its app sees it: restarts, an unreachable cloud, two devices on one folder, kill -9 in mid-stream."""
 
 import asyncio
 import dataclasses
@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
 from tests.sim.visits import TASK_CONFIG, event_at
 from walle import plain
+from walle.cli import app
 from walle.device import Device, DeviceConfig
 from walle.pipeline.database import StoreLockedError
-from walle.protocol import Directive, directives_to_header
+from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[1]
 ESCALATING = """\
@@ -179,6 +181,79 @@ async def test_an_output_that_cannot_be_stored_is_a_failed_run_and_not_produced(
 
 
 @pytest.mark.asyncio
+async def test_a_tasks_log_reaches_the_devices_log_and_a_failure_the_release(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = """\
+print("loaded")
+def execute(ctx, trigger):
+    number = trigger["event"]["contents"]["n"]
+    ctx.log.warning(f"visit {number}\\x1b[2J")
+    print("printed")
+    if number == 2:
+        raise ValueError("\\x1b]0;broken\\x07")
+"""
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        with caplog.at_level(logging.INFO, "walle"):
+            user = await installed(shop, device, main)
+            for _ in range(4):
+                await user.visit()
+            await device.settled()
+        lines = [(record.levelname, record.message) for record in caplog.records if record.name == "walle.task"]
+        named = "d0: shop/count v1: "
+        assert [line for line in lines if line[1].startswith(named)] == [
+            *[("INFO", f"{named}loaded")] * 2,  # for the check before activation, and for the first run
+            *(
+                line
+                for number in range(4)
+                for line in (("WARNING", rf"{named}visit {number}\x1b[2J"), ("INFO", f"{named}printed"))
+            ),
+        ]
+        failed = (
+            r"d0: shop/count v1 failed: task shop/count v1: ValueError: \x1b]0;broken\x07 (shop/count/v1/main.py:7)"
+        )
+        assert failed in caplog.text
+        assert "\x1b" not in (await device.summary()).last_error
+        (release,) = (await shop.http.get("/v1/releases")).json()
+        totals = release["totals"]
+        assert totals["last_error"] == r"task shop/count v1: ValueError: \x1b]0;broken\x07"
+        assert totals["last_place"] == "shop/count/v1/main.py:7"
+        assert totals["last_log"] == "warning: visit 2\\x1b[2J\ninfo: printed"
+        command = ["release", "status", release["id"], "--url", shop.cloud.address.url]
+        command += ["--token", shop.cloud.home.admin_token]
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, command)).stdout
+        assert "at: shop/count/v1/main.py:7\n" in shown
+        assert "logged: warning: visit 2\\x1b[2J\nlogged: info: printed\n" in shown
+
+
+@pytest.mark.asyncio
+async def test_a_hostile_devices_report_cannot_write_to_a_terminal(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1")
+        release_id = await shop.release("v1", beta=["d0"])
+        await shop.until(release_id, "beta")
+        outcome = Outcome(
+            task="shop/count",
+            version="v1",
+            release=release_id,
+            kind=OutcomeKind.RUN,
+            failed=1,
+            error="\x1b[2Jerror",
+            place="\x1b[2Jplace",
+            log="\x1b[2Jlog\r\nnext",
+        )
+        device_token = {"Authorization": f"Bearer {shop.cloud.home.device_token}"}
+        batch = OutcomeBatch("d0", "b", (outcome,)).to_json()
+        (await shop.http.post("/v1/outcomes", json=batch, headers=device_token)).raise_for_status()
+        command = ["release", "status", release_id, "--url", shop.cloud.address.url]
+        command += ["--token", shop.cloud.home.admin_token]
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, command)).stdout
+        assert "\x1b" not in shown
+        assert "\r" not in shown
+        assert r"logged: \x1b[2Jlog\r" in shown
+
+
+@pytest.mark.asyncio
 async def test_a_task_removed_between_trigger_and_run_is_no_failure(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = await installed(shop, device)
@@ -211,7 +286,7 @@ async def test_answers_that_are_none_and_answers_after_the_end_do_nothing(
             await device.handle_answer("")
             with caplog.at_level(logging.WARNING):
                 await device.handle_answer("{]")
-            assert "an answer that is no list of directives" in caplog.text
+            assert "an answer that is not a list of directives" in caplog.text
         with no_task_left():
             await device.handle_answer(directives_to_header([directive]))
             await device.close()

@@ -1,4 +1,4 @@
-"""Round trips and refusals of the messages that cross the line."""
+"""Round trips and refusals of the messages between device and cloud."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Time as an argument: the interface, the system's clock, and one that moves only when told."""
+"""Clocks as arguments: the interface, the system's clock, and a manual one for tests."""
 
 import asyncio
 import heapq
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the rest of walle may know of time."""
+    """The interface to time for the rest of walle."""
 
     def time(self) -> float:
         """Return seconds since the epoch."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
+        """Return seconds that never decrease."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`; cancellation ends the sleep at once."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock."""
 
     def time(self) -> float:
         return _time.time()
@@ -33,7 +33,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until `advance` moves it, waking sleepers in the order of their due times."""
+    """A clock that only `advance` moves; it wakes sleepers in the order of their due times."""
 
     def __init__(self, start_s: float = 1_700_000_000.0) -> None:
         self._now_s = start_s
@@ -56,7 +56,7 @@ class ManualClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Move time on; every sleeper that falls due runs, at its own due time, before this returns."""
+        """Advance time; every sleeper that becomes due runs, at its own due time, before this returns."""
         end_s = self._now_s + seconds
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= end_s:

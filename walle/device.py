@@ -1,13 +1,13 @@
 """One device as one asyncio program: agent, trigger trie, task VMs, feature store and tunnel client.
 
-The app around it does three things: it hands over the user's events (`on_event`), adds `profile_header()` to its
-ordinary HTTP requests, and gives the answer's header back (`handle_answer`). `walle device run` is such an app.
+The app around it does three things: it passes the user's events to `on_event`, adds `profile_header()` to its ordinary
+HTTP requests, and passes the answer's header to `handle_answer`. `walle device run` is such an app.
 
     async with Device(config) as device:
         await device.on_event(Event("page_enter", "item/7", ts_ms, {}), position=0)
 
-After a crash a new `Device` on the same folder goes on where the old one was: the app replays its events from
-`device.resume_from`, and nothing is produced twice (ARCHITECTURE.md, "Exactly once").
+After a crash a new `Device` on the same folder continues: the app replays its events from `device.resume_from`, and
+nothing is produced twice (ARCHITECTURE.md, "Exactly once").
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,22 +36,23 @@ from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
 from walle.pipeline.tunnel.client import TunnelClient, client_context
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError, printable
 from walle.protocol import directives_from_header as parse_directives
+from walle.task_log import LogLine, TaskLog, failure_place, last_lines
 from walle.task_runner import PHASE_TOPIC, TaskRunner
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _LATENCIES_KEPT = 10_000
 _FAILURES_TO_REVERT = 10
-_TUNNEL_AGAIN_S = 60.0  # until a tunnel that was refused, or broke for good, is tried again
-_TRY_LATER = (401, 403, 408, 425, 429)  # a proxy's, or a cloud's that is being set up
-_LAST_REPORT_S = 2.0  # how long a device that is closing waits for the cloud
+_TUNNEL_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
+_RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
+_LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """Who a device is and where its cloud is. `folder` holds all that it keeps; one process may use it at a time."""
+    """A device's identity, folder, and cloud. `folder` holds its whole state; one process may use it at a time."""
 
     device_id: str
     folder: Path
@@ -61,26 +62,26 @@ class DeviceConfig:
     tunnel_host: str
     tunnel_port: int
     ca_pem: str  # certificate authority of the tunnel server
-    token: str  # lets a device in
+    token: str  # authenticates a device
     trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
-    vms: int = 8  # task VMs at once; a task beyond them costs a few milliseconds of wiping and loading at each change
+    vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
 
 
 @dataclasses.dataclass(kw_only=True)
 class DeviceCounts:
-    """What happened on a device since it was started, and `produced` since its folder was made.
+    """Counts since a device's start, and `produced` since its folder was made.
 
     Latencies in ms, the latest few thousand of each.
     """
 
-    produced: int = 0  # task outputs put in the store; those that a crash took before they were durable do not count
+    produced: int = 0  # task outputs put in the store, without those lost in a crash before they were durable
     runs_ok: int = 0
     runs_failed: int = 0
     escalated: int = 0
     last_error: str = ""
-    bare_events: int = 0  # events taken while no task was active although one had been before
+    bare_events: int = 0  # events while no task was active, although one had been before
     to_feature_ms: collections.deque[float] = dataclasses.field(
         default_factory=lambda: collections.deque(maxlen=_LATENCIES_KEPT)
     )
@@ -91,7 +92,7 @@ class DeviceCounts:
 
 @dataclasses.dataclass
 class _Active:
-    """A task version in use: where its files are, what its manifest says, and how it does."""
+    """An active task version."""
 
     files: Path
     manifest: Manifest
@@ -100,17 +101,18 @@ class _Active:
 
 @dataclasses.dataclass
 class _Run:
-    """One run of a task, until its outcome is known."""
+    """One run of a task, until its outcome."""
 
     active: _Active
     started_s: float
     outputs: int = 0
-    unanswered: bool = False  # it asked the cloud, and no answer came
+    unanswered: bool = False  # it escalated to the cloud, and no answer came
+    log: Sequence[LogLine] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceSummary:
-    """A device at one moment, as plain values. `stored` features are in its file, `unsent` ones not acknowledged.
+    """A snapshot of a device. `stored` features are in its file, `unsent` ones are not acknowledged.
 
     The rest as in `DeviceCounts`.
     """
@@ -130,7 +132,7 @@ class DeviceSummary:
 
 
 class Device:
-    """A device at work between `start` and `close` (or in `async with`).
+    """A device; it runs between `start` and `close`, or within `async with`.
 
     Raises, from `start`:
         StoreError: another process uses the folder, or its feature store cannot be read.
@@ -143,7 +145,7 @@ class Device:
         self._rng = rng or random.Random()
         self._is_open = False
         self._active: dict[str, _Active] = {}
-        self._runs: dict[str, _Run] = {}  # of each task one at most: the stream takes events one after the other
+        self._runs: dict[str, _Run] = {}  # one of each task at most: events are processed one after the other
         self._had_task = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._profile: str | None = None
@@ -155,12 +157,13 @@ class Device:
         config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with contextlib.AsyncExitStack() as undo:
             self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=self._clock))
-            ca_path = config.folder / "ca.pem"  # written once the store has made sure that the folder is ours
+            ca_path = config.folder / "ca.pem"  # written after the store has locked the folder
             ca_path.write_text(config.ca_pem)
             self.outbox = Outbox(self.store)
             self.counts.produced = self.outbox.last_seq
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
-            self._runner = TaskRunner(config.vms)
+            self._task_log = TaskLog(config.device_id, self._clock)
+            self._runner = TaskRunner(config.vms, task_log=self._task_log)
             undo.push_async_callback(self._runner.close)
             self._http = await undo.enter_async_context(httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0))
             self.agent = Agent(
@@ -178,16 +181,16 @@ class Device:
             self.tunnel = self._new_tunnel()
             await self.agent.start()
             undo.push_async_callback(self._stop_tasks)
-            self._hold(self._keep_tunnel(), "tunnel")
-            self._hold(self._report_for_ever(), "report")
+            self._spawn(self._keep_tunnel(), "tunnel")
+            self._spawn(self._report_periodically(), "report")
             self._undo = undo.pop_all()
         self._is_open = True
         return self
 
     async def close(self) -> None:
-        """Write what is gathered, report what is unreported if the cloud is there, and stop.
+        """Write buffered features, report outcomes if the cloud answers, and stop.
 
-        What is not yet sent stays in the outbox. A second call does nothing.
+        Unsent features stay in the outbox. A second call does nothing.
         """
         if not self._is_open:
             return
@@ -205,15 +208,15 @@ class Device:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _hold(self, work: Any, name: str) -> None:
+    def _spawn(self, work: Any, name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"{self.config.device_id} {name}")
         self._tasks.add(task)
-        task.add_done_callback(self._let_go)
+        task.add_done_callback(self._on_task_end)
 
-    def _let_go(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s ended: %s", task.get_name(), error)
+            _LOG.error("%s ended: %s", task.get_name(), error)
 
     async def _stop_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -237,13 +240,13 @@ class Device:
         )
 
     async def _keep_tunnel(self) -> None:
-        """Keep a tunnel up. A client that gives up (refused, or its outbox cannot be read) is followed by another."""
+        """Keep a tunnel up: replace a client that ends (refused, or its outbox cannot be read) by a new one."""
         while True:
             try:
                 await self.tunnel.run()
             except PipelineError as error:
-                _log.error("%s: the tunnel ended, another is tried later: %s", self.config.device_id, error)
-            await self._clock.sleep(_TUNNEL_AGAIN_S * self._rng.uniform(0.5, 1.5))
+                _LOG.error("%s: the tunnel ended, retrying later: %s", self.config.device_id, error)
+            await self._clock.sleep(_TUNNEL_RETRY_S * self._rng.uniform(0.5, 1.5))
             self.tunnel = self._new_tunnel()
 
     # --- push ---------------------------------------------------------------------------------------------------------
@@ -262,21 +265,21 @@ class Device:
         return self._profile
 
     async def handle_answer(self, header: str | None) -> None:
-        """Take `X-Walle-Tasks` of an answer, None where it had none; the work goes on behind.
+        """Act on `X-Walle-Tasks` of an answer, None if it has none; pulls run in the background.
 
-        An answer that comes after `close` is not heeded.
+        An answer after `close` is ignored.
         """
         if not header or not self._is_open:
             return
         try:
             directives = parse_directives(header)
         except ProtocolError as error:
-            _log.warning("%s: an answer that is no list of directives: %s", self.config.device_id, error)
+            _LOG.warning("%s: an answer that is not a list of directives: %s", self.config.device_id, error)
             return
-        self._hold(self.agent.handle(directives), "directives")
+        self._spawn(self.agent.handle(directives), "directives")
 
     async def checkin(self) -> None:
-        """Ask the cloud for news without any business of one's own.
+        """Send a heartbeat to the cloud and act on its answer.
 
         Raises:
             httpx.HTTPError: the cloud does not answer.
@@ -286,29 +289,30 @@ class Device:
         await self.handle_answer(response.headers.get(TASKS_HEADER))
 
     async def report(self) -> None:
-        """Send outcomes until none is left to tell.
+        """Send all outcomes.
 
-        What the cloud will never take (a 4xx other than "later") is dropped, so that it does not hold up the rest.
+        A batch that the cloud refuses permanently (a 4xx outside _RETRY_STATUSES) is dropped, so that it does not block
+        the next.
 
         Raises:
-            httpx.HTTPError: the cloud does not take them now; they are sent again by the next report.
+            httpx.HTTPError: the cloud does not accept them now; the next report sends them again.
         """
         while (batch := self.agent.outcomes.take_batch()) is not None:
             headers = {"Authorization": f"Bearer {self.config.token}"}
             response = await self._http.post("/v1/outcomes", json=batch.to_json(), headers=headers)
-            if response.is_client_error and response.status_code not in _TRY_LATER:
-                _log.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
+            if response.is_client_error and response.status_code not in _RETRY_STATUSES:
+                _LOG.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
             else:
                 response.raise_for_status()
             self.agent.outcomes.confirm(batch.batch_id)
 
-    async def _report_for_ever(self) -> None:
+    async def _report_periodically(self) -> None:
         while True:
             await self._clock.sleep(self.config.report_interval_s * self._rng.uniform(0.8, 1.2))
             try:
                 await self.report()
             except httpx.HTTPError as error:
-                _log.info("%s: outcomes were not taken: %s", self.config.device_id, error)
+                _LOG.info("%s: outcomes were not sent: %s", self.config.device_id, error)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -326,16 +330,21 @@ class Device:
     async def _run_task(self, task: str, trigger: Trigger) -> TaskOutput:
         active = self._active.get(task)
         if active is None:
-            return TaskOutput()  # it was removed since the event triggered it
+            return TaskOutput()  # it was removed after the event triggered it
         run = self._runs[task] = _Run(active, self._clock.monotonic())
         callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
         attributes = {**self.config.attributes, "id": self.config.device_id}
-        output = await self._runner.run(active.files, active.manifest, trigger, attributes, callbacks)
+        on_log = functools.partial(self._on_log, run)
+        output = await self._runner.run(active.files, active.manifest, trigger, attributes, callbacks, on_log=on_log)
         run.outputs = (output.output is not None) + len(output.puts)
         return output
 
+    def _on_log(self, run: _Run, lines: Sequence[LogLine]) -> None:
+        run.log = lines
+        self._task_log.write(run.active.manifest.name, run.active.manifest.version, lines)
+
     def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
-        """Count a run, which is over now: its outputs are on their way into the store, or it failed."""
+        """Count a run that has ended."""
         run = self._runs.pop(task, None)
         if run is None:
             return
@@ -347,22 +356,24 @@ class Device:
             run.active.failures_in_a_row = 0
             self.agent.count_run(task, version, ok=True)
             return
+        what = printable(str(error))
+        place = "" if error is None else failure_place(error)
         self.counts.runs_failed += 1
-        self.counts.last_error = str(error)
-        _log.info("%s: %s failed: %s", self.config.device_id, task, error)
+        self.counts.last_error = what
+        _LOG.info("%s: %s %s failed: %s (%s)", self.config.device_id, task, version, what, place or "place unknown")
         if run.unanswered and not self.tunnel.connected:
-            return  # for want of the cloud, which says nothing about the version
-        self.agent.count_run(task, version, ok=False, error=str(error))
+            return  # the cloud was unreachable, which is no evidence against the version
+        self.agent.count_run(task, version, ok=False, error=what, place=place, log=last_lines(run.log))
         run.active.failures_in_a_row += 1
-        if run.active.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud to see it
-            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {error}"
-            self._hold(self.agent.revert(task, reason, version=version), "revert")
+        if run.active.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud's verdict
+            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {what}"
+            self._spawn(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)
 
     async def _escalate(self, run: _Run, phase: str, payload: Any) -> Any:
-        """Have the cloud run a phase (fallback inference); the answer to a task's `ctx.escalate`."""
+        """Run a phase in the cloud (fallback inference), for a task's `ctx.escalate`."""
         manifest = run.active.manifest
         question = {
             "task": manifest.name,
@@ -379,13 +390,13 @@ class Device:
         return plain.decode(answer)
 
     async def _query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
-        """The answer to a task's `ctx.store.query`: payloads, oldest first."""
+        """Return payloads, oldest first, for a task's `ctx.store.query`."""
         return [plain.decode(feature.payload) for feature in await self.store.query(topic, since_ms, limit)]
 
     # --- events -------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: Event, position: int | None = None) -> None:
-        """Take one event of the user's; return when every task that it triggers has run and its output is stored.
+        """Process one event of the user; return when every task that it triggers has run and its output is stored.
 
         Raises:
             EventError, PositionError, StoreError: as `StreamEngine.on_event`.
@@ -396,23 +407,23 @@ class Device:
 
     @property
     def resume_from(self) -> int:
-        """Where the event source must start again after a crash."""
+        """The position at which the event source starts again after a crash."""
         return self.store.resume_from
 
     async def settled(self) -> None:
-        """Return once everything produced so far is stored, acknowledged by the cloud, and reported.
+        """Return once all features so far are stored and acknowledged by the cloud, and all outcomes reported.
 
         Raises:
-            StoreError, TunnelClosedError, httpx.HTTPError: it cannot be.
+            StoreError, TunnelClosedError, httpx.HTTPError: one of these failed.
         """
         await self.stream.settle()
         await self.store.flush()
         await self.tunnel.drained()
-        await self.store.flush()  # what was acknowledged leaves the outbox
+        await self.store.flush()  # removes acknowledged uploads from the outbox
         await self.report()
 
     async def summary(self) -> DeviceSummary:
-        """Return the device as it is now."""
+        """Return a snapshot of the device."""
         counts = self.counts
         stored, unsent = await self.store.call(lambda database: database.counts())
         return DeviceSummary(

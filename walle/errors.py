@@ -1,19 +1,19 @@
-"""The error tree. Each leaf lives beside the code that raises it and carries fields, not just text.
+"""The error tree. Each leaf class is beside the code that raises it and has fields, not just text.
 
 WalleError
 ├── EngineError      a model, shape, dtype or backend the engine cannot take       (engine_ext)
-├── VMError          a task that raised, ran too long or reached for too much      (engine_ext)
+├── VMError          a task that raised, ran too long or broke a limit             (engine_ext)
 ├── PipelineError    an event, condition, stored feature or tunnel that is wrong   (pipeline)
 ├── DeployError      a task repo, bundle, signature, policy or release             (deploy)
 └── ConfigError      a setting, a file or an argument given by a person
 
-`walle.protocol.ProtocolError` stands outside the tree: that module imports nothing of walle. Code that meets it turns
+`walle.protocol.ProtocolError` is outside the tree: that module imports nothing of walle. Code that catches it converts
 it into the error of its own layer.
 """
 
 
 class WalleError(Exception):
-    """Anything that walle refuses or fails at, with a message that says what, where and what to do."""
+    """A refusal or failure of walle, with a message that says what, where and what to do."""
 
 
 class EngineError(WalleError):
@@ -21,7 +21,7 @@ class EngineError(WalleError):
 
 
 class VMError(WalleError):
-    """A task that raised, ran too long, or reached for what it may not have."""
+    """A task that raised, ran too long, broke a limit, or imported what it may not."""
 
 
 class PipelineError(WalleError):

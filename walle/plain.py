@@ -1,10 +1,10 @@
-"""Plain data and arrays as bytes: what the tunnel carries and the feature store keeps.
+"""Encoding of plain data and arrays as bytes, for the tunnel and the feature store.
 
-Plain data is None, bool, int (64 bits), float, str, bytes, list, tuple, dict with str keys, and arrays: any object that
-speaks the buffer protocol with a numeric format (`walle.np.ndarray`, `numpy.ndarray`, `array.array`). The encoding is
-MessagePack. Tuples come back as lists. An array is extension type 1 and comes back as a shaped, read-only `memoryview`
-on the received bytes, which `walle.np.asarray` and `numpy.asarray` take without a copy; one without elements comes back
-flat.
+Plain data is None, bool, int (64 bits), float, str, bytes, list, tuple, dict with str keys, and arrays: any object with
+the buffer protocol and a numeric format (`walle.np.ndarray`, `numpy.ndarray`, `array.array`). The encoding is
+MessagePack. Tuples are decoded as lists. An array is extension type 1; it is decoded as a shaped, read-only
+`memoryview` on the received bytes, which `walle.np.asarray` and `numpy.asarray` take without a copy. An array without
+elements is decoded flat.
 """
 
 import math
@@ -19,11 +19,11 @@ _HEAD = struct.Struct("<cBxx")
 
 
 class PlainDataError(TypeError):
-    """A value that is not plain data, or bytes that do not hold any."""
+    """A value that is not plain data, or bytes that do not encode plain data."""
 
 
 def _body_offset(ndim: int) -> int:
-    """Return where an array's elements begin: aligned, so that they can be used where they lie."""
+    """Return the offset of an array's elements: aligned, so that they can be used without a copy."""
     return (_HEAD.size + 4 * ndim + 7) // 8 * 8
 
 
@@ -53,7 +53,7 @@ def _unpack_array(kind: int, data: bytes) -> memoryview:
     body = memoryview(data)[_body_offset(ndim) :]
     if len(body) != math.prod(shape) * struct.calcsize(format_):
         raise PlainDataError(f"array of shape {shape} and format {format_!r} does not fit its {len(body)} bytes")
-    if ndim == 0 or 0 in shape:  # memoryview.cast takes neither; the flat view holds as much as there is
+    if ndim == 0 or 0 in shape:  # memoryview.cast supports neither; the flat view has the same elements
         return body.cast(format_)
     return body.cast(format_, shape)
 
@@ -74,7 +74,7 @@ def decode(data: bytes | memoryview) -> Any:
     """Return the value that `encode` was given, tuples as lists and arrays as shaped memoryviews.
 
     Raises:
-        PlainDataError: the bytes are cut short, followed by others, or hold something else.
+        PlainDataError: the bytes are truncated, followed by others, or not in this encoding.
     """
     try:
         return msgpack.unpackb(data, ext_hook=_unpack_array, raw=False, strict_map_key=True)

@@ -24,11 +24,13 @@ TASKS_HEADER = "X-Walle-Tasks"
 PROTOCOL_VERSION = 1
 MAX_ID_CHARS = 256  # of a device and of a report: the cloud remembers thousands of them
 
+PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
+
 type Attribute = str | int | float | bool
 
 
 class ProtocolError(ValueError):
-    """A message that does not say what its kind must say. `where` is the path to the offending part."""
+    """A message with a part that is missing or wrong. `where` is the path to that part."""
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where}: {what}")
@@ -58,7 +60,7 @@ def _take[T](source: Mapping[str, Any], key: str, kind: type[T], where: str) -> 
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{where}.{key}", f"must be {kind.__name__}, is {type(value).__name__}")
     if isinstance(value, str) and not value.isascii() and value != whole_characters(value):
-        raise ProtocolError(f"{where}.{key}", "holds half a character (a lone surrogate), which no answer could repeat")
+        raise ProtocolError(f"{where}.{key}", "holds half a character (a lone surrogate), which UTF-8 cannot encode")
     return value
 
 
@@ -68,8 +70,18 @@ def _take_optional(source: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def whole_characters(text: str) -> str:
-    """Return `text` with ? for each lone surrogate, which JSON can escape and UTF-8 cannot say."""
+    """Return `text` with ? for each lone surrogate, which JSON can escape and UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
+
+
+def printable(text: str) -> str:
+    """Return `text` with each character that is not printable (controls, escapes, line breaks) as its escape.
+
+    For text of a task or of a device before a terminal or a log file gets it.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _take_id(source: Mapping[str, Any], key: str, where: str) -> str:
@@ -109,7 +121,7 @@ class TriggerCondition:
     A trigger id is an event id or a page id; an event matches if it has that event id or that page id.
 
     An option, such as a wildcard, a time bound, contiguity, a predicate or a cool-down, is a further field with a
-    default: its check stands in `__post_init__`, its key in `parse` and `to_json`. task.toml, manifest, `walle task`
+    default: its check is in `__post_init__`, its key in `parse` and `to_json`. task.toml, manifest, `walle task`
     and simulation pass the whole value on. `TriggerTrie` or `StreamEngine` applies the option.
 
     Raises:
@@ -132,7 +144,7 @@ class TriggerCondition:
 
     @classmethod
     def of(cls, condition: Self | Sequence[str]) -> Self:
-        """Return `condition` as a value; a sequence of trigger ids stands for a condition without options."""
+        """Return `condition` as a value; a sequence of trigger ids is a condition without options."""
         if isinstance(condition, cls):
             return condition
         if isinstance(condition, str) or not isinstance(condition, Sequence):
@@ -167,7 +179,7 @@ class TriggerCondition:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """What a device has (§6). `tasks` maps `scenario/task` to the version that is active, such as `v3`."""
+    """A device's profile (§6). `tasks` maps `scenario/task` to the active version, such as `v3`."""
 
     device_id: str
     app_version: str
@@ -183,7 +195,7 @@ class Profile:
 
     @classmethod
     def from_header(cls, header: str) -> Self:
-        """Raises ProtocolError, naming the part, where the header is no profile."""
+        """Parse the header. Raises ProtocolError, which names the part, if it is not a profile."""
         if len(header) > cls.MAX_HEADER_BYTES:
             raise ProtocolError(PROFILE_HEADER, f"{len(header)} bytes, more than {cls.MAX_HEADER_BYTES}")
         value = _parse_object(header, PROFILE_HEADER)
@@ -197,11 +209,11 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Directive:
-    """What the cloud wants of one task on one device: be at `version`, or be gone where `version` is empty.
+    """The cloud's order for one task on one device: activate `version`, or remove the task if `version` is empty.
 
-    The release key signs all fields but `url`, `release` and `signature`. `serial` grows with every change of mind
-    of the cloud about this task, so that a rollback is newer metadata that points at an older version, and replaying an
-    old directive moves nothing. `manifest` is the sha256 of the manifest's envelope, `size_bytes` its length.
+    The release key signs all fields but `url`, `release` and `signature`. `serial` grows with every order for this
+    task, so that a rollback is newer metadata that points at an older version, and a replayed old directive has no
+    effect. `manifest` is the sha256 of the manifest's envelope, `size_bytes` its length.
     """
 
     task: str  # scenario/task
@@ -210,8 +222,8 @@ class Directive:
     size_bytes: int
     serial: int
     expires_s: int  # seconds since the epoch
-    url: str  # prefix under which sha256s are found, such as https://cdn.example/cdn
-    release: str  # release id, "" for a version that is simply current
+    url: str  # prefix of the files' addresses, such as https://cdn.example/cdn
+    release: str  # release id, "" for the current version outside a release
     signature: str = ""  # base64 of Ed25519 over signed_bytes()
 
     def signed_bytes(self) -> bytes:
@@ -245,7 +257,7 @@ def directives_to_header(directives: Sequence[Directive]) -> str:
 
 
 def directives_from_header(header: str) -> list[Directive]:
-    """Raises ProtocolError where the header is no list of directives."""
+    """Parse the header. Raises ProtocolError if it is not a list of directives."""
     try:
         values = json.loads(header)
     except (ValueError, RecursionError) as error:
@@ -270,13 +282,13 @@ class FileEntry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What one task version is: every file with its hash, how it is triggered, where its phases run, its limits."""
+    """The description of one task version: its files with hashes, trigger condition, places of its phases, limits."""
 
     scenario: str
     task: str
     version: str
     commit: str  # git commit the tag pointed at
-    bytecode: tuple[str, ...]  # interpreter tags the bundle carries bytecode for, such as "cpython-313"
+    bytecode: tuple[str, ...]  # interpreter tags of the bundle's bytecode, such as "cpython-313"
     trigger: TriggerCondition
     phases: Mapping[str, str]  # phase → device | cloud | auto
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
@@ -296,7 +308,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises ProtocolError, naming the field; a path that leaves the bundle's folder is refused here."""
+        """Parse a manifest. Raises ProtocolError, which names the field, also for a path that leaves the bundle."""
         value = _parse_object(data, "manifest")
         if value.get("format") == cls._FORMAT_1:
             trigger: Any = {"sequence": _take(value, "sequence", list, "manifest")}
@@ -342,7 +354,7 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True)
 class Envelope:
-    """Bytes and the signatures over them: key id → Ed25519 signature. The bytes travel as they were signed."""
+    """Bytes and the signatures over them: key id → Ed25519 signature. The bytes are sent as they were signed."""
 
     payload: bytes
     signatures: Mapping[str, bytes]
@@ -398,18 +410,18 @@ class Outcome:
     ok: int = 0
     failed: int = 0
     error: str = ""  # its first MAX_ERROR_CHARS
-    place: str = ""  # file:line of the task's code, empty where it is unknown
+    place: str = ""  # file:line of the task's code, empty if it is unknown
     log: str = ""  # the last lines that the failing run logged, its last MAX_LOG_CHARS
 
     MAX_ERROR_CHARS = 2000
     MAX_PLACE_CHARS = 200
     MAX_LOG_CHARS = 2000
-    MAX_COUNT = 10**9  # more executions between two reports are made up
+    MAX_COUNT = 10**9  # a report of more executions is forged
 
 
 @dataclasses.dataclass(frozen=True)
 class OutcomeBatch:
-    """What a device reports at once. `batch_id` is unique to the report, so that one sent again counts once."""
+    """One report of a device. `batch_id` is unique to it, so that a repeated report counts once."""
 
     device_id: str
     batch_id: str
@@ -420,7 +432,7 @@ class OutcomeBatch:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Raises ProtocolError, naming the part."""
+        """Parse a report. Raises ProtocolError, which names the part."""
         if not isinstance(value, dict):
             raise ProtocolError("outcomes", f"must be an object, is {type(value).__name__}")
         outcomes = []
@@ -458,7 +470,7 @@ class OutcomeBatch:
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
-    """First frame of a connection. `epoch` names the life of the device's outbox: a new outbox numbers from 1 again."""
+    """First frame of a connection. `epoch` is the id of the device's outbox: a new outbox numbers from 1 again."""
 
     device_id: str
     epoch: str
@@ -468,9 +480,9 @@ class Hello:
 
 @dataclasses.dataclass(frozen=True)
 class Welcome:
-    """`acked` is the highest sequence number that is durable here for the device's epoch; send what follows it.
+    """The cloud's answer to Hello: `acked` is the highest durable sequence number of the device's epoch.
 
-    `window` is how many uploads may be unacknowledged at once.
+    The device sends the uploads after it. At most `window` uploads may be unacknowledged.
     """
 
     acked: int
@@ -479,7 +491,7 @@ class Welcome:
 
 @dataclasses.dataclass(frozen=True)
 class Upload:
-    """One feature. Sequence numbers of an epoch start at 1 and have no gaps; `sent_ms` is the device's clock."""
+    """One feature. Sequence numbers of an epoch start at 1 without gaps; `sent_ms` is by the device's clock."""
 
     seq: int
     topic: str
@@ -489,14 +501,14 @@ class Upload:
 
 @dataclasses.dataclass(frozen=True)
 class Ack:
-    """Everything up to and with `seq` is durable in the cloud and may be forgotten by the device."""
+    """Acknowledgement: everything up to and with `seq` is durable in the cloud, and the device may remove it."""
 
     seq: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A question from the device, answered once or not at all; not kept across connections."""
+    """A request of the device, answered at most once; not repeated on another connection."""
 
     request_id: int
     topic: str
@@ -505,7 +517,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """`error` is empty where the request was answered."""
+    """The answer to a request. `error` is empty if it succeeded."""
 
     request_id: int
     payload: bytes
@@ -514,7 +526,7 @@ class Response:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """The last frame before the cloud hangs up. `retry_s` < 0: do not come back unchanged."""
+    """The last frame before the cloud disconnects. `retry_s` < 0: do not reconnect unchanged."""
 
     code: str
     message: str

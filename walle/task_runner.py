@@ -1,20 +1,25 @@
 """Runner of installed task versions in VMs: on a device at a trigger, on the cloud in simulation and fallback."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.imports import ForbiddenImport
+from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.engine_ext.vm.pool import VMPool
 from walle.errors import VMError
 from walle.pipeline.stream_engine import TaskOutput, Trigger
 from walle.protocol import Attribute, Manifest
+from walle.task_log import OnLog, TaskLog, parse_lines
 
 _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
 _PHASE = "walle.pipeline.context:phase"
+_TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
@@ -40,6 +45,11 @@ class PhasePlaceError(VMError):
         self.phase = phase
 
 
+def _output_error(manifest: Manifest, result: object, error: Exception) -> TaskOutputError:
+    what = f"{manifest.name} {manifest.version} returned a {type(result).__name__} from its runtime ({error!r})"
+    return TaskOutputError(what)
+
+
 def deadline_s(manifest: Manifest) -> float:
     """Return the time limit of one run of the task, in seconds."""
     return manifest.limits.get("deadline_ms", _DEFAULT_DEADLINE_MS) / 1000
@@ -61,17 +71,23 @@ class _Version:
 class TaskRunner:
     """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another."""
 
-    def __init__(self, vms: int) -> None:
+    def __init__(self, vms: int, *, task_log: TaskLog | None = None) -> None:
         self._pool = VMPool(vms)
+        self._task_log = task_log or TaskLog("cloud")
 
-    async def load(self, files: Path, manifest: Manifest) -> None:
+    async def load(self, files: Path, manifest: Manifest, *, on_log: OnLog | None = None) -> None:
         """Load a version's modules as a run would, without running a phase.
+
+        `on_log` gets what the version logs, here and below; without it, the runner's `task_log` does.
 
         Raises:
             VMError: it does not load; the message contains the traceback.
         """
         limit_s = max(_LOAD_S, deadline_s(manifest))
-        await self._pool.call(_Version.of(files, manifest), _LOAD, deadline=limit_s)
+        log = self._log(manifest, on_log)
+        version = _Version.of(files, manifest)
+        await self._call(version, log, _LOAD, deadline=limit_s, callbacks=None)
+        await self._pass_log_on(version, log)
 
     async def run(
         self,
@@ -80,8 +96,12 @@ class TaskRunner:
         trigger: Trigger,
         device: Mapping[str, Attribute],
         callbacks: Callbacks,
+        *,
+        on_log: OnLog | None = None,
     ) -> TaskOutput:
         """Run the phases of a version on a trigger and return its output.
+
+        `on_log` is called before this returns or raises; not for a run that is cancelled.
 
         Raises:
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
@@ -90,17 +110,27 @@ class TaskRunner:
         events = plain.pop("page_events")
         version = _Version.of(files, manifest)
         places = dict(manifest.phases)
-        result = await self._pool.call(
-            version, _RUN, plain, events, dict(device), places, deadline=deadline_s(manifest), callbacks=callbacks
+        log = self._log(manifest, on_log)
+        result = await self._call(
+            version, log, _RUN, plain, events, dict(device), places, deadline=deadline_s(manifest), callbacks=callbacks
         )
         try:
-            return TaskOutput(result["output"], [(topic, payload) for topic, payload in result["puts"]])
+            lines = parse_lines(result["log"])
+            output = TaskOutput(result["output"], [(topic, payload) for topic, payload in result["puts"]])
         except (KeyError, TypeError, ValueError) as error:
-            what = f"{manifest.name} {manifest.version} returned a {type(result).__name__} from its runtime ({error!r})"
-            raise TaskOutputError(what) from error
+            raise _output_error(manifest, result, error) from error
+        log(lines)
+        return output
 
     async def phase(
-        self, files: Path, manifest: Manifest, phase: str, payload: Any, device: Mapping[str, Attribute]
+        self,
+        files: Path,
+        manifest: Manifest,
+        phase: str,
+        payload: Any,
+        device: Mapping[str, Attribute],
+        *,
+        on_log: OnLog | None = None,
     ) -> Any:
         """Run one phase that a device sent, as fallback inference does, and return its result.
 
@@ -111,7 +141,37 @@ class TaskRunner:
         if manifest.phases.get(phase) not in _ON_CLOUD:
             raise PhasePlaceError(manifest, phase)
         version = _Version.of(files, manifest)
-        return await self._pool.call(version, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest))
+        log = self._log(manifest, on_log)
+        result = await self._call(
+            version, log, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest), callbacks=None
+        )
+        try:
+            lines, output = parse_lines(result["log"]), result["output"]
+        except (KeyError, TypeError) as error:
+            raise _output_error(manifest, result, error) from error
+        log(lines)
+        return output
+
+    def _log(self, manifest: Manifest, on_log: OnLog | None) -> OnLog:
+        return on_log or functools.partial(self._task_log.write, manifest.name, manifest.version)
+
+    async def _call(
+        self, version: _Version, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
+    ) -> Any:
+        """Call a function in the version's VM; if the task fails, pass its log on first."""
+        try:
+            return await self._pool.call(version, function, *args, deadline=deadline, callbacks=callbacks)
+        except (TaskError, LimitExceeded, ForbiddenImport):
+            await self._pass_log_on(version, log)
+            raise
+
+    async def _pass_log_on(self, version: _Version, log: OnLog) -> None:
+        """Take the log of the latest call out of the VM and pass it on. An abandoned VM loses its log."""
+        try:
+            lines = parse_lines(await self._pool.call(version, _TAKE_LOG, deadline=_LOAD_S))
+        except VMError:
+            return
+        log(lines)
 
     async def close(self) -> None:
         """Stop every VM."""

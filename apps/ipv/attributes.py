@@ -1,6 +1,6 @@
-"""Who a device is: app version, operating system, performance class and its user's age band, drawn from a seed.
+"""Device attributes, drawn from a seed: app version, operating system, performance class and the user's age band.
 
-These are the attributes that releases are targeted by (§6) and that the task sees as `ctx.device`.
+Releases target devices by them (§6), and a task sees them as `ctx.device`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ USER_AGES = {"under 18": 6, "18-24": 24, "25-34": 32, "35-44": 20, "45-54": 11, 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceAttributes:
-    """What a device says of itself in its profile."""
+    """A device's attributes in its profile."""
 
     app_version: str
     os: str
@@ -24,7 +24,7 @@ class DeviceAttributes:
     user_age: str
 
     def to_profile(self) -> dict[str, Attribute]:
-        """Return the attributes of `walle.protocol.Profile`; the app version is a field of its own there."""
+        """Return the attributes of `walle.protocol.Profile`; the app version is a separate field there."""
         return {"os": self.os, "performance": self.performance, "user_age": self.user_age}
 
 

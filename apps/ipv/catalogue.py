@@ -1,6 +1,6 @@
-"""What the shop sells: a fixed catalogue that `shop.py` serves and `generator.py` clicks through.
+"""The shop's catalogue: fixed items that `shop.py` serves and `generator.py` clicks.
 
-Item `n` is the same everywhere and for ever; nothing is stored.
+Item `n` is always the same; nothing is stored.
 """
 
 import dataclasses
@@ -8,14 +8,14 @@ from typing import Any
 
 ITEMS = 20_000
 _FIRST_ID = 600_000_000_000
-_STRIDE = 7_919  # ids of real shops have holes
+_STRIDE = 7_919  # ids of real shops have gaps
 _CATEGORIES = ("tea", "coffee", "lamps", "shoes", "phones", "toys", "books", "garden")
 _ADJECTIVES = ("small", "large", "blue", "green", "quiet", "bright", "plain", "folding", "classic", "light")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """One thing on sale. `price_cents` is what one piece costs."""
+    """One item on sale. `price_cents` is the price of one piece."""
 
     item_id: str
     title: str
@@ -42,7 +42,7 @@ def item(number: int) -> Item:
 
 
 def find(item_id: str) -> Item | None:
-    """Return the item with this id, or None where there is none."""
+    """Return the item with this id, or None if there is none."""
     if not (item_id.isascii() and item_id.isdigit() and len(item_id) == len(str(_FIRST_ID))):
         return None
     number, rest = divmod(int(item_id) - _FIRST_ID, _STRIDE)

@@ -1,13 +1,13 @@
-"""Shopping event streams, one a device, from a seed: what a phone's tracking SDK would hand to Walle.
+"""Shopping event streams from a seed, one per device: events as a phone's tracking SDK would pass them to Walle.
 
-A stream is the same for the same seed and device id, and can be entered at any position: a device that restarts asks
-again for the events that its open pages need. `visits.py` says how shoppers move and where its figures come from; this
-module writes the events out with the contents that real SDKs send: every event repeats application, device, network,
-user, session and status fields (names after shop_app_events_a, whose events have 1,234 bytes on average as compact
-JSON), and adds a few that belong to its kind. Sizes follow §7.1 of the paper: 19.3 raw events and 21.2 KB (21,200 bytes
-of compact JSON) a page visit, 1,098 bytes an event. Over 20,000 visits of 200 devices (seed 7) this module gives 19.30
-events and 21,207 bytes a visit, 1,099 bytes an event; 11.9 % of the visits add to the cart, 4.2 % have more than 64
-events, and 1.4 % are that long on a device of performance class "low".
+A stream is the same for the same seed and device id, and can start at any position: a device that restarts reads again
+the events that its open pages need. `visits.py` models the shoppers' movements and names the sources of its figures;
+this module adds the contents that real SDKs send: every event repeats application, device, network, user, session and
+status fields (names after shop_app_events_a, whose events have 1,234 bytes on average as compact JSON), and adds a few
+that belong to its kind. Sizes follow §7.1 of the paper: 19.3 raw events and 21.2 KB (21,200 bytes of compact JSON) a
+page visit, 1,098 bytes an event. Over 20,000 visits of 200 devices (seed 7) this module gives 19.30 events and 21,207
+bytes a visit, 1,099 bytes an event; 11.9 % of the visits add to the cart, 4.2 % have more than 64 events, and 1.4 % are
+that long on a device of performance class "low".
 """
 
 import json
@@ -37,13 +37,13 @@ _BUTTONS = {"add_cart": "button_add_cart", "add_favorite": "button_favorite", "p
 
 
 def event_bytes(event: Event) -> int:
-    """Return the size of an event as compact JSON, without an end of line: what "raw bytes" are in reports."""
+    """Return the size of an event as compact JSON without an end of line: the "raw bytes" of reports."""
     fields = {"event_id": event.event_id, "page_id": event.page_id, "ts_ms": event.ts_ms, "contents": event.contents}
     return len(json.dumps(fields, separators=(",", ":")))
 
 
 class ShoppingEvents:
-    """The endless event stream of one device. The position of an event is its number, from 0 and without gaps."""
+    """The endless event stream of one device. The position of an event is its number, from 0 without gaps."""
 
     def __init__(self, seed: int, device_id: str, *, start_ms: int = START_MS) -> None:
         self.seed = seed
@@ -102,7 +102,7 @@ class ShoppingEvents:
 
 
 class _Page:
-    """What the events of one page visit are about: its item, how far it is scrolled, what was shown."""
+    """The state of one page visit for its events' contents: its item, scroll depth, and exposed items."""
 
     def __init__(self, rng: random.Random, visit: VisitPlan) -> None:
         self._rng = rng
@@ -181,7 +181,7 @@ def _fixed_fields(rng: random.Random, device_id: str, attributes: DeviceAttribut
 
 
 def _status_fields(rng: random.Random, since_ms: int) -> dict[str, Any]:
-    """The device's state, which SDKs attach to each event and no feature needs."""
+    """The device's state, which SDKs attach to each event and the feature does not use."""
     return {
         "network_type": rng.choice(("WIFI", "WIFI", "5G", "4G")),
         "signal_dbm": rng.randint(-110, -50),

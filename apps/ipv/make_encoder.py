@@ -1,23 +1,24 @@
-"""Makes the IPV encoder, a recurrent network from a visit's steps to 32 numbers: `python -m apps.ipv.make_encoder`.
+"""Generator of the IPV encoder, a recurrent network from a visit's steps to 32 numbers: `python -m
+apps.ipv.make_encoder`.
 
 The encoder is a GRU with a state of 32, in the form that applies the reset gate after the recurrent product:
 
-    z, r = sigmoid(x W_zr + b_zr + h U_zr)        x: one step, [1, 16], laid out as task/steps.py says
+    z, r = sigmoid(x W_zr + b_zr + h U_zr)        x: one step, [1, 16], laid out as in task/steps.py
     n    = tanh(x W_n + b_n + r * (h U_n))
-    h'   = h + present * z * (n - h)              present: column 0 of x; a padding step leaves the state as it is
+    h'   = h + present * z * (n - h)              present: column 0 of x; a padding step leaves the state unchanged
 
-Its weights are random, from a seed: nobody has trained it. A fixed random recurrent network still maps like visits to
-near encodings, which is enough to carry and compare them; a trained encoder with the same inputs and output
-takes its place by replacing the one file. Update gates start at sigmoid(-0.5) and the recurrent product keeps about its
-input's size, so that the state neither dies out over a visit nor saturates (tests/apps/ipv/test_encoder.py holds it).
+Its weights are random, from a seed; it is not trained. A fixed random recurrent network still maps similar visits to
+similar encodings, which is enough to transfer and compare them. A trained encoder with the same inputs and output can
+replace the file. Update gates start at sigmoid(-0.5) and the recurrent product keeps about its input's size, so that
+the state neither vanishes over a visit nor saturates (tested in tests/apps/ipv/test_encoder.py).
 
-The model takes CHUNK = 8 steps at once, and the caller carries the state on:
+The model takes CHUNK = 8 steps at once, and the caller passes the state on:
 
     x [8, 16], state [1, 32]  ->  next_state [1, 32]
 
-One step a run would cross from Python into the engine once an event, about 19 times a visit; a graph of a fixed 64
-steps would cost every visit what a long one costs. With 8 the mean visit takes 3 runs and wastes 4 steps of padding,
-the graph has some 140 small operators, and a visit may have any length.
+With one step per run, Python would call the engine once per event, about 19 times a visit. With a fixed 64 steps, every
+visit would cost as much as a long one. With 8 the mean visit takes 3 runs and 4 steps of padding, the graph has about
+140 small operators, and a visit may have any length.
 """
 
 import argparse
@@ -64,7 +65,7 @@ def build_encoder(graph: GraphBuilder, seed: int = SEED) -> None:
 
 
 class _Slices:
-    """Slices of a graph's tensors; each bound is one constant, however often it is used."""
+    """Slices of a graph's tensors; each bound is one shared constant."""
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
@@ -96,7 +97,7 @@ def write_encoder(path: Path = ENCODER_PATH, seed: int = SEED) -> Path:
 
 
 def main() -> None:
-    """Write the encoder to where the task expects it, or to the path given."""
+    """Write the encoder to the task's resources, or to the given path."""
     parser = argparse.ArgumentParser(description="Write the IPV encoder as a .walle model.")
     parser.add_argument("path", nargs="?", type=Path, default=ENCODER_PATH)
     parser.add_argument("--seed", type=int, default=SEED)

@@ -1,4 +1,4 @@
-"""Makes the events that a release's simulation plays (README.md): `python -m apps.ipv.make_simulation`."""
+"""Generator of the events for a release's simulation (README.md): `python -m apps.ipv.make_simulation`."""
 
 import itertools
 import json
@@ -17,9 +17,9 @@ _WEEK_MS = 7 * 86_400_000
 
 
 def simulation_visits() -> list[list[Event]]:
-    """Return the visits: of each device its first short ones in which something is clicked.
+    """Return the visits: of each device, its first short ones with a click.
 
-    Devices follow each other, a week apart, so that the whole file is in the order of time.
+    Devices follow each other a week apart, so that the whole file is in the order of time.
     """
     visits: list[list[Event]] = []
     for device in range(DEVICES):

@@ -1,4 +1,4 @@
-"""The shop's own API, as any shop app has one: items, search, carts. It knows nothing of machine-learning tasks."""
+"""The shop's API, as any shop app has one: items, search, carts. It does not know about machine-learning tasks."""
 
 import collections
 from typing import Annotated, Any
@@ -8,13 +8,13 @@ from pydantic import BaseModel, Field
 
 from apps.ipv import catalogue
 
-MAX_CARTS = 10_000  # the cart that was changed longest ago goes first
+MAX_CARTS = 10_000  # the least recently changed cart is dropped first
 MAX_LINES = 100
 PAGE_SIZE = 20
 
 
 class CartLine(BaseModel):
-    """What a shopper puts in the cart."""
+    """A line of a cart, as a shopper adds it."""
 
     shopper: str = Field(min_length=1, max_length=200)
     item_id: str = Field(max_length=32)
@@ -34,7 +34,7 @@ def create_shop() -> FastAPI:
     async def search(
         q: Annotated[str, Query(max_length=200)] = "", page: Annotated[int, Query(ge=0)] = 0
     ) -> dict[str, Any]:
-        """Items whose category or title starts with `q`, every item where it is empty; `page` counts from 0."""
+        """Return items whose category or title starts with `q`, every item if it is empty; `page` counts from 0."""
         matching = [item for item in _ALL_ITEMS if item.category.startswith(q) or item.title.startswith(q)]
         shown = matching[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
         return {"total": len(matching), "items": [item.to_json() for item in shown]}

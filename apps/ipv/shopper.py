@@ -1,7 +1,7 @@
-"""A shopper: plays an event stream into a device, and makes the requests that a shop app makes along the way.
+"""A shopper: plays an event stream into a device, and sends the requests that a shop app sends meanwhile.
 
-The requests are the app's own business. Walle rides on them: the device's profile goes out in a header, and where the
-answer brings a header with tasks, the device is handed it (§6, push-then-pull).
+The requests belong to the app. Walle adds the device's profile as a header, and the device gets the answer's header
+with tasks, if it has one (§6, push-then-pull).
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from walle.clock import Clock
 from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event, EventError
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER
 
-WAITING_REQUESTS = 8  # an app with more than these under way makes its user wait
-LONGEST_WAIT_S = 1.0  # pauses between sessions last hours; nobody watches those
+WAITING_REQUESTS = 8  # an app with more open requests makes its user wait
+LONGEST_WAIT_S = 1.0  # pauses between sessions last hours
 
 
-class Device(Protocol):
-    """What a shopper needs of a device."""
+class ShopperDevice(Protocol):
+    """The interface to a device that a shopper uses."""
 
     async def on_event(self, event: Event, position: int) -> object:
-        """Take in the next event; return when it may take another.
+        """Process the next event; return when it is ready for another.
 
         Raises:
             EventError: the event cannot be taken and is skipped.
@@ -37,11 +37,11 @@ class Device(Protocol):
         """Act on the tasks header of an answer."""
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class ShopperCounts:
-    """What a shopper did. `failed` of the `requests` found no server, or one that failed (a status of 500 or more).
+    """Counts of a shopper. `failed` of the `requests` found no server, or got a status of 500 or more.
 
-    `events` are those that the device took in, `exits` the page exits among them, `refused` those it could not take.
+    `events` are those that the device processed, `exits` the page exits among them, `refused` those that it refused.
     """
 
     events: int = 0
@@ -49,22 +49,21 @@ class ShopperCounts:
     exits: int = 0
     requests: int = 0
     failed: int = 0
-    last_position: int | None = None  # of the last event that the device has taken in
+    last_position: int | None = None  # of the last event that the device has processed
 
 
 class Shopper:
-    """Plays `events` (with positions, in order) into `device`: `page_visits` visits, all there are, or until `stop()`.
+    """A player of `events` (with positions, in order) into `device`: `page_visits` visits, all, or until `stop()`.
 
-    `speed` is how many times faster than the events' own times; None is as fast as the device takes them. A wait
-    is never longer than LONGEST_WAIT_S. Requests go out in order beside the events; `client` has the shop's base URL.
-    A request that fails and an event that is refused are counted, and the shopper goes on; any other error of the
-    device ends the run and is raised.
+    `speed` is the factor by which it is faster than the events' own times, None for as fast as the device allows. A
+    wait is at most LONGEST_WAIT_S. Requests are sent in order beside the events; `client` has the shop's base URL.
+    Failed requests and refused events are counted; any other error of the device ends the run and is raised.
     """
 
     def __init__(
         self,
         events: Iterable[tuple[int, Event]],
-        device: Device,
+        device: ShopperDevice,
         client: httpx.AsyncClient,
         clock: Clock,
         *,
@@ -87,7 +86,7 @@ class Shopper:
         self.counts = ShopperCounts()
 
     def stop(self) -> None:
-        """Let `run` return after the event that is under way."""
+        """Make `run` return after the current event."""
         self._stopped.set()
 
     async def run(self) -> ShopperCounts:
@@ -124,7 +123,7 @@ class Shopper:
                 return
 
     async def _pause(self, before_ms: int | None, ts_ms: int) -> None:
-        """Sleep until the event is due, but not past `stop()`; let others have their turn in any case."""
+        """Sleep until the event is due or `stop()` is called; yield to the event loop in any case."""
         seconds = 0.0
         if before_ms is not None and self._speed is not None:
             seconds = min(LONGEST_WAIT_S, (ts_ms - before_ms) / 1000 / self._speed)
@@ -140,7 +139,7 @@ class Shopper:
             stop.cancel()
 
     def _request(self, event: Event) -> httpx.Request | None:
-        """The request that the app makes on this event, if any."""
+        """Return the request that the app sends on this event, if any."""
         contents = event.contents
         item_id = str(contents.get("item_id", ""))
         if event.event_id == PAGE_ENTER:

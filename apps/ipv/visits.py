@@ -1,6 +1,7 @@
-"""How shoppers move: sessions, page visits, what happens in a visit and when. The plan that `generator.py` fills in.
+"""Model of shoppers' movements for `generator.py`: sessions, page visits, and the kinds and times of their events.
 
-What is drawn, and where its figures come from ("log" is shop_app_events_a: 5,884 events of 49 devices, 102 sessions):
+Random quantities and the sources of their figures ("log" is shop_app_events_a: 5,884 events of 49 devices, 102
+sessions):
 
 ====================== ========================================= =====================================================
 quantity               drawn from                                measured
@@ -21,7 +22,7 @@ pause between sessions log-normal, median 4 h, sigma 1           none of the log
 ====================== ========================================= =====================================================
 
 Kinds of pages (60 % item pages, the IPV's subject), the order of scrolls, exposures and clicks, favourites (6 %) and
-the share of long visits are assumptions too: neither the paper nor the logs tell.
+the share of long visits are assumptions too: neither the paper nor the logs give them.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ _BODY_MEDIAN, _BODY_SIGMA, _BODY_MOST = 11.83, 0.62, 62
 _DWELL_MS = (500, 900_000)
 _BURST_MS = (15, 150)
 _ON_ITEM_PAGES = {"add_cart": 0.2, "add_favorite": 0.1, "purchase": 0.0085}  # a visit without room for a click drops it
-_NEXT = {  # what follows what within a page
+_NEXT = {  # weights of the event kinds that follow each kind within a page
     "page_enter": {"exposure": 70, "page_scroll": 20, "click": 10},
     "exposure": {"exposure": 66, "page_scroll": 20, "click": 14},
     "page_scroll": {"exposure": 72, "page_scroll": 23, "click": 5},
@@ -46,7 +47,7 @@ _NEXT = {  # what follows what within a page
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VisitPlan:
-    """A page visit before its events are written out: which page, how many events, from when, for how long."""
+    """The plan of a page visit: its page, number of events, start and duration."""
 
     page_id: str
     events: int
@@ -56,7 +57,7 @@ class VisitPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """One event of a visit: its kind, its time, and what a click is for ("" where it is for nothing of note)."""
+    """One event of a visit: its kind, its time, and the action of a click ("" if it has none)."""
 
     kind: str
     ts_ms: int
@@ -100,7 +101,7 @@ def plan_steps(rng: random.Random, visit: VisitPlan) -> list[Step]:
 
 
 def _actions(rng: random.Random, visit: VisitPlan) -> dict[int, str]:
-    """Which step of the visit is a click on which button."""
+    """Return the steps of the visit that are clicks on a button, with the action of each."""
     if visit.page_id != "item_detail":
         return {}
     wanted = [action for action, share in _ON_ITEM_PAGES.items() if rng.random() < share]

@@ -1,4 +1,4 @@
-"""What the tests of the reference apps share: a task's modules from its folder, and a graph computed by NumPy."""
+"""Fixtures of the reference apps' tests: a task's modules from its folder, and a graph computed by NumPy."""
 
 import importlib
 import shutil
@@ -13,7 +13,7 @@ import pytest
 
 
 class NumpyGraph:
-    """Stands where a GraphBuilder stands, and computes what is built with NumPy instead of writing it down."""
+    """A substitute for GraphBuilder that computes the graph with NumPy while it is built."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._inputs = inputs

@@ -76,7 +76,7 @@ def test_an_error_is_one_line_and_with_json_an_object(tmp_path: object) -> None:
     command = [sys.executable, "-c", "from walle.cli import main; main()", "task", "check", f"{tmp_path}/none"]
     text = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (text.returncode, text.stdout) == (1, "")
-    assert text.stderr == f"walle: {tmp_path}/none: is no folder; write a task with: walle task new NAME\n"
+    assert text.stderr == f"walle: {tmp_path}/none: is not a folder; write a task with: walle task new NAME\n"
     json = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert (json.returncode, json.stdout) == (1, "")
     assert '"type": "TaskFolderError"' in json.stderr

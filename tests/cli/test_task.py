@@ -52,12 +52,24 @@ def write_events(path: Path, *visits: tuple[str, bool]) -> Path:
 def test_a_new_task_passes_check_and_simulation(tmp_path: Path) -> None:
     folder = tmp_path / "tasks" / "dwell"
     status, report = run("task", "new", "dwell", "--folder", folder)
-    assert (status, report["files"]) == (0, ["main.py", "simulation/events.jsonl", "task.toml"])
+    assert (status, report["files"]) == (0, ["log.jsonl", "main.py", "simulation/events.jsonl", "task.toml"])
     status, report = run("task", "check", folder)
     assert (status, report["task"], report["sequence"]) == (0, "dwell", ["page_exit"])
     status, report = run("task", "simulate", folder)
     assert (status, report["ok"], report["failures"], report["first_error"]) == (0, True, 0, "")
     assert report["runs"] == 3 * 2  # visits, on each of two kinds of device
+    assert [line["text"] for line in report["log"][:3]] == [f"item/{number}: {number} clicks" for number in range(3)]
+    status, report = run("task", "simulate", folder, "--events", folder / "log.jsonl")
+    assert (status, report["runs"], report["failures"]) == (0, 400 * 2, 0)
+
+
+def test_a_new_task_accepts_a_page_that_was_never_entered(tmp_path: Path) -> None:
+    run("task", "new", "dwell", "--folder", tmp_path / "dwell")
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"event_id": "page_exit", "page_id": "item/7", "ts_ms": 1700000000000, "contents": {}}\n')
+    status, report = run("task", "simulate", tmp_path / "dwell", "--events", log)
+    assert (status, report["runs"], report["failures"]) == (0, 2, 0)
+    assert report["log"][0]["text"] == "item/7 was entered before this task ran"
 
 
 def test_new_writes_over_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
@@ -121,6 +133,40 @@ def test_simulate_fails_where_a_run_fails(task: Path, tmp_path: Path) -> None:
     status, report = run("task", "simulate", task, "--events", log)
     assert (status, report["ok"], report["runs"], report["failures"]) == (1, False, 4, 2)
     assert "a bad event" in report["first_error"]
+
+
+def test_simulate_shows_what_the_task_logs_and_prints(task: Path, tmp_path: Path) -> None:
+    (task / "main.py").write_text(
+        "def execute(ctx, trigger):\n    ctx.log.warning('\\x1b[2J[red]seen')\n    print('printed')\n"
+    )
+    log = write_events(tmp_path / "log.jsonl", ("a", False))
+    _, report = run("task", "simulate", task, "--events", log)
+    seen = {"device": "simulated-low", "event": 1, "level": "warning", "text": r"\x1b[2J[red]seen"}
+    assert report["log"][0] == seen
+    assert report["log"][1] == {**seen, "level": "info", "text": "printed"}
+    assert (len(report["log"]), report["dropped_log_lines"]) == (4, 0)
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
+    assert "\x1b" not in text
+    assert r"log: warning: \x1b[2J[red]seen (simulated-low, event 1)" in text
+    assert "log: info: printed (simulated-high, event 1)" in text
+
+
+def test_simulate_bounds_what_it_shows_and_keeps(task: Path, tmp_path: Path) -> None:
+    (task / "main.py").write_text("def execute(ctx, trigger):\n    for n in range(150):\n        print(n)\n")
+    log = write_events(tmp_path / "log.jsonl", *((str(number), False) for number in range(4)))
+    _, report = run("task", "simulate", task, "--events", log)
+    assert (len(report["log"]), report["dropped_log_lines"]) == (1_000, 200)
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
+    assert text.count("log: info: ") == 20
+    assert "log: 1180 more lines; --json gives the first 1000" in text
+
+
+def test_simulate_shows_the_log_and_place_of_a_failure(task: Path, tmp_path: Path) -> None:
+    (task / "main.py").write_text("def execute(ctx, trigger):\n    print('here')\n    return 1 / 0\n")
+    log = write_events(tmp_path / "log.jsonl", ("a", False))
+    status, report = run("task", "simulate", task, "--events", log)
+    assert (status, [line["text"] for line in report["log"]]) == (1, ["here", "here"])
+    assert report["first_error"].endswith("ZeroDivisionError: division by zero (local/small/v1/main.py:3)")
 
 
 def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:

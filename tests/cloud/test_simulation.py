@@ -1,9 +1,10 @@
-"""The simulation before a release: what passes, and what it says of what does not."""
+"""The simulation before a release: versions that pass, and the reports of those that fail."""
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import pytest_asyncio
@@ -14,6 +15,7 @@ from walle.cloud.simulation import DEVICE_KINDS, Simulator
 from walle.deploy.cloud.bundle import Bundle, build_bundle
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.signing import Signer
+from walle.task_log import LogLine
 
 VISITS = 4
 LOG = b"".join(json.dumps(event_at(position).to_dict()).encode() + b"\n" for position in range(VISITS * 3))
@@ -83,6 +85,34 @@ async def test_a_version_that_does_not_load_fails_with_or_without_events(
     result = await simulator.run(bundle(main), None)
     assert (result.ok, result.runs, result.failures) == (False, 0, 1)
     assert message in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_what_is_logged_is_handed_over_with_device_and_event() -> None:
+    main = "print('loaded')\ndef execute(ctx, trigger):\n    ctx.log.error(ctx.device['id'])\n    assert 0\n"
+    got: list[tuple[str, int | None, str, str]] = []
+
+    def on_log(device: str, position: int | None, lines: Sequence[LogLine]) -> None:
+        got.extend((device, position, *line) for line in lines)
+
+    simulator = Simulator(vms=1, on_log=on_log)
+    result = await simulator.run(bundle(main), b"".join(LOG.splitlines(keepends=True)[:6]))
+    await simulator.close()
+    assert (result.runs, result.failures) == (4, 4)
+    assert result.first_error.endswith("(shop/count/v1/main.py:4)")
+    assert got == [
+        ("", None, "info", "loaded"),
+        *((kind["id"], position, "error", kind["id"]) for kind in DEVICE_KINDS for position in (2, 5)),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_release_s_simulation_logs_into_the_cloud_s_log(
+    simulator: Simulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "walle.task"):
+        await simulator.run(bundle("def execute(ctx, x):\n    print('in the cloud')\n"), LOG)
+    assert [record.message for record in caplog.records] == ["simulation: shop/count v1: in the cloud"] * RUNS
 
 
 @pytest.mark.asyncio

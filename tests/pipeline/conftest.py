@@ -1,4 +1,4 @@
-"""A tunnel to the cloud for each test that asks for it, under one authority."""
+"""Fixtures of the tunnel's tests: a cloud's tunnel end and its certificate authority."""
 
 import random
 from collections.abc import AsyncIterator

@@ -6,7 +6,9 @@ import pytest
 import pytest_asyncio
 
 from tests.sim.vm_task import write_task
+from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.pipeline.events import Event
 from walle.vm import VM, DeadlineExceeded, TaskError
 
@@ -83,6 +85,7 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
         make("""
         def execute(ctx, x):
             if ctx.device.get("place") == "cloud":
+                ctx.log("on the cloud")
                 return x["n"] * 2
             return ctx.escalate({"n": 21})
 
@@ -95,7 +98,9 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
 
     async def escalate(phase: str, payload: Any) -> Any:
         asked.append((phase, payload))
-        return await cloud.call("walle.pipeline.context:phase", phase, payload, {"place": "cloud"})
+        answer = await cloud.call("walle.pipeline.context:phase", phase, payload, {"place": "cloud"})
+        assert answer["log"] == [("info", "on the cloud")]
+        return answer["output"]
 
     assert (await run(vm, callbacks={"escalate": escalate}))["output"] == 43
     assert asked == [("execute", {"n": 21})]
@@ -184,6 +189,55 @@ async def test_puts_and_log_are_bounded(make: Make) -> None:
 
 
 @pytest.mark.asyncio
+async def test_what_a_failing_run_logged_stays_for_one_call(make: Make) -> None:
+    vm = make("""
+        print("at import")
+        def execute(ctx, x):
+            ctx.log.warning("before")
+            print("one\\ntwo, which has no end", end="")
+            if ctx.device["os"] == "android":
+                raise ValueError
+            while ctx.device["os"] == "slow":
+                pass
+    """)
+    take = "walle.pipeline.context:take_log"
+    lines = [("warning", "before"), ("info", "one"), ("info", "two, which has no end")]
+    with pytest.raises(TaskError):
+        await run(vm)
+    assert await vm.call(take) == [("info", "at import"), *lines]
+    assert await vm.call(take) == []
+    with pytest.raises(DeadlineExceeded):
+        await vm.call("walle.pipeline.context:run", TRIGGER, EVENTS, {"os": "slow"}, deadline=0.2)
+    assert await vm.call(take) == lines
+    result = await vm.call("walle.pipeline.context:run", TRIGGER, EVENTS, {"os": "other"})
+    assert result["log"] == lines  # and nothing of the runs before
+    assert await vm.call(take) == []
+
+
+@pytest.mark.asyncio
+async def test_what_loading_prints_stays_for_one_call(make: Make) -> None:
+    vm = make("print('loaded')\ndef execute(ctx, x): return 1")
+    assert await vm.call("walle.pipeline.context:load") == ["execute"]
+    assert await vm.call("walle.pipeline.context:take_log") == [("info", "loaded")]
+    vm = make("print('loading')\nraise ValueError")
+    with pytest.raises(TaskError):
+        await vm.call("walle.pipeline.context:load")
+    assert await vm.call("walle.pipeline.context:take_log") == [("info", "loading")]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("statement", ["print('x' * 99)", "ctx.log('x' * 100)"])
+async def test_printed_and_logged_text_counts_once_towards_log_kb(tmp_path: Path, statement: str) -> None:
+    main = f"def execute(ctx, x):\n    for _ in range(x['position']):\n        {statement}\n"
+    vm = VM(write_task(tmp_path, main), limits={"log_kb": 1})
+    await vm.call("walle.pipeline.context:run", {**TRIGGER, "position": 10}, EVENTS, {})
+    with pytest.raises(LimitExceeded, match="log_kb"):
+        await vm.call("walle.pipeline.context:run", {**TRIGGER, "position": 11}, EVENTS, {})
+    vm.close()
+    assert await vm.wait_closed()
+
+
+@pytest.mark.asyncio
 async def test_a_task_that_fails_names_its_line(make: Make) -> None:
     vm = make("""
         def execute(ctx, x):
@@ -202,3 +256,19 @@ async def test_a_run_has_a_deadline(make: Make) -> None:
         await run(vm, deadline=0.1)
     with pytest.raises(DeadlineExceeded, match=r"main\.py:2"):
         await run(vm, deadline=0.1)
+
+
+@pytest.mark.asyncio
+async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_interpreter(tmp_path: Path) -> None:
+    made = _core.vm_counts()["made"]
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+        vm = VM(
+            write_task(tmp_path / name, f"def execute(ctx, x):\n    print('of {name}', end='')\n    raise ValueError\n")
+        )
+        assert await vm.call("walle.pipeline.context:take_log") == []
+        with pytest.raises(TaskError):
+            await run(vm)
+        vm.close()
+        assert await vm.wait_closed()
+    assert _core.vm_counts()["made"] <= made + 1  # they followed each other in one interpreter

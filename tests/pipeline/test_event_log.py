@@ -60,7 +60,7 @@ def test_json_lines_of_event_fields_need_no_mapping(tmp_path: pathlib.Path, name
         (2, Event("click", "p", 2, {})),
     ]
     assert list(log) == expected
-    assert list(log) == expected  # each reading begins anew, counts included
+    assert list(log) == expected  # each iteration starts again, counts included
     assert (log.lines, log.events, sum(log.skipped.values())) == (4, 3, 0)
     assert [record.position for record in log.records(start=2)] == [2]
 
@@ -73,7 +73,7 @@ def test_bad_lines_are_counted_reported_and_skipped(tmp_path: pathlib.Path) -> N
         b"[1, 2]\n",
         plain_event(11, stream="d1") | {"ts_ms": "late"},
         plain_event(9, stream="d1"),
-        plain_event(9, stream="d2"),  # each stream has an order of its own
+        plain_event(9, stream="d2"),  # each stream has its own order
         plain_event(10, stream="d1"),
         plain_event(12, stream="d1", id="x"),
         plain_event(13, stream="d1", id="x"),
@@ -259,7 +259,7 @@ def test_a_bad_mapping_names_its_key(tmp_path: pathlib.Path, text: str, where: s
 
 
 def test_a_log_that_cannot_be_read_says_why(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(EventLogError, match="is no file"):
+    with pytest.raises(EventLogError, match="does not exist or is not a file"):
         EventLog(tmp_path / "none.jsonl")
     with pytest.raises(EventLogError, match=r"must end in \.jsonl"):
         EventLog(write(tmp_path / "log.parquet"))

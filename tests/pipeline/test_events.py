@@ -82,6 +82,6 @@ def test_every_public_name_of_this_part_is_found_and_no_other() -> None:
     for name in ("Event", "EventLog", "FeatureStore", "Outbox", "StreamEngine", "TriggerTrie"):
         assert getattr(pipeline, name).__name__ == name
         assert name in dir(pipeline)
-    assert set(pipeline._HOMES) == set(pipeline.__all__)
+    assert set(pipeline._MODULES) == set(pipeline.__all__)
     with pytest.raises(AttributeError):
         _ = pipeline.Nothing

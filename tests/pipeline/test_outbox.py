@@ -65,7 +65,7 @@ async def test_a_new_file_is_a_new_epoch(path: pathlib.Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_whoever_waits_for_more_wakes_at_the_transaction(path: pathlib.Path) -> None:
+async def test_a_wait_for_more_ends_with_the_transaction(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
         outbox = Outbox(store)
         waiting = asyncio.create_task(outbox.wait_for_more(0))

@@ -1,4 +1,4 @@
-"""What the tunnel's client takes for granted of every outbox."""
+"""The contract of every outbox with the tunnel's client."""
 
 import asyncio
 import contextlib

@@ -85,7 +85,7 @@ async def test_the_timer_writes_what_waits(path: pathlib.Path) -> None:
         await clock.advance(0.2)
         await asyncio.wait_for(store.wait_for_seq(0), 5)
         assert store.state.last_seq == 1
-        await store.put("t", 2)  # the timer starts anew
+        await store.put("t", 2)  # the timer starts again
         await clock.advance(0.6)
         await asyncio.wait_for(store.wait_for_seq(1), 5)
 
@@ -240,8 +240,8 @@ async def test_what_cannot_be_stored_is_refused_whole(path: pathlib.Path) -> Non
     with pytest.raises(StoreClosedError):
         await store.put("t", 1)
     await store.close()
-    with pytest.raises(StoreError, match="opened before"):
-        await store.open()
+    with pytest.raises(StoreError, match="started before"):
+        await store.start()
 
 
 def try_to_open(path: pathlib.Path) -> None:
@@ -256,9 +256,9 @@ def try_to_open(path: pathlib.Path) -> None:
 async def test_a_file_is_open_once(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
         with pytest.raises(StoreLockedError, match="open elsewhere"):
-            await FeatureStore(path).open()
+            await FeatureStore(path).start()
         code = (
-            f"import asyncio; from walle.pipeline import FeatureStore; asyncio.run(FeatureStore({str(path)!r}).open())"
+            f"import asyncio; from walle.pipeline import FeatureStore; asyncio.run(FeatureStore({str(path)!r}).start())"
         )
         other = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE)
         _, said = await other.communicate()
@@ -297,16 +297,16 @@ async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
 ) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE theirs (x)")
-    with pytest.raises(StoreCorruptError, match="no feature store"):
-        await FeatureStore(path).open()
+    with pytest.raises(StoreCorruptError, match="not a feature store"):
+        await FeatureStore(path).start()
     async with FeatureStore(tmp_path / "new.db"):
         pass
     with contextlib.closing(sqlite3.connect(tmp_path / "new.db")) as db:
         db.execute("PRAGMA user_version = 9")
     with pytest.raises(StoreError, match="format 9"):
-        await FeatureStore(tmp_path / "new.db").open()
-    with pytest.raises(StoreError, match="is its folder there"):
-        await FeatureStore(tmp_path / "none" / "x.db").open()
+        await FeatureStore(tmp_path / "new.db").start()
+    with pytest.raises(StoreError, match="check that its folder exists"):
+        await FeatureStore(tmp_path / "none" / "x.db").start()
 
 
 PUTTER = """

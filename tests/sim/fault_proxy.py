@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that cuts, delays, swallows or flips bytes on command: a bad network."""
+"""A TCP proxy on loopback that cuts, delays, drops or flips bytes on command: a bad network."""
 
 import asyncio
 import contextlib
@@ -6,20 +6,20 @@ from typing import Self
 
 
 class FaultProxy:
-    """Forwards to `port` on 127.0.0.1 from its own `.port`.
+    """A proxy from its own `.port` to `port` on 127.0.0.1.
 
-    `cut_after` and `flip_after` strike once, at a byte counted from now on over all connections, "up" towards the
+    `cut_after` and `flip_after` act once, at a byte counted from the call over all connections, "up" towards the
     server or "down" back to the client.
     """
 
     def __init__(self, port: int) -> None:
         self.target_port = port
         self.delay_s = 0.0
-        self.swallow = False  # bytes vanish, connections stay: a dead link that nobody has noticed
+        self.swallow = False  # bytes are dropped, connections stay open: a dead link
         self.refuse = False  # new connections are closed at once
         self._cut_in: dict[str, int] = {}  # way → bytes left until then
         self._flip_in: dict[str, int] = {}
-        self.faults = 0  # how many have struck
+        self.faults = 0  # cuts and flips so far
         self.connections = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,4 +107,4 @@ class FaultProxy:
                 self._cut_in[way] = cut_in - len(data)
             writer.write(data)
             await writer.drain()
-        raise ConnectionResetError("one end hung up; the other must learn of it")
+        raise ConnectionResetError("one end disconnected; the other must too")

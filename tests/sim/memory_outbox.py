@@ -1,4 +1,4 @@
-"""An outbox in memory, for tests of the tunnel alone. Survives a client, as the one in SQLite survives the device."""
+"""An outbox in memory, for tests of the tunnel alone. It outlives a client, as the SQLite one outlives a process."""
 
 import asyncio
 

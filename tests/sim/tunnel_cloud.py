@@ -1,4 +1,4 @@
-"""The cloud's half of a tunnel: server, ingest and pump as they really are, stopped and started again at will."""
+"""The cloud's end of a tunnel: the real server, ingest and pump, which can be stopped and started again."""
 
 import asyncio
 import dataclasses
@@ -41,7 +41,7 @@ class TunnelCloud:
 
     async def start(self) -> None:
         self.ingest = Ingest(self.path)
-        await self.ingest.open()
+        await self.ingest.start()
         self.server = TunnelServer(
             ssl_context=self.ssl_context,
             token_check=check_token,
@@ -53,13 +53,13 @@ class TunnelCloud:
         self.pumping = asyncio.create_task(pump(self.server, self.ingest, **self.options))
 
     async def stop(self) -> None:
-        """Stop as a cloud does that is told to: what has arrived is stored."""
+        """Stop in order: received uploads are stored."""
         await self.server.close()
         await self.pumping
         await self.ingest.close()
 
     async def crash(self) -> None:
-        """Stop at once: what has arrived and is not stored is lost with the process."""
+        """Stop at once: received uploads that are not stored are lost."""
         self.pumping.cancel()
         await asyncio.gather(self.pumping, return_exceptions=True)
         self.server._queue.clear()

@@ -1,4 +1,4 @@
-"""What tests of the tunnel share: clients that run for a while, uploads, a device that says what it is told to."""
+"""Helpers of the tunnel's tests: running clients, uploads, and a device that sends given frames."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ type MakeClient = Callable[..., TunnelClient]
 
 
 class KeepingOutbox(MemoryOutbox):
-    """Remembers what was put into it."""
+    """An outbox that records what was put into it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,14 +57,14 @@ async def stored(ingest: Ingest, device: int = 0) -> list[tuple[int, str, bytes]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds. Other tasks decide when, so this can only look again after they ran."""
+    """Return once `condition` holds; it is checked after other tasks ran."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - the condition is of an object under test, which sets no event
             await asyncio.sleep(0.001)
 
 
 class RawDevice:
-    """A device that says what a test tells it to."""
+    """A device that sends the frames that a test gives it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -92,7 +92,7 @@ class RawDevice:
         return welcome
 
     async def hear(self) -> protocol.Frame | None:
-        """Return the next frame; None when the cloud has hung up."""
+        """Return the next frame, None when the cloud has disconnected."""
         async with asyncio.timeout(10):
             while not self.frames:
                 data = await self.reader.read(65536)
@@ -107,5 +107,5 @@ def upload(seq: int, size: int = 1) -> protocol.Upload:
 
 
 async def nothing_acked(device_id: str, epoch: str) -> int:
-    """Answer as a cloud that has stored nothing."""
+    """Return 0, as a cloud that has stored nothing."""
     return 0

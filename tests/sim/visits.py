@@ -1,7 +1,7 @@
-"""A user whose event stream can be replayed: page visits of three events, one after the other, without end.
+"""A user with a replayable, endless event stream: page visits of three events, one after the other.
 
-`make_driver` is a driver factory for `walle.actors.wiring.Fleet`. Run as a program it is a device in a process of its
-own, whose user plays until the process is killed, or so many visits further:
+`make_driver` is a driver factory for `walle.actors.wiring.Fleet`. Run as a program, it is a device in a process of its
+own, whose user plays until the process is killed, or for VISITS more visits:
     python -m tests.sim.visits CONFIG_FILE [VISITS]
 """
 
@@ -32,14 +32,14 @@ def event_at(position: int) -> Event:
 
 
 class Visitor:
-    """Plays from where the device resumes, once the device has a task. Checks in now and then all the while."""
+    """A player that starts where the device resumes, once the device has a task, and checks in periodically."""
 
     def __init__(self, device: Device, visits: int | None, pause_s: float) -> None:
         self._device = device
         self._visits = visits
         self._pause_s = pause_s
         self._is_stopped = False
-        self.done = 0  # visits since the stream began, in lives before this one too
+        self.done = 0  # visits since the stream began, in earlier processes too
 
     async def run(self) -> None:
         device = self._device
@@ -58,7 +58,7 @@ class Visitor:
             await asyncio.sleep(self._pause_s)
 
     async def _check_in(self) -> None:
-        with contextlib.suppress(httpx.HTTPError):  # the cloud is away for now
+        with contextlib.suppress(httpx.HTTPError):  # the cloud is unreachable for now
             await self._device.checkin()
 
     def stop(self) -> None:

@@ -106,7 +106,7 @@ def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, st
         assert (last["state"], last["unsent"], last["skipped"], last["runs_failed"]) == ("done", 0, 1, 0)
         assert last["tasks"] == {"shop/dwell": "v1"}
         assert last["produced"] == VISITS
-    assert 0 < again.lines[-1]["runs_ok"] <= VISITS - killed["stored"]  # it went on, and did not begin anew
+    assert 0 < again.lines[-1]["runs_ok"] <= VISITS - killed["stored"]  # it resumed, and did not start again
 
     back = walle("release", "rollback", release.lines[-1]["id"], "--reason=the test is over", "--json", **reached)
     assert (back["state"], back["reason"]) == ("rolled_back", "by admin: the test is over")

@@ -1,4 +1,4 @@
-"""The demo as a person runs it, in processes of its own."""
+"""The demo as a person runs it, in its own processes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 
 
 def start_demo(marker: str, out: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a demo whose every process bears `marker` in its environment."""
+    """Start a demo whose every process has `marker` in its environment."""
     command = [sys.executable, "-c", "from walle.cli import main; main()", "demo", "--out", str(out), *arguments]
     return subprocess.Popen(
         command,

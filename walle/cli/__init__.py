@@ -16,14 +16,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Each module registers its commands on `app`; what a command needs it imports when it runs, so that
-# `walle device run` works where only the device's packages are.
+# Each module registers its commands on `app`. A command imports what it needs when it runs, so that
+# `walle device run` works with the device's packages only.
 for _name in ("demo", "task", "release", "cloud", "device", "model", "figures"):
     importlib.import_module(f"walle.cli.{_name}").register(app)
 
 
 def main() -> None:
-    """Run the command line; exit status 1 for an error of walle's, 2 for a wrong use, 130 for Ctrl-C."""
+    """Run the command line; exit status 1 for a WalleError, 2 for wrong usage, 130 for Ctrl-C."""
     try:
         app(standalone_mode=True)
     except WalleError as error:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from walle.cli.device_log import device_log
 from walle.cli.join import Join
 from walle.cli.output import JsonLinesFlag
 from walle.cli.whole_file import write_whole
@@ -130,7 +131,9 @@ def run(
         status_s=status_s,
         as_json=as_json,
     )
-    if not asyncio.run(program.run()):
+    with device_log(folder):
+        finished = asyncio.run(program.run())
+    if not finished:
         raise typer.Exit(130)
 
 

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from walle.protocol import printable
+
 console = Console()
 _PIPE_COLUMNS = 1000  # where no terminal sets a width, a row is a line
 progress_console = Console(stderr=True)  # standard output holds results only
@@ -24,7 +26,8 @@ def emit(value: Any, *, as_json: bool, text: str | None = None) -> None:
     if as_json:
         print(json.dumps(value, indent=1, default=str))
     elif text is not None:
-        console.print(text, highlight=False, soft_wrap=True)
+        safe = "\n".join(printable(line) for line in text.split("\n"))  # some of it comes from tasks and devices
+        console.print(safe, highlight=False, soft_wrap=True)
 
 
 def emit_line(value: Any) -> None:
@@ -41,7 +44,9 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = 
     for key in rows[0] if rows else ():
         table.add_column(key, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(value)) for value in row.values()))  # not markup: some of it comes from devices
+        table.add_row(
+            *(Text(printable(str(value))) for value in row.values())
+        )  # not markup: some of it comes from devices
     wide = console if console.is_terminal else Console(width=_PIPE_COLUMNS)
     wide.print(table if rows else "[dim]nothing to show[/]")
 
@@ -61,5 +66,5 @@ def fail(error: BaseException) -> int:
     if "--json" in sys.argv:
         print(json.dumps({"error": str(error), "type": type(error).__name__}), file=sys.stderr)
     else:
-        print(f"walle: {error}", file=sys.stderr)
+        print("\n".join(printable(line) for line in f"walle: {error}".split("\n")), file=sys.stderr)
     return 1

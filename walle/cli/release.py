@@ -206,6 +206,8 @@ def status(
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
+    for line in _last_failure(release["totals"]):
+        emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
 
 
@@ -252,6 +254,16 @@ def _row(release: Mapping[str, Any]) -> dict[str, Any]:
         "failed": totals["failed"],
         "failure rate": f"{totals['failure_rate']:.2%}",
     }
+
+
+def _last_failure(totals: Mapping[str, Any]) -> list[str]:
+    """Return lines about the last failure that a device reported."""
+    if not totals["last_error"]:
+        return []
+    lines = [f"last error: {totals['last_error']}"]
+    lines += [f"at: {totals['last_place']}"] if totals["last_place"] else []
+    lines += [f"logged: {line}" for line in totals["last_log"].split("\n") if line]
+    return lines
 
 
 def _history_row(entry: Mapping[str, Any]) -> dict[str, Any]:

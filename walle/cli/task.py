@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,16 +18,19 @@ from walle.errors import ConfigError, WalleError
 if TYPE_CHECKING:
     from walle.deploy.cloud.release_service import SimulationResult
     from walle.deploy.cloud.repo import TaskTree
+    from walle.task_log import LogLine
 
-_SCENARIO = "local"  # what a task belongs to before it is pushed
+_SCENARIO = "local"  # of a task that is not pushed yet
 _LEFT_OUT = frozenset({".git", "__pycache__"})
+_MAX_LOG_LINES = 1_000  # of a simulation, in its report
+_SHOWN_LOG_LINES = 20  # of these, in text
 
 _CONFIG = """\
 [task]
 name = "{name}"
 
 [trigger]
-sequence = ["page_exit"]      # event ids or page ids that follow each other; the last one starts the task
+sequence = ["page_exit"]      # event ids or page ids of consecutive events; the last one starts the task
 
 [limits]
 deadline_ms = 500
@@ -38,36 +41,30 @@ events = "simulation/events.jsonl"
 """
 
 _MAIN = '''\
-"""{name}: how long a page was looked at, what was done on it, and the mean pause between two events."""
+"""{name}: how long each page was looked at, and how often it was clicked."""
 
 import walle.np as np
 
 
 def execute(ctx, trigger):
-    """Return the feature of one page visit; `ctx.events` are its events, from page_enter to page_exit."""
-    times = [event.ts_ms for event in ctx.events]
-    pauses = [after - before for before, after in zip(times, times[1:])] or [0]
+    page = trigger["event"]["page_id"]
+    if not ctx.events:  # the events of this page since its page_enter
+        ctx.log.warning(f"{{page}} was entered before this task ran")
+        return None
+    times = np.asarray([event.ts_ms for event in ctx.events], dtype="float64")
     clicks = ctx.events.key_by("click")
-    return {{
-        "dwell_ms": times[-1] - times[0],
-        "clicks": len(clicks),
-        "mean_pause_ms": float(np.mean(np.asarray(pauses, dtype="float32"))),
-    }}
+    ctx.log(f"{{page}}: {{len(clicks)}} clicks")
+    return {{"page": page, "clicks": len(clicks), "dwell_ms": float(np.ptp(times))}}
 '''
 
-_VISITS: tuple[
-    tuple[str, tuple[tuple[str, int, dict[str, Any]], ...]], ...
-] = (  # page, then (event id, ms after the one before, contents)
-    ("item/7", (("page_enter", 0, {}), ("page_scroll", 900, {"depth": 0.4}), ("click", 1500, {"action": "add_cart"}))),
-    ("item/8", (("page_enter", 0, {}), ("exposure", 300, {"item_id": "9"}), ("page_scroll", 700, {"depth": 0.9}))),
-    ("home", (("page_enter", 0, {}),)),
-)
+_LOG_VISITS = 400  # of log.jsonl: 13 minutes of a user, for a release that is watched
+_SIMULATION_VISITS = 3
 
 Folder = Annotated[Path, typer.Argument(help="The task's folder: task.toml, main.py and what they need.")]
 
 
 class TaskFolderError(ConfigError):
-    """A folder that holds no task, or may not be written. `folder` names it."""
+    """A folder that is not a task, or may not be written. `folder` names it."""
 
     def __init__(self, folder: Path, what: str) -> None:
         super().__init__(f"{folder}: {what}")
@@ -79,36 +76,39 @@ def new(
     folder: Annotated[Path | None, typer.Option(help="Where to write it; ./NAME if not given.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a small task that works: its configuration, ten lines of code, and events to simulate it with."""
+    """Write a small task that works: its configuration, ten lines of code, and events for simulation and device."""
     from walle.deploy.cloud.task_config import NAME_RULE, is_name
 
     if not is_name(name):
-        raise typer.BadParameter(f"{name!r} cannot be a task's name: {NAME_RULE}", param_hint="NAME")
+        raise typer.BadParameter(f"{name!r} is not a task name: {NAME_RULE}", param_hint="NAME")
     target = folder or Path(name)
     files = {
         "task.toml": _CONFIG.format(name=name),
         "main.py": _MAIN.format(name=name),
-        "simulation/events.jsonl": _simulation(),
+        "log.jsonl": _event_lines(_LOG_VISITS),
+        "simulation/events.jsonl": _event_lines(_SIMULATION_VISITS),
     }
     _write_folder(target, files)
     text = f"{escape(str(target))} holds the task {name}; next: walle task simulate {escape(str(target))}"
     emit({"task": name, "folder": str(target), "files": sorted(files)}, as_json=as_json, text=text)
 
 
-def _simulation() -> str:
+def _event_lines(visits: int) -> str:
+    """Return page visits as JSON lines of events: each enters a page, clicks up to twice, and leaves it."""
     lines = []
     ts_ms = 1_700_000_000_000
-    for page_id, events in _VISITS:
-        for event_id, after_ms, contents in (*events, ("page_exit", 1200, {})):
+    for visit in range(visits):
+        clicks = [("click", 400)] * (visit % 3)
+        for event_id, after_ms in (("page_enter", 1000), *clicks, ("page_exit", 600)):
             ts_ms += after_ms
-            lines.append({"event_id": event_id, "page_id": page_id, "ts_ms": ts_ms, "contents": contents})
+            lines.append({"event_id": event_id, "page_id": f"item/{visit % 7}", "ts_ms": ts_ms, "contents": {}})
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """Make `folder` with `files`, whole or not at all."""
+    """Create `folder` with `files`, completely or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TaskFolderError(folder, "is there already; name another place with --folder")
+        raise TaskFolderError(folder, "exists already; name another folder with --folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
     try:
@@ -123,10 +123,10 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def read_folder(folder: Path) -> "TaskTree":
-    """Return the folder's files as a version v1 of the task that its task.toml names. What git keeps is left out.
+    """Return the folder's files, without .git, as version v1 of the task that its task.toml names.
 
     Raises:
-        TaskFolderError: it is no folder, lacks task.toml, or holds links or too much.
+        TaskFolderError: it is not a folder, lacks task.toml, or holds links, too many files or too many bytes.
         TaskConfigError: task.toml is wrong.
     """
     from walle.deploy.cloud.bundle import CONFIG_FILE
@@ -134,7 +134,7 @@ def read_folder(folder: Path) -> "TaskTree":
     from walle.deploy.cloud.task_config import TaskConfig
 
     if not folder.is_dir():
-        raise TaskFolderError(folder, "is no folder; write a task with: walle task new NAME")
+        raise TaskFolderError(folder, "is not a folder; write a task with: walle task new NAME")
     files: dict[str, bytes] = {}
     size_bytes = 0
     for parent, folders, names in folder.walk():
@@ -182,14 +182,14 @@ def simulate(
     events: Annotated[
         Path | None, typer.Option(help="Play this event log instead of the task's own simulation events.")
     ] = None,
-    mapping: Annotated[Path | None, typer.Option(help="Which of the log's columns are which (a TOML file).")] = None,
+    mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a task on this machine as the cloud does before it releases it. Exit status 1 if a run fails.
 
-    The task is compiled, signed with a key of the moment, laid out as on a device, and run in VMs on each kind of
-    simulated device.
+    The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
+    device. The report has what it logs and prints.
     """
     if mapping is not None and events is None:
         raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")
@@ -199,8 +199,9 @@ def simulate(
     if events is not None:
         played, skipped = _read_log(events, mapping, limit)
     started_s = time.monotonic()
+    log = _SimulationLog()
     with working(f"simulating {tree.task}", as_json=as_json):
-        result = asyncio.run(_simulate(tree, played))
+        result = asyncio.run(_simulate(tree, played, log))
     took_ms = (time.monotonic() - started_s) * 1000
     report: dict[str, Any] = {
         "task": tree.task,
@@ -208,6 +209,8 @@ def simulate(
         "runs": result.runs,
         "failures": result.failures,
         "first_error": result.first_error,
+        "log": log.lines,
+        "dropped_log_lines": log.dropped,
         "skipped_lines": skipped,
         "took_ms": round(took_ms, 1),
         "ms_per_run": round(took_ms / result.runs, 3) if result.runs else None,
@@ -220,6 +223,9 @@ def simulate(
         lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
     if skipped:
         lines.append(f"{skipped} lines of {escape(str(events))} were skipped")
+    lines += [f"log: {escape(_line_of(line))}" for line in log.lines[:_SHOWN_LOG_LINES]]
+    if hidden := len(log.lines[_SHOWN_LOG_LINES:]) + log.dropped:
+        lines.append(f"log: {hidden} more lines; --json gives the first {_MAX_LOG_LINES}")
     if result.first_error:
         lines.append(f"first error: {escape(result.first_error)}")
     emit(report, as_json=as_json, text="\n".join(lines))
@@ -227,7 +233,27 @@ def simulate(
         raise typer.Exit(1)
 
 
-async def _simulate(tree: "TaskTree", events: bytes | None) -> "SimulationResult":
+class _SimulationLog:
+    """The first lines that a task logs in a simulation, as plain data, and a count of the others."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.dropped = 0
+
+    def add(self, device: str, position: int | None, lines: "Sequence[LogLine]") -> None:
+        kept = lines[: _MAX_LOG_LINES - len(self.lines)]
+        self.lines += [{"device": device, "event": position, "level": one.level, "text": one.text} for one in kept]
+        self.dropped += len(lines) - len(kept)
+
+
+def _line_of(line: Mapping[str, Any]) -> str:
+    where = "loading" if line["event"] is None and not line["device"] else line["device"]
+    if line["event"] is not None:
+        where += f", event {line['event']}"
+    return f"{line['level']}: {line['text']} ({where})"
+
+
+async def _simulate(tree: "TaskTree", events: bytes | None, log: _SimulationLog) -> "SimulationResult":
     from walle.cloud.simulation import Simulator
     from walle.deploy.cloud.bundle import CONFIG_FILE, build_bundle
     from walle.deploy.cloud.task_config import TaskConfig
@@ -237,7 +263,7 @@ async def _simulate(tree: "TaskTree", events: bytes | None) -> "SimulationResult
     own = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE).simulation_events
     if events is None and own:
         events = tree.files[own]
-    simulator = Simulator(vms=1)
+    simulator = Simulator(vms=1, on_log=log.add)
     try:
         return await simulator.run(bundle, events)
     finally:

@@ -1,13 +1,13 @@
-"""The simulation test of a version before its release (§6): its bundle, run in the cloud's own compute container.
+"""Simulation of a version before its release (§6): its bundle, run in the cloud's own compute container.
 
 The version is laid out as on a device and plays the events that its author pushed with it, once for each of a few kinds
-of device. What a phase escalates is run here too, as fallback inference would.
+of device. A phase that escalates runs here too, as in fallback inference.
 """
 
 import asyncio
 import functools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +20,47 @@ from walle.pipeline.event_log import EventLog
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
 from walle.protocol import Attribute
+from walle.task_log import LogLine, OnLog, TaskLog, failure_place
 from walle.task_runner import TaskRunner
 
-# The kinds of device that every version is tried on; a task sees them as `ctx.device`.
+# The kinds of device that every version is simulated on; a task sees them as `ctx.device`.
 DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
     {"id": "simulated-low", "os": "android", "performance": "low"},
     {"id": "simulated-high", "os": "ios", "performance": "high"},
 )
-_ENOUGH_FAILURES = 10  # a version that overruns its deadline at every event must come to an end all the same
+_MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at every event
+
+type OnSimulatedLog = Callable[[str, int | None, Sequence[LogLine]], None]
 
 
 class Simulator:
-    """Runs bundles in VMs of its own. `vms` bounds how many at once."""
+    """A runner of bundles in VMs of its own; at most `vms` at once.
 
-    def __init__(self, vms: int) -> None:
-        self._device = TaskRunner(vms)
-        self._cloud = TaskRunner(vms)
+    `on_log` gets the lines of each load and run, with the id of the simulated device and the position of the event,
+    None for a load. Without it they go into the log of this process.
+    """
+
+    def __init__(self, vms: int, *, on_log: OnSimulatedLog | None = None) -> None:
+        self._task_log = TaskLog("simulation")
+        self._device = TaskRunner(vms, task_log=self._task_log)
+        self._cloud = TaskRunner(vms, task_log=self._task_log)
+        self._on_log = on_log
 
     async def run(
         self, bundle: Bundle, events: bytes | None, kinds: Sequence[Mapping[str, Attribute]] = DEVICE_KINDS
     ) -> SimulationResult:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device.
 
-        A version that does not load fails, and so does one any of whose runs fails; it is not played on after ten
-        failures. Without events it passes by loading.
+        A version fails if it does not load or if a run fails; after ten failures no further event is played. Without
+        events it passes by loading.
         """
         with tempfile.TemporaryDirectory(prefix="walle-simulation-") as folder:
             files = Path(folder) / "task"
             await asyncio.to_thread(unpack, bundle.manifest, bundle.blobs, files)
             try:
-                await self._device.load(files, bundle.manifest)
+                await self._device.load(files, bundle.manifest, on_log=self._on_log_of("", None))
             except VMError as error:
-                return SimulationResult(ok=False, runs=0, failures=1, first_error=str(error))
+                return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(error))
             if events is None:
                 return SimulationResult(ok=True, runs=0, failures=0)
             log = Path(folder) / "events.jsonl"
@@ -74,29 +83,35 @@ class Simulator:
         kind: Mapping[str, Attribute],
         errors: list[str],
     ) -> int:
-        """Return how many runs the events trigger on a kind of device; what fails goes to `errors`."""
+        """Return how many runs the events trigger on a kind of device; append the errors of failed ones to `errors`."""
         manifest = bundle.manifest
 
         async def escalate(phase: str, payload: Any) -> Any:
-            crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which takes plain data only
-            return plain.decode(plain.encode(await self._cloud.phase(files, manifest, phase, crossed, kind)))
+            crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which carries only plain data
+            on_log = self._on_log_of(f"{kind['id']} (cloud)", None)
+            output = await self._cloud.phase(files, manifest, phase, crossed, kind, on_log=on_log)
+            return plain.decode(plain.encode(output))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
             callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
-            return await self._device.run(files, manifest, trigger, kind, callbacks)
+            on_log = self._on_log_of(str(kind["id"]), trigger.position)
+            return await self._device.run(files, manifest, trigger, kind, callbacks, on_log=on_log)
 
-        def note(_task: str, ok: bool, error: Exception | None) -> None:
-            if not ok:
-                errors.append(str(error))
+        def on_outcome(_task: str, ok: bool, error: Exception | None) -> None:
+            if not ok and error is not None:
+                errors.append(_describe(error))
 
         async with FeatureStore(database) as store:
-            engine = StreamEngine(store, run, on_outcome=note)
+            engine = StreamEngine(store, run, on_outcome=on_outcome)
             engine.add_task(manifest.name, manifest.trigger)
             for position, event in log:
-                if len(errors) >= _ENOUGH_FAILURES:
+                if len(errors) >= _MAX_FAILURES:
                     break
                 await engine.on_event(event, position)
             return engine.counts.triggers
+
+    def _on_log_of(self, device: str, position: int | None) -> OnLog | None:
+        return None if self._on_log is None else functools.partial(self._on_log, device, position)
 
     async def close(self) -> None:
         await self._device.close()
@@ -107,8 +122,14 @@ async def _query(store: FeatureStore, topic: str, since_ms: int = 0, limit: int 
     return [plain.decode(feature.payload) for feature in await store.query(topic, since_ms, limit)]
 
 
+def _describe(error: Exception) -> str:
+    """Return the text of a failure, with its place where the text does not name it."""
+    place = failure_place(error)
+    return str(error) if not place or place in str(error) else f"{error} ({place})"
+
+
 def _why_none(bundle: Bundle, path: Path) -> str:
-    """Say why no event of a log triggered anything."""
+    """Return why no event of a log triggered the task."""
     log = EventLog(path)
     events = sum(1 for _ in log)
     what = f"none of {events} simulated events met the trigger condition {bundle.manifest.trigger}"

@@ -1,7 +1,6 @@
 """The data pipeline (§5): events, sequences, trigger trie, stream tasks, feature store, tunnel.
 
-Names are loaded when they are first used: a task VM that imports `walle.pipeline.stream` pays for neither asyncio nor
-SQLite.
+Names are loaded at their first use: a task VM that imports `walle.pipeline.stream` loads neither asyncio nor SQLite.
 """
 
 import importlib
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from walle.pipeline.tunnel.ingest import Ingest
     from walle.pipeline.tunnel.server import TunnelServer
 
-_HOMES = {
+_MODULES = {
     "Event": "events",
     "EventLog": "event_log",
     "FeatureStore": "store",
@@ -44,8 +43,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"walle.pipeline.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"walle.pipeline.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'walle.pipeline' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""A task's run inside its VM: makes `ctx` and takes a trigger through preprocess, execute and postprocess.
+"""One run of a task inside its VM: `ctx`, and a trigger's way through preprocess, execute and postprocess.
 
 A device calls `run` in the task's VM, the cloud's fallback inference calls `phase`. What a phase gets and gives is
 plain data and arrays where it crosses to the cloud, and anything at all where it does not.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-PHASES = ("preprocess", "execute", "postprocess")
+_PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, which a task VM does not load
 MAX_PUTS = 1_000  # of one run
 MAX_LOG_LINES = 200  # of one run; what comes after is counted
 MAX_LOG_CHARS = 1_000  # of one line
@@ -27,16 +27,17 @@ _MODEL_ENDINGS = ("", ".walle", ".onnx")
 # A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
 _sessions: dict[str, Any] = {}
 _resources: dict[str, memoryview] = {}
+_open_logs: list[Log] = []  # of the latest call, until its result or `take_log` hands it over
 
 
 class TaskContextError(PipelineError):
-    """A task asks `ctx` for what there is not, or puts more than a run may."""
+    """A request to `ctx` for something that does not exist, or for more than a run may put."""
 
 
 class Log:
-    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result.
+    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result, or by `take_log`.
 
-    What a task prints is in it too. A run that logs more than the task's log_kb is stopped.
+    What a task prints is in it too, as info. A run that logs and prints more than the task's log_kb is stopped.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,10 @@ class Log:
     def __call__(self, text: object, level: str = "info") -> None:
         line = str(text)
         dispatch.output.spend(len(line))
+        self.add(line, level)
+
+    def add(self, line: str, level: str = "info") -> None:
+        """Keep a line without counting its characters: printed text is counted as it is written."""
         if len(self.lines) >= MAX_LOG_LINES:
             self.dropped += 1
             return
@@ -64,14 +69,14 @@ class Log:
         self(text, "error")
 
     def to_plain(self) -> list[tuple[str, str]]:
-        """Return (level, text) of each line, and one more that counts what was dropped."""
+        """Return (level, text) of each line, and one more that counts those dropped."""
         if not self.dropped:
             return self.lines
         return [*self.lines, ("warning", f"{self.dropped} more lines were dropped")]
 
 
 class Store:
-    """`ctx.store`: what a task puts beside its output, and the device's feature store to ask."""
+    """`ctx.store`: features that a task puts beside its output, and queries to the device's feature store."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[str, Any]] = []
@@ -80,12 +85,12 @@ class Store:
         """Store a feature when the run succeeds; the payload is plain data and arrays.
 
         Raises:
-            TaskContextError: the run has put MAX_PUTS already, or the topic is no text.
+            TaskContextError: the run has put MAX_PUTS already, or the topic is not text.
         """
         if not isinstance(topic, str) or not topic:
             raise TaskContextError(f"a feature's topic must be text, is {topic!r}")
         if len(self.puts) >= MAX_PUTS:
-            raise TaskContextError(f"a run may put {MAX_PUTS} features and no more")
+            raise TaskContextError(f"a run may put {MAX_PUTS} features at most")
         self.puts.append((topic, payload))
 
     def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
@@ -94,18 +99,17 @@ class Store:
 
 
 class Context:
-    """What a task sees of the world. `phase` is the one that runs now."""
+    """`ctx`, a task's view of its device. `phase` is the one that runs now."""
 
-    def __init__(self, events: Sequence[Mapping[str, Any]], device: Mapping[str, Any]) -> None:
+    def __init__(self, events: Sequence[Mapping[str, Any]], device: Mapping[str, Any], log: Log) -> None:
         self.events = Events(events)
         self.device = dict(device)
-        self.log = Log()
+        self.log = log
         self.store = Store()
         self.phase = ""
-        dispatch.output.line = self.log
 
     def resource(self, name: str) -> memoryview:
-        """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded as they are touched.
+        """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded on access.
 
         Raises:
             TaskContextError: the task has no such file.
@@ -143,7 +147,7 @@ class Context:
 
 def _checked(name: str) -> str:
     if not name or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise TaskContextError(f"{name!r} is no path below resources/")
+        raise TaskContextError(f"{name!r} is not a path below resources/")
     return name
 
 
@@ -173,16 +177,40 @@ def _open_resource(name: str) -> memoryview:
         raise TaskContextError(f"the task's resources/{name} cannot be read: {error.strerror}") from error
 
 
+def _open_log() -> Log:
+    """Return a new log, which takes what the task prints from now on."""
+    log = Log()
+    dispatch.output.end_line()  # of the call before
+    dispatch.output.line = log.add
+    _open_logs[:] = [log]
+    return log
+
+
+def take_log() -> list[tuple[str, str]]:
+    """Return (level, text) of each line of the latest call, and forget them.
+
+    `run` and `phase` hand their log over with their result. What they logged before they failed, and what `load`
+    logged, stays for this call.
+    """
+    dispatch.output.end_line()
+    return _open_logs.pop().to_plain() if _open_logs else []
+
+
 def load() -> list[str]:
     """Load the task's modules, running no phase, and return the phases it has.
 
     Raises:
         TaskContextError: `main` has none of them.
     """
+    _open_log()
+    return _load()
+
+
+def _load() -> list[str]:
     main = dispatch.task().main()
-    phases = [phase for phase in PHASES if callable(getattr(main, phase, None))]
+    phases = [phase for phase in _PHASES if callable(getattr(main, phase, None))]
     if not phases:
-        raise TaskContextError(f"main has none of {', '.join(PHASES)}; a task needs at least one")
+        raise TaskContextError(f"main has none of {', '.join(_PHASES)}; a task needs at least one")
     return phases
 
 
@@ -194,11 +222,11 @@ def run(
 ) -> dict[str, Any]:
     """Take a trigger through the phases; return {"output", "puts": [(topic, payload)], "log": [(level, text)]}.
 
-    Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is passed over.
+    Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
     `events` are the page's. A phase whose place in `phases` is "cloud" runs there.
     """
-    ctx = Context(events, device)
-    present = load()
+    ctx = Context(events, device, _open_log())
+    present = _load()
     main = dispatch.task().main()
     value: Any = trigger
     for ctx.phase in present:
@@ -206,17 +234,18 @@ def run(
             value = ctx.escalate(value)
         else:
             value = getattr(main, ctx.phase)(ctx, value)
-    return {"output": value, "puts": ctx.store.puts, "log": ctx.log.to_plain()}
+    return {"output": value, "puts": ctx.store.puts, "log": take_log()}
 
 
-def phase(name: str, payload: Any, device: Mapping[str, Any]) -> Any:
-    """Run one phase by itself on what a device handed over, and return its result.
+def phase(name: str, payload: Any, device: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one phase on a payload that a device handed over; return {"output", "log": [(level, text)]}.
 
     Raises:
-        TaskContextError: the task has no such phase.
+        TaskContextError: the task does not have the phase.
     """
-    if name not in load():
+    ctx = Context((), device, _open_log())
+    if name not in _load():
         raise TaskContextError(f"the task has no phase {name!r}")
-    ctx = Context((), device)
     ctx.phase = name
-    return getattr(dispatch.task().main(), name)(ctx, payload)
+    output = getattr(dispatch.task().main(), name)(ctx, payload)
+    return {"output": output, "log": take_log()}

@@ -1,8 +1,8 @@
-"""The one SQLite file of a device's features, outbox and stream position. Blocking; belongs to one thread.
+"""The SQLite file of a device's features, outbox and stream position. Blocking; used by one thread.
 
-Every write is one transaction over all three, so that the file is whole at every instant. `synchronous` is FULL: a
-transaction is on the medium before it counts as written. With NORMAL a power cut may undo transactions whose outbox
-rows the cloud has already acknowledged; their numbers would be given again, and the cloud would drop the new rows.
+Every write is one transaction over all three, so that they always agree. `synchronous` is FULL: a transaction is on the
+medium before it counts as written. With NORMAL a power cut may undo transactions whose outbox rows the cloud has
+already acknowledged; their numbers would be assigned again, and the cloud would drop the new rows.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ CREATE TABLE outbox (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB 
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, last_seq INTEGER NOT NULL,
     position INTEGER NOT NULL, resume_from INTEGER NOT NULL);
 """
-ROW_OVERHEAD_BYTES = 32  # what a row takes beside its topic and payload, about; the schema has it too
+ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
 
 
 class StoreError(PipelineError):
-    """The feature store cannot do what it was asked. `path` is its file."""
+    """A request that the feature store cannot fulfil. `path` is its file."""
 
     def __init__(self, path: pathlib.Path, what: str) -> None:
         super().__init__(f"feature store {path}: {what}")
@@ -40,20 +40,20 @@ class StoreError(PipelineError):
 
 
 class StoreFullError(StoreError):
-    """There is no room to write to. What was put is still gathered in memory and is written once there is room."""
+    """The disk is full. What was put stays in memory and is written once there is room."""
 
 
 class StoreCorruptError(StoreError):
-    """The file is damaged, or is none of ours. It is left as it is."""
+    """The file is damaged, or is not a feature store. It is left unchanged."""
 
 
 class StoreLockedError(StoreError):
     """Another process, or another store in this one, has the file open."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A stored output. `payload` is `walle.plain` bytes, `position` the event it came from, -1 where from none."""
+    """A stored output. `payload` is `walle.plain` bytes, `position` that of the event it came from, -1 for none."""
 
     id: int
     topic: str
@@ -62,9 +62,9 @@ class Feature:
     payload: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A feature on its way into the file; `upload` puts it into the outbox too."""
+    """A feature to write; `upload` puts it into the outbox too."""
 
     topic: str
     payload: bytes
@@ -77,9 +77,9 @@ class Row:
         return len(self.topic) + len(self.payload) + ROW_OVERHEAD_BYTES
 
 
-@dataclasses.dataclass(slots=True)
-class State:
-    """What the file remembers beside its rows."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class StoreState:
+    """The file's state beside its rows."""
 
     epoch: str
     last_seq: int
@@ -90,7 +90,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many features are kept; the oldest go in the transaction that exceeds it."""
+    """Bounds on the features that are kept; the transaction that exceeds one removes the oldest."""
 
     rows_per_topic: int = 10_000
     rows: int = 100_000
@@ -99,7 +99,7 @@ class Bounds:
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
-    """What the feature table holds by now."""
+    """Counts of the feature table."""
 
     rows: dict[str, int]  # by topic
     total_rows: int
@@ -120,10 +120,10 @@ class _Kept:
 
 
 class StoreDatabase:
-    """One open file; `close` it.
+    """One open file, until `close`.
 
     Raises:
-        StoreLockedError, StoreCorruptError, StoreFullError: as they say.
+        StoreLockedError, StoreCorruptError, StoreFullError: see each.
         StoreError: the file cannot be opened, or a newer walle made it.
     """
 
@@ -134,7 +134,7 @@ class StoreDatabase:
             self._lock = self._take_lock()
             stack.callback(os.close, self._lock)
             with self._clear_errors():
-                # SQLite's own lock lasts a transaction; the lock file keeps the database ours between them.
+                # SQLite's own lock lasts one transaction; the lock file keeps others out between them.
                 self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 stack.callback(self._db.close)
                 self._prepare()
@@ -146,13 +146,13 @@ class StoreDatabase:
         try:
             lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(self.path, f"cannot be opened ({error.strerror}); is its folder there?") from error
+            raise StoreError(self.path, f"cannot be opened ({error.strerror}); check that its folder exists") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(lock)
             raise StoreLockedError(
-                self.path, "is open elsewhere; stop the other process, or give this device a folder of its own"
+                self.path, "is open elsewhere; stop the other process, or give this device another folder"
             ) from error
         return lock
 
@@ -162,7 +162,7 @@ class StoreDatabase:
         made_by = db.execute("PRAGMA application_id").fetchone()[0]
         empty = not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if not empty and made_by != _APPLICATION_ID:
-            raise StoreCorruptError(self.path, "is a database, but no feature store; name another file")
+            raise StoreCorruptError(self.path, "is a database, but not a feature store; name another file")
         if not empty and version != _SCHEMA_VERSION:
             raise StoreError(self.path, f"has format {version}, this walle reads {_SCHEMA_VERSION}; install its walle")
         db.execute("PRAGMA journal_mode = WAL")
@@ -179,13 +179,15 @@ class StoreDatabase:
         if problem != "ok":
             raise sqlite3.DatabaseError(problem)
 
-    def _read_state(self) -> State:
+    def _read_state(self) -> StoreState:
         found = self._db.execute("SELECT epoch, last_seq, position, resume_from FROM state").fetchone()
         if found is None:
             raise sqlite3.DatabaseError("the state row is gone")
         outbox_bytes = self._db.execute("SELECT coalesce(sum(size_bytes), 0) FROM outbox").fetchone()[0]
         epoch, last_seq, position, resume_from = found
-        return State(epoch, last_seq, position, resume_from, outbox_bytes)
+        return StoreState(
+            epoch=epoch, last_seq=last_seq, position=position, resume_from=resume_from, outbox_bytes=outbox_bytes
+        )
 
     def _read_kept(self) -> _Kept:
         found = self._db.execute("SELECT topic, count(*), sum(size_bytes) FROM features GROUP BY topic").fetchall()
@@ -194,7 +196,7 @@ class StoreDatabase:
 
     @contextlib.contextmanager
     def _clear_errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into ours."""
+        """Convert SQLite's errors into StoreError."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -254,7 +256,7 @@ class StoreDatabase:
         self.state.outbox_bytes += sum(row.size_bytes for row in uploads) - forgotten
 
     def _retain(self, kept: "_Kept", touched: set[str]) -> None:
-        """Remove the oldest rows beyond the bounds, inside the transaction; `kept` follows."""
+        """Remove the oldest rows beyond the bounds, inside the transaction, and update `kept`."""
         for topic in touched:
             excess = kept.rows[topic] - self._bounds.rows_per_topic
             if excess > 0:
@@ -281,17 +283,18 @@ class StoreDatabase:
                 " ORDER BY id DESC LIMIT ?",
                 (topic, since_ms, limit),
             ).fetchall()
-        return [Feature(*row) for row in reversed(found)]
+        names = ("id", "topic", "ts_ms", "position", "payload")
+        return [Feature(**dict(zip(names, row, strict=True))) for row in reversed(found)]
 
     def counts(self) -> tuple[int, int]:
-        """Return how many features are kept, and how many uploads are not forgotten yet."""
+        """Return how many features are kept, and how many uploads are not acknowledged yet."""
         with self._clear_errors():
             query = "SELECT (SELECT count(*) FROM features), (SELECT count(*) FROM outbox)"
             features, uploads = self._db.execute(query).fetchone()
         return features, uploads
 
     def uploads(self, after_seq: int, limit: int, max_bytes: int) -> list[Upload]:
-        """Return outbox rows after `after_seq`, oldest first: at most `limit`, and one or what fits `max_bytes`."""
+        """Return outbox rows after `after_seq`, oldest first, at most `limit`; one, or as many as fit `max_bytes`."""
         batch: list[Upload] = []
         size_bytes = 0
         with self._clear_errors():
@@ -308,7 +311,7 @@ class StoreDatabase:
         return batch
 
     def close(self) -> None:
-        """Close the file and let go of it."""
+        """Close the file and release its lock."""
         try:
             with self._clear_errors():
                 self._db.close()

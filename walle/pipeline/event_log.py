@@ -1,7 +1,7 @@
-"""The events of any log file, one after the other: JSON lines or CSV, plain or gzip.
+"""Event logs: the events of a file of JSON lines or CSV, plain or gzip.
 
 A line that is broken, out of order within its stream, duplicated or enormous is counted, reported by its number, and
-skipped; the run goes on. Memory is bounded whatever the file holds.
+skipped. Memory is bounded for every file.
 """
 
 import collections
@@ -36,7 +36,7 @@ class EventLogError(ConfigError):
 
 
 class Fault(enum.StrEnum):
-    """Why a line was skipped."""
+    """The reasons for skipping a line."""
 
     BROKEN = "broken"
     OUT_OF_ORDER = "out of order"
@@ -53,8 +53,8 @@ class LineReport:
     reason: str
 
 
-class Record(NamedTuple):
-    """One event of the log. `position` counts events, `line` is where it stands, 0 for the exits at the log's end."""
+class LoggedEvent(NamedTuple):
+    """One event of the log. `position` counts events; `line` is its line, 0 for the page exits at the log's end."""
 
     position: int
     line: int
@@ -67,16 +67,16 @@ class _BrokenRecord(Exception):  # noqa: N818 (never leaves this module)
 
 
 class EventLog:
-    """A log file. Each iteration reads it anew and gives the same positions, so that a crashed player can go on.
+    """A log file. Each iteration reads it again and yields the same positions, so that a crashed player can resume.
 
     Args:
         path: a file whose name ends in .jsonl, .json, .ndjson or .csv, or one of those with .gz.
-        mapping: which of its fields are which, or the TOML file that says so; None for the fields of `Event`, with
-            `stream` and `id` where a line has them.
-        streams: only events of these streams are given; None for all. Positions are the same either way.
+        mapping: the mapping of its fields, or the TOML file of one; None for the fields of `Event`, with `stream` and
+            `id` if a line has them.
+        streams: yield only events of these streams, None for all. Positions are the same in both cases.
 
     Raises:
-        EventLogError: the file is not there, has another ending, is CSV without a mapping, or, when it is read, lacks
+        EventLogError: the file does not exist, has another ending, is CSV without a mapping, or, when it is read, lacks
             a column that the mapping names.
         MappingError: the mapping cannot be used.
     """
@@ -96,9 +96,9 @@ class EventLog:
             raise EventLogError(self.path, "must end in .jsonl or .csv, with or without .gz")
         self._csv = kind == [".csv"]
         if self._csv and mapping is None:
-            raise EventLogError(self.path, "CSV needs a mapping file that names which column is which")
+            raise EventLogError(self.path, "CSV needs a mapping file that names its columns")
         if not self.path.is_file():
-            raise EventLogError(self.path, "is no file")
+            raise EventLogError(self.path, "does not exist or is not a file")
         if mapping is None:
             mapping = EventMapping()
         self._mapping = mapping if isinstance(mapping, EventMapping) else EventMapping.load(mapping)
@@ -113,11 +113,11 @@ class EventLog:
         self._seen: collections.OrderedDict[bytes, None] = collections.OrderedDict()
 
     def __iter__(self) -> Iterator[tuple[int, Event]]:
-        """Give (position, event). The counts and reports of this object are those of the latest reading."""
+        """Yield (position, event). The counts and reports of this object are those of the latest iteration."""
         return ((record.position, record.event) for record in self.records())
 
     def stream_ids(self, limit: int = 10_000) -> list[str]:
-        """Return the streams in the order they begin, at most `limit`; reads the log through."""
+        """Return the streams in the order they begin, at most `limit`; reads the whole log."""
         log = EventLog(self.path, self._mapping)
         found: dict[str, None] = {}
         for record in log.records():
@@ -126,8 +126,8 @@ class EventLog:
             found.setdefault(record.stream)
         return list(found)
 
-    def records(self, start: int = 0) -> Iterator[Record]:
-        """Give the events from position `start` on.
+    def records(self, start: int = 0) -> Iterator[LoggedEvent]:
+        """Yield the events from position `start` on.
 
         Raises:
             EventLogError: the file cannot be read, or lacks a column that the mapping names.
@@ -139,12 +139,12 @@ class EventLog:
             for stream, event in self._in_order(order, line, mapped):
                 if position >= start and (self._streams is None or stream in self._streams):
                     self.events += 1
-                    yield Record(position, line, stream, event)
+                    yield LoggedEvent(position, line, stream, event)
                 position += 1
         for stream, event in order.finish():
             if position >= start and (self._streams is None or stream in self._streams):
                 self.events += 1
-                yield Record(position, 0, stream, event)
+                yield LoggedEvent(position, 0, stream, event)
             position += 1
 
     # --- from lines to events -----------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class EventLog:
         return self.path.open("rb")
 
     def _read_lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-        """Give each line that is not empty or enormous, with its number."""
+        """Yield each line that is neither empty nor enormous, with its number."""
         while line := file.readline(MAX_EVENT_BYTES + 2):
             self.lines += 1
             number = self.lines
@@ -241,7 +241,7 @@ class EventLog:
             yield number, fields, hashlib.blake2b(line, digest_size=8).digest()
 
     def _csv_lines(self, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any], bytes]]:
-        """Give each record's columns by name. A quote that never closes costs its own line, and no line after it."""
+        """Yield each record's columns by name. A quote that never closes loses its own line, and no later one."""
         lines = self._read_lines(file)
         returned: collections.deque[tuple[int, bytes]] = collections.deque()
         header: list[str] = []
@@ -274,7 +274,7 @@ class EventLog:
 
 
 def _parse_csv(text: bytes, columns: int) -> list[str]:
-    """Return the columns of one record; 0 `columns` is any number."""
+    """Return the columns of one record; with `columns` 0, any number of them."""
     try:
         rows = list(csv.reader(io.StringIO(text.decode(), newline=""), strict=True))
     except UnicodeDecodeError as error:

@@ -1,23 +1,23 @@
-"""Which fields of an event log are which of ours: a mapping read from TOML, and page visits where a log has none.
+"""Mappings from an event log's fields to ours, read from TOML; derived page visits for logs without them.
 
-[fields]                        a name, a dotted path into JSON, or a list of them: the first that is not empty counts
+[fields]                        a name, a dotted path into JSON, or a list of them: the first that is not empty is used
 event_id = "event_type"         the kind of event
 page_id = "screen"              empty or absent: the event belongs to the page that its stream is on
 time = "timestamp"
 stream = "device_id"            events of different streams are different devices' (optional)
-session = "session_id"          a change of it ends the page (optional)
+session = "session_id"          a new value ends the page (optional)
 id = "uuid"                     two lines with one id are duplicates (optional; without it, equal lines are)
 [time]
 format = "ms"                   ms, s (since the epoch) or iso (without a zone: UTC)
 [kinds]
-product_exposure = "exposure"   the publisher's event id = ours; what is not listed keeps its name
+product_exposure = "exposure"   the publisher's event id = ours; an event id that is not listed is kept
 [contents]
 keep = "all"                    or a list of fields
 json = ["context"]              columns whose text is JSON
 names = { item_id = "sku" }     contents by our names, each from a field or the first of a list that is not empty
-actions = { buy = "purchase" }  the publisher's event id = what the contents' `action` says
+actions = { buy = "purchase" }  the publisher's event id = the value of `action` in the contents
 [pages]
-derive = true                   make page_enter and page_exit at each change of page
+derive = true                   insert page_enter and page_exit at each change of page
 gap_s = 1800                    a longer silence ends the page
 [order]
 sort_window = 1000              lines held and sorted by time, for logs that are not in order
@@ -38,7 +38,7 @@ from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event, EventError
 
 MAX_SORT_WINDOW = 100_000
 MAX_STREAMS = (
-    10_000  # whose page and latest time are remembered; the one silent for longest is forgotten, its page exited
+    10_000  # whose page and latest time are kept; the stream that is silent for longest is dropped, its page exited
 )
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -47,7 +47,7 @@ type Fields = tuple[tuple[str, ...], ...]
 
 
 class MappingError(ConfigError):
-    """A mapping file that cannot be used. `path` is the file, `where` the key."""
+    """An invalid mapping file. `path` is the file, `where` the key."""
 
     def __init__(self, path: pathlib.Path, where: str, what: str) -> None:
         super().__init__(f"event mapping {path}: {where}: {what}")
@@ -57,7 +57,7 @@ class MappingError(ConfigError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mapped:
-    """One line of a log in our terms. `id` is empty where the log gives none."""
+    """One line of a log, mapped. `id` is empty if the log has none."""
 
     stream: str
     session: str
@@ -65,9 +65,9 @@ class Mapped:
     event: Event
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EventMapping:
-    """See the module's head for what each part means. The default is the fields of `Event` itself."""
+    """A mapping; the module's docstring explains each part. The default is the fields of `Event` itself."""
 
     event_id: Fields = (("event_id",),)
     page_id: Fields = (("page_id",),)
@@ -91,7 +91,7 @@ class EventMapping:
         """Return the mapping that a TOML file describes.
 
         Raises:
-            MappingError: the file cannot be read or is no TOML; a key is unknown, missing, or of the wrong type.
+            MappingError: the file cannot be read or is not TOML; a key is unknown, missing, or of the wrong type.
         """
         path = pathlib.Path(path)
         try:
@@ -104,7 +104,7 @@ class EventMapping:
 
     @property
     def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The fields that a log must have, each with the columns of which one suffices."""
+        """The fields that a log must have, each with its columns; one of them is enough."""
         needed = (("event_id", self.event_id), ("page_id", self.page_id), ("time", self.time), ("stream", self.stream))
         return tuple(
             (name, tuple(dict.fromkeys(column for field in fields for column in (".".join(field), field[0]))))
@@ -113,10 +113,10 @@ class EventMapping:
         )
 
     def map(self, line: Mapping[str, Any]) -> Mapped:
-        """Return one line, its fields by name, in our terms.
+        """Return one line, given as fields by name, mapped.
 
         Raises:
-            EventError: a field is missing or wrong; named by our name for it.
+            EventError: a field is missing or wrong; the error has our name for it.
         """
         if self.json_fields:
             line = {**line, **{name: _parse_json(name, line[name]) for name in self.json_fields if line.get(name)}}
@@ -141,7 +141,7 @@ class EventMapping:
                 return (moment - _EPOCH) // timedelta(milliseconds=1)
             return round(float(text) * (1000 if self.time_format == "s" else 1))
         except (ValueError, OverflowError) as error:
-            raise EventError("ts_ms", f"{text[:80]!r} is no time in the format {self.time_format!r}") from error
+            raise EventError("ts_ms", f"{text[:80]!r} is not a time in the format {self.time_format!r}") from error
 
     def _contents(self, line: Mapping[str, Any], kind: str) -> dict[str, Any]:
         contents = dict(line) if self.keep is None else {".".join(field): _find(line, field) for field in self.keep}
@@ -153,10 +153,10 @@ class EventMapping:
 
 
 def _find(line: Mapping[str, Any], field: tuple[str, ...]) -> Any:
-    """Return the value at a dotted path; None where the line has none. A list stands for its first element."""
+    """Return the value at a dotted path, None if the line has none. Of a list, the first element is taken."""
     value: Any = line
     if len(field) > 1 and (dotted := ".".join(field)) in line:
-        return line[dotted]  # the name has the dots itself
+        return line[dotted]  # a name that contains dots
     for name in field:
         if isinstance(value, list) and value:
             value = value[0]
@@ -167,7 +167,7 @@ def _find(line: Mapping[str, Any], field: tuple[str, ...]) -> Any:
 
 
 def _text(line: Mapping[str, Any], fields: Fields, where: str) -> str:
-    """Return the first of `fields` that is not empty, as text; "" where all are."""
+    """Return the first of `fields` that is not empty, as text; "" if all are."""
     for field in fields:
         value = _find(line, field)
         if isinstance(value, str) and value:
@@ -187,7 +187,7 @@ def _parse_json(name: str, text: Any) -> Any:
 
 
 class _MappingReader:
-    """Reads the tables of one mapping file, and tells which key is wrong."""
+    """A reader of one mapping file's tables; its errors name the key."""
 
     def __init__(self, path: pathlib.Path, tables: dict[str, Any]) -> None:
         self._path = path
@@ -260,11 +260,11 @@ class _Stream:
 
 
 class StreamOrder:
-    """What is remembered of each stream: its latest time, to refuse what is older, and its open page, to exit it.
+    """The order of events in each stream: its latest time, to refuse older events, and its open page, to exit it.
 
-    Where `derive` is set, an event that opens a page is preceded by a page_enter unless it is one, and a page is exited
-    by an event on another page (at its time), by a new session, a silence of more than `gap_s`, or the log's end (at
-    the time of the page's last event). So each page_exit has its page_enter, and a stream is on one page at a time.
+    With `derive`, an event that opens a page is preceded by a page_enter unless it is one, and a page is exited by an
+    event on another page (at its time), by a new session, a silence of more than `gap_s`, or the log's end (at the time
+    of the page's last event). So each page_exit has its page_enter, and a stream is on one page at a time.
     """
 
     def __init__(self, *, derive: bool, gap_s: float, max_streams: int = MAX_STREAMS) -> None:
@@ -274,15 +274,15 @@ class StreamOrder:
         self._streams: collections.OrderedDict[str, _Stream] = collections.OrderedDict()
 
     def is_late(self, mapped: Mapped) -> bool:
-        """Return whether the event is older than one of its stream that was fed before."""
+        """Return whether the event is older than an event of its stream that was fed before."""
         stream = self._streams.get(mapped.stream)
         return stream is not None and mapped.event.ts_ms < stream.last_ms
 
     def feed(self, mapped: Mapped) -> list[tuple[str, Event]]:
-        """Return the event with the enters and exits around it, each with its stream.
+        """Return the event with the derived enters and exits around it, each with its stream.
 
         Raises:
-            EventError: an enter or exit that belongs to no page, where pages are derived.
+            EventError: an enter or exit has an empty page id, and pages are derived.
         """
         event = mapped.event
         stream = self._streams.get(mapped.stream)
@@ -320,7 +320,7 @@ class StreamOrder:
             yield from ((name, event) for event in _exit(stream, stream.last_ms))
 
     def finish(self) -> Iterator[tuple[str, Event]]:
-        """Return the exits of the pages that are open still."""
+        """Yield the exits of the pages that are still open."""
         for name, stream in self._streams.items():
             yield from ((name, event) for event in _exit(stream, stream.last_ms))
 

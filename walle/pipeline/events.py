@@ -1,7 +1,7 @@
-"""One tracked behaviour of a user (§5.1): event id, page id, timestamp, contents; and the five basic kinds.
+"""Events: one tracked behaviour of a user each (§5.1), with event id, page id, timestamp and contents; the basic kinds.
 
-A task VM imports this module, so it stays clear of `dataclasses`, `json`, `typing` and `collections`, each of which
-costs more than everything here.
+A task VM imports this module. It imports none of `dataclasses`, `json`, `typing` and `collections`: each takes longer
+to load than everything here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PAGE_EXIT = "page_exit"
 BASIC_KINDS = (PAGE_ENTER, PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT)
 
 MAX_EVENT_BYTES = 256 * 1024  # an event larger than this, encoded, is refused as enormous
-MAX_ID_CHARS = 1024
+MAX_EVENT_ID_CHARS = 1024
 MAX_TS_MS = 2**53  # what a float64, and so any JSON reader, still holds exactly
 
 _FIELDS = ("event_id", "page_id", "ts_ms", "contents")
 
 
 class EventError(PipelineError):
-    """An event that does not say what an event must say. `where` is the offending field, `what` what is wrong."""
+    """An event with a field that is missing or wrong. `where` is the field, `what` the fault."""
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where}: {what}")
@@ -38,13 +38,14 @@ class EventError(PipelineError):
 
 
 class Event:
-    """One behaviour. Cannot be changed; equal by value.
+    """One behaviour. Immutable; equal by value.
 
     `event_id` names its kind: a basic kind or a tracker's own. `page_id` is empty outside pages. `ts_ms` is in
     milliseconds since the epoch. `contents` holds plain data with str keys, such as the item of an exposure.
 
     Raises:
-        EventError: a field is of the wrong type, `event_id` is empty, an id is longer than MAX_ID_CHARS, or the time is
+        EventError: a field is of the wrong type, `event_id` is empty, an id is longer than MAX_EVENT_ID_CHARS, or the
+        time is
             negative.
     """
 
@@ -64,9 +65,10 @@ class Event:
             _check_types(event_id, page_id, ts_ms, contents)
         if not event_id:
             raise EventError("event_id", "is empty")
-        if len(event_id) > MAX_ID_CHARS or len(page_id) > MAX_ID_CHARS:
+        if len(event_id) > MAX_EVENT_ID_CHARS or len(page_id) > MAX_EVENT_ID_CHARS:
             raise EventError(
-                "event_id" if len(event_id) > MAX_ID_CHARS else "page_id", f"is longer than {MAX_ID_CHARS} characters"
+                "event_id" if len(event_id) > MAX_EVENT_ID_CHARS else "page_id",
+                f"is longer than {MAX_EVENT_ID_CHARS} characters",
             )
         if not 0 <= ts_ms <= MAX_TS_MS:
             raise EventError("ts_ms", f"{ts_ms} is not milliseconds since the epoch")
@@ -115,7 +117,7 @@ class Event:
         """Return the event that `to_dict` described; fields it does not know are ignored.
 
         Raises:
-            EventError: `value` is no mapping, lacks a field, or a field is wrong.
+            EventError: `value` is not a mapping, lacks a field, or a field is wrong.
         """
         if not isinstance(value, Mapping):
             raise EventError("event", f"must be an object, is {type(value).__name__}")

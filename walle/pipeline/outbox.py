@@ -1,7 +1,8 @@
-"""The uploads of a device that the cloud has not acknowledged yet: a face of the feature store for the tunnel.
+"""The outbox: a device's uploads that the cloud has not acknowledged yet; the tunnel's interface to the feature store.
 
-Sending is oldest first, so that no old feature starves. Rows are numbered from 1 without gaps in an epoch, the life of
-the store's file. Bounded by the store's `max_outbox_bytes`: at the bound `FeatureStore.put` waits; nothing is dropped.
+Sending is oldest first, so that no old feature starves. Rows are numbered from 1 without gaps within an epoch, the
+lifetime of the store's file. Bounded by the store's `max_outbox_bytes`: at the bound `FeatureStore.put` blocks; nothing
+is dropped.
 """
 
 from walle.pipeline.store import FeatureStore
@@ -11,24 +12,24 @@ MAX_BATCH_BYTES = 1 << 20
 
 
 class Outbox:
-    """What is still to send of an open store."""
+    """The unsent uploads of an open store."""
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
 
     @property
     def epoch(self) -> str:
-        """The name of this outbox's life: random hex, made with the file."""
+        """The id of this outbox's lifetime: random hex, made with the file."""
         return self._store.state.epoch
 
     @property
     def last_seq(self) -> int:
-        """The highest number given so far, 0 before the first."""
+        """The highest number assigned so far, 0 before the first."""
         return self._store.state.last_seq
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are not forgotten yet."""
+        """The bytes that are not acknowledged yet."""
         return self._store.state.outbox_bytes
 
     async def put(self, topic: str, payload: object) -> None:
@@ -41,17 +42,17 @@ class Outbox:
         await self._store.flush()
 
     async def batch(self, after_seq: int, limit: int) -> list[Upload]:
-        """Return uploads after `after_seq`, oldest first, at most `limit`; they are durable here before they are seen.
+        """Return at most `limit` uploads after `after_seq`, oldest first; each is durable before it is returned.
 
-        Cut at MAX_BATCH_BYTES, yet never to nothing. Empty where all is sent.
+        Cut at MAX_BATCH_BYTES, with one upload at least. Empty if all are sent.
         """
         return await self._store.call(lambda database: database.uploads(after_seq, limit, MAX_BATCH_BYTES))
 
     async def forget(self, upto_seq: int) -> None:
-        """Let go of everything up to and with `upto_seq`, which the cloud has acknowledged.
+        """Remove everything up to and with `upto_seq`, which the cloud has acknowledged.
 
-        The rows leave the file with the store's next transaction; a crash before that sends them again, and the cloud
-        drops them by their numbers.
+        The rows leave the file with the store's next transaction. After a crash before that they are sent again, and
+        the cloud drops them by their numbers.
         """
         self._store.forget(min(upto_seq, self.last_seq))
 
@@ -59,6 +60,6 @@ class Outbox:
         """Return once there is an upload after `after_seq`.
 
         Raises:
-            StoreClosedError: the store closed meanwhile.
+            StoreClosedError: the store was closed while this waited.
         """
         await self._store.wait_for_seq(after_seq)

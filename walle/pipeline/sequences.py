@@ -1,7 +1,7 @@
 """The time-level and the page-level event sequence (§5.1), both of bounded memory.
 
-Each knows the smallest stream position that it still needs: where a replay after a crash must begin so that the
-sequence is as it was (ARCHITECTURE.md, "Exactly once").
+Each has the smallest stream position that it still needs. A replay that begins there after a crash restores the
+sequence (ARCHITECTURE.md, "Exactly once").
 """
 
 import collections
@@ -12,7 +12,7 @@ from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 
 
 class TimeSequence:
-    """The latest events in the order they came; the oldest fall out beyond `max_events` or `max_bytes`."""
+    """The latest events in the order they came; the oldest are dropped beyond `max_events` or `max_bytes`."""
 
     def __init__(self, *, max_events: int = 1000, max_bytes: int = 1 << 20) -> None:
         if max_events < 1 or max_bytes < 1:
@@ -24,7 +24,7 @@ class TimeSequence:
         self.dropped = 0
 
     def append(self, position: int, event: Event, size_bytes: int) -> None:
-        """Take the event in; an event larger than the whole sequence empties it."""
+        """Append the event; an event larger than the whole sequence empties it."""
         self._entries.append((position, size_bytes, event))
         self.size_bytes += size_bytes
         while len(self._entries) > self._max_events or self.size_bytes > self._max_bytes:
@@ -39,7 +39,7 @@ class TimeSequence:
 
     @property
     def oldest_position(self) -> int | None:
-        """The position of the oldest event that is still held, None where there is none."""
+        """The position of the oldest event that is held, None if the sequence is empty."""
         return self._entries[0][0] if self._entries else None
 
 
@@ -54,11 +54,11 @@ class PageVisit:
 
 
 class PageSequence:
-    """The page-level sequence: open visits, each gathering the events of its page.
+    """The page-level sequence: open visits, each with the events of its page.
 
-    Pages may be open at once. Of one page that is open several times, the visit that was entered last takes the events
-    and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or `max_span` positions since its enter, the
-    visit that was entered first is evicted and counted; its exit then finds no visit.
+    Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
+    events and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or `max_span` positions since its
+    enter, the visit that was entered first is evicted and counted; its exit then counts as unmatched.
     """
 
     def __init__(self, *, max_open: int = 64, max_bytes: int = 4 << 20, max_span: int = 10_000) -> None:
@@ -74,7 +74,7 @@ class PageSequence:
         self.unmatched_exits = 0
 
     def feed(self, position: int, event: Event, size_bytes: int) -> PageVisit | None:
-        """Return the visit that the event belongs to, None where its page is not open; an exit closes the visit.
+        """Return the visit that the event belongs to, None if its page is not open; an exit closes the visit.
 
         Positions must grow from call to call.
         """
@@ -118,5 +118,5 @@ class PageSequence:
 
     @property
     def oldest_position(self) -> int | None:
-        """The enter position of the visit that has been open longest, None where no page is open."""
+        """The enter position of the visit that has been open longest, None if no page is open."""
         return next(iter(self._open)) if self._open else None

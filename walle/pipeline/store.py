@@ -1,7 +1,7 @@
-"""Collective storage (§5.1): outputs gather in memory and reach SQLite in one transaction.
+"""The feature store, with collective storage (§5.1): outputs are buffered and reach SQLite in one transaction.
 
-That happens at a threshold of rows, on a read, on a timer, and at shutdown. A transaction holds the features, their
-outbox rows and the stream position they came from (ARCHITECTURE.md, "Exactly once").
+A transaction starts at a threshold of rows, on a read, on a timer, and at shutdown. It holds the features, their outbox
+rows and the stream position they came from (ARCHITECTURE.md, "Exactly once").
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from typing import Self
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.database import Bounds, Feature, Row, State, StoreDatabase, StoreError
+from walle.pipeline.database import Bounds, Feature, Row, StoreDatabase, StoreError, StoreState
 
-MAX_PAYLOAD_BYTES = 1 << 20
+MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
 _RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
 
 
 class PayloadError(StoreError):
-    """A topic or a payload that cannot be stored. Nothing of its call was put."""
+    """A topic or a payload that cannot be stored. Its call put nothing."""
 
 
 class StoreClosedError(StoreError):
@@ -40,7 +40,7 @@ class Put:
 
 @dataclasses.dataclass(slots=True)
 class StoreCounts:
-    """What collective storage saves shows as rows per transaction. `waits` counts puts that had to wait for room."""
+    """Counts since the start. Rows per transaction show the gain of collective storage; `waits` are blocked puts."""
 
     rows: int = 0
     transactions: int = 0
@@ -49,16 +49,16 @@ class StoreCounts:
 
 
 class FeatureStore:
-    """One device's features, outbox and stream position in the file `path`; open it once, by `open` or `async with`.
+    """One device's features, outbox and stream position in the file `path`, between `start` and `close`; starts once.
 
     Args:
-        path: the SQLite file; it and its lock file `path.lock` are made where they are not. Its folder must exist.
-        threshold: rows gathered before a transaction starts.
-        interval_s: the longest that a row waits in memory for others.
-        max_buffer_bytes: gathered bytes at which `put` waits for a transaction.
-        max_outbox_bytes: bytes not yet acknowledged by the cloud at which `put` with upload waits for `Outbox.forget`.
-            Nothing is dropped; while a device is offline for long its event stream stands still there.
-        keep: how many features stay, uploaded or not; the oldest go first. The outbox keeps its own copy of an upload.
+        path: the SQLite file; it and its lock file `path.lock` are created if they do not exist. Its folder must exist.
+        threshold: buffered rows at which a transaction starts.
+        interval_s: the longest time that a row waits in memory for others.
+        max_buffer_bytes: buffered bytes at which `put` blocks until a transaction ends.
+        max_outbox_bytes: bytes not yet acknowledged by the cloud at which `put` with upload blocks until
+            `Outbox.forget`. Nothing is dropped; the event stream of a device that is offline for long stops there.
+        keep: bounds on kept features, uploaded or not; the oldest go first. The outbox has its own copy of an upload.
     """
 
     def __init__(
@@ -97,16 +97,16 @@ class FeatureStore:
         self._progress = asyncio.Event()  # replaced at every transaction, after it is set
         self._closing = False
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- lifetime -----------------------------------------------------------------------------------------------------
 
-    async def open(self) -> Self:
-        """Open or make the file.
+    async def start(self) -> Self:
+        """Open or create the file.
 
         Raises:
-            StoreLockedError, StoreCorruptError, StoreFullError, StoreError: as they say.
+            StoreLockedError, StoreCorruptError, StoreFullError, StoreError: see each.
         """
         if self._thread is not None:
-            raise StoreError(self.path, "was opened before; make another FeatureStore")
+            raise StoreError(self.path, "was started before; make another FeatureStore")
         self._thread = concurrent.futures.ThreadPoolExecutor(1, f"store {self.path.name}")
         opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep))
         try:
@@ -122,10 +122,10 @@ class FeatureStore:
         return self
 
     async def close(self) -> None:
-        """Write what is gathered and close the file. A second call does nothing.
+        """Write the buffered rows and close the file. A second call does nothing.
 
         Raises:
-            StoreError: the last transaction failed, and its rows go with the process. The file is closed all the same.
+            StoreError: the last transaction failed, and its rows are lost with the process. The file is closed.
         """
         if self._database is None or self._closing:
             return
@@ -144,16 +144,16 @@ class FeatureStore:
                 self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        return await self.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # --- what the device knows of it ----------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
-        """What is in the file by now.
+    def state(self) -> StoreState:
+        """The state of the file.
 
         Raises:
             StoreClosedError: the store is not open.
@@ -162,38 +162,40 @@ class FeatureStore:
 
     @property
     def position(self) -> int:
-        """The position of the last event whose outputs are all put; -1 before the first."""
+        """The position of the last event whose outputs are all put, -1 before the first."""
         return self._position
 
     @property
     def resume_from(self) -> int:
-        """Where the event source must start again after a crash: from here to `position` events rebuild open pages."""
+        """The position at which the event source starts again after a crash: events up to `position` restore open
+        pages.
+        """
         return self._resume_from
 
     # --- write --------------------------------------------------------------------------------------------------------
 
     async def put(self, topic: str, payload: object, *, upload: bool = True) -> None:
-        """Gather one plain value under `topic`; see `put_all`."""
+        """Buffer one plain value under `topic`; see `put_all`."""
         await self.put_all([self.encode(topic, payload, upload=upload)])
 
     def encode(self, topic: str, payload: object, *, upload: bool = True) -> Put:
-        """Return the value as it is stored.
+        """Return the value encoded for storage.
 
         Raises:
-            PayloadError: the topic is empty, too long or no plain text; the value is no plain data, or larger than
-                MAX_PAYLOAD_BYTES.
+            PayloadError: the topic is empty, too long or not plain text; the value is not plain data, or larger than
+                MAX_FEATURE_BYTES.
         """
         if not topic or len(topic) > MAX_TOPIC_CHARS:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
-        # SQLite takes no lone surrogate, and its length() stops at a NUL: one such row would hold up all others.
+        # SQLite refuses lone surrogates, and its length() stops at a NUL: one such row would block all others.
         if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
             raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
         try:
             data = plain.encode(payload)
         except plain.PlainDataError as error:
             raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
-        if len(data) > MAX_PAYLOAD_BYTES:
-            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_PAYLOAD_BYTES}")
+        if len(data) > MAX_FEATURE_BYTES:
+            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
         return Put(topic, data, upload)
 
     async def put_all(
@@ -204,21 +206,24 @@ class FeatureStore:
         resume_from: int | None = None,
         since_s: float | None = None,
     ) -> None:
-        """Gather the outputs of one event, and that it is done, as one: a transaction holds all of it or nothing.
+        """Buffer the outputs of one event together with its position: one transaction has all of it or nothing.
 
-        `since_s` is when the event came, by the store's clock; None for now. It is the time that the rows bear, so that
-        the cloud can tell how old a feature is when it arrives.
+        `since_s` is when the event came, by the store's clock, None for now. It is the timestamp of the rows, so that
+        the cloud can measure the age of a feature when it arrives.
 
-        Waits while the buffer or the outbox is at its byte bound. Cancelled while it waits, it has put nothing.
+        Blocks while the buffer or the outbox is at its byte bound. Cancelled while it blocks, it has put nothing.
 
         Raises:
-            StoreClosedError: the store is not open, or closes while this waits.
+            StoreClosedError: the store is not open, or is closed while this blocks.
             StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
         """
         self._opened()
         ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
         came_from = -1 if position is None else position
-        rows = [Row(put.topic, put.payload, ts_ms, came_from, put.upload) for put in puts]
+        rows = [
+            Row(topic=put.topic, payload=put.payload, ts_ms=ts_ms, position=came_from, upload=put.upload)
+            for put in puts
+        ]
         upload_bytes = sum(row.size_bytes for row in rows if row.upload)
         if rows:
             await self._wait_for_room(upload_bytes)
@@ -231,26 +236,26 @@ class FeatureStore:
             self._unwritten_positions += 1
         self._changes += 1
         due = len(self._buffer) >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
-        if due and self.last_error is None:  # after an error the timer tries again, not every put
+        if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
         elif self._buffer:
             self._start_timer(self._interval_s)
 
     async def _wait_for_room(self, upload_bytes: int) -> None:
         if len(self._buffer) >= self._threshold:
-            # Lets a transaction that has ended give its room back, where the caller never pauses.
+            # Lets a transaction that has ended free its room even if the caller never yields.
             await asyncio.sleep(0)
         waited = False
         while True:
             outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
-            # A lone output larger than a bound goes through once there is nothing else.
+            # A single output larger than a bound is accepted once there is nothing else.
             buffer_full = self._buffer_bytes >= self._max_buffer_bytes
             outbox_full = upload_bytes and outbox_bytes and outbox_bytes + upload_bytes > self._max_outbox_bytes
             if not buffer_full and not outbox_full:
                 return
             self.counts.waits += not waited
             waited = True
-            if self._buffer:  # rows must be in the file before the tunnel can send them and room comes of it
+            if self._buffer:  # only rows in the file can be sent and acknowledged, which makes room
                 await asyncio.shield(self._start_writer())
             else:
                 await self._progress.wait()
@@ -259,13 +264,13 @@ class FeatureStore:
         """Return once everything put before this call is in the file.
 
         Raises:
-            StoreError: it could not be written; it stays in memory, and the next flush tries again.
+            StoreError: the rows could not be written; they stay in memory, and the next flush retries.
         """
         self._opened()
         await self._flush()
 
     def forget(self, upto_seq: int) -> None:
-        """Let outbox rows up to and with `upto_seq` go with the next transaction."""
+        """Remove outbox rows up to and with `upto_seq` with the next transaction."""
         self._opened()
         if upto_seq > self._forget_upto:
             self._forget_upto = upto_seq
@@ -277,7 +282,7 @@ class FeatureStore:
     async def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Feature]:
         """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put.
 
-        Flushes first, so that it sees every put before it.
+        Flushes first, so that every earlier put is included.
         """
         database = self._opened()
         if self._buffer:
@@ -290,11 +295,11 @@ class FeatureStore:
             await self._progress.wait()
 
     async def call[T](self, function: Callable[[StoreDatabase], T]) -> T:
-        """Return what `function` finds in the database; it runs in the store's thread, between transactions."""
+        """Return `function(database)`; it runs in the store's thread, between transactions."""
         database = self._opened()
         return await self._in_thread(lambda: function(database))
 
-    # --- within -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _opened(self) -> StoreDatabase:
         if self._database is None or self._closing:
@@ -326,10 +331,10 @@ class FeatureStore:
             await asyncio.shield(self._start_writer())
 
     def _start_writer(self) -> asyncio.Future[None]:
-        """Return the transaction under way, or start one.
+        """Return the running transaction, or start one.
 
-        No task, so that no cancellation leaves a doubt about whether it was written. It is done after its accounts are:
-        whoever finds no writer finds the buffer without what was written.
+        It is a future, not a task, so that a cancellation cannot leave open whether it was written. It is done after
+        the buffer and the counts are updated: if there is no writer, the buffer holds only unwritten rows.
         """
         if self._writer is not None:
             return self._writer
@@ -350,13 +355,13 @@ class FeatureStore:
     def _after_write(self, error: BaseException | None, rows: list[Row], changes: int) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
-            raise AssertionError("a transaction ended that nobody began")
+            raise AssertionError("a transaction ended that was not started")
         if error is not None:
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
             self._start_timer(_RETRY_S)
             writer.set_exception(self.last_error)
-            writer.exception()  # seen here, should nobody wait for it
+            writer.exception()  # marks it as retrieved in case no call awaits it
         else:
             del self._buffer[: len(rows)]
             self._buffer_bytes -= sum(row.size_bytes for row in rows)

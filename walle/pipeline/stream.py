@@ -1,6 +1,6 @@
-"""KeyBy, TimeWindow, Filter and Map (§5.1): what a task does to pick and process the events it needs.
+"""KeyBy, TimeWindow, Filter and Map (§5.1): a task's operations on its events.
 
-Runs in a task VM; imports nothing but events.
+Runs in a task VM; imports only events.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """A fixed view over events, in the order they came. Every function returns new views and leaves this one as it is.
+    """An immutable view over events, in the order they came. Every function returns a new view.
 
     Takes events, or the plain data of events (`Event.to_dict`), or both.
     """
@@ -63,7 +63,7 @@ class Events:
         """Return the events with `function(contents)` for contents; ids and times stay.
 
         Raises:
-            EventError: `function` returned something that is no mapping.
+            EventError: `function` returned something that is not a mapping.
         """
         return Events(
             Event(event.event_id, event.page_id, event.ts_ms, function(event.contents)) for event in self._events

@@ -1,8 +1,7 @@
-"""From an event to stored outputs (§5.1, Fig. 7): sequences, trigger trie, task execution, collective storage.
+"""The stream engine (§5.1, Fig. 7): event → sequences → trigger trie → task execution → collective storage.
 
 After a crash the event source starts again from `store.resume_from`. Up to `store.position` the engine feeds its
-sequences and the trie and runs nothing, since those outputs are stored; after it, everything goes on (ARCHITECTURE.md,
-"Exactly once").
+sequences and the trie and runs no task, because those outputs are stored (ARCHITECTURE.md, "Exactly once").
 """
 
 import asyncio
@@ -22,7 +21,7 @@ _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop
 
 
 class PositionError(PipelineError):
-    """A stream position that does not follow. Carries `position` and `last`, the position before it."""
+    """A stream position out of order. Carries `position` and `last`, the position before it."""
 
     def __init__(self, position: int, last: int, what: str) -> None:
         super().__init__(f"stream position {position} after {last}: {what}")
@@ -32,10 +31,10 @@ class PositionError(PipelineError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trigger:
-    """Why a task runs: the event that ended its condition, and what came before.
+    """The cause of a run: the event that completed the task's condition, and the events before it.
 
     `page_events` are the events of the event's page visit from its enter to this event; after an exit, the whole visit;
-    empty where the page was never entered. `recent` is the time-level sequence, this event included.
+    empty if the page was never entered. `recent` is the time-level sequence, this event included.
     """
 
     event: Event
@@ -44,7 +43,7 @@ class Trigger:
     recent: tuple[Event, ...]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the trigger as plain data: event, position and page_events; `recent` is left to who needs it."""
+        """Return the trigger as plain data: event, position and page_events, without `recent`."""
         return {
             "event": self.event.to_dict(),
             "position": self.position,
@@ -54,9 +53,9 @@ class Trigger:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """What one run of a task gave: `output` is stored under the task's name, None where there is nothing to store.
+    """The result of one run: `output` is stored under the task's name, None if there is nothing to store.
 
-    `puts` are (topic, payload) that the task put by itself. All of it is plain data.
+    `puts` are the (topic, payload) pairs that the task put. All of it is plain data.
     """
 
     output: Any = None
@@ -78,7 +77,7 @@ class StreamCounts:
 
 
 def _ignore_outcome(task: str, ok: bool, error: Exception | None) -> None:
-    """Take no notice."""
+    """Do nothing."""
 
 
 class StreamEngine:
@@ -86,7 +85,7 @@ class StreamEngine:
 
     Args:
         store: open; outputs go there, with the position they came from.
-        runner: runs a task on a trigger. What it raises is that task's failure; other tasks go on.
+        runner: runs a task on a trigger. What it raises fails that run; other tasks go on.
         on_outcome: called with (task, ok, error) after each run, outputs that cannot be stored included.
         recent, pages: the two sequences, with their bounds.
     """
@@ -108,7 +107,7 @@ class StreamEngine:
         self._on_outcome = on_outcome
         self._trie = TriggerTrie()
         self._conditions: dict[str, TriggerCondition] = {}
-        # Conditions that are half matched need the events that matched so far, whatever the time sequence still holds.
+        # Partly matched conditions need the events that matched so far, even if the time sequence has dropped them.
         self._matching: collections.deque[int] = collections.deque(maxlen=TriggerCondition.MAX_LENGTH - 1)
         self._last = store.resume_from - 1
         self._turn = asyncio.Lock()
@@ -148,13 +147,13 @@ class StreamEngine:
     async def on_event(self, event: Event, position: int | None = None) -> None:
         """Return once every task that the event triggers has run and the outputs are put into the store.
 
-        Events are taken one after the other, in the order of the calls; the tasks of one event run concurrently.
-        `position` is the event's place in a source that can be replayed; None where the source cannot: then a call that
-        is cancelled takes what its tasks would have put with it, and the stream goes on.
+        Events are processed one after the other, in the order of the calls; the tasks of one event run concurrently.
+        `position` is the event's place in a source that can be replayed, None if the source cannot be: then the outputs
+        of a cancelled call are lost, and the stream goes on.
 
         Raises:
-            EventError: the event is enormous or its contents are no plain data; it is skipped.
-            PositionError: the position does not grow, or a cancelled call left the one before undone; go on from
+            EventError: the event is enormous or its contents are not plain data; it is skipped.
+            PositionError: the position does not grow, or a cancelled call left the one before unfinished; continue from
                 `store.resume_from` with a new engine.
             StoreError: the outputs could not be put. They are kept, and the next call puts them first.
         """
@@ -165,7 +164,7 @@ class StreamEngine:
         async with self._turn:
             await self._put_unstored()
             if self._interrupted_at is not None:
-                raise PositionError(self._interrupted_at, self._last, "its tasks were cancelled before they were done")
+                raise PositionError(self._interrupted_at, self._last, "its tasks were cancelled before they ended")
             replayable = position is not None
             if position is None:
                 position = max(self._last, self._store.position) + 1
@@ -190,10 +189,10 @@ class StreamEngine:
             await self._put_unstored()
 
     async def settle(self) -> None:
-        """Put what a StoreError left behind.
+        """Put the outputs that a StoreError kept from the store.
 
         Raises:
-            StoreError: it could not be put this time either.
+            StoreError: they could not be put this time either.
         """
         async with self._turn:
             await self._put_unstored()
@@ -223,7 +222,7 @@ class StreamEngine:
             if current is None or current.cancelling():
                 raise
             return self._failed(task, PipelineError(f"task {task!r} cancelled itself: {error!r}"))
-        except Exception as error:  # noqa: BLE001 (one task's failure stays that task's, whatever it is)
+        except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
         self._on_outcome(task, True, None)
         return puts

@@ -1,8 +1,8 @@
 """Trigger management and task triggering (§5.1): a trie of trigger conditions with two pending lists.
 
-A condition is a sequence of trigger ids. A trigger id matches an event whose event id or page id it is; a condition
-matches consecutive events. Cost per event grows with the pending nodes, not with the conditions: a pending node costs
-two look-ups, one by event id and one by page id.
+A trigger id of a condition matches an event that has it as event id or as page id; a condition matches consecutive
+events. Cost per event grows with the pending nodes, not with the conditions: a pending node costs two look-ups, one by
+event id and one by page id.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class _Node:
 
 
 class TriggerTrie:
-    """Trigger conditions and the tasks they trigger; both may change while events run.
+    """Trigger conditions and the tasks they trigger; both may change between events.
 
     The paper's pending lists hold the nodes that are desired next. Here each list holds their parents instead, so that
     the desired nodes under one parent are found by look-up rather than by a scan: the static list is the start node,

@@ -1,4 +1,4 @@
-"""Who plays a device's user in the demo: a shopper with generated events, or with the events of a log."""
+"""Simulated users of the demo's devices: a shopper with generated events, or with the events of a log."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ _ROUND_GAP_MS = 3_600_000  # between two rounds of a log
 
 
 class ShopperDriver:
-    """One user. Counts what the user did, and the raw bytes of each page visit (compact JSON of its events)."""
+    """One user, with counts of events and of the raw bytes of each page visit (compact JSON of its events)."""
 
     def __init__(self, device: Device, shopper: Shopper, client: httpx.AsyncClient, meter: "_Meter") -> None:
         self._device = device
@@ -48,7 +48,7 @@ class ShopperDriver:
 
 
 class _Meter:
-    """Stands between shopper and device and adds up the raw events of finished page visits."""
+    """A counter between shopper and device that sums the raw events of finished page visits."""
 
     def __init__(self, device: Device) -> None:
         self.visits = self.visit_events = self.visit_bytes = 0
@@ -77,14 +77,14 @@ class _Meter:
 
 
 class LogEvents:
-    """The events of some streams of a log, over and over: each round goes on in time and position where one ended.
+    """The events of some streams of a log, repeated: each round continues the times and positions of the one before.
 
-    Where there are several streams, page ids are led by the stream's, since users do not share their page visits.
+    With several streams, page ids are prefixed by the stream's id, because users do not share page visits.
     """
 
     def __init__(self, log: EventLog, streams: list[str]) -> None:
         self._log = log
-        self._led = len(streams) > 1
+        self._is_prefixed = len(streams) > 1
         first_ms, last_ms, self._length = 0, 0, 0
         for record in log.records():
             first_ms = first_ms if self._length else record.event.ts_ms
@@ -94,12 +94,12 @@ class LogEvents:
         self._span_ms = last_ms - first_ms + _ROUND_GAP_MS
 
     def events_from(self, position: int) -> Iterator[tuple[int, Event]]:
-        """Give (position, event) from `position` on, without end."""
+        """Yield (position, event) from `position` on, endlessly."""
         round_, start = divmod(position, self._length)
         while True:
             for record in self._log.records(start):
                 event = record.event
-                page_id = f"{record.stream}/{event.page_id}" if self._led else event.page_id
+                page_id = f"{record.stream}/{event.page_id}" if self._is_prefixed else event.page_id
                 ts_ms = event.ts_ms + round_ * self._span_ms
                 yield record.position + round_ * self._length, Event(event.event_id, page_id, ts_ms, event.contents)
             round_, start = round_ + 1, 0
@@ -108,7 +108,7 @@ class LogEvents:
 def make_driver(device: Device, options: dict[str, Any]) -> ShopperDriver:
     """Return the user of `device`.
 
-    Options: `shop_url`, `seed`, `speed` (times real time, None for as fast as can be), and for the events of a log
+    Options: `shop_url`, `seed`, `speed` (times real time, None for as fast as possible), and for the events of a log
     `log`, `mapping`, and `streams`: device id → the log's streams that it plays.
     """
     device_id = device.config.device_id

@@ -12,7 +12,7 @@ _APP = Path(__file__).parents[1]
 
 
 class GitError(WalleError):
-    """The git client failed; the message has what it said."""
+    """The git client failed; the message has its output."""
 
 
 class TaskRepo:

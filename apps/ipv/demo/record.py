@@ -1,12 +1,12 @@
-"""What a demo run saw: samples over time, marks, and the claims that must hold at its end."""
+"""The record of a demo run: samples over time, marks, and the claims that must hold at its end."""
 
 import dataclasses
 from typing import Any
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One look at the fleet and the cloud, `t_s` seconds after the devices were up."""
+    """One sample of the fleet and the cloud, `t_s` seconds after the devices were up."""
 
     t_s: float
     active: dict[str, int]  # version → devices on which it is active; "" counts devices without one
@@ -21,7 +21,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A moment worth a line in the picture."""
+    """A moment that the report's chart marks."""
 
     t_s: float
     text: str
@@ -29,15 +29,15 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """Something that must hold, and what was found."""
+    """A condition that must hold, and the value that was found."""
 
     text: str
     holds: bool
     found: str
 
 
-@dataclasses.dataclass
-class Record:
+@dataclasses.dataclass(kw_only=True)
+class DemoRecord:
     """The whole run. Times in seconds since the devices were up, latencies in milliseconds."""
 
     devices: int

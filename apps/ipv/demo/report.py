@@ -7,14 +7,14 @@ from typing import Any
 import jinja2
 import matplotlib as mpl
 
-from apps.ipv.demo.record import Record
+from apps.ipv.demo.record import DemoRecord
 
 mpl.use("Agg")
 
 _PAGE = Path(__file__).with_name("report.html.j2")
 
 
-def write(record: Record, folder: Path) -> list[Path]:
+def write(record: DemoRecord, folder: Path) -> list[Path]:
     """Write the three files into `folder` (made if absent) and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in ("report.json", "coverage.png", "report.html")]
@@ -25,7 +25,7 @@ def write(record: Record, folder: Path) -> list[Path]:
     return paths
 
 
-def _plot(record: Record, path: Path) -> None:
+def _plot(record: DemoRecord, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     times = [sample.t_s for sample in record.samples]
@@ -43,7 +43,7 @@ def _plot(record: Record, path: Path) -> None:
     coverage.set_ylim(0, record.devices * 1.25)
     coverage.legend(loc="center right", frameon=False)
     coverage.set_title(f"Active versions on {record.devices} devices")
-    # Marks are numbered as in the page's list; text beside each line would not fit.
+    # Marks are numbered as in the page's list; their text would not fit.
     for number, mark in enumerate(record.marks, 1):
         coverage.axvline(mark.t_s, color="#dddddd", linewidth=0.8, zorder=0)
         level = record.devices * (1.04 + 0.05 * (number % 4))
@@ -59,7 +59,7 @@ def _plot(record: Record, path: Path) -> None:
     plt.close(figure)
 
 
-def _failure_rates(record: Record) -> list[float]:
+def _failure_rates(record: DemoRecord) -> list[float]:
     """Return the share of failed runs between each sample and the one about two seconds before it."""
     rates: list[float] = []
     start = 0

@@ -1,4 +1,4 @@
-"""The main job on one machine: push, simulate, release in steps, run on an event stream, collect, roll back, count."""
+"""The demo on one machine: push, simulation, release in steps, runs on an event stream, upload, rollback, counts."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from rich.console import Console
 from apps.ipv.attributes import device_attributes
 from apps.ipv.demo import report
 from apps.ipv.demo.push import TaskRepo
-from apps.ipv.demo.record import Record, Sample, percentile
+from apps.ipv.demo.record import DemoRecord, Sample, percentile
 from apps.ipv.demo.view import View, report_table
 from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, start_ray, stop_ray
@@ -35,17 +35,17 @@ SCENARIO = "shop"
 TASK = "shop/ipv"
 BETA_DEVICES = 2
 STEPS = (0.25, 0.5, 1.0)
-# A demo's devices report within seconds, not weeks: a 1 % failure rate is good, 10 % bad, decided by some 50 good runs.
+# A demo's devices report within seconds, not weeks: a failure rate of 1 % is good, 10 % bad; about 50 good runs decide.
 GATE = {"p_good": 0.01, "p_bad": 0.10, "alpha": 0.01, "beta": 0.01, "min_devices": 1}
-_SPEED = 120.0  # times real time: some four page visits a second on each device
+_SPEED = 120.0  # times real time: about four page visits a second on each device
 _LOG_SPEED = 2000.0  # real logs pause for hours
 _SAMPLE_S = 0.4
 _RELEASE_LIMIT_S = 120.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a person decides about a demo; see `walle demo --help`."""
+    """The options of a demo; see `walle demo --help`."""
 
     devices: int
     events: Path | None
@@ -80,7 +80,7 @@ def main(options: Options) -> int:
 
 
 async def _interruptible[T](work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, cancelled by SIGINT and SIGTERM, so that what it started is ended in order."""
+    """Await `work`; SIGINT and SIGTERM cancel it, so that it stops what it started in order."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -89,7 +89,7 @@ async def _interruptible[T](work: Coroutine[Any, Any, T]) -> T:
 
 
 class DemoStalledError(WalleError):
-    """A release did not get on."""
+    """A release made no progress."""
 
 
 class _Demo:
@@ -100,7 +100,7 @@ class _Demo:
         self._folder = folder
         self._console = console
         machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-        self._record = Record(options.devices, options.seed, machine)
+        self._record = DemoRecord(devices=options.devices, seed=options.seed, machine=machine)
         self._view = View(self._record, console)
         self._ids = [f"device-{number:03d}" for number in range(options.devices)]
         self._started_s = time.monotonic()
@@ -112,7 +112,7 @@ class _Demo:
     def _now_s(self) -> float:
         return time.monotonic() - self._started_s
 
-    async def run(self) -> Record:
+    async def run(self) -> DemoRecord:
         options = self._options
         config = CloudConfig(self._folder / "cloud", scenarios=(SCENARIO,), business_app="apps.ipv.shop:create_shop")
         with self._console.status("starting the cloud") if not options.as_json else contextlib.nullcontext():
@@ -140,11 +140,11 @@ class _Demo:
         return self._record
 
     async def _play(self, repo: "TaskRepo") -> None:
-        sampling = asyncio.create_task(self._sample_for_ever())
+        sampling = asyncio.create_task(self._sample_periodically())
         story = asyncio.create_task(self._tell(repo))
         try:
             await asyncio.wait([sampling, story], return_when=asyncio.FIRST_COMPLETED)
-            for task in (sampling, story):  # a fleet that cannot be sampled any more ends the demo, and says why
+            for task in (sampling, story):  # raises the reason if the fleet cannot be sampled
                 if task.done():
                     task.result()
         finally:
@@ -230,7 +230,7 @@ class _Demo:
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
-    async def _sample_for_ever(self) -> None:
+    async def _sample_periodically(self) -> None:
         while True:
             await self._sample()
             self._view.update()
@@ -248,8 +248,8 @@ class _Demo:
         release = self._release
         self._record.samples.append(
             Sample(
-                self._now_s,
-                active,
+                t_s=self._now_s,
+                active=active,
                 produced=sum(device.produced for device in devices),
                 received=stats.received,
                 runs=failed + sum(device.runs_ok for device in devices),
@@ -266,7 +266,7 @@ class _Demo:
             self._view.latencies[name] = percentile(values, 0.5), percentile(values, 0.99)
 
     def _reach(self, release: dict[str, Any]) -> int:
-        """Return how many devices a release may reach in the state that it has."""
+        """Return how many devices a release may reach in its state."""
         state = release["state"]
         if state == "full":
             return len(self._ids)

@@ -8,7 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from apps.ipv.demo.record import Record, Sample
+from apps.ipv.demo.record import DemoRecord, Sample
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _COLOURS = {"v1": "cyan", "v2": "red"}
@@ -18,7 +18,7 @@ _CURVE_COLUMNS = 60
 class View:
     """A rich Live around one record; `update` is called after each sample. On a dumb terminal it prints marks only."""
 
-    def __init__(self, record: Record, console: Console) -> None:
+    def __init__(self, record: DemoRecord, console: Console) -> None:
         self._record = record
         self._console = console
         self._live = Live(console=console, refresh_per_second=6, transient=True) if console.is_terminal else None
@@ -75,7 +75,7 @@ def _bar(value: float, total: float, colour: str) -> Text:
     return Text("█" * filled + "░" * (30 - filled), style=colour)
 
 
-def report_table(record: Record) -> RenderableType:
+def report_table(record: DemoRecord) -> RenderableType:
     """Return the closing report: what must hold, then the figures."""
     claims = Table(title="what must hold", title_justify="left", box=None, show_header=False, padding=(0, 2))
     for claim in record.claims:

@@ -1,4 +1,4 @@
-"""The actions that the IPV feature is about: add-favourite, add-cart, purchase (§7.1)."""
+"""The actions that the IPV feature counts: add-favourite, add-cart, purchase (§7.1)."""
 
 from fields import text
 

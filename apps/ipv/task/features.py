@@ -1,8 +1,8 @@
-"""The IPV feature: what a visitor did on a page between entering and leaving it, about 1.2 KB as JSON (§7.1: 1.3 KB).
+"""The IPV feature: a visitor's behaviour on a page from entering to leaving it, about 1.2 KB as JSON (§7.1: 1.3 KB).
 
-The page's events are grouped by kind, contents are cut down to the fields that say something of the visit (device
-status, network, screen, ids of user and session and the like go), and statistics are gathered over what is left. Every
-list has a limit, and no field needs to be there: what is missing counts as 0, "" or nothing.
+The page's events are grouped by kind. Contents are reduced to the fields that describe the visit: device status,
+network, screen, ids of user and session and the like are dropped. Statistics are computed over the rest. Every list has
+a limit. No field is required: a missing one counts as 0, "" or an empty list.
 """
 
 import collections
@@ -25,7 +25,7 @@ MAX_WIDGETS = 8
 
 
 def ipv_feature(events):
-    """Return the feature of one page visit, plain data; `events` is what `ctx.events` is.
+    """Return the feature of one page visit, plain data; `events` are those of `ctx.events`.
 
     Times ending in `_ms` are milliseconds; those of events are counted from the first event of the visit.
     """
@@ -65,14 +65,14 @@ def _keeper(kind):
 
 
 def _span(events, first_ms):
-    """When a kind of event came first and last, and how far apart on average."""
+    """Return the first and last time of a kind of event, and the mean gap."""
     first, last = events[0].ts_ms, events[-1].ts_ms
     mean = (last - first) / (len(events) - 1) if len(events) > 1 else 0.0
     return {"first_ms": first - first_ms, "last_ms": last - first_ms, "mean_gap_ms": round(mean, 1)}
 
 
 def _spread(values):
-    """Mean, standard deviation, quartiles and the largest of some numbers; zeros where there are none."""
+    """Return mean, standard deviation, quartiles and maximum; zeros for no numbers."""
     ordered = sorted(values) or [0]
     mean = sum(ordered) / len(ordered)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in ordered) / len(ordered))
@@ -95,7 +95,7 @@ def _scroll(events):
 
 
 def _exposed(events, first_ms):
-    """The items that were shown: how many, and of the first ones the id and when they came into sight first."""
+    """Return the number of exposed items, and of the first ones the id and the time of their first exposure."""
     seen = {}
     for event in events:
         seen.setdefault(text(event.contents.get("item_id")), event.ts_ms - first_ms)

@@ -2,7 +2,7 @@
 
 `preprocess` aggregates the events, `execute` runs the recurrent encoder over them, `postprocess` puts both together.
 On a device of performance class "low", a visit of more than `DEVICE_STEPS` events is encoded by the cloud, which runs
-the same `execute` over the same steps: the encoding does not tell where it was made.
+the same `execute` over the same steps: the encoding is the same in both places.
 """
 
 import features
@@ -10,7 +10,7 @@ import steps
 
 import walle.np as np
 
-DEVICE_STEPS = 64  # what a device of class "low" encodes by itself
+DEVICE_STEPS = 64  # the longest visit that a device of class "low" encodes itself
 STATE_SIZE = 32
 
 
@@ -36,5 +36,7 @@ def execute(ctx, x):
 
 
 def postprocess(ctx, y):
-    """Return what is stored and uploaded: the feature, and the encoding as 32 float32 = 128 bytes, little-endian."""
+    """Return the output, which is stored and uploaded: the feature, and the encoding as 32 float32 = 128 bytes,
+    little-endian.
+    """
     return {"feature": y["feature"], "encoding": y["encoding"]}

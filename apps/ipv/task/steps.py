@@ -1,7 +1,7 @@
-"""A page visit as the encoder reads it: one row of 16 numbers an event, each in about [-1, 1].
+"""The encoder's input for a page visit: one row of 16 numbers per event, each in about [-1, 1].
 
-column  0      1: an event; 0: padding, which leaves the encoder's state as it is
-        1..5   kind, one-hot; none for a kind that is not known
+column  0      1: an event; 0: padding, which leaves the encoder's state unchanged
+        1..5   kind, one-hot; zeros for an unknown kind
         6, 7   time since the event before, and since the first: log(1 + seconds), scaled
         8, 9   scroll depth, and its change
         10     place in the list of exposed items: log(1 + slot), scaled
@@ -52,5 +52,5 @@ def _log_seconds(ms):
 
 
 def _signed_hash(value):
-    """Map a text to [-1, 1), the same on every device; 0 where there is none."""
+    """Map a text to [-1, 1), the same on every device; 0 for an empty one."""
     return text_hash(value) / 2**31 - 1 if isinstance(value, str) and value else 0.0

@@ -1,4 +1,4 @@
-"""The actions of the IPV feature: add-favourite, add-cart, purchase (§7.1), and what share of the clicks they are."""
+"""The actions of the IPV feature: add-favourite, add-cart, purchase (§7.1), and their share of the clicks."""
 
 from fields import text
 

@@ -1,4 +1,4 @@
-"""How a demo ends that cannot go on."""
+"""The end of a demo that cannot continue."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,9 @@ from walle.actors.node import NodeLostError
 
 @pytest.fixture
 def demo(tmp_path: Path) -> run._Demo:
-    options = run.Options(4, None, None, 1, tmp_path, "", tmp_path, as_json=True)
+    options = run.Options(
+        devices=4, events=None, mapping=None, seed=1, out=tmp_path, address="", root=tmp_path, as_json=True
+    )
     return run._Demo(options, tmp_path, Console())
 
 

@@ -41,7 +41,7 @@ class RecordingDevice:
 
 
 class Site:
-    """The shop behind a server of its own on loopback, with a tasks header on each answer; knows what was asked."""
+    """The shop on its own loopback server, with a tasks header on each answer; it records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []

@@ -53,6 +53,30 @@ def _batch(
 
 
 @pytest.mark.asyncio
+async def test_the_last_failure_is_kept_with_its_place_and_log_over_a_restart(journal: Journal) -> None:
+    told = Told()
+    service = _service(journal, told)
+    await service.watch("r1", "beta", Gate())
+    failure = _outcome(error="E: x", place="main.py:3", log="info: a\nerror: b")
+    await service.take(OutcomeBatch("d1", "b1", (failure,)))
+    await service.take(_batch("b2", OutcomeKind.RUN, 5, 0))
+    await service.flush()
+    again = _service(journal, told)
+    await again.load()
+    totals = await again.totals("r1")
+    assert (totals.last_error, totals.last_place, totals.last_log) == ("E: x", "main.py:3", "info: a\nerror: b")
+    await again.take(OutcomeBatch("d1", "b3", (_outcome(failed=90, error="E: y", place="main.py:9"),)))
+    assert (await again.totals("r1")).last_log == ""  # of another failure
+    assert told.verdicts[-1][3] == "91 of 96 reports failed, the last with: E: y (main.py:9)"
+
+
+def _outcome(*, failed: int = 1, error: str, place: str, log: str = "") -> Outcome:
+    return Outcome(
+        task=TASK, version="v1", release="r1", kind=OutcomeKind.RUN, failed=failed, error=error, place=place, log=log
+    )
+
+
+@pytest.mark.asyncio
 async def test_reports_are_summed_and_verdicts_told_once(journal: Journal) -> None:
     told = Told()
     service = _service(journal, told)

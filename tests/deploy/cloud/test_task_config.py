@@ -10,13 +10,12 @@ from tests.sim.tasks import CONFIG
 from walle.deploy.cloud.task_config import (
     LIMITS,
     MAX_CONFIG_BYTES,
-    PHASES,
     PLACES,
     TaskConfig,
     TaskConfigError,
     is_name,
 )
-from walle.protocol import TriggerCondition
+from walle.protocol import PHASES, TriggerCondition
 
 REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
 

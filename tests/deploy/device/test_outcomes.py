@@ -34,6 +34,19 @@ def test_runs_add_up_and_keep_the_last_error() -> None:
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
 
 
+def test_place_and_log_are_those_of_the_last_failure() -> None:
+    report = _report()
+    report.count_run("s/t", "v1", "r1", ok=False, error="first", place="main.py:1", log="info: one")
+    report.count_run("s/t", "v1", "r1", ok=False, error="last", place="", log="x\n" * 5000 + "info: the end \udcff")
+    report.count_run("s/t", "v1", "r1", ok=True)
+    batch = report.take_batch()
+    assert batch is not None
+    (outcome,) = batch.outcomes
+    assert (outcome.error, outcome.place, len(outcome.log)) == ("last", "", Outcome.MAX_LOG_CHARS)
+    assert outcome.log.endswith("info: the end ?")
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+
+
 def test_an_error_of_half_characters_is_told_in_whole_ones() -> None:
     report = _report()
     report.count_run("s/t", "v1", "r1", ok=False, error="no file named \udcff")

@@ -1,4 +1,4 @@
-"""Framing: every message round trips, whatever the chunks; nothing but FrameError comes of bytes that are no frame."""
+"""Frames: every message round trips in any chunks; bytes that are not a frame raise FrameError only."""
 
 import contextlib
 import struct

@@ -1,4 +1,4 @@
-"""Receipt in the cloud: durable before it is acknowledged, once, and patient with a full disk."""
+"""Receipt in the cloud: durable before it is acknowledged, once, and retried on a full disk."""
 
 import asyncio
 import collections
@@ -188,7 +188,7 @@ async def test_a_closed_ingest_says_so(tmp_path: Path) -> None:
     ingest = Ingest(tmp_path / "ingest.db")
     with pytest.raises(IngestError, match="is not open"):
         await ingest.count()
-    await ingest.open()
+    await ingest.start()
     await ingest.close()
     await ingest.close()
     with pytest.raises(IngestError, match="is not open"):

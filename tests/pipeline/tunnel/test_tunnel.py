@@ -1,4 +1,4 @@
-"""The tunnel over real sockets and TLS: what was sent arrives once and in order, and requests are answered."""
+"""The tunnel over real sockets and TLS: uploads arrive once and in order, and requests are answered."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the tunnel holds at most: slow readers, unacknowledged uploads, silent and greedy devices."""
+"""Bounds of the tunnel: slow readers, unacknowledged uploads, silent and greedy devices."""
 
 import asyncio
 import dataclasses
@@ -56,7 +56,7 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
                 await asyncio.sleep(0)
             assert server.queued == stalled
             seqs = [received.seq for received in await server.arrived(stalled - 20)]
-            await until(lambda: server.counts.pauses == 2)  # it was let go, and held again
+            await until(lambda: server.counts.pauses == 2)  # it was resumed, and paused again
             while len(seqs) < 2_000:
                 batch = await server.arrived(10)
                 seqs += [received.seq for received in batch]
@@ -172,7 +172,7 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
 
 
 @pytest.mark.asyncio
-async def test_the_silent_are_hung_up_on(authority: Authority) -> None:
+async def test_silent_devices_are_disconnected(authority: Authority) -> None:
     clock = ManualClock()
     async with (
         TunnelServer(
@@ -188,7 +188,7 @@ async def test_the_silent_are_hung_up_on(authority: Authority) -> None:
         await idle.hello()
         await clock.advance(server.limits.hello_s - 3)
         heard = server.counts.bytes_in
-        mute.writer.write(b"\0")  # a byte of a Hello wins it no time
+        mute.writer.write(b"\0")  # a byte of a Hello does not extend its timeout
         await until(lambda: server.counts.bytes_in > heard)
         await clock.advance(4)
         refusal = await mute.hear()

@@ -1,4 +1,4 @@
-"""The tunnel on a bad network, and with a device or cloud that dies: what was sent arrives once and in order."""
+"""The tunnel on a bad network, and with a device or cloud that is killed: uploads arrive once and in order."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Whom the tunnel refuses, and what it says: wrong identities, broken order, numbers that do not fit."""
+"""Refusals of the tunnel and their messages: wrong identities, broken order, inconsistent numbers."""
 
 import asyncio
 import random
@@ -177,7 +177,7 @@ async def test_a_bad_frame_hangs_up_on_that_device_alone(cloud: TunnelCloud, aut
 
 
 @pytest.mark.asyncio
-async def test_the_newest_connection_of_a_device_wins(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_new_connection_of_a_device_replaces_the_old_one(cloud: TunnelCloud, authority: Authority) -> None:
     async with (
         cloud,
         RawDevice.connect(authority, cloud.server.port) as older,
@@ -250,7 +250,7 @@ async def test_an_outbox_that_was_put_back_to_an_earlier_day_is_not_hidden(
             await client.drained()
         restored = MemoryOutbox()  # the same epoch, from a backup
         fill(restored, 3, seed=2)
-        with pytest.raises(TunnelError, match="up to 5, and the outbox has given numbers up to 3"):
+        with pytest.raises(TunnelError, match="up to 5, and the outbox has assigned numbers up to 3"):
             await asyncio.wait_for(make_client(restored, cloud.server.port).run(), 10)
         assert len(restored.uploads) == 3
 

@@ -38,6 +38,8 @@ class Totals:
     ok: int = 0
     failed: int = 0
     last_error: str = ""
+    last_place: str = ""  # of that error, file:line of the task's code
+    last_log: str = ""  # the last lines that the run with that error logged
     stage: str = ""
     stage_ok: int = 0
     stage_failed: int = 0
@@ -59,7 +61,7 @@ class _Evidence:
         self.devices: dict[OutcomeKind, DeviceCount] = {kind: DeviceCount() for kind in _DEVICE_KINDS}
         self.ok = 0
         self.failed = 0
-        self.last_error = ""
+        self.last_error = self.last_place = self.last_log = ""
         self.stage = ""
         self.monitor: Monitor | None = None
         self.told: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
@@ -69,7 +71,8 @@ class _Evidence:
         if outcome.kind is OutcomeKind.RUN:
             self.ok += outcome.ok
             self.failed += outcome.failed
-        self.last_error = outcome.error or self.last_error
+        if outcome.error:
+            self.last_error, self.last_place, self.last_log = outcome.error, outcome.place, outcome.log
         if self.monitor is not None and is_new:
             self.monitor.add(device_id, *counts(outcome))
 
@@ -83,6 +86,8 @@ class _Evidence:
             ok=self.ok,
             failed=self.failed,
             last_error=self.last_error,
+            last_place=self.last_place,
+            last_log=self.last_log,
             stage=self.stage,
             stage_ok=monitor.ok if monitor else 0,
             stage_failed=monitor.failed if monitor else 0,
@@ -93,7 +98,10 @@ class _Evidence:
         """Say why the step was rejected."""
         assert self.monitor is not None
         text = f"{self.monitor.failed} of {self.monitor.ok + self.monitor.failed} reports failed"
-        return f"{text}, the last with: {self.last_error}" if self.last_error else text
+        if not self.last_error:
+            return text
+        place = f" ({self.last_place})" if self.last_place else ""
+        return f"{text}, the last with: {self.last_error}{place}"
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -101,6 +109,8 @@ class _Evidence:
             "ok": self.ok,
             "failed": self.failed,
             "last_error": self.last_error,
+            "last_place": self.last_place,
+            "last_log": self.last_log,
             "stage": self.stage,
             "monitor": self.monitor.to_plain() if self.monitor else None,
         }
@@ -111,6 +121,7 @@ class _Evidence:
         evidence.devices = {OutcomeKind(kind): DeviceCount.from_plain(one) for kind, one in plain["devices"].items()}
         evidence.ok, evidence.failed = plain["ok"], plain["failed"]
         evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
+        evidence.last_place, evidence.last_log = plain.get("last_place", ""), plain.get("last_log", "")
         evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
         return evidence
 

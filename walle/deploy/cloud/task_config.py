@@ -25,9 +25,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.errors import DeployError
-from walle.protocol import ProtocolError, TriggerCondition
+from walle.protocol import PHASES, ProtocolError, TriggerCondition
 
-PHASES = ("preprocess", "execute", "postprocess")
 PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "exclusive")
 LIMITS = {  # key: (default, least, most)

@@ -166,11 +166,12 @@ class Agent:
             await to_the_end(self._fall_back(task, reason))
             return True
 
-    def count_run(self, task: str, version: str, *, ok: bool, error: str = "") -> None:
-        """Count one execution of a version towards the release that brought it."""
+    def count_run(self, task: str, version: str, *, ok: bool, error: str = "", place: str = "", log: str = "") -> None:
+        """Count one execution of a version towards the release that brought it; the rest as in `Outcome`."""
         state = self._states.get(task, TaskState(task))
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
-        self.outcomes.count_run(task, version, refs[0].release if refs else "", ok=ok, error=error)
+        release = refs[0].release if refs else ""
+        self.outcomes.count_run(task, version, release, ok=ok, error=error, place=place, log=log)
 
     # --- one directive -----------------------------------------------------------------------------------------------
 

@@ -30,8 +30,10 @@ class OutcomeReport:
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
         self._sent: OutcomeBatch | None = None
 
-    def count_run(self, task: str, version: str, release: str, *, ok: bool, error: str = "") -> None:
-        """Count one execution; of the failures, the last one's `error` is kept."""
+    def count_run(
+        self, task: str, version: str, release: str, *, ok: bool, error: str = "", place: str = "", log: str = ""
+    ) -> None:
+        """Count one execution; of the failures, the last one's `error`, `place` and `log` are kept."""
         self.add(
             Outcome(
                 task=task,
@@ -41,23 +43,33 @@ class OutcomeReport:
                 ok=int(ok),
                 failed=int(not ok),
                 error=error,
+                place=place,
+                log=log,
             )
         )
 
     def add(self, outcome: Outcome) -> None:
         """Take `outcome` into the next report. Runs of one version add up; of other equal ones, the last is told."""
-        outcome = dataclasses.replace(outcome, error=whole_characters(outcome.error[: Outcome.MAX_ERROR_CHARS]))
+        outcome = dataclasses.replace(
+            outcome,
+            error=whole_characters(outcome.error[: Outcome.MAX_ERROR_CHARS]),
+            place=whole_characters(outcome.place[: Outcome.MAX_PLACE_CHARS]),
+            log=whole_characters(outcome.log[-Outcome.MAX_LOG_CHARS :]),
+        )
         key = (outcome.task, outcome.version, outcome.release, outcome.kind)
         before = self._gathered.pop(key, None)  # it moves to the end: a report tells things in the order they befell
         if before is None and len(self._gathered) >= self._max_keys:
             self.dropped += 1
             return
         if before is not None and outcome.kind is OutcomeKind.RUN:
+            failure = outcome if outcome.failed else before
             outcome = dataclasses.replace(
                 outcome,
                 ok=before.ok + outcome.ok,
                 failed=before.failed + outcome.failed,
-                error=outcome.error or before.error,
+                error=failure.error,
+                place=failure.place,
+                log=failure.log,
             )
         self._gathered[key] = outcome
 

@@ -93,6 +93,12 @@ class Output:
             self.line(line)
         return len(text)
 
+    def end_line(self) -> None:
+        """Pass on the partial line."""
+        partial, self._partial_line = self._partial_line, ""
+        if partial and self.line is not None:
+            self.line(partial)
+
     def flush(self) -> None:
         """Do nothing: a write is never buffered."""
 

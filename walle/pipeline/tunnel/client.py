@@ -1,9 +1,8 @@
-"""A device's end of the tunnel (§5.2): one TLS 1.3 connection that carries the outbox up, and requests up and back.
+"""The tunnel's client on a device (§5.2): one TLS 1.3 connection for the outbox's uploads, and for requests.
 
-Uploads leave in the order of their numbers, up to the cloud's window ahead of its acknowledgements, and stay in the
-outbox until acknowledged. When the connection is lost, the next one goes on after what the cloud says is durable.
-Attempts are spread by exponential backoff with full jitter, so that a fleet that lost its cloud does not come back all
-at once.
+Uploads are sent in the order of their numbers, at most the cloud's window ahead of its acknowledgements, and stay in
+the outbox until they are acknowledged. A new connection continues after the last upload that is durable in the cloud.
+Reconnects use exponential backoff with full jitter, so that a fleet that lost its cloud does not reconnect all at once.
 """
 
 import asyncio
@@ -21,24 +20,24 @@ from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Decoder, Encoder, FrameError
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _BATCH = 64  # uploads read from the outbox, and written to the socket, at once
 _REQUESTS = 8  # in flight at once; the cloud takes 16 of a device
 _CLOSE_S = 2.0  # for the last bytes of a connection to leave
-_LONGEST_RETRY_S = 3600.0  # whatever a Refusal says
+_LONGEST_RETRY_S = 3600.0  # bounds the delay that a Refusal asks for
 
 
 class TunnelError(PipelineError):
-    """The tunnel cannot go on, and coming back unchanged would not help."""
+    """The tunnel cannot continue, and connecting again unchanged would fail again."""
 
 
 class TunnelClosedError(TunnelError):
-    """The connection, or the client, went away before this was done."""
+    """The connection or the client was closed before the operation ended."""
 
 
 class TunnelRefusedError(TunnelError):
-    """The cloud wants nothing of this device as it is: a wrong token, protocol, or another device of the same name."""
+    """The cloud refused this device: a wrong token or protocol, or another device of the same name."""
 
     def __init__(self, refusal: protocol.Refusal) -> None:
         super().__init__(f"the cloud refused the tunnel ({refusal.code}): {refusal.message}")
@@ -57,24 +56,24 @@ class RequestError(TunnelError):
 
 
 class OutboxSource(Protocol):
-    """What the client asks of an outbox: numbered uploads without gaps, durable before they are seen."""
+    """The client's interface to an outbox: uploads numbered without gaps, each durable before it is returned."""
 
     @property
     def epoch(self) -> str:
-        """The life of this outbox; numbers start at 1 in each."""
+        """The id of this outbox's lifetime; numbers start at 1 in each."""
 
     @property
     def last_seq(self) -> int:
-        """The highest number given so far, 0 before the first."""
+        """The highest number assigned so far, 0 before the first."""
 
     async def put(self, topic: str, payload: Any) -> int | None:
-        """Store one upload durably; return its number where that is known."""
+        """Store one upload durably; return its number if it is known."""
 
     async def batch(self, after_seq: int, limit: int) -> list[protocol.Upload]:
-        """Return up to `limit` uploads after `after_seq`, oldest first; none where there are none yet."""
+        """Return at most `limit` uploads after `after_seq`, oldest first; none if there are none yet."""
 
     async def forget(self, upto_seq: int) -> None:
-        """Let go of everything up to and with `upto_seq`."""
+        """Remove everything up to and with `upto_seq`."""
 
     async def wait_for_more(self, after_seq: int) -> None:
         """Return once there is an upload after `after_seq`."""
@@ -97,15 +96,15 @@ def client_context(ca_path: Path) -> ssl.SSLContext:
 
 
 class TunnelClient:
-    """Keeps a device's outbox flowing to the cloud while `run` runs.
+    """A tunnel client; `run` uploads a device's outbox to the cloud.
 
-    `on_ack(seq, latency_s)` is told of each upload that this connection sent and the cloud acknowledged. `.connected`,
-    `.last_error` and `.connections` say how it goes.
+    `on_ack(seq, latency_s)` is called for each upload that this connection sent and the cloud acknowledged. The state
+    is in `.connected`, `.last_error` and `.connections`.
 
     Args:
-        keepalive_s: silence after which a Ping is sent; after twice that the connection is given up.
-        connect_s: for TCP, TLS and the cloud's Welcome together.
-        backoff_s, backoff_max_s: attempt n comes after a random time up to backoff_s * 2**n, at most backoff_max_s.
+        keepalive_s: silence after which a Ping is sent; after twice that the connection is closed.
+        connect_s: timeout for TCP, TLS and the cloud's Welcome together.
+        backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s.
     """
 
     def __init__(
@@ -145,23 +144,23 @@ class TunnelClient:
         self._request_slots = asyncio.Semaphore(_REQUESTS)
         self._next_request = 0
         self._running = False
-        self._over = False  # closed, or `run` ended for good
+        self._over = False  # closed, or `run` ended
         self._stop = asyncio.Event()
-        self._changed = asyncio.Event()  # replaced at each pulse
+        self._changed = asyncio.Event()  # replaced at each change
 
     @property
     def connected(self) -> bool:
-        """Whether the cloud has welcomed this device and the connection stands."""
+        """True after the cloud's Welcome, while the connection is open."""
         return self._link is not None
 
     async def run(self) -> None:
         """Connect, upload, reconnect; return after `close`.
 
         Raises:
-            TunnelRefusedError: the cloud said not to come back unchanged.
-            TunnelError: the cloud lacks uploads that it acknowledged and that are gone here, or has more of this epoch
-                than the outbox ever numbered.
-            PipelineError: what the outbox raises.
+            TunnelRefusedError: the cloud refused this device permanently.
+            TunnelError: the cloud lacks uploads that it acknowledged and that the outbox has removed, or has more of
+                this epoch than the outbox ever numbered.
+            PipelineError: raised by the outbox.
         """
         if self._running or self._over:
             raise TunnelError("a tunnel client runs once; make another")
@@ -174,14 +173,14 @@ class TunnelClient:
                     await self._one_connection()
                 except (OSError, TunnelClosedError) as error:
                     self.last_error = error
-                    log.info("tunnel of %s: %s", self._device_id, error or type(error).__name__)
+                    _LOG.info("tunnel of %s: %s", self._device_id, error or type(error).__name__)
                 except TunnelRefusedError as error:
                     self.last_error = error
                     if error.retry_s < 0:
                         raise
-                    log.info("tunnel of %s: %s", self._device_id, error)
+                    _LOG.info("tunnel of %s: %s", self._device_id, error)
                     retry_s = min(error.retry_s, _LONGEST_RETRY_S)
-                # Being welcomed is not enough to start over: a cloud that hangs up at once must not be stormed.
+                # A Welcome alone does not reset the backoff: it would make a storm on a cloud that closes at once.
                 worked = self._acked > acked or self._clock.monotonic() - began_s > self._backoff_max_s
                 failures = 0 if worked else failures + 1
                 spread_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures, 30))
@@ -192,7 +191,7 @@ class TunnelClient:
             self._pulse()
 
     async def close(self) -> None:
-        """Hang up and end `run`. What is not acknowledged stays in the outbox; requests raise TunnelClosedError."""
+        """Disconnect and end `run`. Unacknowledged uploads stay in the outbox; requests raise TunnelClosedError."""
         self._stop.set()
         while self._running:
             await self._changed.wait()
@@ -200,11 +199,11 @@ class TunnelClient:
         self._pulse()
 
     async def send(self, topic: str, payload: Any) -> int | None:
-        """Put one upload into the outbox and return its number, where known; durable here once this returns."""
+        """Put one upload into the outbox and return its number, if known; it is durable once this returns."""
         return await self._outbox.put(topic, payload)
 
     async def drained(self) -> None:
-        """Return once the cloud has acknowledged everything that is in the outbox now.
+        """Return once the cloud has acknowledged everything that is in the outbox at the call.
 
         Raises:
             TunnelClosedError: the client was closed, or `run` ended, before that.
@@ -214,7 +213,7 @@ class TunnelClient:
             await self._change(f"uploads after {self._acked} of {goal} are not acknowledged")
 
     async def request(self, topic: str, payload: bytes, timeout: float = 30.0) -> bytes:  # noqa: ASYNC109 - part of the message
-        """Return the cloud's answer. Waits for a connection first; is not sent again on the next one.
+        """Return the cloud's answer. Blocks until there is a connection; is not repeated on the next one.
 
         Raises:
             RequestError: the cloud answered with an error, or not within `timeout` seconds.
@@ -236,7 +235,7 @@ class TunnelClient:
             raise RequestError(topic, response.error)
         return response.payload
 
-    # --- within -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     async def _one_connection(self) -> None:
         link = _Link(self._clock)
@@ -249,7 +248,7 @@ class TunnelClient:
             self._pulse()
 
     async def _serve(self, link: "_Link") -> None:
-        """Connect, and carry what there is until the link ends, which raises why."""
+        """Connect, and upload until the link ends; raise the reason of its end."""
         try:
             async with asyncio.timeout(self._connect_s):
                 await asyncio.get_running_loop().create_connection(
@@ -262,10 +261,10 @@ class TunnelClient:
             host, port = self._address
             raise TunnelClosedError(f"no Welcome from {host}:{port} within {self._connect_s} s") from None
         if welcome.acked > self._outbox.last_seq:
-            # What is put now would bear numbers that the cloud has, and be dropped there.
+            # New uploads would get numbers that the cloud has already, and be dropped there.
             raise TunnelError(
-                f"the cloud has uploads of epoch {self._outbox.epoch} up to {welcome.acked}, and the outbox has given"
-                f" numbers up to {self._outbox.last_seq}: it is an older copy of itself; start a new outbox"
+                f"the cloud has uploads of epoch {self._outbox.epoch} up to {welcome.acked}, and the outbox has"
+                f" assigned numbers up to {self._outbox.last_seq}: it is an older copy of itself; start a new outbox"
             )
         self.connections += 1
         link.acked = welcome.acked
@@ -278,7 +277,7 @@ class TunnelClient:
         sent = link.acked
         while True:
             await link.writable.wait()
-            sent = max(sent, link.acked)  # the cloud may catch up with what an earlier connection carried
+            sent = max(sent, link.acked)  # acknowledgements of an earlier connection's uploads may come
             room = link.acked + window - sent
             if room <= 0:
                 await link.room()
@@ -291,7 +290,7 @@ class TunnelClient:
             if uploads and uploads[0].seq > max(sent, link.acked) + 1:
                 raise TunnelError(
                     f"the cloud has uploads of epoch {self._outbox.epoch} up to {max(sent, link.acked)}, and the outbox"
-                    f" begins at {uploads[0].seq}: what lies between is lost; start a new outbox"
+                    f" begins at {uploads[0].seq}: the uploads between are lost; start a new outbox"
                 )
             if uploads:
                 link.send([upload.seq for upload in uploads], b"".join(map(self._encoder.encode, uploads)))
@@ -335,7 +334,7 @@ class TunnelClient:
 
 
 class _Link(asyncio.Protocol):
-    """One connection: bytes to frames, and what came of them to whoever waits."""
+    """One connection: decodes frames, and wakes the calls that wait for them."""
 
     def __init__(self, clock: Clock) -> None:
         self.acked = 0
@@ -363,7 +362,7 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost.set()
-        self._end(exc or TunnelClosedError("the cloud hung up"))
+        self._end(exc or TunnelClosedError("the cloud disconnected"))
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -379,7 +378,7 @@ class _Link(asyncio.Protocol):
             for frame in self._decoder.feed(data):
                 self._on_frame(frame)
         except FrameError as error:
-            self._end(TunnelClosedError(f"the cloud sent what is no frame: {error}"))
+            self._end(TunnelClosedError(f"the cloud sent an invalid frame: {error}"))
 
     def _on_frame(self, frame: protocol.Frame) -> None:
         match frame:
@@ -401,7 +400,7 @@ class _Link(asyncio.Protocol):
             case protocol.Refusal():
                 self._end(TunnelRefusedError(frame))
             case protocol.Pong():
-                pass  # that it came is all it says
+                pass  # it only shows that the cloud is there
             case _:
                 self._end(TunnelClosedError(f"the cloud sent a {type(frame).__name__} out of turn"))
 
@@ -423,7 +422,7 @@ class _Link(asyncio.Protocol):
             self._transport.write(data)
 
     def send(self, seqs: list[int], data: bytes) -> None:
-        """Write uploads, and remember when."""
+        """Write uploads, and record when."""
         now_s = self._clock.monotonic()
         self._in_flight.extend((seq, now_s) for seq in seqs)
         self.write(data)
@@ -446,7 +445,7 @@ class _Link(asyncio.Protocol):
         await self._moved.wait()
 
     async def over(self) -> None:
-        """Raise what ended the link, once it has."""
+        """Block until the link has ended, and raise the reason."""
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -469,8 +468,8 @@ class _Link(asyncio.Protocol):
             self._answers.pop(request.request_id, None)
 
     async def close(self) -> None:
-        """Send what is written, hang up, and wait for that, but not for long."""
-        self._end(TunnelClosedError("the tunnel client hung up"))
+        """Send what is written and disconnect; wait for that at most _CLOSE_S."""
+        self._end(TunnelClosedError("the tunnel client disconnected"))
         if self._transport is not None:
             self._transport.close()
             with contextlib.suppress(TimeoutError):
@@ -478,14 +477,14 @@ class _Link(asyncio.Protocol):
                     await self._lost.wait()
 
     def abort(self) -> None:
-        """Cut the connection off at once, if it still stands."""
-        self._end(TunnelClosedError("the tunnel client hung up"))
+        """Drop the connection at once, if it is open."""
+        self._end(TunnelClosedError("the tunnel client disconnected"))
         if self._transport is not None and not self._lost.is_set():
             self._transport.abort()
 
 
 async def _first(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all until one ends, cancel and await the others, and raise what the one raised."""
+    """Run all until one ends; cancel and await the others; raise the error of the one that ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Framing of the tunnel's messages (§5.2): bytes to frames and back, without I/O.
+"""Frames of the tunnel (§5.2): messages to bytes and back, without I/O.
 
 A frame on the wire is a header and a body, big-endian throughout:
 
@@ -6,8 +6,7 @@ A frame on the wire is a header and a body, big-endian throughout:
 
 The body holds the message's fields in their order in `walle.protocol`: first the fixed part, 8 bytes for each int
 (signed) and float and a 4-byte length for each text and byte string, then those strings one after the other. Flag 1:
-the body is one zstd frame that states its content size. `dictionary` names the zstd dictionary it was made with; 0 is
-none.
+the body is one zstd frame that states its content size. `dictionary` is the number of its zstd dictionary, 0 for none.
 """
 
 import dataclasses
@@ -24,14 +23,14 @@ from walle.errors import PipelineError
 
 MAX_BODY_BYTES = 8 << 20  # of a body, as sent and as decompressed
 MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - 4096  # leaves room for a topic and the fixed part
-COMPRESS_FROM_BYTES = 256  # below this zstd's own header eats the gain
+COMPRESS_FROM_BYTES = 256  # below this zstd's own header outweighs the gain
 
 _HEADER = struct.Struct(">IBBH")
 _COMPRESSED = 1
 
 
 class FrameError(PipelineError):
-    """Bytes that are no frame, or a message that does not fit into one. `part` names what is wrong."""
+    """Bytes that are not a frame, or a message that does not fit into one. `part` names the fault."""
 
     def __init__(self, part: str, what: str) -> None:
         super().__init__(f"tunnel frame, {part}: {what}")
@@ -40,7 +39,7 @@ class FrameError(PipelineError):
 
 
 class _Kind:
-    """How the fields of one message lie in a body."""
+    """The layout of one message's fields in a body."""
 
     def __init__(self, number: int, message: type[protocol.Frame]) -> None:
         fields = dataclasses.fields(message)
@@ -74,7 +73,7 @@ class _Kind:
         try:
             return b"".join((self.head.pack(*values), *strings))
         except struct.error as error:
-            raise FrameError(self.name, f"a field is no number of 64 bits ({error})") from error
+            raise FrameError(self.name, f"a field is not a number of 64 bits ({error})") from error
 
     def unpack(self, body: bytes) -> protocol.Frame:
         at = self.head.size
@@ -120,10 +119,9 @@ _BY_MESSAGE = {kind.message: kind for kind in _BY_NUMBER.values()}
 
 
 class Encoder:
-    """Messages to bytes.
+    """An encoder of messages into bytes.
 
-    Nothing is kept from one frame to the next: one encoder, with its one zstd context, may serve all connections of a
-    thread.
+    It keeps no state between frames: one encoder, with one zstd context, may serve all connections of a thread.
     """
 
     def __init__(self, *, level: int = 3) -> None:
@@ -148,11 +146,11 @@ class Encoder:
 
 
 class Decoder:
-    """Bytes of one connection, in chunks of any size, to messages.
+    """A decoder of one connection's bytes, in chunks of any size, into messages.
 
-    Holds what was added and not yet taken, at most one unfinished frame besides. `add` and `next` let a reader stop
-    between frames: few bytes may unpack to many. `max_body_bytes` may be changed between calls: a server trusts a
-    stranger with less than a device it knows.
+    Holds added bytes that were not read yet, and at most one incomplete frame. `add` and `next` let a reader stop
+    between frames, because few bytes may decompress to many. `max_body_bytes` may be changed between calls: a server
+    accepts less before the Hello than after it.
     """
 
     def __init__(
@@ -165,7 +163,7 @@ class Decoder:
         self._error: FrameError | None = None
 
     def feed(self, data: bytes) -> list[protocol.Frame]:
-        """Return the messages that are complete with `data`.
+        """Return the messages that `data` completes.
 
         Raises:
             FrameError: as `next`.
@@ -177,17 +175,18 @@ class Decoder:
         return frames
 
     def add(self, data: bytes) -> None:
-        """Take bytes in, for `next` to read."""
+        """Append bytes for `next` to read."""
         if self._error is None:
             del self._buffer[: self._at]
             self._at = 0
             self._buffer += data
 
     def next(self) -> protocol.Frame | None:
-        """Return the next message, None where it has not all come yet.
+        """Return the next message, None if it is incomplete.
 
         Raises:
-            FrameError: what came is no frame. The stream has lost its place: every later call raises the same.
+            FrameError: the bytes are not a frame. The start of the next frame is unknown: every later call raises the
+                same.
         """
         if self._error is not None:
             raise self._error
@@ -211,23 +210,23 @@ class Decoder:
     def _check_header(self, length: int, number: int, flags: int, dictionary: int) -> _Kind:
         kind = _BY_NUMBER.get(number)
         if kind is None:
-            raise FrameError("kind", f"{number} is none of {min(_BY_NUMBER)} to {max(_BY_NUMBER)}")
+            raise FrameError("kind", f"{number} is unknown; known are {min(_BY_NUMBER)} to {max(_BY_NUMBER)}")
         if flags & ~_COMPRESSED:
-            raise FrameError(f"{kind.name} flags", f"{flags:#04x} has bits that mean nothing here")
+            raise FrameError(f"{kind.name} flags", f"{flags:#04x} has unknown bits")
         if dictionary:
-            raise FrameError(f"{kind.name} dictionary", f"{dictionary} is not known here")
+            raise FrameError(f"{kind.name} dictionary", f"{dictionary} is unknown")
         if length > self.max_body_bytes:
-            raise FrameError(f"{kind.name} length", f"{length} bytes, at most {self.max_body_bytes} are taken")
+            raise FrameError(f"{kind.name} length", f"{length} bytes, at most {self.max_body_bytes} are accepted")
         return kind
 
     def _decompress(self, kind: _Kind, body: bytes) -> bytes:
         try:
             size = zstandard.frame_content_size(body)
-            # The stated size is checked before a byte is unpacked; zstd refuses a frame that then yields another.
+            # The stated size is checked before decompression; zstd refuses a frame that then yields another size.
             if size < 0:
                 raise FrameError(f"{kind.name} body", "its zstd frame does not state a content size")
             if size > self.max_body_bytes:
-                what = f"unpacks to {size} bytes, at most {self.max_body_bytes} are taken"
+                what = f"unpacks to {size} bytes, at most {self.max_body_bytes} are accepted"
                 raise FrameError(f"{kind.name} body", what)
             return self._decompressor.decompress(body, max_output_size=size, allow_extra_data=False)
         except zstandard.ZstdError as error:

@@ -1,8 +1,9 @@
-"""Durable receipt of uploads in the cloud: each feature once, and on disk before it is acknowledged.
+"""Durable, de-duplicated receipt of uploads in the cloud: each feature once, on disk before it is acknowledged.
 
-One SQLite file holds the features and, for each (device, epoch), the highest number stored; both change in one
-transaction a batch, so that what a device sends again after a crash on either side is known and dropped. SQLite runs in
-one thread of its own; a batch costs one hop there. `synchronous=FULL`: an acknowledged feature survives a power cut.
+One SQLite file holds the features and, for each (device, epoch), the highest stored number. Both change in one
+transaction per batch, so that uploads that a device repeats after a crash on either side are recognised and dropped.
+SQLite runs in its own thread; a batch costs one hop to it. `synchronous=FULL`: an acknowledged feature survives
+a power cut.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError
 from walle.pipeline.tunnel.server import Received
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 type StreamKey = tuple[str, str]  # device_id, epoch
 
@@ -34,13 +35,13 @@ CREATE TABLE IF NOT EXISTS uploads (
 );
 """
 _FORMAT = 1  # of this schema, in PRAGMA user_version
-_PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
+_TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 
 
 class IngestError(PipelineError):
     """The file of received uploads cannot be read or written.
 
-    `may_pass`: the disk is full or busy; trying again may help.
+    `may_pass`: the disk is full or busy; a retry may succeed.
     """
 
     def __init__(self, path: Path, what: str, *, may_pass: bool = False) -> None:
@@ -50,36 +51,36 @@ class IngestError(PipelineError):
 
 
 class Accepted(NamedTuple):
-    """What one batch came to: what to acknowledge, and what was stored now and not before, in order."""
+    """The result of one batch: numbers to acknowledge, and the uploads that are new, in order."""
 
     highest: dict[StreamKey, int]
     fresh: list[Received]
 
 
 class Ingest:
-    """The uploads that came in, in one SQLite file at `path`, which is made where it does not exist.
+    """The received uploads in one SQLite file at `path`, which is created if it does not exist.
 
-    `async with Ingest(path) as ingest`, or `await open()` and `await close()`. A call that is cancelled may still take
-    place; a batch is stored whole or not at all. One process at a time may have the file open.
+    Used within `async with`, or between `start` and `close`. A cancelled call may still take effect; a batch is stored
+    whole or not at all. One process at a time may have the file open.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Its thread ends with the object or the program; SQLite wants a connection used where it was made.
+        # The thread ends with the object or the program. SQLite requires that one thread uses a connection.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
         self._database: sqlite3.Connection | None = None
 
-    async def open(self) -> None:
-        """Raises IngestError where the file cannot be opened or is something else."""
+    async def start(self) -> None:
+        """Open the file. Raises IngestError if it cannot be opened or has another format."""
         await self._in_thread(self._open)
 
     async def close(self) -> None:
-        """Wait for what is under way and close the file. May be called twice, and opened again after."""
+        """Wait for running calls and close the file. May be called twice; `start` may follow."""
         await self._in_thread(self._close)
 
     async def __aenter__(self) -> Self:
         try:
-            await self.open()
+            await self.start()
         except BaseException:
             await self.close()
             raise
@@ -89,10 +90,10 @@ class Ingest:
         await self.close()
 
     async def accept(self, batch: Sequence[Received]) -> Accepted:
-        """Store what is new of `batch` in one transaction and return what may be acknowledged once this returns.
+        """Store the new uploads of `batch` in one transaction and return the numbers to acknowledge.
 
-        Of each (device, epoch), numbers go up by one from the highest stored; lower ones are duplicates and dropped,
-        and those after a missing one are not taken. `highest` has every (device, epoch) of the batch.
+        In each (device, epoch), numbers go up by one from the highest stored. Lower ones are duplicates and are
+        dropped; those after a missing one are not stored. `highest` has every (device, epoch) of the batch.
 
         Raises:
             IngestError: nothing of the batch is stored.
@@ -100,7 +101,7 @@ class Ingest:
         return await self._run(lambda database: self._accept(database, batch))
 
     async def acked(self, device_id: str, epoch: str) -> int:
-        """Return the highest number that is durable, 0 where there is none."""
+        """Return the highest durable number, 0 if there is none."""
         query = "SELECT highest FROM streams WHERE device_id = ? AND epoch = ?"
         row = await self._run(lambda database: database.execute(query, (device_id, epoch)).fetchone())
         return cast("int", row[0]) if row else 0
@@ -113,9 +114,9 @@ class Ingest:
     async def query(
         self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
     ) -> list[tuple[int, Received]]:
-        """Return up to `limit` uploads with their positions, in the order they were stored, from past `after` on.
+        """Return at most `limit` uploads after position `after`, with their positions, in the order they were stored.
 
-        A position is good for going on: pass the last one as `after`.
+        To continue, pass the last position as `after`.
         """
         wanted = (
             "position > ?" + " AND device_id = ?" * (device_id is not None) + " AND topic = ?" * (topic is not None)
@@ -141,7 +142,7 @@ class Ingest:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
             primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
-            raise IngestError(self.path, str(error), may_pass=primary in _PASSING) from error
+            raise IngestError(self.path, str(error), may_pass=primary in _TRANSIENT) from error
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +150,7 @@ class Ingest:
         try:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
-            # 32 MB: moving the log into the file holds commits up for milliseconds, so it should be rare.
+            # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare.
             database.execute("PRAGMA wal_autocheckpoint = 8000")
             self._check_format(database)
             with _transaction(database):
@@ -196,7 +197,7 @@ class Ingest:
 
 
 def _stream(database: sqlite3.Connection, key: StreamKey) -> tuple[int, int]:
-    """Return the number and the highest seq of a (device, epoch), which is entered where it is new."""
+    """Return the row number and the highest seq of a (device, epoch); insert a new one."""
     row = database.execute("SELECT stream, highest FROM streams WHERE device_id = ? AND epoch = ?", key).fetchone()
     if row:
         return cast("tuple[int, int]", row)
@@ -217,7 +218,7 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 class UploadSource(Protocol):
-    """What `pump` asks of a tunnel server."""
+    """The interface of a tunnel server that `pump` uses."""
 
     async def arrived(self, limit: int) -> list[Received]: ...
     def put_back(self, batch: list[Received]) -> None: ...
@@ -234,15 +235,15 @@ async def pump(
     retry_s: float = 1.0,
     clock: Clock | None = None,
 ) -> None:
-    """Store what arrives, acknowledge it, then hand what is new to `consumer`; return when the server is closed.
+    """Store what arrives, acknowledge it, then pass new uploads to `consumer`; return when the server is closed.
 
-    Everything that arrived during one commit goes into the next, up to `batch_limit`. While the disk is full nothing is
-    acknowledged, the server's queue fills, devices wait, and the batch is tried again every `retry_s`. A consumer sees
-    an upload once, but not again after a crash: `Ingest.query` gives it what it missed. One that raises is logged; one
-    that is slow slows the devices down. Cancelled or failed, what was not stored is put back.
+    Everything that arrives during one commit goes into the next, up to `batch_limit`. While the disk is full nothing is
+    acknowledged, the server's queue fills, devices wait, and the batch is retried every `retry_s`. A consumer gets an
+    upload once, and not again after a crash: `Ingest.query` returns what it missed. An exception of the consumer is
+    logged; a slow consumer slows the devices down. On cancellation or failure, what was not stored is put back.
 
     Raises:
-        IngestError: the file is broken in a way that waiting does not mend.
+        IngestError: the file cannot be used, and a retry would fail too.
     """
     clock = clock or SystemClock()
     while batch := await server.arrived(batch_limit):
@@ -254,14 +255,14 @@ async def pump(
         sent = {received[:2]: received.seq for received in batch}
         for (device_id, epoch), highest in accepted.highest.items():
             await server.acknowledge(device_id, epoch, highest)
-            if highest < sent[device_id, epoch]:  # some batch was lost between the server and the file
+            if highest < sent[device_id, epoch]:  # a batch was lost between the server and the file
                 what = f"uploads after {highest} were lost here before they were stored; send them again"
                 await server.disconnect(device_id, epoch, "lost", what, 0.0)
         if consumer is not None and accepted.fresh:
             try:
                 await consumer(accepted.fresh)
-            except Exception:
-                log.exception("the consumer of uploads failed at %d of them", len(accepted.fresh))
+            except Exception:  # noqa: BLE001 - a failing consumer does not stop the storing
+                _LOG.exception("the consumer of uploads failed at %d of them", len(accepted.fresh))
 
 
 async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: Clock) -> Accepted:
@@ -273,10 +274,10 @@ async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: C
             if not error.may_pass:
                 raise
             if tries == 0:
-                log.error("%s; nothing is acknowledged, trying again every %s s", error, retry_s)  # noqa: TRY400 - the message says it all
+                _LOG.error("%s; nothing is acknowledged, trying again every %s s", error, retry_s)
             tries += 1
             await clock.sleep(retry_s)
         else:
             if tries:
-                log.warning("received uploads are stored again after %d tries", tries)
+                _LOG.warning("received uploads are stored again after %d tries", tries)
             return accepted

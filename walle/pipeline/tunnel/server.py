@@ -1,12 +1,12 @@
-"""The cloud's end of the tunnel (§5.2): devices' connections in, one bounded stream of uploads out.
+"""The tunnel's server in the cloud (§5.2): one bounded stream of uploads from all devices' connections.
 
-What holds:
-- A device's uploads come out in the order of their numbers, from what is durable on. A number seen before is dropped
-  and acknowledged again; a missing one hangs up, and the device comes back and goes on from what is durable.
-- Nothing is acknowledged but by `acknowledge`. A device that reconnects sends again what was not, so that the consumer
-  must drop numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
-- Memory is bounded: while the queue is full, connections that bring more are not read, and TCP slows the devices down.
-- A device has one connection. The newest wins.
+Invariants: - A device's uploads are yielded in the order of their numbers, after the last durable one. A known number
+is dropped and
+  acknowledged again. A missing number closes the connection, and the device resumes after the last durable one.
+- Only `acknowledge` acknowledges. A device that reconnects repeats what was not acknowledged, so the consumer must drop
+  numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
+- Memory is bounded: while the queue is full, connections with more uploads are not read, and TCP slows the devices
+down. - A device has one connection. A new one replaces the old one.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
 from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder, FrameError
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
-_STRANGER_BODY_BYTES = 4096  # a Hello needs no more
-_HANDFUL = 256  # uploads of a connection that enter the queue at once, before a look at whether it is full
-_HANDFUL_BYTES = 256 << 10
+_HELLO_BODY_BYTES = 4096  # a Hello needs no more
+_CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
+_CHUNK_BYTES = 256 << 10
 
 
 class TunnelServerError(PipelineError):
-    """A tunnel server that is set up wrongly or used out of turn."""
+    """A tunnel server that is configured wrongly, or used before its start or after its end."""
 
 
 class Received(NamedTuple):
-    """One upload as it came in. `sent_ms` is the device's clock, `received_ms` the cloud's."""
+    """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's."""
 
     device_id: str
     epoch: str
@@ -49,9 +49,9 @@ class Received(NamedTuple):
     received_ms: int
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class ServerCounts:
-    """What a server has seen since it began. `refusals` counts by code."""
+    """Counts since a server's start. `refusals` counts by code."""
 
     connections: int = 0
     open: int = 0
@@ -65,19 +65,19 @@ class ServerCounts:
     refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerLimits:
-    """Bounds on what devices can make a server hold, and on its patience."""
+    """Bounds on the memory that devices take in a server, and timeouts."""
 
     window: int = 256  # uploads of a device that may be unacknowledged
     queue_uploads: int = 10_000  # uploads waiting for the consumer, over all devices
     queue_bytes: int = 64 << 20  # and their payloads
-    requests: int = 16  # of one device, being answered at once
+    requests: int = 16  # of one device, at once
     connections: int = 20_000
     hello_s: float = 10.0  # from TLS handshake to Hello
-    idle_s: float = 90.0  # without a byte from the device, which pings more often than that
-    linger_s: float = 2.0  # for the last bytes of a connection to leave
-    closing_retry_s: float = 1.0  # what devices are told at a planned stop; they add jitter
+    idle_s: float = 90.0  # without a byte from the device, which pings more often
+    linger_s: float = 2.0  # to send the last bytes of a connection
+    closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
 
 
 type TokenCheck = Callable[[str, str], Awaitable[bool]]
@@ -86,16 +86,16 @@ type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 
 
 class TunnelServer:
-    """Accepts devices over TLS 1.3 and yields what they upload.
+    """A server that accepts devices over TLS 1.3 and yields their uploads.
 
         async with TunnelServer(ssl_context=..., token_check=..., acked=ingest.acked, on_request=...) as server:
             async for received in server:
                 ...
                 await server.acknowledge(received.device_id, received.epoch, received.seq)
 
-    `token_check(device_id, token)` says whether a device is who it says; `acked(device_id, epoch)` gives the highest
-    number that is durable; `on_request(device_id, topic, payload)` answers a request: the message of a WalleError
-    reaches the device, of any other error only that there was one. `port` 0 picks a free one; `.port` tells it.
+    `token_check(device_id, token)` authenticates a device; `acked(device_id, epoch)` returns the highest durable
+    number; `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of
+    any other error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
 
     Iteration ends after `close`, when the queue is empty.
     """
@@ -120,7 +120,7 @@ class TunnelServer:
         self.token_check = token_check
         self.acked = acked
         self.on_request = on_request
-        # Neither keeps anything between frames; one of each serves every connection of this loop.
+        # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
         self.decompressor = zstandard.ZstdDecompressor()
         self._address = (host, port)
@@ -133,7 +133,7 @@ class TunnelServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue: collections.deque[Received] = collections.deque()
         self._queued_bytes = 0
-        self._held: set[_Connection] = set()
+        self._paused: set[_Connection] = set()
         self._arrival = asyncio.Event()
         self._emptied = asyncio.Event()
 
@@ -145,11 +145,11 @@ class TunnelServer:
 
     @property
     def queued(self) -> int:
-        """Uploads that wait for the consumer."""
+        """The number of uploads that wait for the consumer."""
         return len(self._queue)
 
     async def start(self) -> None:
-        """Listen. Raises OSError where the address is taken."""
+        """Listen. Raises OSError if the address is in use."""
         if self._listener is not None or self._closed:
             raise TunnelServerError("a tunnel server starts once; make another")
         host, port = self._address
@@ -165,7 +165,7 @@ class TunnelServer:
         self._sweeper = asyncio.create_task(self._sweep(), name="tunnel server sweep")
 
     async def close(self) -> None:
-        """Tell the devices to come back later, hang up, and end the iteration once the queue is empty."""
+        """Tell the devices to reconnect later, disconnect, and end the iteration once the queue is empty."""
         if self._closed:
             return
         self._closed = True
@@ -175,14 +175,14 @@ class TunnelServer:
         listener, self._listener = self._listener, None
         listener.close()
         for connection in list(self._connections):
-            connection.refuse("closing", "the cloud closes this tunnel for now", self.limits.closing_retry_s)
+            connection.refuse("closing", "the cloud stops this tunnel for now", self.limits.closing_retry_s)
         try:
             async with asyncio.timeout(self.limits.linger_s):
                 while self._connections:
                     self._emptied.clear()
                     await self._emptied.wait()
         except TimeoutError:
-            pass  # whoever does not read is cut off below
+            pass  # connections that do not read are dropped below
         finally:
             listener.abort_clients()  # also those in the middle of a handshake
             tasks = [self._sweeper, *self._tasks]
@@ -214,7 +214,7 @@ class TunnelServer:
     async def arrived(self, limit: int) -> list[Received]:
         """Return up to `limit` uploads as soon as there is one; none after `close`, when the queue is empty.
 
-        Cancellation takes nothing out of the queue.
+        Cancellation removes nothing from the queue.
         """
         while not self._queue:
             if self._closed:
@@ -223,23 +223,23 @@ class TunnelServer:
             await self._arrival.wait()
         taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
         self._queued_bytes -= sum(len(received.payload) for received in taken)
-        self._let_go()
+        self._resume_paused()
         return taken
 
     def put_back(self, batch: list[Received]) -> None:
-        """Put what `arrived` gave last back to where it came from: it could not be stored, and was not acknowledged."""
+        """Put the latest batch of `arrived` back at the head of the queue: it was neither stored nor acknowledged."""
         self._queue.extendleft(reversed(batch))
         self._queued_bytes += sum(len(received.payload) for received in batch)
         self._arrival.set()
 
     async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
-        """Tell the device that everything up to and with `seq` is durable. Nothing happens where it is not here."""
+        """Tell the device that everything up to and with `seq` is durable; do nothing if it is not connected."""
         connection = self._by_device.get(device_id)
         if connection is not None and connection.epoch == epoch:
             connection.acknowledge(seq)
 
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
-        """Hang up on a device, telling it why and when to come back. Nothing happens where it is not here."""
+        """Disconnect a device with a reason and a retry delay; do nothing if it is not connected."""
         connection = self._by_device.get(device_id)
         if connection is not None and connection.epoch == epoch:
             connection.refuse(code, message, retry_s)
@@ -251,38 +251,38 @@ class TunnelServer:
         return len(self._queue) >= self.limits.queue_uploads or self._queued_bytes >= self.limits.queue_bytes
 
     def enqueue(self, uploads: list[Received], connection: "_Connection") -> None:
-        """Take a handful of a connection's uploads, and hold the connection while the queue is full."""
+        """Queue a chunk of a connection's uploads, and pause the connection while the queue is full."""
         self._queue.extend(uploads)
         self._queued_bytes += sum(len(received.payload) for received in uploads)
         self.counts.uploads += len(uploads)
         self._arrival.set()
-        if self._is_full and connection not in self._held:
-            self._held.add(connection)
+        if self._is_full and connection not in self._paused:
+            self._paused.add(connection)
             self.counts.pauses += 1
-            connection.hold()
+            connection.pause()
 
-    def _let_go(self) -> None:
-        # At half, so that connections are not held and let go at each upload.
+    def _resume_paused(self) -> None:
+        # At half of the bound, so that connections do not pause and resume at each upload.
         if (
-            self._held
+            self._paused
             and len(self._queue) * 2 <= self.limits.queue_uploads
             and (self._queued_bytes * 2 <= self.limits.queue_bytes)
         ):
-            held, self._held = self._held, set()
-            for connection in held:
-                connection.let_go()
+            paused, self._paused = self._paused, set()
+            for connection in paused:
+                connection.resume()
 
     def joined(self, connection: "_Connection") -> None:
         self.counts.connections += 1
         self._connections.add(connection)
         self.counts.open = len(self._connections)
         if self._closed:
-            connection.refuse("closing", "the cloud closes this tunnel for now", self.limits.closing_retry_s)
+            connection.refuse("closing", "the cloud stops this tunnel for now", self.limits.closing_retry_s)
         elif len(self._connections) > self.limits.connections:
             connection.refuse("busy", f"more than {self.limits.connections} devices are connected", 30.0)
 
     def admit(self, connection: "_Connection") -> None:
-        """Make `connection` the one of its device."""
+        """Make `connection` the current one of its device."""
         older = self._by_device.get(connection.device_id)
         self._by_device[connection.device_id] = connection
         if older is not None:
@@ -290,7 +290,7 @@ class TunnelServer:
 
     def left(self, connection: "_Connection") -> None:
         self._connections.discard(connection)
-        self._held.discard(connection)
+        self._paused.discard(connection)
         self.counts.open = len(self._connections)
         if self._by_device.get(connection.device_id) is connection:
             del self._by_device[connection.device_id]
@@ -312,35 +312,35 @@ class TunnelServer:
                 connection.check_patience(now_s)
 
 
-class _State(enum.Enum):
-    GREETING = enum.auto()  # its Hello is awaited
-    CHECKING = enum.auto()  # token and numbers are being looked up
+class _ConnectionState(enum.Enum):
+    GREETING = enum.auto()  # waiting for its Hello
+    CHECKING = enum.auto()  # looking up token and numbers
     OPEN = enum.auto()
-    CLOSED = enum.auto()  # refused or lost; what still comes is dropped
+    CLOSED = enum.auto()  # refused or lost; further frames are dropped
 
 
 class _Connection(asyncio.Protocol):
-    """One device's connection: turns frames into the server's calls, and back."""
+    """One device's connection: frames to calls of the server, and back."""
 
     def __init__(self, server: TunnelServer) -> None:
         self.device_id = ""
         self.epoch = ""
         self._server = server
-        self._state = _State.GREETING
-        self._decoder = Decoder(max_body_bytes=_STRANGER_BODY_BYTES, decompressor=server.decompressor)
+        self._state = _ConnectionState.GREETING
+        self._decoder = Decoder(max_body_bytes=_HELLO_BODY_BYTES, decompressor=server.decompressor)
         self._transport: asyncio.Transport
         self._acked = 0
         self._due = 1  # number of the next upload
-        self._holds = 0  # reasons not to read
+        self._pauses = 0  # reasons for not reading
         self._writable = asyncio.Event()
         self._writable.set()
-        self._owed_ack = False  # could not be written yet
-        self._since_s = 0.0  # when the state, or what it waits for, last moved
+        self._owed_ack = False  # an Ack could not be written yet
+        self._since_s = 0.0  # time of the latest progress
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def _is_closed(self) -> bool:
-        return self._state is _State.CLOSED
+        return self._state is _ConnectionState.CLOSED
 
     # --- asyncio's calls ---
 
@@ -349,8 +349,8 @@ class _Connection(asyncio.Protocol):
         self._since_s = self._server.clock.monotonic()
         self._server.joined(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason, the device comes back
-        self._state = _State.CLOSED
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
+        self._state = _ConnectionState.CLOSED
         self._writable.set()
         for task in self._tasks:
             task.cancel()
@@ -370,20 +370,22 @@ class _Connection(asyncio.Protocol):
         server.counts.bytes_in += len(data)
         if self._is_closed:
             return
-        if self._state is _State.OPEN and self._writable.is_set():  # a stranger wins no time by a byte now and then
+        if (
+            self._state is _ConnectionState.OPEN and self._writable.is_set()
+        ):  # single bytes before the Hello do not extend its timeout
             self._since_s = server.clock.monotonic()
         self._decoder.add(data)
         self._take()
 
     def _take(self) -> None:
-        """Take the frames that have come, up to where the connection is held: a few bytes may unpack to many."""
+        """Process the received frames until the connection is paused: a few bytes may decompress to many."""
         server = self._server
         received_ms = int(server.clock.time() * 1000)
         uploads: list[Received] = []
         size_bytes = duplicates = 0
         try:
-            while self._holds == 0 and (frame := self._decoder.next()) is not None:
-                if type(frame) is protocol.Upload and self._state is _State.OPEN:
+            while self._pauses == 0 and (frame := self._decoder.next()) is not None:
+                if type(frame) is protocol.Upload and self._state is _ConnectionState.OPEN:
                     if frame.seq < self._due:
                         duplicates += 1
                         continue
@@ -393,14 +395,14 @@ class _Connection(asyncio.Protocol):
                     what = (frame.seq, frame.topic, frame.payload, frame.sent_ms, received_ms)
                     uploads.append(Received(self.device_id, self.epoch, *what))
                     size_bytes += len(frame.payload)
-                    if size_bytes >= _HANDFUL_BYTES or len(uploads) >= _HANDFUL:
+                    if size_bytes >= _CHUNK_BYTES or len(uploads) >= _CHUNK:
                         server.enqueue(uploads, self)
                         uploads, size_bytes = [], 0
                 elif not self._on_other(frame):
                     break
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
-        # Uploads that came before a bad frame are whole, in turn, and wanted.
+        # Uploads before a bad frame are complete and in order.
         if uploads:
             server.enqueue(uploads, self)
         if duplicates:
@@ -410,45 +412,45 @@ class _Connection(asyncio.Protocol):
     # --- the server's calls ---
 
     def acknowledge(self, seq: int) -> None:
-        # The uploads of the device's last connection may become durable during this one: go on after those.
-        if self._state is _State.OPEN and seq > self._acked:
+        # Uploads of the device's previous connection may become durable during this one: continue after those.
+        if self._state is _ConnectionState.OPEN and seq > self._acked:
             self._acked = seq
             self._due = max(self._due, seq + 1)
             self._write_ack()
 
     def refuse(self, code: str, message: str, retry_s: float) -> None:
-        """Say why, and hang up once that is out."""
+        """Send the reason, and disconnect once it is sent."""
         if self._is_closed:
             return
         self._server.counts.refusals[code] += 1
         self._write(protocol.Refusal(code, message, retry_s))
-        self._state = _State.CLOSED
+        self._state = _ConnectionState.CLOSED
         self._since_s = self._server.clock.monotonic()
         self._transport.close()
 
-    def hold(self) -> None:
-        self._holds += 1
-        if self._holds == 1 and not self._is_closed:
+    def pause(self) -> None:
+        self._pauses += 1
+        if self._pauses == 1 and not self._is_closed:
             self._transport.pause_reading()
 
-    def let_go(self) -> None:
-        self._holds -= 1
-        if self._holds == 0 and not self._is_closed:
-            self._since_s = self._server.clock.monotonic()  # it was we who did not listen
+    def resume(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0 and not self._is_closed:
+            self._since_s = self._server.clock.monotonic()  # the pause was the server's
             self._take()
-            if self._holds == 0 and not self._is_closed:
+            if self._pauses == 0 and not self._is_closed:
                 self._transport.resume_reading()
 
     def check_patience(self, now_s: float) -> None:
-        """Hang up on a device that has been silent, or has not read, for too long."""
+        """Disconnect a device that has been silent, or has not read, beyond the limits."""
         limits, waited_s = self._server.limits, now_s - self._since_s
         if self._is_closed:
             if waited_s >= limits.linger_s:
                 self._transport.abort()
-        elif self._state is _State.GREETING:
+        elif self._state is _ConnectionState.GREETING:
             if waited_s >= limits.hello_s:
                 self.refuse("hello", f"no Hello within {limits.hello_s} s", 10.0)
-        elif waited_s >= limits.idle_s and (self._holds == 0 or not self._writable.is_set()):
+        elif waited_s >= limits.idle_s and (self._pauses == 0 or not self._writable.is_set()):
             self.refuse("idle", f"silent for {limits.idle_s} s", 0.0)
 
     # --- frames ---
@@ -459,23 +461,23 @@ class _Connection(asyncio.Protocol):
             self.refuse("gap", f"upload {seq} came where {self._due} was due", 0.0)
         elif seq > self._acked + window:
             self.refuse("window", f"upload {seq} is more than {window} past {self._acked}, the last acknowledged", 10.0)
-        return self._state is _State.OPEN
+        return self._state is _ConnectionState.OPEN
 
     def _on_other(self, frame: protocol.Frame) -> bool:
-        """Take any frame but an upload in turn. False: the connection is over."""
+        """Process any frame but an upload in order. Return False if the connection has ended."""
         match frame:
-            case protocol.Hello() if self._state is _State.GREETING:
-                self._state = _State.CHECKING
-                self.hold()
+            case protocol.Hello() if self._state is _ConnectionState.GREETING:
+                self._state = _ConnectionState.CHECKING
+                self.pause()
                 self._spawn(self._greet(frame))
-            case protocol.Request() if self._state is _State.OPEN:
+            case protocol.Request() if self._state is _ConnectionState.OPEN:
                 self._server.counts.requests += 1
                 if len(self._tasks) < self._server.limits.requests:
                     self._spawn(self._answer(frame))
                 else:
                     what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
                     self._write(protocol.Response(frame.request_id, b"", what))
-            case protocol.Ping() if self._state is _State.OPEN:
+            case protocol.Ping() if self._state is _ConnectionState.OPEN:
                 if self._writable.is_set():
                     self._write(protocol.Pong(frame.token))
             case _:
@@ -487,7 +489,7 @@ class _Connection(asyncio.Protocol):
         server = self._server
         try:
             if hello.protocol != protocol.PROTOCOL_VERSION:
-                what = f"protocol {hello.protocol} is spoken there and {protocol.PROTOCOL_VERSION} here"
+                what = f"protocol {hello.protocol} is not supported; the cloud has protocol {protocol.PROTOCOL_VERSION}"
                 self.refuse("protocol", what, -1.0)
             elif not hello.device_id or not hello.epoch:
                 self.refuse("hello", "device_id and epoch cannot be empty", -1.0)
@@ -495,21 +497,21 @@ class _Connection(asyncio.Protocol):
                 self.refuse("token", f"this token is not that of device {hello.device_id!r}", -1.0)
             else:
                 acked = await server.acked(hello.device_id, hello.epoch)
-                if self._state is _State.CHECKING:
+                if self._state is _ConnectionState.CHECKING:
                     self._open(hello, acked)
-        except Exception:
-            log.exception("tunnel: device %r could not be looked up", hello.device_id)
+        except Exception:  # noqa: BLE001 - the device gets an answer after any failure
+            _LOG.exception("tunnel: device %r could not be looked up", hello.device_id)
             self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
 
     def _open(self, hello: protocol.Hello, acked: int) -> None:
         self.device_id, self.epoch = hello.device_id, hello.epoch
         self._acked, self._due = acked, acked + 1
-        self._state = _State.OPEN
+        self._state = _ConnectionState.OPEN
         self._since_s = self._server.clock.monotonic()
         self._decoder.max_body_bytes = MAX_BODY_BYTES
         self._server.admit(self)
         self._write(protocol.Welcome(acked, self._server.limits.window))
-        self.let_go()
+        self.resume()
 
     async def _answer(self, request: protocol.Request) -> None:
         payload, error_text = b"", ""
@@ -517,8 +519,8 @@ class _Connection(asyncio.Protocol):
             payload = await self._server.on_request(self.device_id, request.topic, request.payload)
         except WalleError as error:
             error_text = str(error) or type(error).__name__
-        except Exception:
-            log.exception("tunnel: request %r of device %r failed", request.topic, self.device_id)
+        except Exception:  # noqa: BLE001 - the device gets an answer after any failure
+            _LOG.exception("tunnel: request %r of device %r failed", request.topic, self.device_id)
             error_text = "the cloud failed at this request"
         self._server.counts.failed_requests += bool(error_text)
         while not self._writable.is_set():  # another answer may fill the buffer again first
