@@ -22,7 +22,7 @@ from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; nothing of ours lies in the object store
 _STOP_S = 15.0
@@ -164,7 +164,7 @@ class Fleet:
                 if self._is_closed:
                     raise
                 if self.actors[number] is actor:  # nobody has replaced it meanwhile
-                    _log.warning("%s; another takes over its %d devices", error, len(self._groups[number]))
+                    _LOG.warning("%s; another takes over its %d devices", error, len(self._groups[number]))
                     await self._replace(number)
             return await ask(self.actors[number], method)
 
@@ -189,6 +189,6 @@ async def _end(actor: Any) -> None:
     except NodeLostError:
         pass  # what was to be
     except Exception as error:  # noqa: BLE001 - it ends, whatever it says
-        _log.warning("an actor did not close well: %r", error)
+        _LOG.warning("an actor did not close well: %r", error)
     finally:
         ray.kill(actor)

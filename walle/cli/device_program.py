@@ -23,8 +23,8 @@ from rich.markup import escape
 from rich.status import Status
 
 from walle.cli.output import emit, emit_line, progress_console
-from walle.cli.whole_file import write_whole
 from walle.device import Device, DeviceConfig, DeviceSummary
+from walle.durable_file import write_file
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
 
@@ -285,7 +285,7 @@ class DeviceProgram:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             pass
         base = device.store.position + 1
-        write_whole(path, json.dumps({"name": source.name, "base": base}))
+        write_file(path, json.dumps({"name": source.name, "base": base}))
         return base
 
     # --- what a person sees -------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from walle.cli.whole_file import write_whole
+from walle.durable_file import write_file
 from walle.errors import ConfigError
 
 JOIN_FILE = "join.json"
@@ -33,7 +33,7 @@ class Join:
 
     def save(self, path: Path) -> None:
         """Write the file, for its owner's eyes only."""
-        write_whole(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        write_file(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:

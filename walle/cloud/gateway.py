@@ -28,7 +28,7 @@ from walle.errors import ConfigError
 from walle.pipeline.tunnel.ingest import Ingest, pump
 from walle.pipeline.tunnel.server import Received, TunnelServer
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _DELAYS_KEPT = 50_000
 _RENEW_S = 86_400.0  # between two looks at the certificate
@@ -160,9 +160,9 @@ async def _renew_for_ever(authority: Authority, clock: Clock) -> None:
         await clock.sleep(_RENEW_S)
         try:
             if await asyncio.to_thread(authority.renew):
-                _log.info("the tunnel's certificate was renewed")
+                _LOG.info("the tunnel's certificate was renewed")
         except (AuthorityError, OSError) as error:
-            _log.error("the tunnel's certificate cannot be renewed, trying again in a day: %s", error)
+            _LOG.error("the tunnel's certificate cannot be renewed, trying again in a day: %s", error)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -172,7 +172,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 def _say_why(pumping: asyncio.Task[None]) -> None:
     if not pumping.cancelled() and (error := pumping.exception()) is not None:
-        _log.critical("uploads are not stored any more: %s; mend the file, then start the cloud again", error)
+        _LOG.critical("uploads are not stored any more: %s; mend the file, then start the cloud again", error)
 
 
 class _Server(uvicorn.Server):

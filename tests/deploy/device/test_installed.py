@@ -139,7 +139,7 @@ def test_clean_keeps_what_the_state_points_at_and_nothing_else(tmp_path: Path) -
         state = state.activate(number, _ref(number))
         _put(installed, state)
     installed.staging(TASK, _ref(4).manifest).open()
-    (tmp_path / "shop%2Fipv/state.json.new").write_bytes(b"half")
+    (tmp_path / "shop%2Fipv/.state.json.0a.unfinished").write_bytes(b"half")
     installed.clean(state, partial_newer_than_s=0.0)
     assert [path.name for path in (tmp_path / "shop%2Fipv/staging").iterdir()] == [_ref(4).manifest]
     installed.clean(state)
@@ -149,7 +149,7 @@ def test_clean_keeps_what_the_state_points_at_and_nothing_else(tmp_path: Path) -
         _ref(2).manifest,
         _ref(3).manifest,
     }
-    assert not (tmp_path / "shop%2Fipv/state.json.new").exists()
+    assert not (tmp_path / "shop%2Fipv/.state.json.0a.unfinished").exists()
     installed.clean(state)
     installed.forget(TASK)
     assert installed.tasks() == []

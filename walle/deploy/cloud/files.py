@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from walle.durable_file import sync_folder, write_file
+from walle.durable_file import make_folders, write_file
 from walle.errors import DeployError
 
 CHUNK_BYTES = 256 * 1024
@@ -45,7 +45,7 @@ class FileStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
 
     def put(self, data: bytes) -> str:
         """Return the sha256 of `data`, which is on the disk, whole, when this returns; a damaged copy is replaced."""
@@ -53,9 +53,7 @@ class FileStore:
         path = self.path(sha256)
         if path.exists() and self.verify(sha256):
             return sha256
-        if not path.parent.exists():
-            path.parent.mkdir(exist_ok=True)
-            sync_folder(self._folder)
+        make_folders(path.parent)
         write_file(path, data, mode=0o644)
         return sha256
 

@@ -56,7 +56,7 @@ _PACK_ERRORS = (
     ApplyDeltaError,
     FileFormatException,
 )
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 type OnPush = Callable[[str, str, str], Awaitable[None]]  # scenario, ref such as refs/tags/ipv/v1, commit
 
@@ -110,13 +110,13 @@ def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> 
         else:
             updated = await loop.run_in_executor(executor, _receive, repos, request, body, answer)
             for ref, commit in updated:
-                _log.info("push to %s: %s is %s", request.scenario, ref, commit)
+                _LOG.info("push to %s: %s is %s", request.scenario, ref, commit)
                 if on_push is None:
                     continue
                 try:
                     await on_push(request.scenario, ref, commit)
                 except Exception:  # noqa: BLE001 - the push is done, whatever its listener makes of it
-                    _log.exception("listener failed on the push of %s to %s", ref, request.scenario)
+                    _LOG.exception("listener failed on the push of %s to %s", ref, request.scenario)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -307,7 +307,7 @@ def _unpack(repo: Repo, protocol: ReceivableProtocol) -> str:
     try:
         repo.object_store.add_thin_pack(protocol.read, protocol.recv)
     except _PACK_ERRORS as error:
-        _log.warning("a pushed pack cannot be stored: %s", error)
+        _LOG.warning("a pushed pack cannot be stored: %s", error)
         sweep(Path(repo.path))
         return _one_line(str(error) or type(error).__name__)
     return "ok"

@@ -20,6 +20,7 @@ from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.durable_file import make_folders, move_folder, sync_tree
 from walle.errors import DeployError
 
 MAX_TREE_FILES = 2000
@@ -66,7 +67,7 @@ class TaskRepos:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
 
     def create(self, scenario: str) -> bool:
         """Make an empty scenario where there is none; return whether it is new.
@@ -83,7 +84,8 @@ class TaskRepos:
         try:
             Repo.init_bare(staging, default_branch=b"main").close()
             staging.chmod(0o755)
-            staging.rename(path)
+            sync_tree(staging)
+            move_folder(staging, path)
         except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
             if isinstance(error, OSError) and path.exists():  # somebody else made it meanwhile

@@ -35,7 +35,7 @@ from walle.deploy.signing import SignatureError, TrustedKeys
 from walle.errors import DeployError
 from walle.protocol import Directive, Manifest, Outcome, OutcomeKind, ProtocolError, check_sha256
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _PARTIAL_KEEP_S = 86_400.0  # how long a half-pulled version waits for the directive that goes on with it
 _MAX_BUNDLE_BYTES = 300_000_000  # §2.2 gives a whole app package as much
@@ -136,7 +136,7 @@ class Agent:
                 try:
                     await to_the_end(self._recover(task))
                 except (OSError, TaskNameError) as error:
-                    _log.warning("what is installed of %s cannot be read and is not run: %s", task, error)
+                    _LOG.warning("what is installed of %s cannot be read and is not run: %s", task, error)
         self._is_started = True
 
     async def handle(self, directives: Sequence[Directive]) -> list[DeployError]:
@@ -179,7 +179,7 @@ class Agent:
             self._admit(directive)
             await self._in_turn(directive)
         except DeployError as error:
-            _log.warning("%s", error)
+            _LOG.warning("%s", error)
             return error
         return None
 
@@ -247,7 +247,7 @@ class Agent:
         try:
             manifest = await on_disk(self._load, directive.task, target)
         except CorruptedError as error:
-            _log.warning("%s; it is pulled again", error)
+            _LOG.warning("%s; it is pulled again", error)
             return False
         files = self._installed.version_files(directive.task, target)
         if not state.previous_good:
@@ -358,7 +358,7 @@ class Agent:
                 try:
                     manifest = await on_disk(self._load, task, before.previous)
                 except (CorruptedError, OSError) as error:
-                    _log.warning("%s", error)
+                    _LOG.warning("%s", error)
                     before = before.without_previous()
             state = before.fall_back(reason)
             await self._write_or_log(state)
@@ -373,7 +373,7 @@ class Agent:
                 await self._on_activate(task, self._installed.version_files(task, state.active), manifest)
                 break
             except Exception as error:  # noqa: BLE001 - whatever it is, the device must not stay with it
-                _log.exception("%s: the previous version cannot be put to use either", task)
+                _LOG.exception("%s: the previous version cannot be put to use either", task)
                 reason = f"{type(error).__name__}: {error}"
         await self._clean(self._states[task])
 
@@ -381,7 +381,7 @@ class Agent:
         try:
             state = await on_disk(self._installed.read, task)
         except CorruptedError as error:
-            _log.error("%s; the task is dropped", error)
+            _LOG.error("%s; the task is dropped", error)
             await on_disk(self._installed.forget, task)
             self.outcomes.add(Outcome(task, "", "", OutcomeKind.REMOVED, error=str(error)))
             return
@@ -391,7 +391,7 @@ class Agent:
             try:
                 manifest = await on_disk(self._load, task, recovered.active)
             except (CorruptedError, OSError) as error:
-                _log.error("%s %s is left: %s", task, recovered.active.version, error)
+                _LOG.error("%s %s is left: %s", task, recovered.active.version, error)
                 recovered = recovered.fall_back(str(error), corrupted=True)
                 if recovered.outcome is not None:
                     self.outcomes.add(recovered.outcome)
@@ -406,7 +406,7 @@ class Agent:
             try:
                 await self._on_activate(task, files, manifest)
             except Exception as error:  # noqa: BLE001 - one task's failure stays that task's
-                _log.exception("%s cannot be put to use", task)
+                _LOG.exception("%s cannot be put to use", task)
                 await self._fall_back(task, f"{type(error).__name__}: {error}")
 
     # --- the disk ----------------------------------------------------------------------------------------------------
@@ -440,18 +440,18 @@ class Agent:
         try:
             await on_disk(self._installed.write, state)
         except OSError as error:
-            _log.warning("the state of %s cannot be written: %s", state.task, error)
+            _LOG.warning("the state of %s cannot be written: %s", state.task, error)
 
     async def _clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
         """Remove leftovers; what cannot be removed now is at the next start."""
         try:
             await on_disk(self._installed.clean, state, partial_newer_than_s=partial_newer_than_s)
         except OSError as error:
-            _log.warning("leftovers of %s cannot be removed: %s", state.task, error)
+            _LOG.warning("leftovers of %s cannot be removed: %s", state.task, error)
 
     @contextlib.contextmanager
     def _logged(self, task: str) -> Iterator[None]:
         try:
             yield
         except Exception:  # noqa: BLE001 - one task's failure stays that task's
-            _log.exception("%s did not end well", task)
+            _LOG.exception("%s did not end well", task)

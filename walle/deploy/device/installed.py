@@ -31,14 +31,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from walle.durable_file import (
+    NotSyncedError,
+    make_folders,
+    move_folder,
+    remove_unfinished,
+    sync_file,
+    sync_folder,
+    write_all,
+    write_file,
+)
 from walle.errors import DeployError
 from walle.protocol import FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _FORMAT = 1
 _MAX_NAME_BYTES = 200
-_CHUNK_BYTES = 1 << 20
 
 
 class TaskNameError(DeployError):
@@ -179,7 +188,7 @@ class Installed:
 
     def tasks(self) -> list[str]:
         """Return the tasks that have a folder, removed ones among them."""
-        _make_folders(self.folder)
+        make_folders(self.folder)
         names = sorted(path.name for path in self.folder.iterdir() if path.is_dir() and "%2F" in path.name)
         return [urllib.parse.unquote(name) for name in names]
 
@@ -204,14 +213,11 @@ class Installed:
     def write(self, state: TaskState) -> None:
         """Make `state` the task's state, whole or not at all."""
         folder = self.task_folder(state.task)
-        _make_folders(folder)
-        temporary = folder / "state.json.new"
-        _write_file(temporary, state.to_bytes())
-        temporary.replace(folder / "state.json")
+        make_folders(folder)
         try:
-            _sync_folder(folder)
-        except OSError as error:  # the swap is made, and either side of it is a whole version: it is not unmade
-            _log.warning("%s may not survive a power cut: %s", folder, error)
+            write_file(folder / "state.json", state.to_bytes(), mode=0o644)
+        except NotSyncedError as error:  # the swap is made, and either side of it is a whole version: it is not unmade
+            _LOG.warning("%s may not survive a power cut: %s", folder, error)
 
     def version_files(self, task: str, ref: VersionRef) -> Path:
         """Return where the files of an installed version are."""
@@ -239,12 +245,11 @@ class Installed:
     def adopt(self, staging: "Staging", state: TaskState) -> None:
         """Move a version that was put together to its place and make `state`, which points at it, the task's state."""
         place = self._version_folder(state.task, staging.folder.name)
-        _make_folders(place.parent)
+        make_folders(place.parent)
         _remove(place)  # a broken one of the same name; it is not the active version
         _remove(staging.folder / "blobs")
-        _sync_folder(staging.folder)
-        staging.folder.rename(place)
-        _sync_folder(place.parent)
+        sync_folder(staging.folder)
+        move_folder(staging.folder, place)
         self.write(state)
 
     def clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
@@ -253,7 +258,7 @@ class Installed:
         `partial_newer_than_s` is in seconds since the epoch.
         """
         folder = self.task_folder(state.task)
-        _remove(folder / "state.json.new")
+        remove_unfinished(folder)
         kept = {ref.manifest for ref in (state.active, state.previous) if ref is not None}
         for path in _children(folder / "versions"):
             if path.name not in kept:
@@ -294,7 +299,7 @@ class Staging:
         for path in _children(self.folder.parent):
             if path != self.folder:
                 _remove(path)
-        _make_folders(self.folder / "blobs")
+        make_folders(self.folder / "blobs")
 
     def held_bytes(self, sha256: str) -> int:
         """Return how much of a blob is here."""
@@ -307,7 +312,7 @@ class Staging:
         """Add `data` to the end of a blob."""
         handle = os.open(self._blob(sha256), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            _write_all(handle, data)
+            write_all(handle, data)
         finally:
             os.close(handle)
 
@@ -320,7 +325,7 @@ class Staging:
         path = self._blob(entry.sha256)
         if not path.exists():
             self.append(entry.sha256, b"")  # an empty file has no piece that would have made it
-        _sync_file(path)
+        sync_file(path)
         if _is_file_of(path, entry):
             path.chmod(0o444)
             return True
@@ -343,14 +348,14 @@ class Staging:
         """
         files = self.folder / "files"
         _remove(files)
-        _make_folders(files)
+        make_folders(files)
         for entry in entries:
             place = files / entry.path
             place.parent.mkdir(parents=True, exist_ok=True)
             _link(self._blob(entry.sha256), place)
-        _write_file(self.folder / "manifest", envelope)
+        write_file(self.folder / "manifest", envelope, mode=0o644)
         for root, _, _ in os.walk(files):
-            _sync_folder(Path(root))
+            sync_folder(Path(root))
         return files
 
     def discard(self) -> None:
@@ -397,15 +402,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _make_folders(path: Path) -> None:
-    """Make `path` and its parents, each durable before the next."""
-    if path.is_dir():
-        return
-    _make_folders(path.parent)
-    path.mkdir(exist_ok=True)
-    _sync_folder(path.parent)
-
-
 def _link(source: Path, place: Path) -> None:
     """Make `place` the same file as `source`, or a copy where the file system has no hard links."""
     try:
@@ -414,36 +410,5 @@ def _link(source: Path, place: Path) -> None:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
             raise
         shutil.copyfile(source, place)
-        _sync_file(place)
+        sync_file(place)
         place.chmod(0o444)
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        _write_all(handle, data)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view[:_CHUNK_BYTES]) :]
-
-
-def _sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
