@@ -18,7 +18,7 @@ from tests.sim.shop_cloud import GATE, device_config, push, until
 from walle import plain
 from walle.actors.inference import InferenceActor
 from walle.actors.node import NodeLostError, Remote
-from walle.actors.wiring import ActorCloud, Fleet, _spawn, start_ray, stop_ray
+from walle.actors.wiring import ActorCloud, Fleet, _spawn, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
 from walle.deploy.cloud.policy import Policy
@@ -48,7 +48,7 @@ def ray_marker() -> Iterator[str]:
         yield marker
     finally:
         del os.environ[MARKER]
-        stop_ray()
+        close_ray()
     assert wait_until_gone(marker) == []
 
 
@@ -105,7 +105,7 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
     configs = [device_config(cloud.address, cloud.home, tmp_path / name) for name in NAMES]
     fleet = Fleet(configs, per_actor=2, driver=DRIVER, options={"pause_s": 0.02})
     try:
-        pids = await fleet.open()
+        pids = await fleet.start()
         assert len({*pids, os.getpid()}) == 3
         async with admin(cloud) as http:
             await until_full(http, await start_release(http))
@@ -121,7 +121,7 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
         at_return = {summary.device_id: summary.produced for summary, _ in both[0]}
         await until(lambda: have_produced(fleet, {name: count + 10 for name, count in at_return.items()}), LIMIT_S)
 
-        await fleet.stop()
+        await fleet.settle()
         summaries = await fleet.summaries()
         produced = [summary.produced for summary, _ in summaries]
         assert produced == [counts["visits"] for _, counts in summaries]
@@ -202,7 +202,7 @@ async def test_a_cloud_that_cannot_start_says_why_and_leaves_no_actor(
     cloud: ActorCloud, ray_marker: str, tmp_path: Path
 ) -> None:
     def actors() -> list[str]:
-        names = ("Gateway", "ReleaseActor", "RollbackActor", "InferenceActor")
+        names = ("GatewayActor", "ReleaseActor", "RollbackActor", "InferenceActor")
         return sorted(name for line in processes_with(ray_marker) for name in names if f"::{name}" in line)
 
     await until(lambda: len(set(actors())) == len(actors()) == 4, LIMIT_S)  # those of `cloud`
@@ -219,6 +219,6 @@ async def test_a_fleet_that_cannot_open_says_why(cloud: ActorCloud, tmp_path: Pa
     fleet = Fleet(configs, per_actor=1, driver="no_such_module:driver", options={})
     try:
         with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-            await fleet.open()
+            await fleet.start()
     finally:
         await fleet.close()

@@ -46,7 +46,7 @@ class Raised:
         return error
 
 
-def telling[**P, T](method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | Raised]]:
+def returns_errors[**P, T](method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | Raised]]:
     """Return an actor's method that gives what it raises as `Raised`; `ask` raises it."""
 
     @functools.wraps(method)
@@ -60,7 +60,7 @@ def telling[**P, T](method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[
 
 
 async def ask(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
-    """Return what a `telling` method of an actor gives, or raise what it raised.
+    """Return what a `returns_errors` method of an actor gives, or raise what it raised.
 
     Raises:
         NodeLostError: the actor's process ended.
@@ -82,12 +82,12 @@ class NodeActor:
         self._undo = contextlib.AsyncExitStack()
         self._node: Any = None
 
-    @telling
+    @returns_errors
     async def call(self, method: str, *args: Any) -> Any:
         """Return what `method` of the node gives."""
         return await getattr(self._node, method)(*args)
 
-    @telling
+    @returns_errors
     async def close(self) -> None:
         await self._undo.aclose()
 

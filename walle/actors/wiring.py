@@ -13,7 +13,7 @@ from typing import Any, Self
 import ray
 
 from walle.actors.device import DeviceActor
-from walle.actors.gateway import Gateway
+from walle.actors.gateway import GatewayActor
 from walle.actors.inference import InferenceActor
 from walle.actors.node import NodeLostError, Remote, ask
 from walle.actors.release import ReleaseActor
@@ -61,7 +61,7 @@ def _interrupt_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def stop_ray() -> None:
+def close_ray() -> None:
     """Leave the cluster; a Ray that `start_ray` started ends with all its processes."""
     ray.shutdown()
 
@@ -82,22 +82,27 @@ class ActorCloud:
 
     @classmethod
     async def start(cls, config: CloudConfig) -> Self:
-        """Make the actors and open their nodes; where one cannot, none is left.
+        """Make the actors and start their nodes; where one cannot, none is left.
 
         Raises:
-            ConfigError, OSError: as `GatewayNode.open`.
+            ConfigError, OSError: as `GatewayNode.start`.
         """
         home = CloudHome(config.folder)
         await asyncio.to_thread(home.prepare, config.scenarios)
-        kinds = {"gateway": Gateway, "inference": InferenceActor, "releases": ReleaseActor, "monitor": RollbackActor}
+        kinds = {
+            "gateway": GatewayActor,
+            "inference": InferenceActor,
+            "releases": ReleaseActor,
+            "monitor": RollbackActor,
+        }
         actors = {name: _spawn(kind, config) for name, kind in kinds.items()}
         gateway, inference, releases, monitor = actors.values()
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(_end_in_turn, actors.values())
-            await ask(monitor, "open", releases)
-            await ask(releases, "open", gateway, monitor)
-            await ask(inference, "open", releases)
-            address = await ask(gateway, "open", releases, monitor, inference)
+            await ask(monitor, "start", releases)
+            await ask(releases, "start", gateway, monitor)
+            await ask(inference, "start", releases)
+            address = await ask(gateway, "start", releases, monitor, inference)
             undo.pop_all()
         return cls(home, address, actors)
 
@@ -127,23 +132,23 @@ class Fleet:
         self._is_closed = False
         self.actors: list[Any] = [_spawn(DeviceActor, group, *self._play) for group in self._groups]
 
-    async def open(self) -> list[int]:
+    async def start(self) -> list[int]:
         """Start every device; return the ids of their processes."""
-        return list(await asyncio.gather(*(ask(actor, "open") for actor in self.actors)))
+        return list(await asyncio.gather(*(ask(actor, "start") for actor in self.actors)))
 
-    async def stop(self) -> None:
+    async def settle(self) -> None:
         """Let every driver end and everything that was produced reach the cloud.
 
         Raises:
             NodeLostError: a process died, and so did its successor.
         """
-        await self._ask_all("stop")
+        await self._ask_all("settle")
 
     async def summaries(self) -> list[tuple[DeviceSummary, dict[str, Any]]]:
         """Return each device as it is, and its driver's counts.
 
         Raises:
-            NodeLostError: as `stop`; and what a driver raised.
+            NodeLostError: as `settle`; and what a driver raised.
         """
         return [summary for group in await self._ask_all("summaries") for summary in group]
 
@@ -170,7 +175,7 @@ class Fleet:
 
     async def _replace(self, number: int) -> None:
         actor = self.actors[number] = _spawn(DeviceActor, self._groups[number], *self._play)
-        await ask(actor, "open")
+        await ask(actor, "start")
         self.replaced += 1
 
 

@@ -153,7 +153,7 @@ async def _cloud(config: "CloudConfig") -> AsyncIterator[tuple["CloudHome", "Gat
 
 @contextlib.asynccontextmanager
 async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[tuple["CloudHome", "GatewayAddress"]]:
-    from walle.actors.wiring import ActorCloud, start_ray, stop_ray
+    from walle.actors.wiring import ActorCloud, close_ray, start_ray
 
     await asyncio.to_thread(start_ray, address, import_root=Path.cwd())
     try:
@@ -163,7 +163,7 @@ async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[tuple
         finally:
             await cloud.close()
     finally:
-        stop_ray()
+        close_ray()
 
 
 def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress", *, as_json: bool) -> None:

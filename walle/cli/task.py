@@ -156,9 +156,10 @@ def read_folder(folder: Path) -> "TaskTree":
 
 def check(folder: Folder, as_json: JsonFlag = False) -> None:
     """Check a task as the cloud does at a release: task.toml, that it compiles, what it imports, its size."""
-    from walle.deploy.cloud.bundle import compile_tree
+    from walle.deploy.cloud.bundle import TaskVersion, compile_version
 
-    config, files = compile_tree(read_folder(folder))
+    version = TaskVersion.parse(read_folder(folder))
+    config, files = version.config, compile_version(version)
     sizes = {path: len(data) for path, data in sorted(files.items())}
     report: dict[str, Any] = {
         "task": config.name,
@@ -229,14 +230,13 @@ def simulate(
 
 async def _simulate(tree: "TaskTree", events: bytes | None) -> "SimulationResult":
     from walle.cloud.simulation import Simulator
-    from walle.deploy.cloud.bundle import CONFIG_FILE, build_bundle
-    from walle.deploy.cloud.task_config import TaskConfig
+    from walle.deploy.cloud.bundle import TaskVersion, build_bundle
     from walle.deploy.signing import Signer
 
-    bundle = build_bundle(tree, Signer.generate())
-    own = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE).simulation_events
-    if events is None and own:
-        events = tree.files[own]
+    version = TaskVersion.parse(tree)
+    bundle = build_bundle(version, Signer.generate())
+    if events is None:
+        events = version.simulation_events
     simulator = Simulator(vms=1)
     try:
         return await simulator.run(bundle, events)

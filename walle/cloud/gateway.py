@@ -17,7 +17,7 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.cloud.peers import Inference, Judged, Monitor
+from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.deploy.cloud.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
@@ -47,7 +47,7 @@ class GatewayAddress:
 
 @dataclasses.dataclass(frozen=True)
 class GatewayStats:
-    """`received` uploads are durable, `connections` of devices were made since the gateway was opened.
+    """`received` uploads are durable, `connections` of devices were made since the gateway was started.
 
     `delays_ms` are from the event, by the device's clock, to receipt; of the latest uploads.
     """
@@ -58,7 +58,7 @@ class GatewayStats:
 
 
 class GatewayNode:
-    """One gateway. It takes the release table from when it is made, and serves between `open` and `close`."""
+    """One gateway. It takes the release table from when it is made, and serves between `start` and `close`."""
 
     def __init__(self, config: CloudConfig, *, clock: Clock | None = None) -> None:
         self._config = config
@@ -70,7 +70,7 @@ class GatewayNode:
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
-    async def open(self, releases: Judged, monitor: Monitor, inference: Inference) -> GatewayAddress:
+    async def start(self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer) -> GatewayAddress:
         """Serve, and return where.
 
         Raises:
@@ -115,7 +115,7 @@ class GatewayNode:
             pumping.cancel()
             await asyncio.gather(pumping, return_exceptions=True)
 
-    def _app(self, releases: Judged, monitor: Monitor) -> FastAPI:
+    def _app(self, releases: ReleasesPeer, monitor: MonitorPeer) -> FastAPI:
         app = FastAPI(title="Walle", description="Releases, task repositories and devices of a Walle cloud.")
         install_error_handlers(app)
         access = self._home.access

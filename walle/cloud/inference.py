@@ -9,7 +9,7 @@ from pathlib import Path
 from walle import plain
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.cloud.peers import Judged
+from walle.cloud.peers import ReleasesPeer
 from walle.deploy.cloud.bundle import unpack
 from walle.errors import DeployError
 from walle.protocol import Manifest
@@ -31,9 +31,9 @@ class InferenceNode:
         self._home = CloudHome(config.folder)
         self._runner = TaskRunner(config.inference_vms)
         self._versions: dict[tuple[str, str], asyncio.Task[tuple[Path, Manifest]]] = {}
-        self._releases: Judged | None = None
+        self._releases: ReleasesPeer | None = None
 
-    async def open(self, releases: Judged) -> None:
+    async def start(self, releases: ReleasesPeer) -> None:
         self._releases = releases
         shutil.rmtree(self._home.inference_folder, ignore_errors=True)
         self._home.inference_folder.mkdir(parents=True)

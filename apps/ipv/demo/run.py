@@ -24,7 +24,7 @@ from apps.ipv.demo.push import TaskRepo
 from apps.ipv.demo.record import Record, Sample, percentile
 from apps.ipv.demo.view import View, report_table
 from walle import plain
-from walle.actors.wiring import ActorCloud, Fleet, start_ray, stop_ray
+from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.deploy.cloud.policy import share
 from walle.device import DeviceConfig, DeviceSummary
@@ -68,7 +68,7 @@ def main(options: Options) -> int:
         console.print("stopped")
         return 130
     finally:
-        stop_ray()
+        close_ray()
         shutil.rmtree(folder, ignore_errors=True)
     paths = report.write(record, options.out)
     if options.as_json:
@@ -132,7 +132,7 @@ class _Demo:
             )
             undo.push_async_callback(self._fleet.close)
             with self._console.status("starting the devices") if not options.as_json else contextlib.nullcontext():
-                await self._fleet.open()
+                await self._fleet.start()
             self._started_s = time.monotonic()
             self._record.mark(0.0, f"{options.devices} devices up, their users shopping")
             with self._view:
@@ -168,7 +168,7 @@ class _Demo:
         await self._until_all_on("v1")
         back_s = self._now_s
         self._record.mark(back_s, "every device on v1 again")
-        await self._fleet.stop()
+        await self._fleet.settle()
         await self._sample()
         self._record.figures["time to full coverage"] = f"{covered_s - first['start_s']:.1f} s"
         self._record.figures["time to roll back"] = (

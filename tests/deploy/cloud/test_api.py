@@ -80,13 +80,9 @@ class Gateway:
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     async with Journal(tmp_path / "journal.sqlite") as journal:
         world = ReleaseWorld(tmp_path, SystemClock(), journal)
-        await world.service.open()
         gateway = Gateway(world)
-        try:
+        async with world.service, gateway.client:
             yield gateway
-        finally:
-            await gateway.client.aclose()
-            await world.service.close()
 
 
 async def _in_beta(gateway: Gateway) -> str:

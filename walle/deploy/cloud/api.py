@@ -29,7 +29,7 @@ from walle.deploy.cloud.release import (
     DEFAULT_STEPS,
     Release,
     ReleaseRequest,
-    State,
+    ReleaseState,
     TransitionError,
 )
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
@@ -295,7 +295,7 @@ class _Metrics(Collector):
         generation = GaugeMetricFamily("walle_table_generation", "Generation of this gateway's release table")
         generation.add_metric([], self._answerer.table.generation)
         states = GaugeMetricFamily("walle_releases", "Releases by state", labels=["state"])
-        for state in State:
+        for state in ReleaseState:
             states.add_metric([state.value], sum(release.state is state for release in self._known))
         devices = GaugeMetricFamily(
             "walle_release_devices", "Devices that reported this of the release", labels=["release", "task", "what"]

@@ -9,11 +9,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.durable_file import make_folders, write_file
 from walle.errors import DeployError
 
@@ -21,11 +20,6 @@ CHUNK_BYTES = 256 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ROUTE = re.compile(r"(?:/cdn)?/([^/]*)")
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE | re.ASCII)
-
-type Scope = MutableMapping[str, Any]
-type Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-type Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-type ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class FileStoreError(DeployError):

@@ -28,8 +28,8 @@ from dulwich.repo import Repo
 from dulwich.server import BackendRepo, DictBackend, UploadPackHandler
 
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.bundle import compile_tree
-from walle.deploy.cloud.files import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree, sweep
 from walle.deploy.cloud.task_config import is_name
 from walle.errors import DeployError
@@ -339,7 +339,7 @@ def _refuse_objects(repo: Repo, command: _Command, scenario: str) -> str:
         if command.ref.startswith(b"refs/heads/"):
             return "" if isinstance(store[command.new], Commit) else "a branch must point at a commit"
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
-        compile_tree(read_tree(store, command.new, scenario, task, version))
+        compile_version(TaskVersion.parse(read_tree(store, command.new, scenario, task, version)))
     except DeployError as error:
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import aiosqlite
 
-from walle.deploy.cloud.release import Effect, Event, Release
+from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
 from walle.errors import DeployError
 
@@ -77,7 +77,7 @@ class Journal:
         self._db: aiosqlite.Connection | None = None
         self._lock = asyncio.Lock()
 
-    async def open(self) -> Self:
+    async def __aenter__(self) -> Self:
         with self._named():
             await asyncio.to_thread(self._probe)
             connecting = asyncio.ensure_future(self._connect())
@@ -100,21 +100,15 @@ class Journal:
     async def _connect(self) -> aiosqlite.Connection:
         return await aiosqlite.connect(self.path, isolation_level=None)
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._db is not None:
             db, self._db = self._db, None
             await db.close()
 
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     # --- releases ---
 
     async def record(
-        self, release: Release, event: Event | None, effects: tuple[Effect, ...]
+        self, release: Release, event: ReleaseEvent | None, effects: tuple[Effect, ...]
     ) -> tuple[PendingEffect, ...]:
         """Write the release as it is after `event` (None: it was created), and return its effects, numbered."""
         pending: list[PendingEffect] = []

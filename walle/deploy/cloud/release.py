@@ -56,7 +56,7 @@ class TransitionError(DeployError):
         return f"release {self.release_id} is {self.current} and takes no {self.asked}; it takes: {allowed}"
 
 
-class State(enum.StrEnum):
+class ReleaseState(enum.StrEnum):
     CREATED = "created"
     SIMULATING = "simulating"
     BETA = "beta"
@@ -69,11 +69,17 @@ class State(enum.StrEnum):
     @property
     def under_way(self) -> bool:
         """Whether another release of the task must wait for this one."""
-        return self in {State.CREATED, State.SIMULATING, State.BETA, State.GRAY, State.PAUSED}
+        return self in {
+            ReleaseState.CREATED,
+            ReleaseState.SIMULATING,
+            ReleaseState.BETA,
+            ReleaseState.GRAY,
+            ReleaseState.PAUSED,
+        }
 
     @property
     def terminal(self) -> bool:
-        return self in {State.ROLLED_BACK, State.FAILED}
+        return self in {ReleaseState.ROLLED_BACK, ReleaseState.FAILED}
 
 
 class Effect(enum.StrEnum):
@@ -142,7 +148,7 @@ class Rollback:
     reason: str
 
 
-type Event = (
+type ReleaseEvent = (
     Start | SimulationPassed | SimulationFailed | BetaResolved | GateAccepted | GateRejected | Pause | Resume | Rollback
 )
 
@@ -232,12 +238,12 @@ class Release:
     request: ReleaseRequest
     created_s: float
     updated_s: float
-    state: State = State.CREATED
+    state: ReleaseState = ReleaseState.CREATED
     step: int = 0  # index into request.steps, once gray
     beta_devices: tuple[str, ...] = ()
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
-    resumes: State | None = None  # where a paused release goes on
+    resumes: ReleaseState | None = None  # where a paused release goes on
     reason: str = ""  # why it was rolled back or failed
     revision: int = 0
 
@@ -245,21 +251,21 @@ class Release:
     def stage(self) -> str:
         """Name what is being judged, such as `beta` or `gray 0.25`; the state's name where nothing is."""
         state = self.resumes or self.state
-        return f"gray {self.request.steps[self.step]}" if state is State.GRAY else state.value
+        return f"gray {self.request.steps[self.step]}" if state is ReleaseState.GRAY else state.value
 
     @property
     def judged(self) -> bool:
         """Whether reports are evidence for or against the release: gray, beta or paused, once devices can have it."""
         state = self.resumes or self.state
-        return state is State.GRAY or (state is State.BETA and bool(self.beta_devices))
+        return state is ReleaseState.GRAY or (state is ReleaseState.BETA and bool(self.beta_devices))
 
     @property
     def admission(self) -> Admission | None:
         """Return who may have the version, None where nobody has it because of this release or all have (full)."""
         if not self.judged:
             return None
-        share = self.request.steps[self.step] if (self.resumes or self.state) is State.GRAY else 0.0
-        return Admission(share, frozenset(self.beta_devices), self.state is not State.PAUSED)
+        share = self.request.steps[self.step] if (self.resumes or self.state) is ReleaseState.GRAY else 0.0
+        return Admission(share, frozenset(self.beta_devices), self.state is not ReleaseState.PAUSED)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the release as JSON-ready values."""
@@ -276,8 +282,8 @@ class Release:
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         values = dict(plain)
         values["request"] = ReleaseRequest.from_plain(values["request"])
-        values["state"] = State(values["state"])
-        values["resumes"] = State(values["resumes"]) if values["resumes"] else None
+        values["state"] = ReleaseState(values["state"])
+        values["resumes"] = ReleaseState(values["resumes"]) if values["resumes"] else None
         values["beta_devices"] = tuple(values["beta_devices"])
         return cls(**values)
 
@@ -285,24 +291,24 @@ class Release:
 def allowed(release: Release) -> tuple[str, ...]:
     """Return the names of the events that `advance` takes now."""
     match release.state:
-        case State.CREATED:
+        case ReleaseState.CREATED:
             names = ["Start", "Rollback"]
-        case State.SIMULATING:
+        case ReleaseState.SIMULATING:
             names = ["SimulationPassed", "SimulationFailed", "Rollback"]
-        case State.BETA if not release.beta_devices:
+        case ReleaseState.BETA if not release.beta_devices:
             names = ["BetaResolved", "Pause", "Rollback"]
-        case State.BETA | State.GRAY:
+        case ReleaseState.BETA | ReleaseState.GRAY:
             names = ["GateAccepted", "GateRejected", "Pause", "Rollback"]
-        case State.PAUSED:
+        case ReleaseState.PAUSED:
             names = [*(["GateRejected"] if release.judged else []), "Resume", "Rollback"]
-        case State.FULL:
+        case ReleaseState.FULL:
             names = ["Rollback"]
-        case State.ROLLED_BACK | State.FAILED:
+        case ReleaseState.ROLLED_BACK | ReleaseState.FAILED:
             names = []
     return tuple(names)
 
 
-def advance(release: Release, event: Event) -> tuple[Release, tuple[Effect, ...]]:
+def advance(release: Release, event: ReleaseEvent) -> tuple[Release, tuple[Effect, ...]]:
     """Return the release after the event, and the effects to run once that is journalled.
 
     Raises:
@@ -314,35 +320,35 @@ def advance(release: Release, event: Event) -> tuple[Release, tuple[Effect, ...]
     return dataclasses.replace(release, **changes, updated_s=event.at_s, revision=release.revision + 1), effects
 
 
-def _changes(release: Release, event: Event) -> tuple[dict[str, Any], tuple[Effect, ...]]:
+def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tuple[Effect, ...]]:
     reaches_devices = (Effect.PUBLISH, Effect.SET_GATE)
     match event:
         case Start():
-            return {"state": State.SIMULATING}, (Effect.RUN_SIMULATION,)
+            return {"state": ReleaseState.SIMULATING}, (Effect.RUN_SIMULATION,)
         case SimulationPassed():
             built = {"manifest": event.manifest, "size_bytes": event.size_bytes}
             if release.request.beta == 0:
-                return built | {"state": State.GRAY}, reaches_devices
+                return built | {"state": ReleaseState.GRAY}, reaches_devices
             if isinstance(release.request.beta, int):
-                return built | {"state": State.BETA}, (Effect.RESOLVE_BETA,)
-            return built | {"state": State.BETA, "beta_devices": release.request.beta}, reaches_devices
+                return built | {"state": ReleaseState.BETA}, (Effect.RESOLVE_BETA,)
+            return built | {"state": ReleaseState.BETA, "beta_devices": release.request.beta}, reaches_devices
         case SimulationFailed():
-            return {"state": State.FAILED, "reason": event.reason[:MAX_REASON_CHARS]}, ()
+            return {"state": ReleaseState.FAILED, "reason": event.reason[:MAX_REASON_CHARS]}, ()
         case BetaResolved():
             if not event.devices or len(event.devices) > MAX_BETA_DEVICES:
                 raise ReleaseRequestError("beta", f"{len(event.devices)} devices were found for it")
             return {"beta_devices": event.devices}, reaches_devices
         case GateAccepted():
-            if release.state is State.BETA:
-                return {"state": State.GRAY}, reaches_devices
+            if release.state is ReleaseState.BETA:
+                return {"state": ReleaseState.GRAY}, reaches_devices
             if release.step + 1 < len(release.request.steps):
                 return {"step": release.step + 1}, reaches_devices
-            return {"state": State.FULL}, reaches_devices
+            return {"state": ReleaseState.FULL}, reaches_devices
         case GateRejected():
             reason = f"{release.stage}: {event.reason}"
             return _over(reason), reaches_devices
         case Pause():
-            return {"state": State.PAUSED, "resumes": release.state}, reaches_devices
+            return {"state": ReleaseState.PAUSED, "resumes": release.state}, reaches_devices
         case Resume():
             effects = reaches_devices if release.judged else (Effect.RESOLVE_BETA,)
             return {"state": release.resumes, "resumes": None}, effects
@@ -352,4 +358,4 @@ def _changes(release: Release, event: Event) -> tuple[dict[str, Any], tuple[Effe
 
 
 def _over(reason: str) -> dict[str, Any]:
-    return {"state": State.ROLLED_BACK, "resumes": None, "reason": reason[:MAX_REASON_CHARS]}
+    return {"state": ReleaseState.ROLLED_BACK, "resumes": None, "reason": reason[:MAX_REASON_CHARS]}

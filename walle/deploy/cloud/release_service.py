@@ -2,8 +2,7 @@
 
 Every transition is journalled, then its effects run: build and simulate the bundle, find beta devices, sign and publish
 the task's row of the release table, tell the monitor what to judge. Each effect looks at the state as it is when it
-runs and may run twice, so a service that was killed goes on where it was: `open` loads the journal and runs what was
-left.
+runs and may run twice, so a service that was killed continues: entering it loads the journal and runs what was left.
 """
 
 import asyncio
@@ -11,10 +10,10 @@ import dataclasses
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from walle.clock import Clock
-from walle.deploy.cloud.bundle import Bundle
+from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
 from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
@@ -22,23 +21,22 @@ from walle.deploy.cloud.release import (
     MAX_BETA_DEVICES,
     BetaResolved,
     Effect,
-    Event,
     GateAccepted,
     GateRejected,
     Pause,
     Release,
+    ReleaseEvent,
     ReleaseRequest,
+    ReleaseState,
     Resume,
     Rollback,
     SimulationFailed,
     SimulationPassed,
     Start,
-    State,
     advance,
     allowed,
 )
 from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row
-from walle.deploy.cloud.repo import TaskTree
 from walle.errors import DeployError
 from walle.protocol import Directive
 
@@ -92,19 +90,21 @@ class Judge(Protocol):
     async def unwatch(self, release_id: str) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class World:
-    """What the service acts upon. Every call may be repeated.
+    """External effects of the release service, as injected calls. Every call may be repeated.
 
-    `read_task` gets scenario, task and version; `put` stores one blob; `publish` swaps the table in all gateways;
-    `recent_devices` gives up to so many ids of lately seen devices of a policy. What raises here is tried again, except
-    in the course of a simulation, where it fails the release.
+    `check_version` and `read_version` take scenario, task and version, and raise RepoError where it does not exist;
+    `simulate` takes the version's own events, None without any; `put` stores one blob; `publish` swaps the table in all
+    gateways; `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that
+    raises is retried, except during a simulation, where it fails the release.
     """
 
-    read_task: Callable[[str, str, str], Awaitable[TaskTree]]
-    build: Callable[[TaskTree], Awaitable[Bundle]]
+    check_version: Callable[[str, str, str], Awaitable[None]]
+    read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
+    build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
-    simulate: Callable[[Bundle], Awaitable[SimulationResult]]
+    simulate: Callable[[Bundle, bytes | None], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
@@ -131,12 +131,12 @@ class ReleaseService:
         self._publishing = asyncio.Lock()
         self._changed = asyncio.Event()  # replaced at each transition
         self._tasks: dict[asyncio.Task[Any], bool] = {}  # held → whether `settled` waits for it
-        self._simulations: dict[str, asyncio.Task[Event]] = {}
+        self._simulations: dict[str, asyncio.Task[ReleaseEvent]] = {}
 
     # --- lifetime ---
 
-    async def open(self) -> None:
-        """Load the journal, publish the table, and go on with what was left."""
+    async def __aenter__(self) -> Self:
+        """Load the journal, publish the table, and run the effects that were left."""
         self._releases = {release.id: release for release in await self._journal.releases()}
         self._rows = {row.task: row for row in await self._journal.rows()}
         pending = await self._journal.pending()
@@ -149,9 +149,10 @@ class ReleaseService:
                 set_gate = functools.partial(self._set_gate, release.id)
                 self._hold(self._retrying(f"set the gate of {release.id}", set_gate), settles=True)
         self._hold(self._refresh())
+        return self
 
-    async def close(self) -> None:
-        """Stop; effects that have not run stay journalled."""
+    async def __aexit__(self, *_: object) -> None:
+        """Cancel everything that runs; effects that have not run stay journalled."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -172,7 +173,7 @@ class ReleaseService:
             RepoError: there is no such version.
         """
         self._refuse_if_busy(request.name)
-        await self._world.read_task(request.scenario, request.task, request.version)
+        await self._world.check_version(request.scenario, request.task, request.version)
         return await self._whole(self._create(request))
 
     async def get(self, release_id: str) -> Release:
@@ -239,7 +240,7 @@ class ReleaseService:
         release = self._releases.get(release_id)
         if release is None or release.stage != stage:
             return
-        event: Event
+        event: ReleaseEvent
         if verdict is Verdict.ACCEPT:
             event = GateAccepted(self._clock.time())
         elif verdict is Verdict.REJECT:
@@ -271,14 +272,14 @@ class ReleaseService:
             self._take(release)
             return release
 
-    async def _apply(self, release_id: str, event: Event) -> Release:
+    async def _apply(self, release_id: str, event: ReleaseEvent) -> Release:
         return await self._whole(self._transition(self._known(release_id), event, None))
 
-    async def _apply_if_still(self, release: Release, event: Event) -> None:
+    async def _apply_if_still(self, release: Release, event: ReleaseEvent) -> None:
         """Apply an event that was caused by `release` as it was; once it has moved on, the event is void."""
         await self._whole(self._transition(release, event, release.revision))
 
-    async def _transition(self, release: Release, event: Event, revision: int | None) -> Release:
+    async def _transition(self, release: Release, event: ReleaseEvent, revision: int | None) -> Release:
         async with self._changing:
             release = self._known(release.id)
             if revision is not None and (release.revision != revision or type(event).__name__ not in allowed(release)):
@@ -292,7 +293,7 @@ class ReleaseService:
 
     def _take(self, release: Release) -> None:
         self._releases[release.id] = release
-        if release.state is not State.SIMULATING and (simulation := self._simulations.pop(release.id, None)):
+        if release.state is not ReleaseState.SIMULATING and (simulation := self._simulations.pop(release.id, None)):
             simulation.cancel()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -342,22 +343,22 @@ class ReleaseService:
     async def _simulate(self, release_id: str) -> None:
         """Run the simulation, which ends early where the release is rolled back meanwhile."""
         release = self._known(release_id)
-        if release.state is not State.SIMULATING:
+        if release.state is not ReleaseState.SIMULATING:
             return
         simulation = self._hold(self._simulated(release.request))
         self._simulations[release_id] = simulation
         await asyncio.wait([simulation])
         if simulation.cancelled():
-            event: Event = SimulationFailed(self._clock.time(), "the simulation was cancelled")
+            event: ReleaseEvent = SimulationFailed(self._clock.time(), "the simulation was cancelled")
         else:
             event = simulation.result()
         await self._apply_if_still(release, event)  # void where a rollback was what cancelled it
 
-    async def _simulated(self, request: ReleaseRequest) -> Event:
+    async def _simulated(self, request: ReleaseRequest) -> ReleaseEvent:
         try:
-            tree = await self._world.read_task(request.scenario, request.task, request.version)
-            bundle = await self._world.build(tree)
-            result = await self._world.simulate(bundle)
+            version = await self._world.read_version(request.scenario, request.task, request.version)
+            bundle = await self._world.build(version)
+            result = await self._world.simulate(bundle, version.simulation_events)
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
                 return SimulationFailed(self._clock.time(), reason)
@@ -374,7 +375,7 @@ class ReleaseService:
         while True:
             release = self._known(release_id)
             count = release.request.beta
-            if release.state is not State.BETA or release.beta_devices or not isinstance(count, int):
+            if release.state is not ReleaseState.BETA or release.beta_devices or not isinstance(count, int):
                 return
             devices = await self._world.recent_devices(min(count, MAX_BETA_DEVICES), release.request.policy)
             if len(devices) >= count:
@@ -409,7 +410,7 @@ class ReleaseService:
             (release for release in self._releases.values() if release.request.name == task),
             key=lambda release: -release.number,
         )
-        full = [release for release in releases if release.state is State.FULL]
+        full = [release for release in releases if release.state is ReleaseState.FULL]
         active = next((release for release in releases if release.state.under_way), None)
         plan = plan_row(task, full, active, self._cdn_url)
         row = self._rows.get(task)

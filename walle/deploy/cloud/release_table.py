@@ -47,7 +47,7 @@ class Lane:
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class ReleaseCandidate:
     """The version of a release under way, and who may have it."""
 
     policy: Policy
@@ -87,7 +87,7 @@ class TaskRow:
 
     task: str
     lanes: tuple[Lane, ...]  # newest first
-    candidate: Candidate | None
+    candidate: ReleaseCandidate | None
     removal: Directive
 
     @property
@@ -124,7 +124,7 @@ class TaskRow:
         return cls(
             plain["task"],
             tuple(Lane.from_plain(lane) for lane in plain["lanes"]),
-            Candidate.from_plain(plain["candidate"]) if plain["candidate"] else None,
+            ReleaseCandidate.from_plain(plain["candidate"]) if plain["candidate"] else None,
             Directive.from_json(plain["removal"]),
         )
 
@@ -176,7 +176,7 @@ class RowPlan:
         if self.candidate is not None and self.admission is not None:
             policy, directive = self.candidate
             signed_directive = sign(dataclasses.replace(directive, serial=serial, expires_s=expires_s))
-            candidate = Candidate(policy, signed_directive, self.admission)
+            candidate = ReleaseCandidate(policy, signed_directive, self.admission)
         # Going back installs nothing new for a release, so it carries no release to be counted for.
         back = [signed(directive, release="") for _, directive in reversed(self.lanes)][::-1]
         lanes = tuple(
@@ -228,7 +228,7 @@ class _Target:
     row: TaskRow
     lane: Lane | None
     version: str  # the lane's, empty without one
-    candidate: Candidate | None
+    candidate: ReleaseCandidate | None
 
     def answer(self, device_id: str, have: str) -> Directive | None:
         if self.candidate is not None and self.candidate.admits(device_id, have):

@@ -112,16 +112,24 @@ class TaskRepos:
             raise RepoError(f"task {scenario}/{task[:80]}", f"has no version; tasks here: {_listed(sorted(versions))}")
         return versions[task]
 
+    def check_version(self, scenario: str, task: str, version: str) -> None:
+        """Return where the version was pushed; nothing of its tree is read.
+
+        Raises:
+            RepoError: the scenario, task or version does not exist; says which do.
+        """
+        versions = self.versions(scenario, task)
+        if version not in versions:
+            what = f"version {scenario}/{task}/{version[:80]}"
+            raise RepoError(what, f"does not exist; versions of {task}: {_listed(versions)}")
+
     def read(self, scenario: str, task: str, version: str) -> TaskTree:
         """Return the files of a version.
 
         Raises:
             RepoError: there is no such scenario, task or version (says which there are), or its tree is no task's.
         """
-        versions = self.versions(scenario, task)
-        if version not in versions:
-            what = f"version {scenario}/{task}/{version[:80]}"
-            raise RepoError(what, f"there is none; versions of {task}: {_listed(versions)}")
+        self.check_version(scenario, task, version)
         with self.open(scenario) as repo:
             sha = repo.refs[Ref(TAG_PREFIX + f"{task}/{version}".encode())]
             return read_tree(repo.object_store, sha, scenario, task, version)
@@ -134,7 +142,7 @@ class TaskRepos:
         """
         if not is_name(scenario) or not self._path(scenario).is_dir():
             raise RepoError(
-                f"scenario {scenario[:80]!r}", f"there is none; scenarios here: {_listed(self.scenarios())}"
+                f"scenario {scenario[:80]!r}", f"does not exist; scenarios here: {_listed(self.scenarios())}"
             )
         return Repo(str(self._path(scenario)))
 

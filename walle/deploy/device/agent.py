@@ -22,7 +22,7 @@ from walle.clock import Clock
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.installed import (
     CorruptedError,
-    Installed,
+    InstalledTasks,
     Standing,
     TaskNameError,
     TaskState,
@@ -105,7 +105,7 @@ class Agent:
         max_bundle_bytes: int = _MAX_BUNDLE_BYTES,
     ) -> None:
         self.outcomes = outcomes
-        self._installed = Installed(folder)
+        self._installed = InstalledTasks(folder)
         self._keys = keys
         self._puller = Puller(self._installed, keys, fetcher, cache_tag=cache_tag, max_bundle_bytes=max_bundle_bytes)
         self._check = check

@@ -196,7 +196,7 @@ class TaskState:
         )
 
 
-class Installed:
+class InstalledTasks:
     """The folder drawn above."""
 
     def __init__(self, folder: Path) -> None:
@@ -310,7 +310,7 @@ class Staging:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def open(self) -> None:
+    def prepare(self) -> None:
         """Make the folder, or go on with what an earlier try left; what earlier tries of other versions left goes."""
         for path in _children(self.folder.parent):
             if path != self.folder:
@@ -359,8 +359,8 @@ class Staging:
     def assemble(self, envelope: bytes, entries: Iterable[FileEntry]) -> Path:
         """Lay out the files from sealed blobs, sync them, and return their folder.
 
-        The blobs stay until `Installed.adopt`, so that a try which ends before that costs no second pull. It syncs the
-        folder above, too.
+        The blobs stay until `InstalledTasks.adopt`, which also syncs the folder above: an attempt that ends earlier
+        needs no second pull.
         """
         files = self.folder / "files"
         _remove(files)
