@@ -6,9 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 import ray
@@ -25,6 +23,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
 from walle.deploy.cloud.release_service import UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
+from walle.deploy.release_client import CloudRefusedError, ReleaseClient
 from walle.engine_ext.vm.vm import TaskError
 from walle.task_runner import PHASE_TOPIC
 
@@ -60,23 +59,18 @@ async def cloud(ray_marker: str, tmp_path_factory: pytest.TempPathFactory) -> As
     await cloud.close()
 
 
-def admin(cloud: ActorCloud) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
-    return httpx.AsyncClient(base_url=cloud.address.url, headers=headers, timeout=30)
+def admin(cloud: ActorCloud) -> ReleaseClient:
+    return ReleaseClient(cloud.address.url, cloud.home.admin_token)
 
 
-async def start_release(http: httpx.AsyncClient, **body: Any) -> str:
-    request = {"scenario": "shop", "task": "count", "version": "v1", "beta": 1, "steps": [1.0], "gate": GATE, **body}
-    response = await http.post("/v1/releases", json=request)
-    assert response.status_code == 201, response.text
-    release_id: str = response.json()["id"]
-    (await http.post(f"/v1/releases/{release_id}/start")).raise_for_status()
-    return release_id
+async def start_release(client: ReleaseClient, *, version: str = "v1", beta: int | list[str] = 1) -> str:
+    created = await client.create("shop", "count", version, beta=beta, steps=[1.0], gate=GATE)
+    return (await client.start(created["id"]))["id"]
 
 
-async def until_full(http: httpx.AsyncClient, release_id: str) -> None:
+async def until_full(client: ReleaseClient, release_id: str) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while (shown := (await http.get(f"/v1/releases/{release_id}")).json())["state"] != "full":
+        while (shown := await client.get(release_id))["state"] != "full":
             assert shown["state"] in ("simulating", "beta", "gray"), shown["reason"]
             await asyncio.sleep(0.05)
 
@@ -107,8 +101,8 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
     try:
         pids = await fleet.start()
         assert len({*pids, os.getpid()}) == 3
-        async with admin(cloud) as http:
-            await until_full(http, await start_release(http))
+        async with admin(cloud) as client:
+            await until_full(client, await start_release(client))
         await until(lambda: have_produced(fleet, dict.fromkeys(NAMES, 20)), LIMIT_S)
 
         os.kill(pids[0], signal.SIGKILL)
@@ -152,11 +146,11 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> No
 
     files = {"main.py": FAILING, "task.toml": AUTO}
     await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v2", files)
-    async with admin(cloud) as http:
-        release_id = await start_release(http, version="v2", beta=["nobody"])
-        response = await http.post(f"/v1/releases/{release_id}/start")
-        assert response.status_code == 409
-        assert response.json()["type"] == "TransitionError"
+    async with admin(cloud) as client:
+        release_id = await start_release(client, version="v2", beta=["nobody"])
+        with pytest.raises(CloudRefusedError) as refused:
+            await client.start(release_id)
+        assert (refused.value.status, refused.value.kind) == (409, "TransitionError")
         with pytest.raises(TransitionError) as transition:
             await releases.start(release_id)
         assert (transition.value.release_id, transition.value.asked) == (release_id, "Start")

@@ -31,9 +31,7 @@ class Cloud:
         self.home.prepare(self.config.scenarios)
         async with contextlib.AsyncExitStack() as undo:
             for node in (self._monitor_node, self._release_node, self.inference, self.gateway):
-                undo.push_async_callback(
-                    node.close
-                )  # does nothing where it was never started
+                undo.push_async_callback(node.close)  # does nothing where it was never started
             self.monitor = await self._monitor_node.start()
             self.releases = await self._release_node.start(self.gateway, self.monitor)
             self.monitor.on_verdict = self.releases.verdict

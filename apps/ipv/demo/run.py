@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 
 from apps.ipv.attributes import device_attributes
@@ -27,6 +26,7 @@ from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.deploy.cloud.policy import share
+from walle.deploy.release_client import ReleaseClient
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError, WalleError
 from walle.pipeline.event_log import EventLog
@@ -122,9 +122,7 @@ class _Demo:
             undo.push_async_callback(self._cloud.close)
             address = self._cloud.address
             token = self._cloud.home.admin_token
-            self._http = await undo.enter_async_context(
-                httpx.AsyncClient(base_url=address.url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
-            )
+            self._releases = await undo.enter_async_context(ReleaseClient(address.url, token))
             configs = [self._device_config(device_id) for device_id in self._ids]
             driver = "apps.ipv.demo.driver:make_driver"
             self._fleet = Fleet(
@@ -181,23 +179,22 @@ class _Demo:
 
     async def _ship(self, version: str, until: set[str]) -> dict[str, Any]:
         """Create and start a release, follow it to one of the states, and return it with its history."""
-        body = {
-            "scenario": SCENARIO,
-            "task": "ipv",
-            "version": version,
-            "policy": {"app_version": ">=10"},
-            "beta": BETA_DEVICES,
-            "steps": STEPS,
-            "gate": GATE,
-        }
-        response = (await self._http.post("/v1/releases", json=body)).raise_for_status()
-        release_id = response.json()["id"]
+        created = await self._releases.create(
+            SCENARIO,
+            "ipv",
+            version,
+            policy={"app_version": ">=10"},
+            beta=BETA_DEVICES,
+            steps=STEPS,
+            gate=GATE,
+        )
+        release_id = created["id"]
         start_s = self._now_s
-        (await self._http.post(f"/v1/releases/{release_id}/start")).raise_for_status()
+        await self._releases.start(release_id)
         stage = ""
         async with self._in_time(f"the release of {version}"):
             while True:
-                self._release = (await self._http.get(f"/v1/releases/{release_id}")).raise_for_status().json()
+                self._release = {**await self._releases.get(release_id)}
                 if self._release["stage"] != stage:
                     stage = self._release["stage"]
                     reason = f": {self._release['reason']}" if self._release["reason"] else ""
