@@ -39,7 +39,7 @@ from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Pr
 from walle.protocol import directives_from_header as parse_directives
 from walle.task_runner import PHASE_TOPIC, Host, TaskRunner
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _LATENCIES_KEPT = 10_000
 _FAILURES_TO_REVERT = 10
@@ -212,7 +212,7 @@ class Device:
     def _let_go(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s ended: %s", task.get_name(), error)
+            _LOG.error("%s ended: %s", task.get_name(), error)
 
     async def _stop_tasks(self) -> None:
         tasks = list(self._tasks)
@@ -241,7 +241,7 @@ class Device:
             try:
                 await self.tunnel.run()
             except PipelineError as error:
-                _log.error("%s: the tunnel ended, another is tried later: %s", self.config.device_id, error)
+                _LOG.error("%s: the tunnel ended, another is tried later: %s", self.config.device_id, error)
             await self._clock.sleep(_TUNNEL_AGAIN_S * self._rng.uniform(0.5, 1.5))
             self.tunnel = self._new_tunnel()
 
@@ -270,7 +270,7 @@ class Device:
         try:
             directives = parse_directives(header)
         except ProtocolError as error:
-            _log.warning("%s: an answer that is no list of directives: %s", self.config.device_id, error)
+            _LOG.warning("%s: an answer that is no list of directives: %s", self.config.device_id, error)
             return
         self._hold(self.agent.handle(directives), "directives")
 
@@ -296,7 +296,7 @@ class Device:
             headers = {"Authorization": f"Bearer {self.config.token}"}
             response = await self._http.post("/v1/outcomes", json=batch.to_json(), headers=headers)
             if response.is_client_error and response.status_code not in _TRY_LATER:
-                _log.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
+                _LOG.error("%s: outcomes were refused and are dropped: %s", self.config.device_id, response.text[:500])
             else:
                 response.raise_for_status()
             self.agent.outcomes.confirm(batch.batch_id)
@@ -307,7 +307,7 @@ class Device:
             try:
                 await self.report()
             except httpx.HTTPError as error:
-                _log.info("%s: outcomes were not taken: %s", self.config.device_id, error)
+                _LOG.info("%s: outcomes were not taken: %s", self.config.device_id, error)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class Device:
             return
         self.counts.runs_failed += 1
         self.counts.last_error = str(error)
-        _log.info("%s: %s failed: %s", self.config.device_id, task, error)
+        _LOG.info("%s: %s failed: %s", self.config.device_id, task, error)
         if run.unanswered and not self.tunnel.connected:
             return  # for want of the cloud, which says nothing about the version
         self.agent.count_run(task, version, ok=False, error=str(error))

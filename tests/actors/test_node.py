@@ -75,7 +75,7 @@ async def test_what_is_no_error_is_given_as_it_is_and_cancellation_stays_one() -
 async def test_a_node_that_is_not_there_yet_is_an_error_and_not_a_crash(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    actor = NodeActor(CloudConfig(tmp_path_factory.mktemp("cloud")))
+    actor = NodeActor(CloudConfig(folder=tmp_path_factory.mktemp("cloud")))
     answer = await actor.call("get", "x")
     assert isinstance(answer, Raised)
     assert answer.kind is AttributeError

@@ -104,7 +104,7 @@ def test_watching_a_release_that_fails_ends_with_status_1(person: Person) -> Non
 
 
 def test_what_the_cloud_refuses_is_said_with_what_to_do(person: Person) -> None:
-    with pytest.raises(CloudRefusedError, match="no release 'none'"):
+    with pytest.raises(CloudRefusedError, match="release 'none' does not exist"):
         person.text("status", "none")
     with pytest.raises(CloudRefusedError, match="v9"):
         person.text("start", "shop", "good", "v9")

@@ -22,7 +22,10 @@ RUNS = VISITS * len(DEVICE_KINDS)
 
 def bundle(main: str, config: str = TASK_CONFIG) -> Bundle:
     files = {"task.toml": config.encode(), "main.py": main.encode()}
-    return build_bundle(TaskVersion.parse(TaskTree("shop", "count", "v1", "c" * 40, files)), Signer.generate())
+    return build_bundle(
+        TaskVersion.parse(TaskTree(scenario="shop", task="count", version="v1", commit="c" * 40, files=files)),
+        Signer.generate(),
+    )
 
 
 @pytest_asyncio.fixture

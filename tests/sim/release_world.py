@@ -38,16 +38,23 @@ sequence = ["page_exit"]
 def tree(version: str) -> TaskTree:
     """Return a small task version as the repositories give it."""
     files = {"task.toml": _TASK_TOML.encode(), "main.py": f"def execute(ctx, x):\n    return {version!r}\n".encode()}
-    return TaskTree("shop", "ipv", version, "c" * 40, files)
+    return TaskTree(scenario="shop", task="ipv", version=version, commit="c" * 40, files=files)
 
 
 def table_of(generation: int = 1, **versions: str) -> ReleaseTable:
     """Return a table in which these tasks of scenario `shop` are fully released at these versions."""
     rows = []
     for number, (task, version) in enumerate(versions.items(), 1):
-        request = ReleaseRequest("shop", task, version)
+        request = ReleaseRequest(scenario="shop", task=task, version=version)
         release = Release(
-            f"r{number}", number, request, 0.0, 0.0, ReleaseState.FULL, manifest=f"{number:064x}", size_bytes=9
+            id=f"r{number}",
+            number=number,
+            request=request,
+            created_s=0.0,
+            updated_s=0.0,
+            state=ReleaseState.FULL,
+            manifest=f"{number:064x}",
+            size_bytes=9,
         )
         plan = plan_row(request.name, [release], None, CDN_URL)
         rows.append(plan.sign(RELEASE_SIGNER.sign_directive, 10 * number, 2_000_000_000))

@@ -147,7 +147,7 @@ class User:
 async def shop_cloud(folder: Path, *, outlived: bool = False, **config: Any) -> AsyncIterator[ShopCloud]:
     """Give a cloud in `folder`/cloud; no task is left after the block, unless a device of the block outlives it."""
     with contextlib.nullcontext() if outlived else no_task_left():
-        async with Cloud(CloudConfig(folder / "cloud", scenarios=("shop",), **config)) as cloud:
+        async with Cloud(CloudConfig(folder=folder / "cloud", scenarios=("shop",), **config)) as cloud:
             headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
             async with (
                 ReleaseClient(cloud.address.url, cloud.home.admin_token) as releases,

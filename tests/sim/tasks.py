@@ -10,7 +10,9 @@ FILES = {"task.toml": CONFIG, "main.py": MAIN}
 
 def tree(files: dict[str, bytes] | None = None, **more: bytes) -> TaskTree:
     """Return a version v1 of shop/ipv: the small task, with `files` instead of or besides its own."""
-    return TaskTree("shop", "ipv", "v1", "c" * 40, {**FILES, **(files or {}), **more})
+    return TaskTree(
+        scenario="shop", task="ipv", version="v1", commit="c" * 40, files={**FILES, **(files or {}), **more}
+    )
 
 
 def task_version(files: dict[str, bytes] | None = None, **more: bytes) -> TaskVersion:

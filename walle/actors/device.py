@@ -1,4 +1,4 @@
-"""Devices in a process of their own, each with whoever plays its user."""
+"""Device actor: devices in a process of their own, each with a driver that plays its user."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from walle.device import Device, DeviceConfig, DeviceSummary
 
 
 class Driver(Protocol):
-    """Who plays a device's user: made by a factory(device, options), run until it is done or stopped."""
+    """Player of a device's user: made by a factory(device, options), runs until it is done or `finish` is called."""
 
     async def run(self) -> None: ...
     def finish(self) -> None: ...

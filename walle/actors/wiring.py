@@ -1,4 +1,4 @@
-"""Builds a cloud and a fleet out of actors, on a local Ray or on a cluster that is there."""
+"""Clouds and fleets of actors, on a local Ray or on an existing cluster."""
 
 import asyncio
 import contextlib
@@ -51,8 +51,8 @@ def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
 def _interrupt_later() -> Iterator[None]:
     """Hold SIGINT back within the block; one that came is delivered at its end.
 
-    A start of Ray that is interrupted half-way can hang for ever. The processes that are started within the block never
-    get a SIGINT: a terminal sends it to all of them, and ending them in order is the work of the one that started them.
+    A start of Ray that is interrupted half-way can block indefinitely. The processes that are started within the block
+    never get a SIGINT: a terminal sends it to all of them, and the process that started them ends them in order.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -119,7 +119,7 @@ class Fleet:
     """Devices in actors, `per_actor` of them in each. `driver` and `options` as for `DeviceActor`.
 
     A process that dies is replaced by another when the fleet is next asked anything: its devices go on from their
-    folders, as after a crash, with new drivers. One whose successor dies at once as well is given up.
+    folders, as after a crash, with new drivers. One whose successor dies at once as well is not replaced again.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ async def _end(actor: Any) -> None:
         async with asyncio.timeout(_STOP_S):
             await ask(actor, "close")
     except NodeLostError:
-        pass  # what was to be
+        pass  # its process has ended
     except Exception as error:  # noqa: BLE001 - it ends, whatever it says
         _LOG.warning("an actor did not close well: %r", error)
     finally:

@@ -72,10 +72,10 @@ def up(
         from walle.cloud import CloudConfig
 
         config = CloudConfig(
-            folder.resolve(),
-            host,
-            http_port,
-            tunnel_port,
+            folder=folder.resolve(),
+            host=host,
+            http_port=http_port,
+            tunnel_port=tunnel_port,
             tunnel_names=names or (host,),
             scenarios=tuple(scenario or ()),
             business_app=business_app,
@@ -172,12 +172,12 @@ def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress
     port = address.url.rpartition(":")[2]
     bracketed = f"[{reached_at}]" if ":" in reached_at else reached_at
     join = Join(
-        f"http://{bracketed}:{port}",
-        reached_at,
-        address.tunnel_port,
-        address.ca_pem,
-        home.device_token,
-        home.trusted_keys.to_json(),
+        url=f"http://{bracketed}:{port}",
+        tunnel_host=reached_at,
+        tunnel_port=address.tunnel_port,
+        ca_pem=address.ca_pem,
+        token=home.device_token,
+        trusted_keys=home.trusted_keys.to_json(),
     )
     path = config.folder / JOIN_FILE
     join.save(path)

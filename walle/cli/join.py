@@ -20,9 +20,9 @@ class JoinFileError(ConfigError):
         self.path = path
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Join:
-    """Where a cloud is, what lets a device in (`token`, a secret), and whom the device believes."""
+    """Address of a cloud, the token that admits a device (a secret), and the keys that the device trusts."""
 
     url: str
     tunnel_host: str
@@ -37,7 +37,7 @@ class Join:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raises JoinFileError where the file is not there or is no join file."""
+        """Raises JoinFileError where the file does not exist or is not a join file."""
         try:
             value = json.loads(path.read_bytes())
         except OSError as error:

@@ -151,7 +151,7 @@ def read_folder(folder: Path) -> "TaskTree":
     if CONFIG_FILE not in files:
         raise TaskFolderError(folder, f"has no {CONFIG_FILE}; write a task with: walle task new NAME")
     config = TaskConfig.parse(files[CONFIG_FILE], str(folder / CONFIG_FILE))
-    return TaskTree(_SCENARIO, config.name, "v1", "0" * 40, files)
+    return TaskTree(scenario=_SCENARIO, task=config.name, version="v1", commit="0" * 40, files=files)
 
 
 def check(folder: Folder, as_json: JsonFlag = False) -> None:

@@ -1,10 +1,10 @@
-"""The cloud's own certificate authority: who devices trust at the other end of the tunnel (§5.2).
+"""Certificate authority of a cloud, which devices trust at the other end of the tunnel (§5.2).
 
 Kept in one folder, readable by its owner only:
 
     authority.pem   the authority's key and certificate; whoever has it can pose as the cloud
     ca.pem          the certificate alone: what devices are given
-    server.pem      the server's key and certificate, issued anew before it expires
+    server.pem      the server's key and certificate, issued again before it expires
 
 ECDSA on P-256, whose handshake costs a server half of what RSA's does.
 """
@@ -46,10 +46,10 @@ class AuthorityError(DeployError):
 
 
 class Authority:
-    """The authority in `folder`, made there at first use and loaded ever after.
+    """The authority in `folder`, made there at first use and loaded afterwards.
 
     The server's certificate names localhost, 127.0.0.1 and `hosts` (names or addresses that devices connect to); it is
-    issued anew when they change or its end comes near. Processes that start at once in the same folder agree.
+    issued again when they change or it expires soon. Processes that start at the same time in one folder agree.
 
     Raises:
         AuthorityError: the authority's file is damaged or expired.
@@ -84,7 +84,7 @@ class Authority:
         return self._context
 
     def renew(self) -> bool:
-        """Issue the server's certificate anew if it is due; say whether it was. Call it daily while a server runs."""
+        """Issue a new server certificate if it is due, and return whether it was. Call it daily while a server runs."""
         with self._locked():
             if not self._is_due():
                 return False
@@ -164,7 +164,7 @@ class Authority:
         try:
             _, certificate = _load(self.server_path)
             certificate.verify_directly_issued_by(self._authority[1])
-        except (AuthorityError, InvalidSignature, ValueError, TypeError):  # unlike the authority, it can be made anew
+        except (AuthorityError, InvalidSignature, ValueError, TypeError):  # it can be issued again
             return True
         shown = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         near_end = certificate.not_valid_after_utc - _RENEW_BEFORE <= self._now()

@@ -1,4 +1,4 @@
-"""The gateway: everything that devices and engineers reach. HTTP with the push answer around it, and the tunnel."""
+"""Gateway node: HTTP with the push answer, and the tunnel; all that devices and engineers connect to."""
 
 import asyncio
 import collections
@@ -37,7 +37,7 @@ _FAREWELL_S = 3.0  # for requests under way, and for uploads that have arrived, 
 
 @dataclasses.dataclass(frozen=True)
 class GatewayAddress:
-    """Where a gateway is, and what a device needs to trust its tunnel."""
+    """Address of a gateway, and the certificate with which a device trusts its tunnel."""
 
     url: str
     tunnel_host: str
@@ -91,7 +91,7 @@ class GatewayNode:
                 port=config.tunnel_port,
             )
             await self._tunnel.start()
-            renewing = asyncio.create_task(_renew_for_ever(authority, self._clock))
+            renewing = asyncio.create_task(_renew_daily(authority, self._clock))
             undo.push_async_callback(_ended, renewing)
             pumping = asyncio.create_task(pump(self._tunnel, self._ingest, consumer=self._note_delays))
             pumping.add_done_callback(_say_why)
@@ -134,7 +134,7 @@ class GatewayNode:
     async def _note_delays(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
 
-    # --- what the release node asks -----------------------------------------------------------------------------------
+    # --- called by the release node -----------------------------------------------------------------------------------
 
     async def publish(self, table: ReleaseTable) -> None:
         """Answer from `table` from now on."""
@@ -143,7 +143,7 @@ class GatewayNode:
     async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]:
         return self._answerer.recent(count, policy)
 
-    # --- what an operator asks ----------------------------------------------------------------------------------------
+    # --- called by an operator ----------------------------------------------------------------------------------------
 
     async def stats(self) -> GatewayStats:
         counts = self._tunnel.counts
@@ -154,8 +154,8 @@ class GatewayNode:
         return await self._ingest.query(topic=topic, after=after, limit=limit)
 
 
-async def _renew_for_ever(authority: Authority, clock: Clock) -> None:
-    """Issue the tunnel's certificate anew before it expires, however long the gateway runs."""
+async def _renew_daily(authority: Authority, clock: Clock) -> None:
+    """Issue a new certificate for the tunnel before the old one expires, until cancelled."""
     while True:
         await clock.sleep(_RENEW_S)
         try:
@@ -172,7 +172,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 def _say_why(pumping: asyncio.Task[None]) -> None:
     if not pumping.cancelled() and (error := pumping.exception()) is not None:
-        _LOG.critical("uploads are not stored any more: %s; mend the file, then start the cloud again", error)
+        _LOG.critical("uploads are no longer stored: %s; repair the file, then restart the cloud", error)
 
 
 class _Server(uvicorn.Server):
@@ -195,7 +195,7 @@ async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
             access_log=False,
             lifespan="off",
             ws="none",
-            timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events end by themselves never
+            timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events never end by themselves
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -216,9 +216,9 @@ def _load_app(spec: str) -> ASGIApp:
     module_name, _, function = spec.partition(":")
     try:
         app: ASGIApp = getattr(importlib.import_module(module_name), function)()
-    except Exception as error:  # somebody else's code may raise anything
+    except Exception as error:  # foreign code may raise anything
         what = f"{type(error).__name__}: {error}"
         raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {what}") from error
     if not callable(app):
-        raise ConfigError(f"business app {spec!r} is no ASGI app: the factory gave a {type(app).__name__}")
+        raise ConfigError(f"business app {spec!r} is not an ASGI app: the factory returned a {type(app).__name__}")
     return app

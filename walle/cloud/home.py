@@ -15,7 +15,7 @@ from walle.durable_file import make_folders, remove_unfinished, write_file
 
 
 class CloudHome:
-    """What lies in a cloud's folder:
+    """Layout of a cloud's folder:
 
         keys/bundle.pem     signs versions          keys/release.pem    chooses among them
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
@@ -63,7 +63,7 @@ class CloudHome:
 
     @property
     def trusted_keys(self) -> TrustedKeys:
-        """What a device must hold to believe this cloud."""
+        """The keys with which a device trusts this cloud."""
         return TrustedKeys.of(self.bundle_signer, self.release_signer)
 
     @property

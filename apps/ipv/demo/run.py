@@ -114,7 +114,9 @@ class _Demo:
 
     async def run(self) -> Record:
         options = self._options
-        config = CloudConfig(self._folder / "cloud", scenarios=(SCENARIO,), business_app="apps.ipv.shop:create_shop")
+        config = CloudConfig(
+            folder=self._folder / "cloud", scenarios=(SCENARIO,), business_app="apps.ipv.shop:create_shop"
+        )
         with self._console.status("starting the cloud") if not options.as_json else contextlib.nullcontext():
             driver_options = await asyncio.to_thread(self._driver_options)
             self._cloud = await ActorCloud.start(config)

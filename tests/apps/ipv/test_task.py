@@ -103,7 +103,9 @@ def test_both_versions_can_be_bundled(tmp_path: Path, folders: tuple[Path, ...])
     for folder in folders:
         paths = [path for path in folder.rglob("*") if path.suffix in {".py", ".toml", ".jsonl"}]
         files |= {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-    version = TaskVersion.parse(TaskTree("shop", "ipv", f"v{len(folders)}", "0" * 40, files))
+    version = TaskVersion.parse(
+        TaskTree(scenario="shop", task="ipv", version=f"v{len(folders)}", commit="0" * 40, files=files)
+    )
     config, compiled = version.config, compile_version(version)
     assert config.name == "ipv"
     modules = {"actions.pyc", "features.pyc", "fields.pyc", "main.pyc", "steps.pyc"}

@@ -141,7 +141,9 @@ def test_what_cannot_be_a_bundle_is_refused(files: dict[str, bytes], path: str, 
 def test_files_that_every_task_has(missing: str) -> None:
     left = {path: data for path, data in FILES.items() if path != missing}
     with pytest.raises(BundleError, match=f"{missing}: is missing"):
-        build_bundle(TaskVersion.parse(TaskTree("shop", "ipv", "v1", "c" * 40, left)), SIGNER)
+        build_bundle(
+            TaskVersion.parse(TaskTree(scenario="shop", task="ipv", version="v1", commit="c" * 40, files=left)), SIGNER
+        )
 
 
 def test_wrong_config_is_its_own_error() -> None:

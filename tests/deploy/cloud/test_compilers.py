@@ -80,7 +80,7 @@ def test_a_bundle_that_another_version_cannot_compile_is_refused(
     ("program", "problem"),
     [
         (None, "cannot compile for devices"),
-        ("exit 3", "is no Python that compiles: exit status 3"),
+        ("exit 3", "is not a Python that compiles: exit status 3"),
         ('echo \'{"tag": "pypy311", "files": {}, "error": null}\'', "is pypy311; VMs run CPython only"),
     ],
 )

@@ -14,7 +14,13 @@ from walle.deploy.cloud.release import Effect, Release, ReleaseRequest, ReleaseS
 
 
 def _release(number: int = 1) -> Release:
-    return Release(f"ipv-v1-{number}", number, ReleaseRequest("shop", "ipv", "v1"), 5.0, 5.0)
+    return Release(
+        id=f"ipv-v1-{number}",
+        number=number,
+        request=ReleaseRequest(scenario="shop", task="ipv", version="v1"),
+        created_s=5.0,
+        updated_s=5.0,
+    )
 
 
 @pytest_asyncio.fixture

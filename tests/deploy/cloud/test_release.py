@@ -49,7 +49,7 @@ def _request(**changes: object) -> ReleaseRequest:
 
 
 def _release(**changes: object) -> Release:
-    return Release("ipv-v2-1", 1, _request(**changes), 0.0, 0.0)
+    return Release(id="ipv-v2-1", number=1, request=_request(**changes), created_s=0.0, updated_s=0.0)
 
 
 def _after(release: Release, *events: str) -> Release:

@@ -196,7 +196,7 @@ async def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     async with _world(tmp_path) as world:
         with pytest.raises(RepoError, match="v9"):
             await world.service.create(_request("v9"))
-        with pytest.raises(UnknownReleaseError, match="there is no release 'nope'"):
+        with pytest.raises(UnknownReleaseError, match="release 'nope' does not exist"):
             await world.service.start("nope")
         release = await world.service.create(_request())
         with pytest.raises(TransitionError, match="is created and takes no Pause"):
@@ -358,7 +358,7 @@ async def main(folder, stop_at):
     await world.service.__aenter__()
     if stop_at == "simulating":
         world.go_on.clear()
-    release = await world.service.create(ReleaseRequest("shop", "ipv", "v1", beta=("d1",)))
+    release = await world.service.create(ReleaseRequest(scenario="shop", task="ipv", version="v1", beta=("d1",)))
     await world.service.start(release.id)
     if stop_at == "simulating":
         await world.simulating.wait()

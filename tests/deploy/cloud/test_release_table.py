@@ -19,9 +19,19 @@ KEYS = TrustedKeys.of(Signer.generate(), SIGNER)
 
 
 def _release(number: int, version: str, state: ReleaseState, *, policy: str = "", **changes: object) -> Release:
-    request = ReleaseRequest("shop", "ipv", version, Policy(policy))
+    request = ReleaseRequest(scenario="shop", task="ipv", version=version, policy=Policy(policy))
     manifest = f"{number:064x}"
-    return Release(f"r{number}", number, request, 0.0, 0.0, state, manifest=manifest, size_bytes=10, **changes)  # type: ignore[arg-type]
+    return Release(
+        id=f"r{number}",
+        number=number,
+        request=request,
+        created_s=0.0,
+        updated_s=0.0,
+        state=state,
+        manifest=manifest,
+        size_bytes=10,
+        **changes,  # type: ignore[arg-type]
+    )
 
 
 class Cloud:

@@ -42,7 +42,7 @@ _moves = st.one_of(
 
 @given(st.lists(_moves, max_size=30))
 def test_whatever_happens_a_bad_version_is_never_fallen_back_to(moves: list[tuple[str, int]]) -> None:
-    state = TaskState(TASK)
+    state = TaskState(task=TASK)
     left_as_bad: set[str] = set()
     for serial, (move, number) in enumerate(moves, 1):
         before = state
@@ -72,11 +72,11 @@ def test_whatever_happens_a_bad_version_is_never_fallen_back_to(moves: list[tupl
 
 
 def test_a_failed_version_stays_away_and_a_corrupted_one_may_return_by_the_same_directive() -> None:
-    state = TaskState(TASK).activate(1, _ref(1)).activate(2, _ref(2))
+    state = TaskState(task=TASK).activate(1, _ref(1)).activate(2, _ref(2))
     assert state.fall_back("x").standing is Standing.REFUSED
     assert state.fall_back("x", corrupted=True).standing is Standing.OPEN
     assert state.begin(3).fall_back("x").standing is Standing.OPEN  # directive 3 has not had its say
-    assert TaskState(TASK).fall_back("x") == TaskState(TASK)
+    assert TaskState(task=TASK).fall_back("x") == TaskState(task=TASK)
 
 
 def test_going_back_is_told_by_number_where_versions_have_one() -> None:
@@ -86,7 +86,7 @@ def test_going_back_is_told_by_number_where_versions_have_one() -> None:
 
 
 def test_no_flipped_bit_of_a_state_goes_unseen() -> None:
-    good = TaskState(TASK).activate(7, _ref(1)).activate(8, _ref(2)).to_bytes()
+    good = TaskState(task=TASK).activate(7, _ref(1)).activate(8, _ref(2)).to_bytes()
     state = TaskState.from_bytes(good)
     for position in range(len(good)):
         for bit in range(8):
@@ -116,8 +116,8 @@ def _put(installed: InstalledTasks, state: TaskState, data: bytes = DATA) -> Non
 def test_the_layout_is_the_one_that_is_drawn(tmp_path: Path) -> None:
     installed = InstalledTasks(tmp_path / "made" / "here")
     assert installed.tasks() == []
-    assert installed.read(TASK) == TaskState(TASK)
-    state = TaskState(TASK).activate(1, _ref(1))
+    assert installed.read(TASK) == TaskState(task=TASK)
+    state = TaskState(task=TASK).activate(1, _ref(1))
     _put(installed, state)
     folder = installed.folder / "shop%2Fipv"
     version = folder / "versions" / _ref(1).manifest
@@ -134,7 +134,7 @@ def test_the_layout_is_the_one_that_is_drawn(tmp_path: Path) -> None:
 
 def test_clean_keeps_what_the_state_points_at_and_nothing_else(tmp_path: Path) -> None:
     installed = InstalledTasks(tmp_path)
-    state = TaskState(TASK)
+    state = TaskState(task=TASK)
     for number in (1, 2, 3):
         state = state.activate(number, _ref(number))
         _put(installed, state)
@@ -157,7 +157,7 @@ def test_clean_keeps_what_the_state_points_at_and_nothing_else(tmp_path: Path) -
 
 def test_a_state_of_another_task_is_corrupted(tmp_path: Path) -> None:
     installed = InstalledTasks(tmp_path)
-    installed.write(TaskState("a/b", 5))
+    installed.write(TaskState(task="a/b", serial=5))
     (tmp_path / "a%2Fb").rename(tmp_path / "a%2Fc")
     with pytest.raises(CorruptedError, match="it speaks of 'a/b'"):
         installed.read("a/c")
@@ -172,8 +172,8 @@ def test_names_that_are_no_tasks_names(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["../..", "./.", "a/..", "a%2F/b", "a\0/b", "/".join("abc")])
 def test_no_task_leaves_the_folder_or_takes_anothers(tmp_path: Path, name: str) -> None:
     installed = InstalledTasks(tmp_path)
-    installed.write(TaskState(name, 3))
-    installed.write(TaskState("a/b", 4))
+    installed.write(TaskState(task=name, serial=3))
+    installed.write(TaskState(task="a/b", serial=4))
     assert sorted(installed.tasks()) == sorted([name, "a/b"])
     assert installed.read(name).serial == 3
     assert len(list(tmp_path.iterdir())) == 2
@@ -204,7 +204,7 @@ def test_files_are_copied_where_the_disk_has_no_hard_links(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "link", refuse)
     installed = InstalledTasks(tmp_path)
-    _put(installed, TaskState(TASK).activate(1, _ref(1)))
+    _put(installed, TaskState(task=TASK).activate(1, _ref(1)))
     files = installed.version_files(TASK, _ref(1))
     manifest = manifest_of(TASK, "v1", {"main.pyc": DATA, "lib/again.pyc": DATA})
     verify_files(files, manifest)
@@ -218,7 +218,7 @@ def test_files_are_copied_where_the_disk_has_no_hard_links(tmp_path: Path, monke
 
 def test_an_envelope_that_is_gone_or_another_is_corrupted(tmp_path: Path) -> None:
     installed = InstalledTasks(tmp_path)
-    _put(installed, TaskState(TASK).activate(1, _ref(1)))
+    _put(installed, TaskState(task=TASK).activate(1, _ref(1)))
     with pytest.raises(CorruptedError, match="its sha256 is another"):
         installed.envelope(TASK, _ref(1))
     with pytest.raises(CorruptedError, match="No such file"):

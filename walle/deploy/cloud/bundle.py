@@ -1,7 +1,7 @@
-"""A task version as devices get it: compiled on the cloud, named by hashes, signed (§4.3 "Functionality Tailoring").
+"""Bundles: task versions as devices get them, compiled, named by hashes, signed (§4.3 "Functionality Tailoring").
 
-What travels: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
-versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. What does not: sources,
+Included: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
+versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. Left out: sources,
 task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
 The same tree gives the same bytes, whichever process builds it.
 """

@@ -1,7 +1,7 @@
 """Content-addressed files, and the ASGI app that hands them out as `/cdn/{sha256}`.
 
-A file's name is the sha256 of its bytes, so it never changes: any cache may keep it for ever, and a device knows by
-itself whether what came is right. A bit that flips on the disk here is caught there; `FileStore.verify` finds it.
+A file's name is the sha256 of its bytes, so it never changes: any cache may keep it indefinitely, and a device
+verifies it without asking. A damaged file is refused there; `FileStore.verify` finds it here.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE | 
 
 
 class FileStoreError(DeployError):
-    """A file that the store does not hold, or a name that is no sha256. `sha256` is what was asked for."""
+    """A file that the store does not hold, or a name that is not a sha256. `sha256` is what was asked for."""
 
     def __init__(self, sha256: str, reason: str) -> None:
         super().__init__(f"file {sha256[:80]!r}: {reason}")

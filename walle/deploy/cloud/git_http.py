@@ -71,7 +71,7 @@ class GitHttpError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class _Command:
-    """What a push wants of one ref."""
+    """A ref update that a push asks for."""
 
     old: ObjectID
     new: ObjectID
@@ -151,7 +151,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     match = _ROUTE.fullmatch(path)
     if match is None:
-        raise GitHttpError(404, f"{path[:120]!r} is no part of a task repository; clone /git/SCENARIO.git")
+        raise GitHttpError(404, f"{path[:120]!r} is not part of a task repository; clone /git/SCENARIO.git")
     scenario, tail = match.groups()
     advertises = tail == "info/refs"
     if scope["method"] != ("GET" if advertises else "POST"):

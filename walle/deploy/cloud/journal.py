@@ -1,7 +1,7 @@
-"""What a release service must not forget, in one SQLite file: written before it acts, read when it starts.
+"""Write-ahead journal of the release service in one SQLite file: written before it acts, read when it starts.
 
 Each transition is one transaction: the release as it is now, the event that made it so, and the effects still to run.
-An effect is struck out when it has run; what is left after a crash runs again. Beside them live the signed rows of the
+An effect is deleted when it has run; those left after a crash run again. Beside them live the signed rows of the
 release table, the counters that only grow (serials, releases, generations), and the monitor's evidence.
 """
 
@@ -48,7 +48,7 @@ class JournalError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class PendingEffect:
-    """An effect that was journalled and not struck out."""
+    """An effect that was journalled and has not run."""
 
     number: int
     release_id: str
@@ -139,7 +139,7 @@ class Journal:
         return [Release.from_plain(json.loads(text)) for (text,) in rows]
 
     async def history(self, release_id: str) -> list[Transition]:
-        """Return what befell the release, oldest first."""
+        """Return the release's transitions, oldest first."""
         rows = await self._read(
             "SELECT at_s, event, details, state FROM transitions WHERE release_id = ? ORDER BY number", release_id
         )
@@ -161,7 +161,7 @@ class Journal:
     # --- what the gateways answer ---
 
     async def draw(self, counter: str, count: int = 1) -> int:
-        """Return the first of `count` numbers, from 1 on, that this counter gives to nobody else, restarts included."""
+        """Return the first of `count` numbers, from 1 on, that this counter never gives again, restarts included."""
         last = 0
 
         async def write(db: aiosqlite.Connection) -> None:

@@ -68,7 +68,7 @@ class ReleaseState(enum.StrEnum):
 
     @property
     def under_way(self) -> bool:
-        """Whether another release of the task must wait for this one."""
+        """Return whether another release of the task must wait for this one."""
         return self in {
             ReleaseState.CREATED,
             ReleaseState.SIMULATING,
@@ -83,7 +83,7 @@ class ReleaseState(enum.StrEnum):
 
 
 class Effect(enum.StrEnum):
-    """What must be made to match the state that the release has when the effect runs."""
+    """Part of the world that must match the release's state when the effect runs."""
 
     RUN_SIMULATION = "run_simulation"  # build the bundle, store its files, run it in the cloud
     RESOLVE_BETA = "resolve_beta"  # find the beta devices
@@ -156,9 +156,9 @@ type ReleaseEvent = (
 # --- the release ------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleaseRequest:
-    """What a person asks for: the version `scenario`/`task` `version` (tag `task/version`) for the devices of `policy`.
+    """Request of a person: the version `scenario`/`task` `version` (tag `task/version`) for the devices of `policy`.
 
     `beta` is either the ids of the beta devices or how many to choose among those lately seen; 0 leaves the beta out.
     `steps` are the shares of the gray steps, growing, the last one 1.
@@ -178,10 +178,10 @@ class ReleaseRequest:
     def __post_init__(self) -> None:
         for field in ("scenario", "task"):
             if not is_name(getattr(self, field)):
-                raise ReleaseRequestError(field, f"{getattr(self, field)[:100]!r} is no name ({NAME_RULE})")
+                raise ReleaseRequestError(field, f"{getattr(self, field)[:100]!r} is not a name ({NAME_RULE})")
         if not _VERSION.fullmatch(self.version):
             raise ReleaseRequestError(
-                "version", f"{self.version[:100]!r} is no version; tag the task as {self.task}/v1"
+                "version", f"{self.version[:100]!r} is not a version; tag the task as {self.task}/v1"
             )
         if isinstance(self.beta, int):
             if not 0 <= self.beta <= MAX_BETA_DEVICES:
@@ -207,21 +207,21 @@ class ReleaseRequest:
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         beta = plain["beta"]
         return cls(
-            plain["scenario"],
-            plain["task"],
-            plain["version"],
-            Policy(**plain["policy"]),
-            beta if isinstance(beta, int) else tuple(beta),
-            tuple(plain["steps"]),
-            Gate(**plain["gate"]),
+            scenario=plain["scenario"],
+            task=plain["task"],
+            version=plain["version"],
+            policy=Policy(**plain["policy"]),
+            beta=beta if isinstance(beta, int) else tuple(beta),
+            steps=tuple(plain["steps"]),
+            gate=Gate(**plain["gate"]),
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Admission:
-    """Which devices of the policy may have the release's version: those of `devices`, and those placed below `share`.
+    """Devices of the policy that may have the release's version: those of `devices`, and those placed below `share`.
 
-    Where not `open`, those that already have it keep it and nobody else gets it.
+    Where not `open`, devices that already have it keep it and no other gets it.
     """
 
     share: float
@@ -229,7 +229,7 @@ class Admission:
     open: bool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
     """A version on its way to its devices. `number` orders releases; `revision` counts its transitions."""
 
@@ -255,7 +255,7 @@ class Release:
 
     @property
     def judged(self) -> bool:
-        """Whether reports are evidence for or against the release: gray, beta or paused, once devices can have it."""
+        """Return whether reports are evidence on the release: gray, beta or paused, once devices can have it."""
         state = self.resumes or self.state
         return state is ReleaseState.GRAY or (state is ReleaseState.BETA and bool(self.beta_devices))
 

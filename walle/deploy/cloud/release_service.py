@@ -1,7 +1,7 @@
-"""The releases of the cloud (§6): moves them through their states, and makes the world match.
+"""Release service (§6): moves releases through their states and runs the effects of each transition.
 
 Every transition is journalled, then its effects run: build and simulate the bundle, find beta devices, sign and publish
-the task's row of the release table, tell the monitor what to judge. Each effect looks at the state as it is when it
+the task's row of the release table, set the monitor's gate. Each effect reads the state at the time when it
 runs and may run twice, so a service that was killed continues: entering it loads the journal and runs what was left.
 """
 
@@ -42,18 +42,18 @@ from walle.protocol import Directive
 
 _LOG = logging.getLogger(__name__)
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
-_RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one again and again
+_RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one repeatedly
 
 
 class UnknownReleaseError(DeployError):
-    """There is no such release."""
+    """A release id that is unknown."""
 
     def __init__(self, release_id: str) -> None:
         super().__init__(release_id)
         self.release_id = release_id
 
     def __str__(self) -> str:
-        return f"there is no release {self.release_id[:100]!r}; list them to see which there are"
+        return f"release {self.release_id[:100]!r} does not exist; list the releases with: walle release status"
 
 
 class TaskBusyError(DeployError):
@@ -74,7 +74,7 @@ class TaskBusyError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class SimulationResult:
-    """How a bundle did in the cloud's simulation. `first_error` is empty where nothing failed."""
+    """Result of a bundle's simulation in the cloud. `first_error` is empty where nothing failed."""
 
     ok: bool
     runs: int
@@ -83,7 +83,7 @@ class SimulationResult:
 
 
 class Judge(Protocol):
-    """What the service needs of `walle.deploy.cloud.monitor_service.MonitorService`."""
+    """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the service calls."""
 
     async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...
 
@@ -114,7 +114,7 @@ class World:
 class ReleaseService:
     """All releases. One instance per journal; single event loop.
 
-    `cdn_url` is the prefix of directives; a directive lives `lifetime_s` and is signed anew at half of that.
+    `cdn_url` is the prefix of directives; a directive expires after `lifetime_s` and is renewed after half of that.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ReleaseService:
         for effect in pending:
             self._run_effect(effect)
         for release in self._releases.values():
-            if release.judged:  # the monitor may have lost what it was told
+            if release.judged:  # the monitor may have lost its gate
                 set_gate = functools.partial(self._set_gate, release.id)
                 self._hold(self._retrying(f"set the gate of {release.id}", set_gate), settles=True)
         self._hold(self._refresh())
@@ -236,7 +236,7 @@ class ReleaseService:
     # --- what the monitor says ---
 
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None:
-        """Take the monitor's verdict on a stage; void where the stage is over, and an acceptance while it is paused."""
+        """Take the monitor's verdict; ignored where the stage is over, and an acceptance while it is paused."""
         release = self._releases.get(release_id)
         if release is None or release.stage != stage:
             return
@@ -267,7 +267,13 @@ class ReleaseService:
             self._refuse_if_busy(request.name)
             number = await self._journal.draw("release")
             now_s = self._clock.time()
-            release = Release(f"{request.task}-{request.version}-{number}", number, request, now_s, now_s)
+            release = Release(
+                id=f"{request.task}-{request.version}-{number}",
+                number=number,
+                request=request,
+                created_s=now_s,
+                updated_s=now_s,
+            )
             await self._journal.record(release, None, ())
             self._take(release)
             return release
@@ -276,7 +282,7 @@ class ReleaseService:
         return await self._whole(self._transition(self._known(release_id), event, None))
 
     async def _apply_if_still(self, release: Release, event: ReleaseEvent) -> None:
-        """Apply an event that was caused by `release` as it was; once it has moved on, the event is void."""
+        """Apply an event that this revision of `release` caused; once its revision is another, the event is ignored."""
         await self._whole(self._transition(release, event, release.revision))
 
     async def _transition(self, release: Release, event: ReleaseEvent, revision: int | None) -> Release:
@@ -335,7 +341,7 @@ class ReleaseService:
             except Exception:  # noqa: BLE001 - whatever the world says, a journalled effect runs in the end
                 wait_s = _RETRY_S[min(failures, len(_RETRY_S) - 1)]
                 failures += 1
-                _LOG.exception("cannot %s; trying again in %g s", what, wait_s)
+                _LOG.exception("cannot %s; retrying in %g s", what, wait_s)
                 await self._clock.sleep(wait_s)
             else:
                 return
@@ -352,7 +358,7 @@ class ReleaseService:
             event: ReleaseEvent = SimulationFailed(self._clock.time(), "the simulation was cancelled")
         else:
             event = simulation.result()
-        await self._apply_if_still(release, event)  # void where a rollback was what cancelled it
+        await self._apply_if_still(release, event)  # ignored where a rollback cancelled it
 
     async def _simulated(self, request: ReleaseRequest) -> ReleaseEvent:
         try:
@@ -371,7 +377,7 @@ class ReleaseService:
         return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope))
 
     async def _resolve_beta(self, release_id: str) -> None:
-        """Wait until so many devices of the policy have been seen; a release that leaves the beta ends the wait."""
+        """Wait until enough devices of the policy were seen, or the release leaves the beta."""
         while True:
             release = self._known(release_id)
             count = release.request.beta
@@ -405,7 +411,7 @@ class ReleaseService:
             await self._publish_table()
 
     async def _make_row(self, task: str) -> None:
-        """Bring the task's row up to date with its releases, signing anew only where it must."""
+        """Bring the task's row up to date with its releases, signing it again only where it must."""
         releases = sorted(
             (release for release in self._releases.values() if release.request.name == task),
             key=lambda release: -release.number,
@@ -415,7 +421,7 @@ class ReleaseService:
         plan = plan_row(task, full, active, self._cdn_url)
         row = self._rows.get(task)
         if row is None and not plan.lanes and plan.candidate is None:
-            return  # no device ever heard of it
+            return  # no device ever got a version of it
         kept = plan.keeps(row) if row is not None and self._stands(row) else None
         if kept is not None:
             row = kept
@@ -435,7 +441,7 @@ class ReleaseService:
         await self._world.publish(ReleaseTable(generation, list(self._rows.values())))
 
     async def _refresh(self) -> None:
-        """Sign anew what nears its expiry, for ever."""
+        """Sign directives again before they expire, until cancelled."""
         while True:
             await self._clock.sleep(self._lifetime_s / 8)
             now_s = self._clock.time()

@@ -40,7 +40,7 @@ class RepoError(DeployError):
         self.reason = reason
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskTree:
     """The files of one task version as they were committed: path from the root, with slashes → bytes."""
 
@@ -234,7 +234,9 @@ def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, v
                     raise RepoError(what, f"has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes")
     except KeyError as error:
         raise RepoError(what, f"object {error.args[0]!r} is missing") from error
-    return TaskTree(scenario, task, version, commit.id.decode(), dict(sorted(files.items())))
+    return TaskTree(
+        scenario=scenario, task=task, version=version, commit=commit.id.decode(), files=dict(sorted(files.items()))
+    )
 
 
 def _entry_name(name: bytes, prefix: str, what: str) -> str:

@@ -1,7 +1,7 @@
-"""The device's side of deployment (§6): directives in, installed tasks out, and what came of it told to the cloud.
+"""Deployment agent of a device (§6): installs what directives ask for and reports the outcome to the cloud.
 
-A directive is believed if a release key signed it, it has not expired and none newer was seen for its task. Its version
-is then pulled, verified, put together, checked in a folder of its own, and activated by one rename. Going back to the
+A directive is accepted if a release key signed it, it has not expired and no newer one was seen for its task. Its
+version is then pulled, verified, put together, checked in a folder of its own, and activated by one rename. Going back to the
 version before needs no pull. A version that fails here after all is left by `revert`, without asking the cloud.
 
 Nothing retries by itself: a directive that the network kept from being carried out is carried out when the cloud sends
@@ -46,7 +46,7 @@ type OnRemove = Callable[[str], Awaitable[None]]
 
 
 class DirectiveRefusedError(DeployError):
-    """A directive that moves nothing: signed wrongly, expired, or older than one already seen."""
+    """A directive that is ignored: signed wrongly, expired, or older than one already seen."""
 
     def __init__(self, directive: Directive, reason: str) -> None:
         super().__init__(f"directive {directive.serial} for {directive.task[:200]!r} is refused: {reason}")
@@ -56,10 +56,10 @@ class DirectiveRefusedError(DeployError):
 
 
 class SupersededError(DeployError):
-    """A pull given up for a newer directive, or because the active version failed meanwhile."""
+    """A pull cancelled by a newer directive, or because the active version failed meanwhile."""
 
     def __init__(self, directive: Directive) -> None:
-        super().__init__(f"the pull of {directive.task} {directive.version} was given up for something newer")
+        super().__init__(f"the pull of {directive.task} {directive.version} was cancelled by a newer directive")
         self.task = directive.task
         self.serial = directive.serial
 
@@ -68,14 +68,14 @@ class ActivationFailedError(DeployError):
     """A version that passed its check and yet could not be put to use; the device has fallen back."""
 
     def __init__(self, task: str, version: str, reason: str) -> None:
-        super().__init__(f"{task} {version} could not be put to use: {reason}")
+        super().__init__(f"{task} {version} could not be activated: {reason}")
         self.task = task
         self.version = version
         self.reason = reason
 
 
 class Agent:
-    """Keeps the tasks of one device at what the cloud wants of them. `start` comes before all else.
+    """Installs, activates and removes the tasks of one device as directives say. Call `start` first.
 
     `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it
     does not load. `on_activate(task,
@@ -158,9 +158,9 @@ class Agent:
         The previous version takes its place, or none where there is no good one. With `version`, only that version is
         left: a failure told late does not hit its successor. The directive that brought it does not bring it back.
         """
-        self._give_up_pull(task)
+        self._cancel_pull(task)
         async with self._locks[task]:
-            active = self._states.get(task, TaskState(task)).active
+            active = self._states.get(task, TaskState(task=task)).active
             if active is None or version not in ("", active.version):
                 return False
             await to_the_end(self._fall_back(task, reason))
@@ -168,7 +168,7 @@ class Agent:
 
     def count_run(self, task: str, version: str, *, ok: bool, error: str = "") -> None:
         """Count one execution of a version towards the release that brought it."""
-        state = self._states.get(task, TaskState(task))
+        state = self._states.get(task, TaskState(task=task))
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
         self.outcomes.count_run(task, version, refs[0].release if refs else "", ok=ok, error=error)
 
@@ -207,7 +207,7 @@ class Agent:
         if directive.serial < newest:
             raise DirectiveRefusedError(directive, f"serial {newest} is being carried out")
         self._newest[task] = directive.serial
-        self._give_up_pull(task)
+        self._cancel_pull(task)
         try:
             async with self._locks[task]:
                 if self._newest[task] != directive.serial:
@@ -219,7 +219,7 @@ class Agent:
 
     async def _carry_out(self, directive: Directive) -> None:
         task = directive.task
-        state = self._states.get(task, TaskState(task))
+        state = self._states.get(task, TaskState(task=task))
         if directive.serial < state.serial:
             raise DirectiveRefusedError(directive, f"serial {state.serial} was seen, an older one is a replay")
         if directive.serial == state.serial and state.standing is not Standing.OPEN:
@@ -299,7 +299,7 @@ class Agent:
         except CorruptedError as error:
             raise BundleRejectedError(directive, f"its check changed its files: {error}", final=True) from error
 
-    def _give_up_pull(self, task: str) -> None:
+    def _cancel_pull(self, task: str) -> None:
         pull = self._pulls.get(task)
         if pull is not None:
             pull.cancel()
@@ -333,7 +333,7 @@ class Agent:
 
     async def _reject(self, target: VersionRef, serial: int, rejection: BundleRejectedError) -> None:
         """Record and tell a refusal, and leave nothing of what was refused on the disk."""
-        before = self._states.get(rejection.task, TaskState(rejection.task))
+        before = self._states.get(rejection.task, TaskState(task=rejection.task))
         state = before.refuse(serial, target, rejection.reason, final=rejection.final)
         is_told = before.serial == serial and before.outcome == state.outcome
         await self._clean(before)

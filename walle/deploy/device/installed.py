@@ -1,4 +1,4 @@
-"""What is installed on a device, on disk: for each task two versions, and the pointer that says which one is active.
+"""Installed versions on a device's disk: two for each task, and the pointer to the active one.
 
     folder/
       scenario%2Ftask/                 one folder a task
@@ -68,7 +68,7 @@ class CorruptedError(DeployError):
 
 
 class Standing(enum.StrEnum):
-    """What became of the directive whose serial is recorded."""
+    """State of the directive whose serial is recorded."""
 
     OPEN = "open"  # still to be carried out: its pull was interrupted, or what it installed was corrupted since
     DONE = "done"
@@ -84,12 +84,12 @@ class VersionRef:
     release: str
 
     def is_back_from(self, other: "VersionRef") -> bool:
-        """Whether going from `other` to this one is going back: versions are v1, v2, ..."""
+        """Return whether this version is older than `other`: versions are v1, v2, ..."""
         mine, theirs = (re.fullmatch(r"v(\d{1,18})", ref.version) for ref in (self, other))
         return mine is not None and theirs is not None and int(mine[1]) < int(theirs[1])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskState:
     """One task's pointer. Pure: each method returns the next state.
 
@@ -170,7 +170,7 @@ class TaskState:
             if self.active
             else None
         )
-        return type(self)(self.task, serial, outcome=outcome)
+        return type(self)(task=self.task, serial=serial, outcome=outcome)
 
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
@@ -186,13 +186,13 @@ class TaskState:
             raise ValueError("its format or checksum is wrong")
         active, previous, outcome = body["active"], body["previous"], body["outcome"]
         return cls(
-            body["task"],
-            body["serial"],
-            Standing(body["standing"]),
-            VersionRef(**active) if active else None,
-            VersionRef(**previous) if previous else None,
-            body["previous_good"],
-            Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) if outcome else None,
+            task=body["task"],
+            serial=body["serial"],
+            standing=Standing(body["standing"]),
+            active=VersionRef(**active) if active else None,
+            previous=VersionRef(**previous) if previous else None,
+            previous_good=body["previous_good"],
+            outcome=Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) if outcome else None,
         )
 
 
@@ -219,7 +219,7 @@ class InstalledTasks:
         try:
             state = TaskState.from_bytes(path.read_bytes())
         except FileNotFoundError:
-            return TaskState(task)
+            return TaskState(task=task)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CorruptedError(path, str(error)) from error
         if state.task != task:

@@ -1,4 +1,4 @@
-"""One pull: from a believed directive to a version that lies whole, verified and synced in staging (§6).
+"""Pull of one version: from a verified directive to whole, verified and synced files in staging (§6).
 
 Nothing that comes over the network is believed. The directive's signature covers the envelope's sha256 and length, the
 envelope's signature covers each file's; limits are taken from there before a byte is written.
