@@ -216,7 +216,7 @@ async def test_uploads_that_can_never_be_stored_are_told_at_once(
 
         monkeypatch.setattr(shop.cloud.gateway._ingest, "accept", broken)
         await device.tunnel.send("topic", 1)
-        await until(lambda: "uploads are not stored any more" in caplog.text)
+        await until(lambda: "uploads are no longer stored" in caplog.text)
         assert "is damaged" in caplog.text
 
 

@@ -1,8 +1,8 @@
 """Deployment agent of a device (§6): installs what directives ask for and reports the outcome to the cloud.
 
 A directive is accepted if a release key signed it, it has not expired and no newer one was seen for its task. Its
-version is then pulled, verified, put together, checked in a folder of its own, and activated by one rename. Going back to the
-version before needs no pull. A version that fails here after all is left by `revert`, without asking the cloud.
+version is then pulled, verified, put together, checked in a folder of its own, and activated by one rename. Going back
+to the previous version needs no pull. `revert` leaves a version that fails after activation, without asking the cloud.
 
 Nothing retries by itself: a directive that the network kept from being carried out is carried out when the cloud sends
 it again, in the answer to the next business request, and goes on with the bytes that came. A version that was found bad
