@@ -116,7 +116,7 @@ async def test_a_device_whose_cloud_is_down_works_on_and_delivers_later(tmp_path
     async with shop_cloud(tmp_path, outlived=True, **ports) as shop, asyncio.timeout(LIMIT_S):
         await device.settled()
         assert await pages(shop) == [f"page/{number}" for number in range(30)]
-        (release,) = (await shop.http.get("/v1/releases")).json()
+        (release,) = await shop.releases.list_all()
         assert release["totals"]["ok"] == 30
         await device.close()
 
@@ -176,7 +176,7 @@ async def test_an_output_that_cannot_be_stored_is_a_failed_run_and_not_produced(
         summary = await device.summary()
         assert (summary.runs_ok, summary.runs_failed, summary.produced, summary.stored) == (2, 2, 2, 2)
         assert await shop.received() == 2
-        (release,) = (await shop.http.get("/v1/releases")).json()
+        (release,) = await shop.releases.list_all()
         assert (release["totals"]["ok"], release["totals"]["failed"]) == (2, 2)
 
 

@@ -1,5 +1,7 @@
 """Durable file writes: whole or unchanged, whatever interrupts them."""
 
+import errno
+import os
 import resource
 import signal
 import stat
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from walle.durable_file import write_file
+from walle import durable_file
+from walle.durable_file import NotSyncedError, make_folders, move_folder, remove_unfinished, sync_tree, write_file
 
 
 def test_a_written_file_has_its_content_and_mode(tmp_path: Path) -> None:
@@ -47,3 +50,55 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    write_file(tmp_path / "file", b"old")
+    (tmp_path / ".file.0a.unfinished").write_bytes(b"half")
+    (tmp_path / "file.unfinished").write_bytes(b"another's")
+    remove_unfinished(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "file.unfinished"}
+
+
+@pytest.fixture
+def broken_folder_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(durable_file, "sync_folder", fail)
+
+
+@pytest.mark.usefixtures("broken_folder_sync")
+def test_a_folder_that_cannot_be_synced_is_told_apart_from_a_failed_write(tmp_path: Path) -> None:
+    with pytest.raises(NotSyncedError, match="Input/output error"):
+        write_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    with pytest.raises(OSError, match="No such file") as failed:
+        write_file(tmp_path / "none" / "file", b"new")
+    assert not isinstance(failed.value, NotSyncedError)
+
+
+def test_folders_are_made_and_moved_with_both_parents_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = durable_file._sync
+
+    def note(path: Path, flags: int) -> None:
+        synced.append(path.relative_to(tmp_path).as_posix())
+        real(path, flags)
+
+    monkeypatch.setattr(durable_file, "_sync", note)
+    make_folders(tmp_path / "a/b", mode=0o700)
+    assert synced == [".", "a"]
+    assert stat.S_IMODE((tmp_path / "a/b").stat().st_mode) == 0o700
+    (tmp_path / "a/b/c").mkdir()
+    (tmp_path / "a/b/c/file").write_bytes(b"content")
+    synced.clear()
+    sync_tree(tmp_path / "a/b")
+    assert sorted(synced) == ["a/b", "a/b/c", "a/b/c/file"]
+    synced.clear()
+    move_folder(tmp_path / "a/b", tmp_path / "d")
+    assert sorted(synced) == [".", "a"]
+    assert (tmp_path / "d/c/file").read_bytes() == b"content"
+    (tmp_path / "e").mkdir()
+    with pytest.raises(OSError, match="not empty"):
+        move_folder(tmp_path / "e", tmp_path / "d")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.sim.tasks import tree
+from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
@@ -29,7 +29,7 @@ async def runner() -> AsyncIterator[TaskRunner]:
 
 
 def laid_out(folder: Path, main: str, config: bytes = CONFIG) -> tuple[Path, Manifest]:
-    bundle = build_bundle(tree({"main.py": main.encode(), "task.toml": config}), Signer.generate())
+    bundle = build_bundle(task_version({"main.py": main.encode(), "task.toml": config}), Signer.generate())
     unpack(bundle.manifest, bundle.blobs, folder)
     return folder, bundle.manifest
 

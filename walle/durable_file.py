@@ -1,32 +1,76 @@
-"""Durable file writes: a file is whole or unchanged at every instant, and on disk when the call returns."""
+"""Durable files and folders: whole or unchanged at every instant, and on disk when the call returns.
+
+A file is written to a temporary file beside it, synced, and renamed over its name; the folder is synced last. A folder
+is moved by one rename, and both parents are synced. A power cut at any moment leaves the old state or the new one.
+"""
 
 import os
-import tempfile
 from pathlib import Path
+
+_UNFINISHED = ".unfinished"  # ends the names of temporary files
+_CHUNK_BYTES = 1 << 20
+
+
+class NotSyncedError(OSError):
+    """A change was made and every process sees it, but it may not survive a power cut."""
 
 
 def write_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
-    """Put `data` (text as UTF-8) at `path`, with these permission bits.
-
-    The bytes are written to a temporary file in the same folder and synced, the file is renamed over `path`, and the
-    folder is synced. A power cut at any moment leaves either the old content or the new one.
+    """Put `data` (text as UTF-8) at `path`, with these permission bits whatever the umask is.
 
     Raises:
+        NotSyncedError: `path` has the new content, but its folder could not be synced.
         OSError: the folder does not exist or cannot be written, or the disk is full; `path` is unchanged.
     """
     content = data.encode() if isinstance(data, str) else data
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{_UNFINISHED}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        try:
+            os.fchmod(handle, mode)
+            write_all(handle, content)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    _sync_parents(path)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files of killed writers. No `write_file` may be running in `folder`."""
+    for leftover in folder.glob(f".*{_UNFINISHED}"):
+        leftover.unlink(missing_ok=True)
+
+
+def make_folders(path: Path, *, mode: int = 0o777) -> None:
+    """Make `path` with these permission bits, and its parents; each survives a power cut before the next is made."""
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    path.mkdir(exist_ok=True, mode=mode)
     sync_folder(path.parent)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Rename a folder whose content is synced. An empty folder at `target` is replaced.
+
+    Raises:
+        NotSyncedError: the folder is at `target`, but a parent could not be synced.
+        OSError: `target` is not empty, or its parent does not exist; `source` is unchanged.
+    """
+    source.rename(target)
+    _sync_parents(target, source)
+
+
+def sync_tree(folder: Path) -> None:
+    """Sync every file and folder in `folder`, and `folder` itself."""
+    for root, _, files in os.walk(folder):
+        for name in files:
+            sync_file(Path(root, name))
+        sync_folder(Path(root))
 
 
 def sync_folder(folder: Path) -> None:
@@ -35,7 +79,31 @@ def sync_folder(folder: Path) -> None:
     Raises:
         OSError: the folder cannot be opened or synced.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file survive a power cut."""
+    _sync(path, 0)
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of `data` to an open file, in pieces."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view[:_CHUNK_BYTES]) :]
+
+
+def _sync_parents(*paths: Path) -> None:
+    for folder in dict.fromkeys(path.parent for path in paths):
+        try:
+            sync_folder(folder)
+        except OSError as error:
+            raise NotSyncedError(error.errno, f"{error.strerror} (syncing the folder)", str(folder)) from error
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(handle)
     finally:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from walle.actors.node import NodeActor, Raised, Remote, telling
+from walle.actors.node import NodeActor, Raised, Remote, returns_errors
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
 from walle.deploy.cloud.journal import JournalError
@@ -38,7 +38,7 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.asyncio
 async def test_an_error_is_in_the_other_process_what_it_was(error: Exception) -> None:
-    @telling
+    @returns_errors
     async def method() -> None:
         raise error
 
@@ -57,7 +57,7 @@ async def test_an_error_is_in_the_other_process_what_it_was(error: Exception) ->
 
 @pytest.mark.asyncio
 async def test_what_is_no_error_is_given_as_it_is_and_cancellation_stays_one() -> None:
-    @telling
+    @returns_errors
     async def method(answer: object) -> object:
         if answer is None:
             await asyncio.sleep(3600)
@@ -75,7 +75,7 @@ async def test_what_is_no_error_is_given_as_it_is_and_cancellation_stays_one() -
 async def test_a_node_that_is_not_there_yet_is_an_error_and_not_a_crash(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    actor = NodeActor(CloudConfig(tmp_path_factory.mktemp("cloud")))
+    actor = NodeActor(CloudConfig(folder=tmp_path_factory.mktemp("cloud")))
     answer = await actor.call("get", "x")
     assert isinstance(answer, Raised)
     assert answer.kind is AttributeError

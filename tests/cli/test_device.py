@@ -20,7 +20,14 @@ from walle.cli.device_program import LogSource, StandardInput
 from walle.cli.join import Join, JoinFileError
 from walle.pipeline.events import MAX_EVENT_BYTES, Event
 
-JOIN = Join("http://127.0.0.1:1", "127.0.0.1", 1, "no certificate", "secret", {"keys": []})
+JOIN = Join(
+    url="http://127.0.0.1:1",
+    tunnel_host="127.0.0.1",
+    tunnel_port=1,
+    ca_pem="no certificate",
+    token="secret",
+    trusted_keys={"keys": []},
+)
 
 
 @pytest.mark.parametrize(

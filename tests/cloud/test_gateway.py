@@ -74,14 +74,14 @@ async def test_a_business_app_that_exists_already_gets_the_push_answer(tmp_path:
         (":make", "cannot be made"),
         ("business_app:no", "not callable"),
         ("business_app:broken", "RuntimeError: no database"),
-        ("business_app:none", "is no ASGI app: the factory gave a NoneType"),
+        ("business_app:none", "is not an ASGI app: the factory returned a NoneType"),
     ],
 )
 async def test_a_business_app_that_cannot_be_made_is_named_and_nothing_is_left(
     tmp_path: Path, spec: str, message: str
 ) -> None:
     with no_task_left(), pytest.raises(ConfigError, match=message) as failed:
-        async with Cloud(CloudConfig(tmp_path, business_app=spec)):
+        async with Cloud(CloudConfig(folder=tmp_path, business_app=spec)):
             raise AssertionError
     assert repr(spec) in str(failed.value)
 
@@ -91,7 +91,7 @@ async def test_a_business_app_that_cannot_be_made_is_named_and_nothing_is_left(
 async def test_a_port_that_is_taken_is_named_and_nothing_is_left(tmp_path: Path, which: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        config = CloudConfig(tmp_path, **{which: port})
+        config = CloudConfig(folder=tmp_path, **{which: port})
         with no_task_left(), pytest.raises(OSError, match=f"{port}.*in use|in use.*{port}"):
             async with Cloud(config):
                 raise AssertionError
@@ -112,7 +112,7 @@ async def _certificate_shown(port: int) -> bytes | None:
 @pytest.mark.asyncio
 async def test_a_gateway_that_runs_for_months_shows_a_certificate_that_is_valid(tmp_path: Path) -> None:
     clock = ManualClock()
-    cloud = Cloud(CloudConfig(tmp_path))
+    cloud = Cloud(CloudConfig(folder=tmp_path))
     cloud.gateway = GatewayNode(cloud.config, clock=clock)
     with no_task_left():
         async with cloud:
@@ -131,7 +131,7 @@ async def test_a_gateway_that_runs_for_months_shows_a_certificate_that_is_valid(
 @pytest.mark.asyncio
 async def test_a_cloud_that_is_cancelled_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     async def run() -> None:
-        async with Cloud(CloudConfig(tmp_path, scenarios=("shop",))):
+        async with Cloud(CloudConfig(folder=tmp_path, scenarios=("shop",))):
             await asyncio.sleep(3600)
 
     async with asyncio.timeout(LIMIT_S):
@@ -143,7 +143,7 @@ async def test_a_cloud_that_is_cancelled_while_it_starts_leaves_nothing(tmp_path
                 running.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await running
-    async with Cloud(CloudConfig(tmp_path)) as cloud:
+    async with Cloud(CloudConfig(folder=tmp_path)) as cloud:
         assert cloud.home.repos.scenarios() == ["shop"]
 
 
@@ -216,7 +216,7 @@ async def test_uploads_that_can_never_be_stored_are_told_at_once(
 
         monkeypatch.setattr(shop.cloud.gateway._ingest, "accept", broken)
         await device.tunnel.send("topic", 1)
-        await until(lambda: "uploads are not stored any more" in caplog.text)
+        await until(lambda: "uploads are no longer stored" in caplog.text)
         assert "is damaged" in caplog.text
 
 

@@ -65,7 +65,7 @@ async def test_the_cloud_runs_a_phase_and_the_device_stores_its_result_or_counts
         await user.visit()  # page 1
         assert "the bigger model broke" in (await device.summary()).last_error
         await user.visit()  # page 2
-        assert "gave what cannot be sent" in (await device.summary()).last_error
+        assert "returned a value that cannot be sent" in (await device.summary()).last_error
         await user.visit()
         summary = await device.summary()
         assert (summary.runs_ok, summary.runs_failed, summary.produced) == (2, 2, 2)
@@ -82,7 +82,7 @@ async def test_the_cloud_runs_a_phase_and_the_device_stores_its_result_or_counts
         for garbage in (b"", b"\xc1", plain.encode([1]), plain.encode({"task": "shop/count"}), question()[:-3]):
             with pytest.raises(RequestError, match="the request of d0 cannot be read"):
                 await device.tunnel.request(PHASE_TOPIC, garbage)
-        with pytest.raises(RequestError, match="there is no request 'weather'"):
+        with pytest.raises(RequestError, match="request 'weather' is unknown"):
             await device.tunnel.request("weather", b"")
 
 

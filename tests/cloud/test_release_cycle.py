@@ -4,11 +4,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.sim.shop_cloud import User, shop_cloud
 from walle import plain
+from walle.deploy.cloud import repo
+from walle.deploy.cloud.task_config import TaskConfig
 from walle.device import Device
 
 ALWAYS = "def execute(ctx, trigger):\n    raise ValueError('v2 is broken')\n"
@@ -59,9 +62,9 @@ async def test_a_rollback_by_hand_takes_the_only_version_away(tmp_path: Path) ->
         await shop.push("v1")
         release_id = await shop.release("v1", beta=["d0"])
         await user.until(lambda: user.has("v1"))
-        (await shop.http.post(f"/v1/releases/{release_id}/rollback", json={"reason": "wrong"})).raise_for_status()
+        await shop.releases.rollback(release_id, "wrong")
         await user.until(lambda: user.has(None))
-        assert (await shop.shown(release_id))["reason"] == "by admin: wrong"
+        assert (await shop.releases.get(release_id))["reason"] == "by admin: wrong"
         produced = (await user.device.summary()).produced
         await user.visit()
         assert user.seen == [None, "v1", None]
@@ -84,7 +87,7 @@ async def test_after_ten_failures_in_a_row_a_device_goes_back_before_the_cloud_k
         summary = await user.device.summary()
         assert 10 <= summary.runs_failed < 30  # events come while the device verifies what it goes back to
         assert "v2 is broken" in summary.last_error
-        assert (await shop.shown(release_id))["state"] == "beta"  # nothing was reported yet
+        assert (await shop.releases.get(release_id))["state"] == "beta"  # nothing was reported yet
         for _ in range(5):
             await user.visit()  # the directive of v2 is still there, and does not bring it back
         assert user.has("v1")
@@ -130,7 +133,7 @@ async def test_a_cloud_that_is_restarted_in_mid_release_goes_on(tmp_path: Path) 
         ports: dict[str, Any] = {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
     async with shop_cloud(tmp_path, **ports) as shop:
         assert shop.cloud.address == address
-        assert (await shop.shown(release_id))["state"] == "beta"
+        assert (await shop.releases.get(release_id))["state"] == "beta"
         async with opened(shop.device(tmp_path / "d0")) as (user,):
             await shop.until(release_id, "gray", users=[user])
             assert user.has("v1")
@@ -142,3 +145,17 @@ async def test_a_cloud_that_is_restarted_in_mid_release_goes_on(tmp_path: Path) 
         assert shown["totals"]["installed"] == 1
         await user.device.settled()
         assert (await user.device.summary()).produced == await shop.received() > received
+
+
+@pytest.mark.asyncio
+async def test_a_release_reads_its_tree_and_its_configuration_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop_cloud(tmp_path) as shop, opened(shop.device(tmp_path / "d0")) as (user,):
+        await shop.push("v1")
+        reads = mock.Mock(side_effect=repo.read_tree)
+        parses = mock.Mock(side_effect=TaskConfig.parse)
+        monkeypatch.setattr(repo, "read_tree", reads)
+        monkeypatch.setattr(TaskConfig, "parse", parses)
+        await shop.until(await shop.release("v1"), "full", users=[user])
+        assert (reads.call_count, parses.call_count) == (1, 1)

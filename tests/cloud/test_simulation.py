@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
 from walle.cloud.simulation import DEVICE_KINDS, Simulator
-from walle.deploy.cloud.bundle import Bundle, build_bundle
+from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.signing import Signer
 from walle.task_log import LogLine
@@ -24,7 +24,10 @@ RUNS = VISITS * len(DEVICE_KINDS)
 
 def bundle(main: str, config: str = TASK_CONFIG) -> Bundle:
     files = {"task.toml": config.encode(), "main.py": main.encode()}
-    return build_bundle(TaskTree("shop", "count", "v1", "c" * 40, files), Signer.generate())
+    return build_bundle(
+        TaskVersion.parse(TaskTree(scenario="shop", task="count", version="v1", commit="c" * 40, files=files)),
+        Signer.generate(),
+    )
 
 
 @pytest_asyncio.fixture

@@ -21,7 +21,7 @@ from dulwich.file import _GitFile
 
 from walle.deploy.cloud import git_http
 from walle.deploy.cloud.access import Access, Identity, Role
-from walle.deploy.cloud.files import ASGIApp
+from walle.deploy.cloud.asgi import ASGIApp
 from walle.deploy.cloud.repo import TaskRepos
 
 ROOT = Path(__file__).parents[2]

@@ -9,13 +9,13 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from walle.clock import Clock
-from walle.deploy.cloud.bundle import Bundle, build_bundle
+from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
-from walle.deploy.cloud.release import Release, ReleaseRequest, State
+from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_service import ReleaseService, SimulationResult, World
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
 from walle.deploy.cloud.repo import RepoError, TaskTree
@@ -38,15 +38,24 @@ sequence = ["page_exit"]
 def tree(version: str) -> TaskTree:
     """Return a small task version as the repositories give it."""
     files = {"task.toml": _TASK_TOML.encode(), "main.py": f"def execute(ctx, x):\n    return {version!r}\n".encode()}
-    return TaskTree("shop", "ipv", version, "c" * 40, files)
+    return TaskTree(scenario="shop", task="ipv", version=version, commit="c" * 40, files=files)
 
 
 def table_of(generation: int = 1, **versions: str) -> ReleaseTable:
     """Return a table in which these tasks of scenario `shop` are fully released at these versions."""
     rows = []
     for number, (task, version) in enumerate(versions.items(), 1):
-        request = ReleaseRequest("shop", task, version)
-        release = Release(f"r{number}", number, request, 0.0, 0.0, State.FULL, manifest=f"{number:064x}", size_bytes=9)
+        request = ReleaseRequest(scenario="shop", task=task, version=version)
+        release = Release(
+            id=f"r{number}",
+            number=number,
+            request=request,
+            created_s=0.0,
+            updated_s=0.0,
+            state=ReleaseState.FULL,
+            manifest=f"{number:064x}",
+            size_bytes=9,
+        )
         plan = plan_row(request.name, [release], None, CDN_URL)
         rows.append(plan.sign(RELEASE_SIGNER.sign_directive, 10 * number, 2_000_000_000))
     return ReleaseTable(generation, rows)
@@ -70,14 +79,15 @@ class ReleaseWorld:
         self.monitor = MonitorService(journal, clock)
         self._batches = 0
         world = World(
-            self._read,
-            self._build,
-            self._put,
-            self._simulate,
-            self._publish,
-            self._recent,
-            signer.sign_directive,
-            self.monitor,
+            check_version=self._check,
+            read_version=self._read,
+            build=self._build,
+            put=self._put,
+            simulate=self._simulate,
+            publish=self._publish,
+            recent_devices=self._recent,
+            sign=signer.sign_directive,
+            judge=self.monitor,
         )
         self.service = ReleaseService(journal, world, clock, cdn_url=CDN_URL)
         self.monitor.on_verdict = self.service.verdict
@@ -99,18 +109,21 @@ class ReleaseWorld:
                 return release
         raise AssertionError(f"{release_id} ended before {stage}: {await self.service.get(release_id)}")
 
-    async def _read(self, scenario: str, task: str, version: str) -> TaskTree:
+    async def _check(self, scenario: str, task: str, version: str) -> None:
         if (scenario, task) != ("shop", "ipv") or version not in VERSIONS:
             raise RepoError(f"version {scenario}/{task}/{version}", "there is none")
-        return tree(version)
 
-    async def _build(self, task_tree: TaskTree) -> Bundle:
-        return build_bundle(task_tree, BUNDLE_SIGNER)
+    async def _read(self, scenario: str, task: str, version: str) -> TaskVersion:
+        await self._check(scenario, task, version)
+        return TaskVersion.parse(tree(version))
+
+    async def _build(self, version: TaskVersion) -> Bundle:
+        return build_bundle(version, BUNDLE_SIGNER)
 
     async def _put(self, data: bytes) -> str:
         return self.files.put(data)
 
-    async def _simulate(self, bundle: Bundle) -> SimulationResult:
+    async def _simulate(self, bundle: Bundle, _events: bytes | None) -> SimulationResult:
         self.simulated.append(bundle.manifest.version)
         self.simulating.set()
         await self.go_on.wait()

@@ -11,6 +11,7 @@ import httpx
 from tests.sim.git_host import address, git
 from tests.sim.visits import EVENTS, TASK_CONFIG, TASK_MAIN, event_at
 from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayAddress
+from walle.deploy.release_client import ReleaseClient, ReleaseJson
 from walle.device import Device, DeviceConfig
 
 # Decided after some five reports: these tests are about what follows from a verdict.
@@ -79,8 +80,9 @@ async def push(url: str, token: str, work: Path, version: str, files: Mapping[st
 class ShopCloud:
     """A cloud with the scenario shop, and the devices that were joined to it."""
 
-    def __init__(self, cloud: Cloud, http: httpx.AsyncClient, work: Path) -> None:
+    def __init__(self, cloud: Cloud, releases: ReleaseClient, http: httpx.AsyncClient, work: Path) -> None:
         self.cloud = cloud
+        self.releases = releases
         self.http = http
         self._work = work
 
@@ -92,31 +94,14 @@ class ShopCloud:
 
     async def release(self, version: str, **body: Any) -> str:
         """Create and start a release, and return its id."""
-        request = {
-            "scenario": "shop",
-            "task": "count",
-            "version": version,
-            "beta": 1,
-            "steps": [1.0],
-            "gate": GATE,
-            **body,
-        }
-        response = await self.http.post("/v1/releases", json=request)
-        assert response.status_code == 201, response.text
-        release_id: str = response.json()["id"]
-        response = await self.http.post(f"/v1/releases/{release_id}/start")
-        assert response.status_code == 200, response.text
-        return release_id
+        options = {"beta": 1, "steps": [1.0], "gate": GATE, **body}
+        created = await self.releases.create("shop", "count", version, **options)
+        return (await self.releases.start(created["id"]))["id"]
 
-    async def shown(self, release_id: str) -> dict[str, Any]:
-        response = await self.http.get(f"/v1/releases/{release_id}")
-        shown: dict[str, Any] = response.raise_for_status().json()
-        return shown
-
-    async def until(self, release_id: str, *states: str, users: "list[User] | None" = None) -> dict[str, Any]:
+    async def until(self, release_id: str, *states: str, users: "list[User] | None" = None) -> ReleaseJson:
         """Let users visit pages until the release is in one of the states; return it with its history."""
         async with asyncio.timeout(LIMIT_S):
-            while (shown := await self.shown(release_id))["state"] not in states:
+            while (shown := await self.releases.get(release_id))["state"] not in states:
                 for user in users or []:
                     await user.visit()
                 await asyncio.sleep(0.005)
@@ -162,7 +147,10 @@ class User:
 async def shop_cloud(folder: Path, *, outlived: bool = False, **config: Any) -> AsyncIterator[ShopCloud]:
     """Give a cloud in `folder`/cloud; no task is left after the block, unless a device of the block outlives it."""
     with contextlib.nullcontext() if outlived else no_task_left():
-        async with Cloud(CloudConfig(folder / "cloud", scenarios=("shop",), **config)) as cloud:
+        async with Cloud(CloudConfig(folder=folder / "cloud", scenarios=("shop",), **config)) as cloud:
             headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
-            async with httpx.AsyncClient(base_url=cloud.address.url, headers=headers) as http:
-                yield ShopCloud(cloud, http, folder / "work")
+            async with (
+                ReleaseClient(cloud.address.url, cloud.home.admin_token) as releases,
+                httpx.AsyncClient(base_url=cloud.address.url, headers=headers) as http,
+            ):
+                yield ShopCloud(cloud, releases, http, folder / "work")

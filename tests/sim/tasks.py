@@ -1,5 +1,6 @@
 """A small task, as files."""
 
+from walle.deploy.cloud.bundle import TaskVersion
 from walle.deploy.cloud.repo import TaskTree
 
 CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
@@ -9,4 +10,11 @@ FILES = {"task.toml": CONFIG, "main.py": MAIN}
 
 def tree(files: dict[str, bytes] | None = None, **more: bytes) -> TaskTree:
     """Return a version v1 of shop/ipv: the small task, with `files` instead of or besides its own."""
-    return TaskTree("shop", "ipv", "v1", "c" * 40, {**FILES, **(files or {}), **more})
+    return TaskTree(
+        scenario="shop", task="ipv", version="v1", commit="c" * 40, files={**FILES, **(files or {}), **more}
+    )
+
+
+def task_version(files: dict[str, bytes] | None = None, **more: bytes) -> TaskVersion:
+    """Return the tree of these files with its task.toml parsed."""
+    return TaskVersion.parse(tree(files, **more))

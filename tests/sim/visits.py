@@ -61,7 +61,7 @@ class Visitor:
         with contextlib.suppress(httpx.HTTPError):  # the cloud is unreachable for now
             await self._device.checkin()
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         self._is_stopped = True
 
     def counts(self) -> dict[str, Any]:

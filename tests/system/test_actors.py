@@ -6,9 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 import ray
@@ -18,13 +16,14 @@ from tests.sim.shop_cloud import GATE, device_config, push, until
 from walle import plain
 from walle.actors.inference import InferenceActor
 from walle.actors.node import NodeLostError, Remote
-from walle.actors.wiring import ActorCloud, Fleet, _spawn, start_ray, stop_ray
+from walle.actors.wiring import ActorCloud, Fleet, _spawn, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
 from walle.deploy.cloud.release_service import UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
+from walle.deploy.release_client import CloudRefusedError, ReleaseClient
 from walle.engine_ext.vm.loop_calls import TaskError
 from walle.task_runner import PHASE_TOPIC
 
@@ -48,35 +47,30 @@ def ray_marker() -> Iterator[str]:
         yield marker
     finally:
         del os.environ[MARKER]
-        stop_ray()
+        close_ray()
     assert wait_until_gone(marker) == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cloud(ray_marker: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ActorCloud]:
     """One cloud for all: its four processes take seconds to start."""
-    cloud = await ActorCloud.start(CloudConfig(tmp_path_factory.mktemp("actors") / "cloud", scenarios=("shop",)))
+    cloud = await ActorCloud.start(CloudConfig(folder=tmp_path_factory.mktemp("actors") / "cloud", scenarios=("shop",)))
     yield cloud
     await cloud.close()
 
 
-def admin(cloud: ActorCloud) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
-    return httpx.AsyncClient(base_url=cloud.address.url, headers=headers, timeout=30)
+def admin(cloud: ActorCloud) -> ReleaseClient:
+    return ReleaseClient(cloud.address.url, cloud.home.admin_token)
 
 
-async def start_release(http: httpx.AsyncClient, **body: Any) -> str:
-    request = {"scenario": "shop", "task": "count", "version": "v1", "beta": 1, "steps": [1.0], "gate": GATE, **body}
-    response = await http.post("/v1/releases", json=request)
-    assert response.status_code == 201, response.text
-    release_id: str = response.json()["id"]
-    (await http.post(f"/v1/releases/{release_id}/start")).raise_for_status()
-    return release_id
+async def start_release(client: ReleaseClient, *, version: str = "v1", beta: int | list[str] = 1) -> str:
+    created = await client.create("shop", "count", version, beta=beta, steps=[1.0], gate=GATE)
+    return (await client.start(created["id"]))["id"]
 
 
-async def until_full(http: httpx.AsyncClient, release_id: str) -> None:
+async def until_full(client: ReleaseClient, release_id: str) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while (shown := (await http.get(f"/v1/releases/{release_id}")).json())["state"] != "full":
+        while (shown := await client.get(release_id))["state"] != "full":
             assert shown["state"] in ("simulating", "beta", "gray"), shown["reason"]
             await asyncio.sleep(0.05)
 
@@ -105,10 +99,10 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
     configs = [device_config(cloud.address, cloud.home, tmp_path / name) for name in NAMES]
     fleet = Fleet(configs, per_actor=2, driver=DRIVER, options={"pause_s": 0.02})
     try:
-        pids = await fleet.open()
+        pids = await fleet.start()
         assert len({*pids, os.getpid()}) == 3
-        async with admin(cloud) as http:
-            await until_full(http, await start_release(http))
+        async with admin(cloud) as client:
+            await until_full(client, await start_release(client))
         await until(lambda: have_produced(fleet, dict.fromkeys(NAMES, 20)), LIMIT_S)
 
         os.kill(pids[0], signal.SIGKILL)
@@ -121,7 +115,7 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
         at_return = {summary.device_id: summary.produced for summary, _ in both[0]}
         await until(lambda: have_produced(fleet, {name: count + 10 for name, count in at_return.items()}), LIMIT_S)
 
-        await fleet.stop()
+        await fleet.settle()
         summaries = await fleet.summaries()
         produced = [summary.produced for summary, _ in summaries]
         assert produced == [counts["visits"] for _, counts in summaries]
@@ -146,17 +140,19 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> No
         await releases.start("none")
     assert unknown.value.release_id == "none"
     with pytest.raises(RepoError) as repo:
-        await releases.create(ReleaseRequest("shop", "count", "v7", Policy(""), ("d0",)))
+        await releases.create(
+            ReleaseRequest(scenario="shop", task="count", version="v7", policy=Policy(""), beta=("d0",))
+        )
     assert "count" in repo.value.what
     assert repo.value.reason
 
     files = {"main.py": FAILING, "task.toml": AUTO}
     await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v2", files)
-    async with admin(cloud) as http:
-        release_id = await start_release(http, version="v2", beta=["nobody"])
-        response = await http.post(f"/v1/releases/{release_id}/start")
-        assert response.status_code == 409
-        assert response.json()["type"] == "TransitionError"
+    async with admin(cloud) as client:
+        release_id = await start_release(client, version="v2", beta=["nobody"])
+        with pytest.raises(CloudRefusedError) as refused:
+            await client.start(release_id)
+        assert (refused.value.status, refused.value.kind) == (409, "TransitionError")
         with pytest.raises(TransitionError) as transition:
             await releases.start(release_id)
         assert (transition.value.release_id, transition.value.asked) == (release_id, "Start")
@@ -179,9 +175,9 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> No
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
-    actor = _spawn(InferenceActor, CloudConfig(tmp_path / "cloud"))
+    actor = _spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"))
     node = Remote(actor)
-    with pytest.raises(InferenceError, match="there is no request"):
+    with pytest.raises(InferenceError, match="is unknown; a device may send"):
         await node.answer("d0", "weather", b"")
     ray.kill(actor)
 
@@ -202,13 +198,13 @@ async def test_a_cloud_that_cannot_start_says_why_and_leaves_no_actor(
     cloud: ActorCloud, ray_marker: str, tmp_path: Path
 ) -> None:
     def actors() -> list[str]:
-        names = ("Gateway", "ReleaseActor", "RollbackActor", "InferenceActor")
+        names = ("GatewayActor", "ReleaseActor", "RollbackActor", "InferenceActor")
         return sorted(name for line in processes_with(ray_marker) for name in names if f"::{name}" in line)
 
     await until(lambda: len(set(actors())) == len(actors()) == 4, LIMIT_S)  # those of `cloud`
     taken = int(cloud.address.url.rpartition(":")[2])
     with pytest.raises(OSError, match="in use") as failed:
-        await ActorCloud.start(CloudConfig(tmp_path / "cloud", http_port=taken))
+        await ActorCloud.start(CloudConfig(folder=tmp_path / "cloud", http_port=taken))
     assert failed.value.errno == errno.EADDRINUSE
     await until(lambda: len(actors()) == 4, LIMIT_S)
 
@@ -219,6 +215,6 @@ async def test_a_fleet_that_cannot_open_says_why(cloud: ActorCloud, tmp_path: Pa
     fleet = Fleet(configs, per_actor=1, driver="no_such_module:driver", options={})
     try:
         with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-            await fleet.open()
+            await fleet.start()
     finally:
         await fleet.close()

@@ -1,4 +1,4 @@
-"""Devices in a process of their own, each with whoever plays its user."""
+"""Device actor: devices in a process of their own, each with a driver that plays its user."""
 
 import asyncio
 import contextlib
@@ -7,15 +7,15 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from walle.actors.node import telling
+from walle.actors.node import returns_errors
 from walle.device import Device, DeviceConfig, DeviceSummary
 
 
 class Driver(Protocol):
-    """Who plays a device's user: made by a factory(device, options), run until it is done or stopped."""
+    """Player of a device's user: made by a factory(device, options), runs until it is done or `finish` is called."""
 
     async def run(self) -> None: ...
-    def stop(self) -> None: ...
+    def finish(self) -> None: ...
     def counts(self) -> dict[str, Any]: ...
 
 
@@ -31,8 +31,8 @@ class DeviceActor:
         self._drivers: list[Driver] = []
         self._playing: list[asyncio.Task[None]] = []
 
-    @telling
-    async def open(self) -> int:
+    @returns_errors
+    async def start(self) -> int:
         """Start the devices and their drivers; return the process's id."""
         module, _, function = self._driver.partition(":")
         make_driver = getattr(importlib.import_module(module), function)
@@ -42,16 +42,16 @@ class DeviceActor:
         self._playing = [asyncio.create_task(driver.run()) for driver in self._drivers]
         return os.getpid()
 
-    @telling
-    async def stop(self) -> None:
+    @returns_errors
+    async def settle(self) -> None:
         """Let the drivers come to an end, and everything that was produced reach the cloud."""
         for driver in self._drivers:
-            driver.stop()
+            driver.finish()
         await asyncio.gather(*self._playing)
         for device in self._devices:
             await device.settled()
 
-    @telling
+    @returns_errors
     async def summaries(self) -> list[tuple[DeviceSummary, dict[str, Any]]]:
         """Return each device as it is, and its driver's counts. A driver that failed fails here."""
         for playing in self._playing:
@@ -60,7 +60,7 @@ class DeviceActor:
         both = zip(self._devices, self._drivers, strict=True)
         return [(await device.summary(), driver.counts()) for device, driver in both]
 
-    @telling
+    @returns_errors
     async def close(self) -> None:
         for playing in self._playing:
             playing.cancel()

@@ -4,19 +4,19 @@ from typing import Any
 
 from ray.actor import ActorHandle
 
-from walle.actors.node import NodeActor, Remote, telling
+from walle.actors.node import NodeActor, Remote, returns_errors
 from walle.cloud import CloudConfig, GatewayAddress, GatewayNode
 
 
-class Gateway(NodeActor):
+class GatewayActor(NodeActor):
     def __init__(self, config: CloudConfig) -> None:
         super().__init__(config)
         self._node = GatewayNode(config)
 
-    @telling
-    async def open(
+    @returns_errors
+    async def start(
         self, releases: ActorHandle[Any], monitor: ActorHandle[Any], inference: ActorHandle[Any]
     ) -> GatewayAddress:
         self._undo.push_async_callback(self._node.close)
-        address: GatewayAddress = await self._node.open(Remote(releases), Remote(monitor), Remote(inference))
+        address: GatewayAddress = await self._node.start(Remote(releases), Remote(monitor), Remote(inference))
         return address

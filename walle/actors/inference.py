@@ -4,7 +4,7 @@ from typing import Any
 
 from ray.actor import ActorHandle
 
-from walle.actors.node import NodeActor, Remote, telling
+from walle.actors.node import NodeActor, Remote, returns_errors
 from walle.cloud import CloudConfig, InferenceNode
 
 
@@ -13,7 +13,7 @@ class InferenceActor(NodeActor):
         super().__init__(config)
         self._node = InferenceNode(config)
 
-    @telling
-    async def open(self, releases: ActorHandle[Any]) -> None:
-        await self._node.open(Remote(releases))
+    @returns_errors
+    async def start(self, releases: ActorHandle[Any]) -> None:
+        await self._node.start(Remote(releases))
         self._undo.push_async_callback(self._node.close)

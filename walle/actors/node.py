@@ -1,4 +1,4 @@
-"""What every cloud actor is, a node in a process of its own; and the handle to it, which looks like the node."""
+"""Base class of cloud actors, each a node in its own process, and the handle with the node's methods."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from walle.errors import WalleError
 
 
 class NodeLostError(WalleError):
-    """A process that was asked does not live any more, or cannot be reached."""
+    """A process that has ended or cannot be reached."""
 
     def __init__(self, method: str, why: str) -> None:
         super().__init__(f"the process asked for {method!r} is gone or cannot be reached: {why}")
@@ -27,8 +27,8 @@ class NodeLostError(WalleError):
 class Raised:
     """An error on its way to another process, as a result.
 
-    Pickle makes an error anew from its message, which is not what most of ours take as arguments; and Ray gives the
-    caller an error of a class of its own. Here it is rebuilt as it was, without `__init__`.
+    Pickle rebuilds an error from its message, which is not what most of ours take as arguments; and Ray gives the
+    caller an error of a class of its own. Here its class, arguments and fields are restored, without `__init__`.
     """
 
     kind: type[Exception]
@@ -46,21 +46,21 @@ class Raised:
         return error
 
 
-def telling[**P, T](method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | Raised]]:
+def returns_errors[**P, T](method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | Raised]]:
     """Return an actor's method that gives what it raises as `Raised`; `ask` raises it."""
 
     @functools.wraps(method)
-    async def told(*args: P.args, **kwargs: P.kwargs) -> T | Raised:
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T | Raised:
         try:
             return await method(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - it is the caller's, whatever it is
             return Raised.of(error)
 
-    return told
+    return wrapper
 
 
 async def ask(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
-    """Return what a `telling` method of an actor gives, or raise what it raised.
+    """Return what a `returns_errors` method of an actor gives, or raise what it raised.
 
     Raises:
         NodeLostError: the actor's process ended.
@@ -82,12 +82,12 @@ class NodeActor:
         self._undo = contextlib.AsyncExitStack()
         self._node: Any = None
 
-    @telling
+    @returns_errors
     async def call(self, method: str, *args: Any) -> Any:
         """Return what `method` of the node gives."""
         return await getattr(self._node, method)(*args)
 
-    @telling
+    @returns_errors
     async def close(self) -> None:
         await self._undo.aclose()
 
@@ -100,5 +100,5 @@ class Remote:
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
-            raise AttributeError(method)  # what pickle and copy look for is no node's
+            raise AttributeError(method)  # looked up by pickle and copy
         return functools.partial(ask, self._actor, "call", method)

@@ -1,4 +1,4 @@
-"""Builds a cloud and a fleet out of actors, on a local Ray or on a cluster that is there."""
+"""Clouds and fleets of actors, on a local Ray or on an existing cluster."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, Self
 import ray
 
 from walle.actors.device import DeviceActor
-from walle.actors.gateway import Gateway
+from walle.actors.gateway import GatewayActor
 from walle.actors.inference import InferenceActor
 from walle.actors.node import NodeLostError, Remote, ask
 from walle.actors.release import ReleaseActor
@@ -22,7 +22,7 @@ from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; nothing of ours lies in the object store
 _STOP_S = 15.0
@@ -51,8 +51,8 @@ def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
 def _interrupt_later() -> Iterator[None]:
     """Hold SIGINT back within the block; one that came is delivered at its end.
 
-    A start of Ray that is interrupted half-way can hang for ever. The processes that are started within the block never
-    get a SIGINT: a terminal sends it to all of them, and ending them in order is the work of the one that started them.
+    A start of Ray that is interrupted half-way can block indefinitely. The processes that are started within the block
+    never get a SIGINT: a terminal sends it to all of them, and the process that started them ends them in order.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -61,7 +61,7 @@ def _interrupt_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def stop_ray() -> None:
+def close_ray() -> None:
     """Leave the cluster; a Ray that `start_ray` started ends with all its processes."""
     ray.shutdown()
 
@@ -82,22 +82,27 @@ class ActorCloud:
 
     @classmethod
     async def start(cls, config: CloudConfig) -> Self:
-        """Make the actors and open their nodes; where one cannot, none is left.
+        """Make the actors and start their nodes; where one cannot, none is left.
 
         Raises:
-            ConfigError, OSError: as `GatewayNode.open`.
+            ConfigError, OSError: as `GatewayNode.start`.
         """
         home = CloudHome(config.folder)
         await asyncio.to_thread(home.prepare, config.scenarios)
-        kinds = {"gateway": Gateway, "inference": InferenceActor, "releases": ReleaseActor, "monitor": RollbackActor}
+        kinds = {
+            "gateway": GatewayActor,
+            "inference": InferenceActor,
+            "releases": ReleaseActor,
+            "monitor": RollbackActor,
+        }
         actors = {name: _spawn(kind, config) for name, kind in kinds.items()}
         gateway, inference, releases, monitor = actors.values()
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(_end_in_turn, actors.values())
-            await ask(monitor, "open", releases)
-            await ask(releases, "open", gateway, monitor)
-            await ask(inference, "open", releases)
-            address = await ask(gateway, "open", releases, monitor, inference)
+            await ask(monitor, "start", releases)
+            await ask(releases, "start", gateway, monitor)
+            await ask(inference, "start", releases)
+            address = await ask(gateway, "start", releases, monitor, inference)
             undo.pop_all()
         return cls(home, address, actors)
 
@@ -114,7 +119,7 @@ class Fleet:
     """Devices in actors, `per_actor` of them in each. `driver` and `options` as for `DeviceActor`.
 
     A process that dies is replaced by another when the fleet is next asked anything: its devices go on from their
-    folders, as after a crash, with new drivers. One whose successor dies at once as well is given up.
+    folders, as after a crash, with new drivers. One whose successor dies at once as well is not replaced again.
     """
 
     def __init__(
@@ -127,23 +132,23 @@ class Fleet:
         self._is_closed = False
         self.actors: list[Any] = [_spawn(DeviceActor, group, *self._play) for group in self._groups]
 
-    async def open(self) -> list[int]:
+    async def start(self) -> list[int]:
         """Start every device; return the ids of their processes."""
-        return list(await asyncio.gather(*(ask(actor, "open") for actor in self.actors)))
+        return list(await asyncio.gather(*(ask(actor, "start") for actor in self.actors)))
 
-    async def stop(self) -> None:
+    async def settle(self) -> None:
         """Let every driver end and everything that was produced reach the cloud.
 
         Raises:
             NodeLostError: a process died, and so did its successor.
         """
-        await self._ask_all("stop")
+        await self._ask_all("settle")
 
     async def summaries(self) -> list[tuple[DeviceSummary, dict[str, Any]]]:
         """Return each device as it is, and its driver's counts.
 
         Raises:
-            NodeLostError: as `stop`; and what a driver raised.
+            NodeLostError: as `settle`; and what a driver raised.
         """
         return [summary for group in await self._ask_all("summaries") for summary in group]
 
@@ -164,13 +169,13 @@ class Fleet:
                 if self._is_closed:
                     raise
                 if self.actors[number] is actor:  # nobody has replaced it meanwhile
-                    _log.warning("%s; another takes over its %d devices", error, len(self._groups[number]))
+                    _LOG.warning("%s; another takes over its %d devices", error, len(self._groups[number]))
                     await self._replace(number)
             return await ask(self.actors[number], method)
 
     async def _replace(self, number: int) -> None:
         actor = self.actors[number] = _spawn(DeviceActor, self._groups[number], *self._play)
-        await ask(actor, "open")
+        await ask(actor, "start")
         self.replaced += 1
 
 
@@ -187,8 +192,8 @@ async def _end(actor: Any) -> None:
         async with asyncio.timeout(_STOP_S):
             await ask(actor, "close")
     except NodeLostError:
-        pass  # what was to be
+        pass  # its process has ended
     except Exception as error:  # noqa: BLE001 - it ends, whatever it says
-        _log.warning("an actor did not close well: %r", error)
+        _LOG.warning("an actor did not close well: %r", error)
     finally:
         ray.kill(actor)

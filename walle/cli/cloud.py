@@ -72,10 +72,10 @@ def up(
         from walle.cloud import CloudConfig
 
         config = CloudConfig(
-            folder.resolve(),
-            host,
-            http_port,
-            tunnel_port,
+            folder=folder.resolve(),
+            host=host,
+            http_port=http_port,
+            tunnel_port=tunnel_port,
             tunnel_names=names or (host,),
             scenarios=tuple(scenario or ()),
             business_app=business_app,
@@ -153,7 +153,7 @@ async def _cloud(config: "CloudConfig") -> AsyncIterator[tuple["CloudHome", "Gat
 
 @contextlib.asynccontextmanager
 async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[tuple["CloudHome", "GatewayAddress"]]:
-    from walle.actors.wiring import ActorCloud, start_ray, stop_ray
+    from walle.actors.wiring import ActorCloud, close_ray, start_ray
 
     await asyncio.to_thread(start_ray, address, import_root=Path.cwd())
     try:
@@ -163,7 +163,7 @@ async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[tuple
         finally:
             await cloud.close()
     finally:
-        stop_ray()
+        close_ray()
 
 
 def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress", *, as_json: bool) -> None:
@@ -172,12 +172,12 @@ def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress
     port = address.url.rpartition(":")[2]
     bracketed = f"[{reached_at}]" if ":" in reached_at else reached_at
     join = Join(
-        f"http://{bracketed}:{port}",
-        reached_at,
-        address.tunnel_port,
-        address.ca_pem,
-        home.device_token,
-        home.trusted_keys.to_json(),
+        url=f"http://{bracketed}:{port}",
+        tunnel_host=reached_at,
+        tunnel_port=address.tunnel_port,
+        ca_pem=address.ca_pem,
+        token=home.device_token,
+        trusted_keys=home.trusted_keys.to_json(),
     )
     path = config.folder / JOIN_FILE
     join.save(path)

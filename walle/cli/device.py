@@ -11,7 +11,7 @@ import typer
 from walle.cli.device_log import device_log
 from walle.cli.join import Join
 from walle.cli.output import JsonLinesFlag
-from walle.cli.whole_file import write_whole
+from walle.durable_file import write_file
 from walle.errors import ConfigError
 
 ID_FILE = "device.id"
@@ -60,7 +60,7 @@ def device_id_of(folder: Path, asked: str) -> str:
         raise DeviceIdError(folder, known, asked)
     if not known:
         known = asked or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        write_whole(path, known + "\n")
+        write_file(path, known + "\n")
     return known
 
 

@@ -1,7 +1,7 @@
-"""What `walle device run` runs: a `Device`, the requests of its app, its user's events, and its status.
+"""Program behind `walle device run`: a `Device`, the requests of its app, its user's events, and its status.
 
-The events of a file have positions, so that a device that was killed goes on where it was. Positions of one device grow
-for ever: each new file begins where the one before ended, and `source.json` in the device's folder says where.
+The events of a file have positions, so that a device that was killed goes on where it was. Positions of one device only
+grow: each new file begins where the one before ended, and `source.json` in the device's folder says where.
 """
 
 import abc
@@ -23,8 +23,8 @@ from rich.markup import escape
 from rich.status import Status
 
 from walle.cli.output import emit, emit_line, progress_console
-from walle.cli.whole_file import write_whole
 from walle.device import Device, DeviceConfig, DeviceSummary
+from walle.durable_file import write_file
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
 
@@ -46,7 +46,7 @@ class _State(enum.StrEnum):
 
 
 class Source(abc.ABC):
-    """Where events come from: `name` tells one from another, `replayable` ones give the same places each time."""
+    """Source of events: `name` tells one from another, `replayable` ones give the same places each time."""
 
     replayable: bool
     name: list[str]
@@ -142,7 +142,7 @@ def _read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[bytes]) ->
             put = lines.put(line)
             try:
                 asyncio.run_coroutine_threadsafe(put, loop).result()
-            except (RuntimeError, asyncio.CancelledError):  # the loop is closed: nobody wants more
+            except (RuntimeError, asyncio.CancelledError):  # the loop is closed
                 put.close()
                 return
             if not line:
@@ -201,7 +201,7 @@ class DeviceProgram:
         """Run to the end; return whether it got there, False where a signal stopped it before its events were done.
 
         Raises:
-            WalleError: the device cannot start, its events cannot be read, or the cloud refuses it for good.
+            WalleError: the device cannot start, its events cannot be read, or the cloud refuses it permanently.
         """
         stopping = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -209,8 +209,8 @@ class DeviceProgram:
         with self._status_line() as self._line:
             async with Device(self._config, rng=self._rng) as device:
                 works = (
-                    self._check_in_for_ever(device),
-                    self._show_for_ever(device),
+                    self._check_in_repeatedly(device),
+                    self._show_repeatedly(device),
                     self._play(device),
                     stopping.wait(),
                 )
@@ -234,7 +234,7 @@ class DeviceProgram:
 
     # --- the app around the device ------------------------------------------------------------------------------------
 
-    async def _check_in_for_ever(self, device: Device) -> None:
+    async def _check_in_repeatedly(self, device: Device) -> None:
         while True:
             try:
                 await device.checkin()
@@ -285,7 +285,7 @@ class DeviceProgram:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             pass
         base = device.store.position + 1
-        write_whole(path, json.dumps({"name": source.name, "base": base}))
+        write_file(path, json.dumps({"name": source.name, "base": base}))
         return base
 
     # --- what a person sees -------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class DeviceProgram:
         with progress_console.status("starting") as line:
             yield line
 
-    async def _show_for_ever(self, device: Device) -> None:
+    async def _show_repeatedly(self, device: Device) -> None:
         while True:
             await self._show(device)
             await asyncio.sleep(self._status_s)

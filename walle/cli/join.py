@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from walle.cli.whole_file import write_whole
+from walle.durable_file import write_file
 from walle.errors import ConfigError
 
 JOIN_FILE = "join.json"
@@ -20,9 +20,9 @@ class JoinFileError(ConfigError):
         self.path = path
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Join:
-    """Where a cloud is, what lets a device in (`token`, a secret), and whom the device believes."""
+    """Address of a cloud, the token that admits a device (a secret), and the keys that the device trusts."""
 
     url: str
     tunnel_host: str
@@ -33,11 +33,11 @@ class Join:
 
     def save(self, path: Path) -> None:
         """Write the file, for its owner's eyes only."""
-        write_whole(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        write_file(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raises JoinFileError where the file is not there or is no join file."""
+        """Raises JoinFileError where the file does not exist or is not a join file."""
         try:
             value = json.loads(path.read_bytes())
         except OSError as error:

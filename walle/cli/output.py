@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, JSON for programs, progress and errors on standard error."""
+"""Output of commands: tables for people, JSON for programs, progress and errors on standard error."""
 
 import contextlib
 import json

@@ -151,14 +151,15 @@ def read_folder(folder: Path) -> "TaskTree":
     if CONFIG_FILE not in files:
         raise TaskFolderError(folder, f"has no {CONFIG_FILE}; write a task with: walle task new NAME")
     config = TaskConfig.parse(files[CONFIG_FILE], str(folder / CONFIG_FILE))
-    return TaskTree(_SCENARIO, config.name, "v1", "0" * 40, files)
+    return TaskTree(scenario=_SCENARIO, task=config.name, version="v1", commit="0" * 40, files=files)
 
 
 def check(folder: Folder, as_json: JsonFlag = False) -> None:
     """Check a task as the cloud does at a release: task.toml, that it compiles, what it imports, its size."""
-    from walle.deploy.cloud.bundle import compile_tree
+    from walle.deploy.cloud.bundle import TaskVersion, compile_version
 
-    config, files = compile_tree(read_folder(folder))
+    version = TaskVersion.parse(read_folder(folder))
+    config, files = version.config, compile_version(version)
     sizes = {path: len(data) for path, data in sorted(files.items())}
     report: dict[str, Any] = {
         "task": config.name,
@@ -255,14 +256,13 @@ def _line_of(line: Mapping[str, Any]) -> str:
 
 async def _simulate(tree: "TaskTree", events: bytes | None, log: _SimulationLog) -> "SimulationResult":
     from walle.cloud.simulation import Simulator
-    from walle.deploy.cloud.bundle import CONFIG_FILE, build_bundle
-    from walle.deploy.cloud.task_config import TaskConfig
+    from walle.deploy.cloud.bundle import TaskVersion, build_bundle
     from walle.deploy.signing import Signer
 
-    bundle = build_bundle(tree, Signer.generate())
-    own = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE).simulation_events
-    if events is None and own:
-        events = tree.files[own]
+    version = TaskVersion.parse(tree)
+    bundle = build_bundle(version, Signer.generate())
+    if events is None:
+        events = version.simulation_events
     simulator = Simulator(vms=1, on_log=log.add)
     try:
         return await simulator.run(bundle, events)

@@ -1,10 +1,10 @@
-"""The cloud's own certificate authority: who devices trust at the other end of the tunnel (§5.2).
+"""Certificate authority of a cloud, which devices trust at the other end of the tunnel (§5.2).
 
 Kept in one folder, readable by its owner only:
 
     authority.pem   the authority's key and certificate; whoever has it can pose as the cloud
     ca.pem          the certificate alone: what devices are given
-    server.pem      the server's key and certificate, issued anew before it expires
+    server.pem      the server's key and certificate, issued again before it expires
 
 ECDSA on P-256, whose handshake costs a server half of what RSA's does.
 """
@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from walle.clock import Clock, SystemClock
+from walle.durable_file import make_folders, remove_unfinished, write_file
 from walle.errors import ConfigError, DeployError
 
 _AUTHORITY_LIFE = dt.timedelta(days=3650)
 _SERVER_LIFE = dt.timedelta(days=90)
 _RENEW_BEFORE = dt.timedelta(days=30)
 _BACKDATED = dt.timedelta(days=1)  # devices' clocks run late
-_UNFINISHED = ".unfinished"
 _LOCAL = ("localhost", "127.0.0.1")
 
 type _Pair = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
@@ -46,10 +46,10 @@ class AuthorityError(DeployError):
 
 
 class Authority:
-    """The authority in `folder`, made there at first use and loaded ever after.
+    """The authority in `folder`, made there at first use and loaded afterwards.
 
     The server's certificate names localhost, 127.0.0.1 and `hosts` (names or addresses that devices connect to); it is
-    issued anew when they change or its end comes near. Processes that start at once in the same folder agree.
+    issued again when they change or it expires soon. Processes that start at the same time in one folder agree.
 
     Raises:
         AuthorityError: the authority's file is damaged or expired.
@@ -64,15 +64,14 @@ class Authority:
         self._authority_path = folder / "authority.pem"
         self._clock = clock or SystemClock()
         self._hosts = list(dict.fromkeys([*_LOCAL, *hosts]))
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(folder, mode=0o700)
         self._context: ssl.SSLContext | None = None
         with self._locked():
-            for leftover in folder.glob(f"*{_UNFINISHED}"):  # of a process that was killed
-                leftover.unlink()
+            remove_unfinished(folder)
             self._authority = self._load_or_make()
             certificate = _pem(self._authority[1])
             if not self.ca_path.exists() or self.ca_path.read_bytes() != certificate:
-                _write(self.ca_path, certificate, mode=0o644)
+                write_file(self.ca_path, certificate, mode=0o644)
         self.renew()
 
     def server_context(self) -> ssl.SSLContext:
@@ -85,11 +84,11 @@ class Authority:
         return self._context
 
     def renew(self) -> bool:
-        """Issue the server's certificate anew if it is due; say whether it was. Call it daily while a server runs."""
+        """Issue a new server certificate if it is due, and return whether it was. Call it daily while a server runs."""
         with self._locked():
             if not self._is_due():
                 return False
-            _write(self.server_path, _pem(*self._issue()), mode=0o600)
+            write_file(self.server_path, _pem(*self._issue()), mode=0o600)
         if self._context is not None:
             self._context.load_cert_chain(self.server_path)
         return True
@@ -110,7 +109,7 @@ class Authority:
     def _load_or_make(self) -> _Pair:
         path = self._authority_path
         if not path.exists():
-            _write(path, _pem(*self._make()), mode=0o600)
+            write_file(path, _pem(*self._make()), mode=0o600)
         key, certificate = _load(path)
         if certificate.not_valid_after_utc <= self._now():
             what = f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; move it away to make another"
@@ -165,7 +164,7 @@ class Authority:
         try:
             _, certificate = _load(self.server_path)
             certificate.verify_directly_issued_by(self._authority[1])
-        except (AuthorityError, InvalidSignature, ValueError, TypeError):  # unlike the authority, it can be made anew
+        except (AuthorityError, InvalidSignature, ValueError, TypeError):  # it can be issued again
             return True
         shown = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         near_end = certificate.not_valid_after_utc - _RENEW_BEFORE <= self._now()
@@ -218,23 +217,3 @@ def _load(path: Path) -> _Pair:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise AuthorityError(path, "its key is not that of its certificate; restore it or move it away to make another")
     return key, certificate
-
-
-def _write(path: Path, data: bytes, *, mode: int) -> None:
-    """Put a whole file at `path`, or leave what is there. The folder is locked."""
-    unfinished = path.with_name(path.name + _UNFINISHED)
-    try:
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            os.fchmod(file.fileno(), mode)  # whatever the umask
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name, too, outlives a power cut
-    finally:
-        os.close(folder)

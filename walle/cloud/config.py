@@ -1,10 +1,10 @@
-"""What a person decides about a cloud."""
+"""Configuration of a cloud."""
 
 import dataclasses
 from pathlib import Path
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CloudConfig:
     """`folder` holds all that the cloud keeps; every node of it sees the same folder.
 

@@ -1,4 +1,4 @@
-"""The gateway: everything that devices and engineers reach. HTTP with the push answer around it, and the tunnel."""
+"""Gateway node: HTTP with the push answer, and the tunnel; all that devices and engineers connect to."""
 
 import asyncio
 import collections
@@ -17,7 +17,7 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.cloud.peers import Inference, Judged, Monitor
+from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.deploy.cloud.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
@@ -28,7 +28,7 @@ from walle.errors import ConfigError
 from walle.pipeline.tunnel.ingest import Ingest, pump
 from walle.pipeline.tunnel.server import Received, TunnelServer
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _DELAYS_KEPT = 50_000
 _RENEW_S = 86_400.0  # between two looks at the certificate
@@ -37,7 +37,7 @@ _FAREWELL_S = 3.0  # for requests under way, and for uploads that have arrived, 
 
 @dataclasses.dataclass(frozen=True)
 class GatewayAddress:
-    """Where a gateway is, and what a device needs to trust its tunnel."""
+    """Address of a gateway, and the certificate with which a device trusts its tunnel."""
 
     url: str
     tunnel_host: str
@@ -47,7 +47,7 @@ class GatewayAddress:
 
 @dataclasses.dataclass(frozen=True)
 class GatewayStats:
-    """`received` uploads are durable, `connections` of devices were made since the gateway was opened.
+    """`received` uploads are durable, `connections` of devices were made since the gateway was started.
 
     `delays_ms` are from the event, by the device's clock, to receipt; of the latest uploads.
     """
@@ -58,7 +58,7 @@ class GatewayStats:
 
 
 class GatewayNode:
-    """One gateway. It takes the release table from when it is made, and serves between `open` and `close`."""
+    """One gateway. It takes the release table from when it is made, and serves between `start` and `close`."""
 
     def __init__(self, config: CloudConfig, *, clock: Clock | None = None) -> None:
         self._config = config
@@ -70,7 +70,7 @@ class GatewayNode:
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
-    async def open(self, releases: Judged, monitor: Monitor, inference: Inference) -> GatewayAddress:
+    async def start(self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer) -> GatewayAddress:
         """Serve, and return where.
 
         Raises:
@@ -91,7 +91,7 @@ class GatewayNode:
                 port=config.tunnel_port,
             )
             await self._tunnel.start()
-            renewing = asyncio.create_task(_renew_for_ever(authority, self._clock))
+            renewing = asyncio.create_task(_renew_daily(authority, self._clock))
             undo.push_async_callback(_ended, renewing)
             pumping = asyncio.create_task(pump(self._tunnel, self._ingest, consumer=self._note_delays))
             pumping.add_done_callback(_say_why)
@@ -115,7 +115,7 @@ class GatewayNode:
             pumping.cancel()
             await asyncio.gather(pumping, return_exceptions=True)
 
-    def _app(self, releases: Judged, monitor: Monitor) -> FastAPI:
+    def _app(self, releases: ReleasesPeer, monitor: MonitorPeer) -> FastAPI:
         app = FastAPI(title="Walle", description="Releases, task repositories and devices of a Walle cloud.")
         install_error_handlers(app)
         access = self._home.access
@@ -134,7 +134,7 @@ class GatewayNode:
     async def _note_delays(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
 
-    # --- what the release node asks -----------------------------------------------------------------------------------
+    # --- called by the release node -----------------------------------------------------------------------------------
 
     async def publish(self, table: ReleaseTable) -> None:
         """Answer from `table` from now on."""
@@ -143,7 +143,7 @@ class GatewayNode:
     async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]:
         return self._answerer.recent(count, policy)
 
-    # --- what an operator asks ----------------------------------------------------------------------------------------
+    # --- called by an operator ----------------------------------------------------------------------------------------
 
     async def stats(self) -> GatewayStats:
         counts = self._tunnel.counts
@@ -154,15 +154,15 @@ class GatewayNode:
         return await self._ingest.query(topic=topic, after=after, limit=limit)
 
 
-async def _renew_for_ever(authority: Authority, clock: Clock) -> None:
-    """Issue the tunnel's certificate anew before it expires, however long the gateway runs."""
+async def _renew_daily(authority: Authority, clock: Clock) -> None:
+    """Issue a new certificate for the tunnel before the old one expires, until cancelled."""
     while True:
         await clock.sleep(_RENEW_S)
         try:
             if await asyncio.to_thread(authority.renew):
-                _log.info("the tunnel's certificate was renewed")
+                _LOG.info("the tunnel's certificate was renewed")
         except (AuthorityError, OSError) as error:
-            _log.error("the tunnel's certificate cannot be renewed, trying again in a day: %s", error)
+            _LOG.error("the tunnel's certificate cannot be renewed, trying again in a day: %s", error)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -172,7 +172,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 def _say_why(pumping: asyncio.Task[None]) -> None:
     if not pumping.cancelled() and (error := pumping.exception()) is not None:
-        _log.critical("uploads are not stored any more: %s; mend the file, then start the cloud again", error)
+        _LOG.critical("uploads are no longer stored: %s; repair the file, then restart the cloud", error)
 
 
 class _Server(uvicorn.Server):
@@ -195,7 +195,7 @@ async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
             access_log=False,
             lifespan="off",
             ws="none",
-            timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events end by themselves never
+            timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events never end by themselves
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -216,9 +216,9 @@ def _load_app(spec: str) -> ASGIApp:
     module_name, _, function = spec.partition(":")
     try:
         app: ASGIApp = getattr(importlib.import_module(module_name), function)()
-    except Exception as error:  # somebody else's code may raise anything
+    except Exception as error:  # foreign code may raise anything
         what = f"{type(error).__name__}: {error}"
         raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {what}") from error
     if not callable(app):
-        raise ConfigError(f"business app {spec!r} is no ASGI app: the factory gave a {type(app).__name__}")
+        raise ConfigError(f"business app {spec!r} is not an ASGI app: the factory returned a {type(app).__name__}")
     return app

@@ -2,7 +2,6 @@
 
 import functools
 import hmac
-import os
 import secrets
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.signing import Signer, TrustedKeys
+from walle.durable_file import make_folders, remove_unfinished, write_file
 
 
 class CloudHome:
-    """What lies in a cloud's folder:
+    """Layout of a cloud's folder:
 
         keys/bundle.pem     signs versions          keys/release.pem    chooses among them
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
@@ -35,19 +35,21 @@ class CloudHome:
 
     def prepare(self, scenarios: tuple[str, ...] = ()) -> None:
         """Make keys, tokens and repositories that are not there yet. Call it once, before any node starts."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # uploads.db holds what users did
+        make_folders(self.folder, mode=0o700)  # uploads.db holds what users did
         keys = self.folder / "keys"
-        keys.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(keys, mode=0o700)
+        for folder in (self.folder, keys):
+            remove_unfinished(folder)
         for name in ("bundle", "release"):
             if not (keys / f"{name}.pem").exists():
                 Signer.generate().save(keys / f"{name}.pem")
         if not (self.folder / "access.toml").exists():
             access = Access()
             token = access.issue("admin", {ANY_SCENARIO: Role.RELEASE})
-            _write_secret(self.folder / "admin.token", token)
+            write_file(self.folder / "admin.token", f"{token}\n")
             access.save(self.folder / "access.toml")
         if not (self.folder / "device.token").exists():
-            _write_secret(self.folder / "device.token", secrets.token_urlsafe(24))
+            write_file(self.folder / "device.token", f"{secrets.token_urlsafe(24)}\n")
         for scenario in scenarios:
             self.repos.create(scenario)
 
@@ -61,7 +63,7 @@ class CloudHome:
 
     @property
     def trusted_keys(self) -> TrustedKeys:
-        """What a device must hold to believe this cloud."""
+        """The keys with which a device trusts this cloud."""
         return TrustedKeys.of(self.bundle_signer, self.release_signer)
 
     @property
@@ -90,14 +92,3 @@ class CloudHome:
     @functools.cached_property
     def files(self) -> FileStore:
         return FileStore(self.folder / "files")
-
-
-def _write_secret(path: Path, text: str) -> None:
-    """Write a token for its owner's eyes only; it is there whole or not at all, since an empty one would let all in."""
-    staging = path.with_name(f".{path.name}.staging")
-    handle = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from walle import plain
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.cloud.peers import Judged
+from walle.cloud.peers import ReleasesPeer
 from walle.deploy.cloud.bundle import unpack
 from walle.errors import DeployError
 from walle.protocol import Manifest
@@ -31,9 +31,9 @@ class InferenceNode:
         self._home = CloudHome(config.folder)
         self._runner = TaskRunner(config.inference_vms)
         self._versions: dict[tuple[str, str], asyncio.Task[tuple[Path, Manifest]]] = {}
-        self._releases: Judged | None = None
+        self._releases: ReleasesPeer | None = None
 
-    async def open(self, releases: Judged) -> None:
+    async def start(self, releases: ReleasesPeer) -> None:
         self._releases = releases
         shutil.rmtree(self._home.inference_folder, ignore_errors=True)
         self._home.inference_folder.mkdir(parents=True)
@@ -48,11 +48,12 @@ class InferenceNode:
         """Run the phase that the payload names, and return its result as plain data.
 
         Raises:
-            InferenceError: it is no such request, the version was never released, or the result cannot be sent.
+            InferenceError: the topic is unknown, the request cannot be read, the version was never released, or the
+                result cannot be sent.
             PhasePlaceError, VMError: as `TaskRunner.phase`.
         """
         if topic != PHASE_TOPIC:
-            raise InferenceError(f"there is no request {topic[:100]!r}; a device may ask for {PHASE_TOPIC!r}")
+            raise InferenceError(f"request {topic[:100]!r} is unknown; a device may send {PHASE_TOPIC!r}")
         try:
             question = plain.decode(payload)
             task, version, phase = (str(question[key]) for key in ("task", "version", "phase"))
@@ -64,7 +65,8 @@ class InferenceNode:
         try:
             return plain.encode(result)
         except plain.PlainDataError as error:
-            raise InferenceError(f"{phase} of {task} {version} gave what cannot be sent: {error}") from error
+            what = f"{phase} of {task} {version} returned a value that cannot be sent: {error}"
+            raise InferenceError(what) from error
 
     async def _version(self, task: str, version: str) -> tuple[Path, Manifest]:
         """Return where a version lies here, laying it out at first use; several callers wait for one."""

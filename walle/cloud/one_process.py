@@ -7,15 +7,15 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.gateway import GatewayAddress, GatewayNode
 from walle.cloud.home import CloudHome
 from walle.cloud.inference import InferenceNode
-from walle.cloud.releases import release_node
-from walle.cloud.rollback import rollback_node
+from walle.cloud.monitor import MonitorNode
+from walle.cloud.release import ReleaseNode
 
 
 class Cloud:
-    """A cloud at work within `async with Cloud(config) as cloud`; `cloud.address` says where.
+    """A cloud that runs within `async with Cloud(config) as cloud`; `cloud.address` is where it listens.
 
     Raises, from entering:
-        ConfigError, OSError: as `GatewayNode.open`.
+        ConfigError, OSError: as `GatewayNode.start`.
     """
 
     def __init__(self, config: CloudConfig) -> None:
@@ -23,18 +23,20 @@ class Cloud:
         self.home = CloudHome(config.folder)
         self.gateway = GatewayNode(config)
         self.inference = InferenceNode(config)
+        self._monitor_node = MonitorNode(config)
+        self._release_node = ReleaseNode(config)
         self.address: GatewayAddress
 
     async def __aenter__(self) -> Self:
         self.home.prepare(self.config.scenarios)
         async with contextlib.AsyncExitStack() as undo:
-            self.monitor = await undo.enter_async_context(rollback_node(self.config))
-            self.releases = await undo.enter_async_context(release_node(self.config, self.gateway, self.monitor))
+            for node in (self._monitor_node, self._release_node, self.inference, self.gateway):
+                undo.push_async_callback(node.close)  # does nothing where it was never started
+            self.monitor = await self._monitor_node.start()
+            self.releases = await self._release_node.start(self.gateway, self.monitor)
             self.monitor.on_verdict = self.releases.verdict
-            await self.inference.open(self.releases)
-            undo.push_async_callback(self.inference.close)
-            self.address = await self.gateway.open(self.releases, self.monitor, self.inference)
-            undo.push_async_callback(self.gateway.close)
+            await self.inference.start(self.releases)
+            self.address = await self.gateway.start(self.releases, self.monitor, self.inference)
             self._undo = undo.pop_all()
         return self
 

@@ -1,4 +1,4 @@
-"""What the nodes of a cloud ask of each other: asynchronous calls with plain values or frozen dataclasses."""
+"""Interfaces between the nodes of a cloud: asynchronous calls with plain values or frozen dataclasses."""
 
 from typing import Protocol
 
@@ -8,27 +8,27 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
 
 
-class Gateway(Protocol):
-    """What the release node asks of a gateway."""
+class GatewayPeer(Protocol):
+    """Methods of a gateway that the release node calls."""
 
     async def publish(self, table: ReleaseTable) -> None: ...
     async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]: ...
 
 
-class Monitor(Outcomes, Protocol):
-    """What the gateway and the release node ask of the monitor."""
+class MonitorPeer(Outcomes, Protocol):
+    """Methods of the monitor that the gateway and the release node call."""
 
     async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...
     async def unwatch(self, release_id: str) -> None: ...
 
 
-class Judged(Releases, Protocol):
-    """What the gateway, the monitor and fallback inference ask of the releases."""
+class ReleasesPeer(Releases, Protocol):
+    """Methods of the release service that the gateway, the monitor and fallback inference call."""
 
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None: ...
 
 
-class Inference(Protocol):
-    """What the gateway's tunnel asks of fallback inference."""
+class InferencePeer(Protocol):
+    """Methods of fallback inference that the gateway's tunnel calls."""
 
     async def answer(self, device_id: str, topic: str, payload: bytes) -> bytes: ...

@@ -1,12 +1,12 @@
-"""Who may say what a device runs: Ed25519 keys in two roles, after The Update Framework (docs/adr/0010-two-keys.md).
+"""Signatures on what devices run: Ed25519 keys in two roles, after The Update Framework (docs/adr/0010-two-keys.md).
 
 The bundle key signs manifests: it stays where versions are made, and may be offline. The release key signs directives:
-it is online, and can only choose among versions that the bundle key signed. A device holds the public halves
+it is online, and can only choose among versions that the bundle key signed. A device holds the public keys
 (`TrustedKeys`).
 
 A manifest's signature covers `MANIFEST_DOMAIN` and the payload, a directive's covers `Directive.signed_bytes()`, which
-begins with a bracket: neither can pass for the other, even where one key has both roles. Expiry, serials and whether a
-manifest is the one a directive meant are the agent's to judge.
+begins with a bracket: neither is accepted as the other, even where one key has both roles. The agent checks expiry,
+serials and that a manifest is the one that its directive names.
 """
 
 import base64
@@ -60,14 +60,14 @@ class Signer:
         """Return the signer whose key `save` wrote.
 
         Raises:
-            ConfigError: the file is absent, unreadable, or holds something else than an Ed25519 private key.
+            ConfigError: the file is absent, unreadable, or does not hold an Ed25519 private key.
         """
         try:
             key = load_pem_private_key(path.read_bytes(), password=None)
         except OSError as error:
             raise ConfigError(f"signing key {path} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"signing key {path} is no unencrypted PEM private key: {error}") from error
+            raise ConfigError(f"signing key {path} is not an unencrypted PEM private key: {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigError(f"signing key {path} is not an Ed25519 key; make one with Signer.generate().save(path)")
         return cls(key)
@@ -89,7 +89,7 @@ class Signer:
 
 
 class TrustedKeys:
-    """The public keys that a device believes, by role: key id → raw 32-byte Ed25519 public key."""
+    """The public keys that a device trusts, by role: key id → raw 32-byte Ed25519 public key."""
 
     def __init__(self, bundle: Mapping[str, bytes], release: Mapping[str, bytes]) -> None:
         """Raises ConfigError where a key is not one, or is filed under an id that is not its own."""
@@ -100,7 +100,7 @@ class TrustedKeys:
 
     @classmethod
     def of(cls, bundle: Signer, release: Signer) -> Self:
-        """Return what a device must hold to believe these two signers."""
+        """Return the keys with which a device trusts these two signers."""
         return cls({bundle.key_id: bundle.public_key}, {release.key_id: release.public_key})
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class TrustedKeys:
         """Return the manifest in an envelope that a bundle key signed.
 
         Raises:
-            SignatureError: the bytes are no envelope, no trusted bundle key signed them, or no manifest was signed.
+            SignatureError: the bytes are not an envelope, not signed by a trusted bundle key, or not a manifest.
         """
         try:
             envelope = Envelope.from_bytes(envelope_bytes)

@@ -17,15 +17,14 @@ The bytes are laid out as `src/graph/load.h` describes; the reader there checks 
 """
 
 import math
-import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from walle.durable_file import write_file
 from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
 
 MAGIC = b"WALLE\r\n\x1a"
@@ -290,20 +289,4 @@ class GraphBuilder:
 
     def save(self, path: str | Path) -> None:
         """Write the file; a reader sees the old one or the new one, whole."""
-        write_file(path, self.to_bytes())
-
-
-def write_file(path: str | Path, data: bytes) -> None:
-    """Write a file; a reader sees the old one or the new one, whole."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        write_file(Path(path), self.to_bytes(), mode=0o644)

@@ -14,7 +14,7 @@ from typing import Any
 from walle.engine_ext import _core
 from walle.engine_ext.errors import BackendError
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _FORMAT = 1
 _MOST_CPUS = 16  # a home folder may serve several machines; the file stays small
 
@@ -105,7 +105,8 @@ def save(rates: Rates, path: Path) -> None:
     A broken file is replaced. Raises OSError where the file cannot be written.
     """
     import json
-    import tempfile
+
+    from walle.durable_file import write_file
 
     try:
         known = _entries(path)
@@ -115,15 +116,7 @@ def save(rates: Rates, path: Path) -> None:
     mine = {"cpu": cpu_model(), "engine": _version(), "rates": rates}
     content = {"format": _FORMAT, "cpus": [mine, *others][:_MOST_CPUS]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-        try:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    write_file(path, json.dumps(content, indent=1))
 
 
 @functools.cache
@@ -141,4 +134,4 @@ def use_saved() -> None:
             if backend in available:
                 _core.set_rates(backend, rates)
     except (ValueError, BackendError) as error:
-        _log.warning("%s is ignored: %s; `walle model calibrate` writes it anew", path, error)
+        _LOG.warning("%s is ignored: %s; `walle model calibrate` writes it anew", path, error)

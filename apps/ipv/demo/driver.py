@@ -31,7 +31,7 @@ class ShopperDriver:
         finally:
             await self._client.aclose()
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         self._shopper.stop()
 
     def counts(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 
 from apps.ipv.attributes import device_attributes
@@ -24,9 +23,10 @@ from apps.ipv.demo.push import TaskRepo
 from apps.ipv.demo.record import DemoRecord, Sample, percentile
 from apps.ipv.demo.view import View, report_table
 from walle import plain
-from walle.actors.wiring import ActorCloud, Fleet, start_ray, stop_ray
+from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.deploy.cloud.policy import share
+from walle.deploy.release_client import ReleaseClient
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError, WalleError
 from walle.pipeline.event_log import EventLog
@@ -68,7 +68,7 @@ def main(options: Options) -> int:
         console.print("stopped")
         return 130
     finally:
-        stop_ray()
+        close_ray()
         shutil.rmtree(folder, ignore_errors=True)
     paths = report.write(record, options.out)
     if options.as_json:
@@ -114,7 +114,9 @@ class _Demo:
 
     async def run(self) -> DemoRecord:
         options = self._options
-        config = CloudConfig(self._folder / "cloud", scenarios=(SCENARIO,), business_app="apps.ipv.shop:create_shop")
+        config = CloudConfig(
+            folder=self._folder / "cloud", scenarios=(SCENARIO,), business_app="apps.ipv.shop:create_shop"
+        )
         with self._console.status("starting the cloud") if not options.as_json else contextlib.nullcontext():
             driver_options = await asyncio.to_thread(self._driver_options)
             self._cloud = await ActorCloud.start(config)
@@ -122,9 +124,7 @@ class _Demo:
             undo.push_async_callback(self._cloud.close)
             address = self._cloud.address
             token = self._cloud.home.admin_token
-            self._http = await undo.enter_async_context(
-                httpx.AsyncClient(base_url=address.url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
-            )
+            self._releases = await undo.enter_async_context(ReleaseClient(address.url, token))
             configs = [self._device_config(device_id) for device_id in self._ids]
             driver = "apps.ipv.demo.driver:make_driver"
             self._fleet = Fleet(
@@ -132,7 +132,7 @@ class _Demo:
             )
             undo.push_async_callback(self._fleet.close)
             with self._console.status("starting the devices") if not options.as_json else contextlib.nullcontext():
-                await self._fleet.open()
+                await self._fleet.start()
             self._started_s = time.monotonic()
             self._record.mark(0.0, f"{options.devices} devices up, their users shopping")
             with self._view:
@@ -168,7 +168,7 @@ class _Demo:
         await self._until_all_on("v1")
         back_s = self._now_s
         self._record.mark(back_s, "every device on v1 again")
-        await self._fleet.stop()
+        await self._fleet.settle()
         await self._sample()
         self._record.figures["time to full coverage"] = f"{covered_s - first['start_s']:.1f} s"
         self._record.figures["time to roll back"] = (
@@ -181,23 +181,22 @@ class _Demo:
 
     async def _ship(self, version: str, until: set[str]) -> dict[str, Any]:
         """Create and start a release, follow it to one of the states, and return it with its history."""
-        body = {
-            "scenario": SCENARIO,
-            "task": "ipv",
-            "version": version,
-            "policy": {"app_version": ">=10"},
-            "beta": BETA_DEVICES,
-            "steps": STEPS,
-            "gate": GATE,
-        }
-        response = (await self._http.post("/v1/releases", json=body)).raise_for_status()
-        release_id = response.json()["id"]
+        created = await self._releases.create(
+            SCENARIO,
+            "ipv",
+            version,
+            policy={"app_version": ">=10"},
+            beta=BETA_DEVICES,
+            steps=STEPS,
+            gate=GATE,
+        )
+        release_id = created["id"]
         start_s = self._now_s
-        (await self._http.post(f"/v1/releases/{release_id}/start")).raise_for_status()
+        await self._releases.start(release_id)
         stage = ""
         async with self._in_time(f"the release of {version}"):
             while True:
-                self._release = (await self._http.get(f"/v1/releases/{release_id}")).raise_for_status().json()
+                self._release = {**await self._releases.get(release_id)}
                 if self._release["stage"] != stage:
                     stage = self._release["stage"]
                     reason = f": {self._release['reason']}" if self._release["reason"] else ""

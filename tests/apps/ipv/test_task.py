@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from apps.ipv.generator import ShoppingEvents, event_bytes
 from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, write_encoder
 from apps.ipv.make_simulation import simulation_visits
-from walle.deploy.cloud.bundle import compile_tree
+from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event
@@ -103,7 +103,10 @@ def test_both_versions_can_be_bundled(tmp_path: Path, folders: tuple[Path, ...])
     for folder in folders:
         paths = [path for path in folder.rglob("*") if path.suffix in {".py", ".toml", ".jsonl"}]
         files |= {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-    config, compiled = compile_tree(TaskTree("shop", "ipv", f"v{len(folders)}", "0" * 40, files))
+    version = TaskVersion.parse(
+        TaskTree(scenario="shop", task="ipv", version=f"v{len(folders)}", commit="0" * 40, files=files)
+    )
+    config, compiled = version.config, compile_version(version)
     assert config.name == "ipv"
     modules = {"actions.pyc", "features.pyc", "fields.pyc", "main.pyc", "steps.pyc"}
     assert set(compiled) == modules | {"resources/encoder.walle"}

@@ -80,13 +80,9 @@ class Gateway:
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     async with Journal(tmp_path / "journal.sqlite") as journal:
         world = ReleaseWorld(tmp_path, SystemClock(), journal)
-        await world.service.open()
         gateway = Gateway(world)
-        try:
+        async with world.service, gateway.client:
             yield gateway
-        finally:
-            await gateway.client.aclose()
-            await world.service.close()
 
 
 async def _in_beta(gateway: Gateway) -> str:
@@ -181,7 +177,7 @@ async def test_only_those_who_may_release_do(gateway: Gateway, action: str) -> N
     assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, "Bearer")
     assert (await gateway.post(path, None if action else BODY, token="wrong")).status_code == 401
     low = await gateway.post(path, None if action else BODY, gateway.low_token)
-    assert (low.status_code, low.json()["error"]) == (403, "bert has no role release in scenario shop")
+    assert (low.status_code, low.json()["error"]) == (403, "bert does not have the role release in scenario shop")
     assert (await gateway.client.get("/v1/releases")).json() == before
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.tasks import CONFIG, FILES, tree
+from tests.sim.tasks import CONFIG, FILES, task_version
 from walle.deploy.cloud import bundle as bundle_module
-from walle.deploy.cloud.bundle import BundleError, build_bundle, unpack
+from walle.deploy.cloud.bundle import BundleError, TaskVersion, build_bundle, unpack
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfigError
 from walle.deploy.signing import Signer, TrustedKeys
@@ -35,7 +35,7 @@ def listing(path: str, route: str = "shared") -> bytes:
 
 
 def test_bundle_holds_what_travels_and_nothing_else() -> None:
-    bundle = build_bundle(tree(WITH_MODEL), SIGNER)
+    bundle = build_bundle(task_version(WITH_MODEL), SIGNER)
     manifest = TrustedKeys.of(SIGNER, SIGNER).verify_manifest(bundle.envelope)
     assert manifest == bundle.manifest
     assert [entry.path for entry in manifest.files] == [
@@ -57,7 +57,7 @@ def test_bundle_holds_what_travels_and_nothing_else() -> None:
 
 
 def test_unpacked_bundle_runs_from_bytecode_and_its_traceback_reads_well(tmp_path: Path) -> None:
-    bundle = build_bundle(tree(WITH_MODEL), SIGNER)
+    bundle = build_bundle(task_version(WITH_MODEL), SIGNER)
     unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
     laid_out = {str(path.relative_to(tmp_path / "task")) for path in (tmp_path / "task").rglob("*") if path.is_file()}
     assert laid_out == {entry.path for entry in bundle.manifest.files}
@@ -99,9 +99,9 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
         )
         digests.add(run.stdout)
     assert len(digests) == 1
-    first, again = build_bundle(tree(WITH_MODEL), SIGNER), build_bundle(tree(WITH_MODEL), SIGNER)
+    first, again = build_bundle(task_version(WITH_MODEL), SIGNER), build_bundle(task_version(WITH_MODEL), SIGNER)
     assert (first.envelope, first.blobs, first.sha256) == (again.envelope, again.blobs, again.sha256)
-    other = build_bundle(tree({**WITH_MODEL, "helper.py": b"def f(x):\n    return 2 / x\n"}), SIGNER)
+    other = build_bundle(task_version({**WITH_MODEL, "helper.py": b"def f(x):\n    return 2 / x\n"}), SIGNER)
     assert other.sha256 != first.sha256
 
 
@@ -126,13 +126,13 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
         ({"task.toml": listing("a", "exclusive"), "a": b""}, "task.toml", 0, "no private route to a device yet"),
         ({"task.toml": listing("simulation/a"), "simulation/a": b""}, "task.toml", 0, "simulation/ stays on the cloud"),
         ({"task.toml": listing("main.pyc/a"), "main.pyc/a": b""}, "task.toml", 0, "a folder has the name 'main.pyc'"),
-        ({"task.toml": CONFIG + b'[simulation]\nevents = "e"'}, "task.toml", 0, "events: there is no file 'e'"),
+        ({"task.toml": CONFIG + b'[simulation]\nevents = "e"'}, "task.toml", 0, "events: file 'e' does not exist"),
         ({"task.toml": CONFIG.replace(b"ipv", b"cart")}, "task.toml", 0, "is 'cart', but the version is one of 'ipv'"),
     ],
 )
 def test_what_cannot_be_a_bundle_is_refused(files: dict[str, bytes], path: str, line: int, message: str) -> None:
     with pytest.raises(BundleError) as caught:
-        build_bundle(tree(files), SIGNER)
+        build_bundle(task_version(files), SIGNER)
     assert message in str(caught.value)
     assert (caught.value.path, caught.value.line) == (path, line)
 
@@ -141,12 +141,14 @@ def test_what_cannot_be_a_bundle_is_refused(files: dict[str, bytes], path: str, 
 def test_files_that_every_task_has(missing: str) -> None:
     left = {path: data for path, data in FILES.items() if path != missing}
     with pytest.raises(BundleError, match=f"{missing}: is missing"):
-        build_bundle(TaskTree("shop", "ipv", "v1", "c" * 40, left), SIGNER)
+        build_bundle(
+            TaskVersion.parse(TaskTree(scenario="shop", task="ipv", version="v1", commit="c" * 40, files=left)), SIGNER
+        )
 
 
 def test_wrong_config_is_its_own_error() -> None:
     with pytest.raises(TaskConfigError, match=r"task\.toml: \[trigger\] is missing"):
-        build_bundle(tree({"task.toml": b'[task]\nname = "ipv"\n'}), SIGNER)
+        build_bundle(task_version({"task.toml": b'[task]\nname = "ipv"\n'}), SIGNER)
 
 
 @pytest.mark.parametrize(
@@ -159,22 +161,23 @@ def test_wrong_config_is_its_own_error() -> None:
 )
 def test_allowed_imports(source: bytes) -> None:
     build_bundle(
-        tree({"helper.py": source.replace(b"from __future__ import annotations\n", b""), "deep/er.py": b""}), SIGNER
+        task_version({"helper.py": source.replace(b"from __future__ import annotations\n", b""), "deep/er.py": b""}),
+        SIGNER,
     )
 
 
 def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_module, "MAX_FILE_BYTES", 4)
     with pytest.raises(BundleError, match=r"resources/a\.walle: has 5 bytes, more than 4"):
-        build_bundle(tree(WITH_MODEL), SIGNER)
+        build_bundle(task_version(WITH_MODEL), SIGNER)
     monkeypatch.undo()
     monkeypatch.setattr(bundle_module, "MAX_BUNDLE_BYTES", 100)
     with pytest.raises(BundleError, match=r"the bundle has [0-9]+ bytes, more than 100"):
-        build_bundle(tree(WITH_MODEL), SIGNER)
+        build_bundle(task_version(WITH_MODEL), SIGNER)
 
 
 def test_unpack_refuses_wrong_blobs_and_leaves_nothing(tmp_path: Path) -> None:
-    bundle = build_bundle(tree(), SIGNER)
+    bundle = build_bundle(task_version(), SIGNER)
     name = bundle.manifest.files[0].sha256
     with pytest.raises(BundleError, match=r"main\.pyc: its blob [0-9a-f]+ is missing"):
         unpack(bundle.manifest, {}, tmp_path / "task")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.cloud.test_bundle import SIGNER, WITH_MODEL
-from tests.sim.tasks import tree
+from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import BundleError, build_bundle, unpack
 from walle.deploy.cloud.compilers import OtherPython, other_pythons
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source, load_code
@@ -37,7 +37,7 @@ def other() -> OtherPython:
 
 @pytest.mark.asyncio
 async def test_a_bundle_carries_each_version_and_a_vm_takes_its_own(other: OtherPython, tmp_path: Path) -> None:
-    bundle = build_bundle(tree(WITH_MODEL), SIGNER, [other])
+    bundle = build_bundle(task_version(WITH_MODEL), SIGNER, [other])
     assert bundle.manifest.bytecode == (TAG, other.tag)
     paths = {entry.path: bundle.blobs[entry.sha256] for entry in bundle.manifest.files}
     assert {f"main.{TAG}.pyc", f"main.{other.tag}.pyc", f"pkg/__init__.{other.tag}.pyc"} <= set(paths)
@@ -72,7 +72,7 @@ def test_a_bundle_that_another_version_cannot_compile_is_refused(
 
     monkeypatch.setattr(other, "compile", refuse)
     with pytest.raises(BundleError) as caught:
-        build_bundle(tree(WITH_MODEL), SIGNER, [other])
+        build_bundle(task_version(WITH_MODEL), SIGNER, [other])
     assert (caught.value.path, caught.value.line) == ("helper.py", 2)
 
 
@@ -80,7 +80,7 @@ def test_a_bundle_that_another_version_cannot_compile_is_refused(
     ("program", "problem"),
     [
         (None, "cannot compile for devices"),
-        ("exit 3", "is no Python that compiles: exit status 3"),
+        ("exit 3", "is not a Python that compiles: exit status 3"),
         ('echo \'{"tag": "pypy311", "files": {}, "error": null}\'', "is pypy311; VMs run CPython only"),
     ],
 )

@@ -20,7 +20,7 @@ from tests.sim import git_host
 from tests.sim.git_host import address, git
 from tests.sim.tasks import CONFIG, FILES
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.files import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES, git_app
 from walle.deploy.cloud.repo import TaskRepos
 
@@ -221,7 +221,7 @@ def test_roles(host: Host, tmp_path: Path) -> None:
     wrong = git(copy, "ls-remote", address(host.url, "guess", "shop"), check=False)
     assert "remote: a token is needed" in wrong.stderr
     missing = git(copy, "ls-remote", host.remote(scenario="shoe"), check=False)
-    assert "remote: scenario 'shoe': there is none; scenarios here: shop" in missing.stderr
+    assert "remote: scenario 'shoe': does not exist; scenarios here: shop" in missing.stderr
     assert host.repos.tasks("shop") == []
 
 

@@ -10,11 +10,17 @@ import pytest_asyncio
 
 from tests.sim.release_world import table_of
 from walle.deploy.cloud.journal import Journal, JournalError, PendingEffect
-from walle.deploy.cloud.release import Effect, Release, ReleaseRequest, Rollback, Start, State, advance
+from walle.deploy.cloud.release import Effect, Release, ReleaseRequest, ReleaseState, Rollback, Start, advance
 
 
 def _release(number: int = 1) -> Release:
-    return Release(f"ipv-v1-{number}", number, ReleaseRequest("shop", "ipv", "v1"), 5.0, 5.0)
+    return Release(
+        id=f"ipv-v1-{number}",
+        number=number,
+        request=ReleaseRequest(scenario="shop", task="ipv", version="v1"),
+        created_s=5.0,
+        updated_s=5.0,
+    )
 
 
 @pytest_asyncio.fixture
@@ -78,7 +84,7 @@ async def test_rows_and_evidence_are_kept(journal: Journal) -> None:
 @pytest.mark.asyncio
 async def test_a_transition_is_written_whole_or_not_at_all(journal: Journal) -> None:
     await journal.record(_release(1), None, ())
-    clash = dataclasses.replace(_release(2), number=1, state=State.GRAY)  # the number is taken
+    clash = dataclasses.replace(_release(2), number=1, state=ReleaseState.GRAY)  # the number is taken
     with pytest.raises(JournalError, match="UNIQUE") as caught:
         await journal.record(clash, Start(1.0), (Effect.PUBLISH,))
     assert caught.value.path == str(journal.path)
@@ -121,9 +127,9 @@ async def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_text("this is no database, and long enough to be sure of it" * 40)
     with pytest.raises(JournalError, match=r"journal\.sqlite: file is not a database"):
-        await Journal(path).open()
+        await Journal(path).__aenter__()
     with pytest.raises(JournalError, match="unable to open"):
-        await Journal(tmp_path / "nowhere" / "journal.sqlite").open()
+        await Journal(tmp_path / "nowhere" / "journal.sqlite").__aenter__()
     with pytest.raises(JournalError, match="is not open"):
         await Journal(path).releases()
 

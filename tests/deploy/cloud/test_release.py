@@ -11,26 +11,26 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import (
     BetaResolved,
     Effect,
-    Event,
     GateAccepted,
     GateRejected,
     Pause,
     Release,
+    ReleaseEvent,
     ReleaseRequest,
     ReleaseRequestError,
+    ReleaseState,
     Resume,
     Rollback,
     SimulationFailed,
     SimulationPassed,
     Start,
-    State,
     TransitionError,
     advance,
     allowed,
 )
 
 MANIFEST = "ab" * 32
-EVENTS: dict[str, Event] = {
+EVENTS: dict[str, ReleaseEvent] = {
     "Start": Start(1.0),
     "SimulationPassed": SimulationPassed(1.0, MANIFEST, 77),
     "SimulationFailed": SimulationFailed(1.0, "it broke"),
@@ -49,7 +49,7 @@ def _request(**changes: object) -> ReleaseRequest:
 
 
 def _release(**changes: object) -> Release:
-    return Release("ipv-v2-1", 1, _request(**changes), 0.0, 0.0)
+    return Release(id="ipv-v2-1", number=1, request=_request(**changes), created_s=0.0, updated_s=0.0)
 
 
 def _after(release: Release, *events: str) -> Release:
@@ -114,7 +114,7 @@ TABLE: dict[tuple[str, str], tuple[str, tuple[Effect, ...]]] = {
 
 def _place(release: Release) -> str:
     unresolved = ", unresolved" if release.stage == "beta" and not release.beta_devices else ""
-    return f"{'paused in ' if release.state is State.PAUSED else ''}{release.stage}{unresolved}"
+    return f"{'paused in ' if release.state is ReleaseState.PAUSED else ''}{release.stage}{unresolved}"
 
 
 @pytest.mark.parametrize("place", PATHS)
@@ -228,26 +228,31 @@ class ReleaseMachine(RuleBasedStateMachine):
             return
         assert event in allowed(before)
         assert not before.state.terminal
-        if event == "GateAccepted" and before.state is State.GRAY and self.release.state is State.GRAY:
+        if event == "GateAccepted" and before.state is ReleaseState.GRAY and self.release.state is ReleaseState.GRAY:
             assert self.release.step == before.step + 1
 
     @invariant()
     def covers_no_more_than_its_step(self) -> None:
         admission = self.release.admission
-        if self.release.state in {State.CREATED, State.SIMULATING, State.FAILED, State.ROLLED_BACK}:
+        if self.release.state in {
+            ReleaseState.CREATED,
+            ReleaseState.SIMULATING,
+            ReleaseState.FAILED,
+            ReleaseState.ROLLED_BACK,
+        }:
             assert admission is None
             return
-        if self.release.state is State.FULL:
+        if self.release.state is ReleaseState.FULL:
             assert self.release.step == len(self.release.request.steps) - 1
             return
         if admission is None:
             assert not self.release.judged
             return
         stage = self.release.resumes or self.release.state
-        allowed_share = self.release.request.steps[self.release.step] if stage is State.GRAY else 0.0
+        allowed_share = self.release.request.steps[self.release.step] if stage is ReleaseState.GRAY else 0.0
         assert admission.share == allowed_share
         assert admission.devices == frozenset(self.release.beta_devices)
-        assert admission.open is (self.release.state is not State.PAUSED)
+        assert admission.open is (self.release.state is not ReleaseState.PAUSED)
         assert admission.share >= self.highest  # nobody leaves before a rollback
         self.highest = admission.share
 

@@ -13,7 +13,7 @@ from walle.clock import ManualClock
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Verdict
 from walle.deploy.cloud.policy import Policy, share
-from walle.deploy.cloud.release import Release, ReleaseRequest, State, TransitionError
+from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState, TransitionError
 from walle.deploy.cloud.release_service import SimulationResult, TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.signing import Signer, TrustedKeys
@@ -30,12 +30,11 @@ async def _world(
     async with Journal(folder / "journal.sqlite") as journal:
         world = ReleaseWorld(folder, clock or ManualClock(), journal, signer)
         await world.monitor.load()
-        await world.service.open()
-        await world.service.settled()
         try:
-            yield world
+            async with world.service:
+                await world.service.settled()
+                yield world
         finally:
-            await world.service.close()
             await world.monitor.flush()
 
 
@@ -72,7 +71,7 @@ async def _fully(world: ReleaseWorld, version: str) -> Release:
 async def test_a_release_goes_through_its_stages_on_the_monitor_s_word(tmp_path: Path) -> None:
     async with _world(tmp_path) as world:
         release = await world.service.create(_request())
-        assert (release.id, release.state) == ("ipv-v1-1", State.CREATED)
+        assert (release.id, release.state) == ("ipv-v1-1", ReleaseState.CREATED)
         assert _answer(world, "d1") == ""
         await world.service.start(release.id)
         release = await world.reached(release.id, "beta")
@@ -105,13 +104,13 @@ async def test_a_failing_version_is_taken_back_at_any_stage(tmp_path: Path, stag
         assert _answer(world, "d1", "v1") == "v2"
         await world.report(bad.id, 10, 10, error="ZeroDivisionError")
         bad = await world.service.get(bad.id)
-        assert (bad.state, bad.stage) == (State.ROLLED_BACK, "rolled_back")
+        assert (bad.state, bad.stage) == (ReleaseState.ROLLED_BACK, "rolled_back")
         assert f"{stage}: 10 of 20 reports failed, the last with: ZeroDivisionError" in bad.reason
         assert {_answer(world, device, "v2") for device in ("d1", "d2", "d3")} == {"v1"}
         assert _answer(world, "d1", "v1") == "v1"
         fix = await _started(world, "v3", "full")
         assert _answer(world, "d1", "v2") == "v3"
-        assert fix.state is State.FULL
+        assert fix.state is ReleaseState.FULL
 
 
 @pytest.mark.asyncio
@@ -128,7 +127,7 @@ async def test_a_person_may_roll_back_from_anywhere_full_included(tmp_path: Path
         await world.service.rollback(created.id, "anna", "")
         third = await _started(world, "v3", "gray 0.5")
         await world.service.pause(third.id)
-        assert (await world.service.rollback(third.id, "anna", "")).state is State.ROLLED_BACK
+        assert (await world.service.rollback(third.id, "anna", "")).state is ReleaseState.ROLLED_BACK
 
 
 @pytest.mark.asyncio
@@ -197,7 +196,7 @@ async def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     async with _world(tmp_path) as world:
         with pytest.raises(RepoError, match="v9"):
             await world.service.create(_request("v9"))
-        with pytest.raises(UnknownReleaseError, match="there is no release 'nope'"):
+        with pytest.raises(UnknownReleaseError, match="release 'nope' does not exist"):
             await world.service.start("nope")
         release = await world.service.create(_request())
         with pytest.raises(TransitionError, match="is created and takes no Pause"):
@@ -230,13 +229,13 @@ async def test_a_pause_holds_the_verdict_until_it_ends(tmp_path: Path) -> None:
         release = await _started(world, "v1", "gray 0.25")
         await world.service.pause(release.id)
         await world.report(release.id, 5000, 0)
-        assert (await world.service.get(release.id)).state is State.PAUSED
+        assert (await world.service.get(release.id)).state is ReleaseState.PAUSED
         await world.service.resume(release.id)
         await world.service.settled()
         assert (await world.service.get(release.id)).stage == "gray 0.5"
         await world.service.pause(release.id)
         await world.report(release.id, 0, 50)
-        assert (await world.service.get(release.id)).state is State.ROLLED_BACK
+        assert (await world.service.get(release.id)).state is ReleaseState.ROLLED_BACK
 
 
 @pytest.mark.asyncio
@@ -340,7 +339,7 @@ async def test_a_restarted_service_goes_on_where_it_was(tmp_path: Path, stage: s
         assert world.answerer.table.rows == rows, "the same signatures as before"
         assert world.answerer.table.generation > generation
         assert (await world.monitor.totals(release.id)).stage == ("" if stage == "full" else stage)
-        while (await world.service.get(release.id)).state is not State.FULL:
+        while (await world.service.get(release.id)).state is not ReleaseState.FULL:
             await world.report(release.id, 1000, 0)
         assert world.simulated == []
 
@@ -354,12 +353,12 @@ from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release import ReleaseRequest
 
 async def main(folder, stop_at):
-    journal = await Journal(folder / "journal.sqlite").open()
+    journal = await Journal(folder / "journal.sqlite").__aenter__()
     world = ReleaseWorld(folder, SystemClock(), journal)
-    await world.service.open()
+    await world.service.__aenter__()
     if stop_at == "simulating":
         world.go_on.clear()
-    release = await world.service.create(ReleaseRequest("shop", "ipv", "v1", beta=("d1",)))
+    release = await world.service.create(ReleaseRequest(scenario="shop", task="ipv", version="v1", beta=("d1",)))
     await world.service.start(release.id)
     if stop_at == "simulating":
         await world.simulating.wait()
@@ -415,7 +414,7 @@ async def test_a_killed_service_runs_what_was_left(tmp_path: Path, stop_at: str)
             assert covered == [f"x{n}" for n in range(100) if share(release_id, f"x{n}") < 0.25]
         else:
             release = await world.service.get(release_id)
-            assert release.state is State.ROLLED_BACK
+            assert release.state is ReleaseState.ROLLED_BACK
             assert _answer(world, "d1", "v1") == ""
         await world.service.settled()
         assert await world.journal.pending() == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.deploy.cloud.policy import Policy, share
-from walle.deploy.cloud.release import Release, ReleaseRequest, State
+from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import MAX_GROUPS, ReleaseTable, TaskRow, plan_row
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.protocol import Directive, Profile
@@ -18,10 +18,20 @@ SIGNER = Signer.generate()
 KEYS = TrustedKeys.of(Signer.generate(), SIGNER)
 
 
-def _release(number: int, version: str, state: State, *, policy: str = "", **changes: object) -> Release:
-    request = ReleaseRequest("shop", "ipv", version, Policy(policy))
+def _release(number: int, version: str, state: ReleaseState, *, policy: str = "", **changes: object) -> Release:
+    request = ReleaseRequest(scenario="shop", task="ipv", version=version, policy=Policy(policy))
     manifest = f"{number:064x}"
-    return Release(f"r{number}", number, request, 0.0, 0.0, state, manifest=manifest, size_bytes=10, **changes)  # type: ignore[arg-type]
+    return Release(
+        id=f"r{number}",
+        number=number,
+        request=request,
+        created_s=0.0,
+        updated_s=0.0,
+        state=state,
+        manifest=manifest,
+        size_bytes=10,
+        **changes,  # type: ignore[arg-type]
+    )
 
 
 class Cloud:
@@ -80,7 +90,7 @@ def test_an_empty_table_leaves_every_task_alone() -> None:
 
 
 def test_a_device_that_has_what_it_should_gets_nothing() -> None:
-    table = Cloud().table(_release(1, "v1", State.FULL))
+    table = Cloud().table(_release(1, "v1", ReleaseState.FULL))
     device = Device("d")
     (directive,) = table.answer(device.profile())
     assert (directive.version, directive.manifest, directive.release) == ("v1", f"{1:064x}", "r1")
@@ -90,14 +100,14 @@ def test_a_device_that_has_what_it_should_gets_nothing() -> None:
 
 def test_a_whole_release_moves_exactly_the_admitted_and_its_rollback_moves_them_back() -> None:
     cloud, fleet = Cloud(), _fleet()
-    v1 = _release(1, "v1", State.FULL)
-    v2 = _release(2, "v2", State.BETA, beta_devices=("d3", "d7"))
+    v1 = _release(1, "v1", ReleaseState.FULL)
+    v2 = _release(2, "v2", ReleaseState.BETA, beta_devices=("d3", "d7"))
     assert {device.ask(cloud.table(v1)) for device in fleet} == {"v1"}
     table = cloud.table(v1, active=v2)
     assert {device.device_id for device in fleet if device.ask(table) == "v2"} == {"d3", "d7"}
     expected: set[str] = {"d3", "d7"}
     for step, limit in enumerate((0.25, 0.5)):
-        gray = dataclasses.replace(v2, state=State.GRAY, step=step)
+        gray = dataclasses.replace(v2, state=ReleaseState.GRAY, step=step)
         table = cloud.table(v1, active=gray)
         expected |= {device.device_id for device in fleet if share("r2", device.device_id) < limit}
         assert {device.device_id for device in fleet if device.ask(table) == "v2"} == expected
@@ -111,9 +121,9 @@ def test_a_whole_release_moves_exactly_the_admitted_and_its_rollback_moves_them_
             assert not device.follow((old[device.device_id],)), "a replayed candidate must move nothing"
     assert all(table.answer(device.profile()) == () for device in fleet)
 
-    v3 = _release(3, "v3", State.GRAY, step=2)  # the fix
+    v3 = _release(3, "v3", ReleaseState.GRAY, step=2)  # the fix
     assert {device.ask(cloud.table(v1, active=v3)) for device in fleet} == {"v3"}
-    full = dataclasses.replace(v3, state=State.FULL)
+    full = dataclasses.replace(v3, state=ReleaseState.FULL)
     table = cloud.table(full, v1)
     assert {device.ask(table) for device in fleet} == {"v3"}
     assert Device("late").ask(table) == "v3"
@@ -121,32 +131,32 @@ def test_a_whole_release_moves_exactly_the_admitted_and_its_rollback_moves_them_
 
 def test_a_device_that_slept_through_a_rollback_and_a_new_release_leaves_the_bad_version() -> None:
     cloud, device = Cloud(), Device("d1")
-    v1 = _release(1, "v1", State.FULL)
+    v1 = _release(1, "v1", ReleaseState.FULL)
     device.ask(cloud.table(v1))
-    assert device.ask(cloud.table(v1, active=_release(2, "v2", State.GRAY, step=2))) == "v2"
+    assert device.ask(cloud.table(v1, active=_release(2, "v2", ReleaseState.GRAY, step=2))) == "v2"
     cloud.table(v1)
-    assert device.ask(cloud.table(v1, active=_release(3, "v3", State.BETA, beta_devices=("other",)))) == "v1"
+    assert device.ask(cloud.table(v1, active=_release(3, "v3", ReleaseState.BETA, beta_devices=("other",)))) == "v1"
 
 
 def test_a_first_release_that_is_rolled_back_is_removed_and_a_second_one_arrives() -> None:
     cloud, device = Cloud(), Device("d1")
-    assert device.ask(cloud.table(active=_release(1, "v1", State.GRAY, step=2))) == "v1"
+    assert device.ask(cloud.table(active=_release(1, "v1", ReleaseState.GRAY, step=2))) == "v1"
     table = cloud.table()
     assert device.ask(table) == ""
     assert device.followed[-1].version == ""
     assert table.answer(device.profile()) == ()
-    assert device.ask(cloud.table(active=_release(2, "v2", State.GRAY, step=2))) == "v2"
+    assert device.ask(cloud.table(active=_release(2, "v2", ReleaseState.GRAY, step=2))) == "v2"
 
 
 def test_a_paused_release_reaches_no_further_device_and_takes_back_none() -> None:
     cloud, fleet = Cloud(), _fleet()
-    v1, gray = _release(1, "v1", State.FULL), _release(2, "v2", State.GRAY, step=1)
+    v1, gray = _release(1, "v1", ReleaseState.FULL), _release(2, "v2", ReleaseState.GRAY, step=1)
     for device in fleet:
         device.ask(cloud.table(v1))
     first, late = fleet[:20], fleet[20:]
     had = {device.device_id for device in first if device.ask(cloud.table(v1, active=gray)) == "v2"}
     assert had
-    paused = dataclasses.replace(gray, state=State.PAUSED, resumes=State.GRAY)
+    paused = dataclasses.replace(gray, state=ReleaseState.PAUSED, resumes=ReleaseState.GRAY)
     table = cloud.table(v1, active=paused)
     assert {device.device_id for device in fleet if device.ask(table) == "v2"} == had
     table = cloud.table(v1, active=gray)
@@ -157,20 +167,20 @@ def test_a_paused_release_reaches_no_further_device_and_takes_back_none() -> Non
 
 def test_policies_divide_the_devices() -> None:
     cloud = Cloud()
-    ten = _release(2, "v2", State.FULL, policy=">=10,<11")
-    table = cloud.table(ten, _release(1, "v1", State.FULL))
+    ten = _release(2, "v2", ReleaseState.FULL, policy=">=10,<11")
+    table = cloud.table(ten, _release(1, "v1", ReleaseState.FULL))
     assert Device("a", "10.4").ask(table) == "v2"
     assert Device("b", "9.0").ask(table) == "v1"
     assert Device("c", "?").ask(table) == "v1"
-    eleven = _release(3, "v3", State.GRAY, policy=">=11", step=2)
-    table = cloud.table(ten, _release(1, "v1", State.FULL), active=eleven)
+    eleven = _release(3, "v3", ReleaseState.GRAY, policy=">=11", step=2)
+    table = cloud.table(ten, _release(1, "v1", ReleaseState.FULL), active=eleven)
     assert [Device("x", app).ask(table) for app in ("9", "10", "11")] == ["v1", "v2", "v3"]
 
 
 def test_a_device_that_leaves_a_policy_goes_back() -> None:
     cloud = Cloud()
-    ten, one = _release(2, "v2", State.FULL, policy=">=10"), _release(1, "v1", State.FULL)
-    candidate = _release(3, "v3", State.GRAY, policy=">=11", step=2)
+    ten, one = _release(2, "v2", ReleaseState.FULL, policy=">=10"), _release(1, "v1", ReleaseState.FULL)
+    candidate = _release(3, "v3", ReleaseState.GRAY, policy=">=11", step=2)
     table = cloud.table(ten, one, active=candidate)
     device = Device("a", "11.0")
     assert device.ask(table) == "v3"
@@ -183,7 +193,7 @@ def test_a_device_that_leaves_a_policy_goes_back() -> None:
 
 
 def test_a_device_outside_every_policy_loses_the_task() -> None:
-    table = Cloud().table(_release(1, "v1", State.FULL, policy=">=10"))
+    table = Cloud().table(_release(1, "v1", ReleaseState.FULL, policy=">=10"))
     device = Device("a", "10")
     assert device.ask(table) == "v1"
     device.app_version = "9"
@@ -192,11 +202,11 @@ def test_a_device_outside_every_policy_loses_the_task() -> None:
 
 def test_full_releases_hide_what_no_device_can_get() -> None:
     releases = [
-        _release(5, "v5", State.FULL, policy=">=10"),
-        _release(4, "v4", State.FULL, policy=">=10"),
-        _release(3, "v3", State.FULL),
-        _release(2, "v2", State.FULL, policy=">=12"),
-        _release(1, "v1", State.FULL),
+        _release(5, "v5", ReleaseState.FULL, policy=">=10"),
+        _release(4, "v4", ReleaseState.FULL, policy=">=10"),
+        _release(3, "v3", ReleaseState.FULL),
+        _release(2, "v2", ReleaseState.FULL, policy=">=12"),
+        _release(1, "v1", ReleaseState.FULL),
     ]
     plan = plan_row(TASK, releases, None, URL)
     assert [directive.version for _, directive in plan.lanes] == ["v5", "v3"]
@@ -204,7 +214,7 @@ def test_full_releases_hide_what_no_device_can_get() -> None:
 
 def test_steps_change_admission_without_new_signatures() -> None:
     cloud = Cloud()
-    gray = _release(2, "v2", State.GRAY)
+    gray = _release(2, "v2", ReleaseState.GRAY)
     first = cloud.table(active=gray).rows[TASK].candidate
     second = cloud.table(active=dataclasses.replace(gray, step=1)).rows[TASK].candidate
     assert first is not None
@@ -215,8 +225,8 @@ def test_steps_change_admission_without_new_signatures() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["", ">=10", ">=11"]), st.booleans()), max_size=5))
 def test_every_serial_is_used_once_and_all_are_signed(releases: list[tuple[str, bool]]) -> None:
-    full = [_release(9 - i, f"v{9 - i}", State.FULL, policy=policy) for i, (policy, _) in enumerate(releases)]
-    active = _release(10, "v10", State.GRAY) if any(flag for _, flag in releases) else None
+    full = [_release(9 - i, f"v{9 - i}", ReleaseState.FULL, policy=policy) for i, (policy, _) in enumerate(releases)]
+    active = _release(10, "v10", ReleaseState.GRAY) if any(flag for _, flag in releases) else None
     plan = plan_row(TASK, full, active, URL)
     row = plan.sign(SIGNER.sign_directive, 100, 50)
     ordered = [lane.directive for lane in reversed(row.lanes)]
@@ -232,8 +242,8 @@ def test_every_serial_is_used_once_and_all_are_signed(releases: list[tuple[str, 
 
 
 def test_a_table_goes_through_json_and_pickle() -> None:
-    candidate = _release(2, "v2", State.PAUSED, resumes=State.BETA, beta_devices=("a",), policy=">=10")
-    table = Cloud().table(_release(1, "v1", State.FULL), active=candidate)
+    candidate = _release(2, "v2", ReleaseState.PAUSED, resumes=ReleaseState.BETA, beta_devices=("a",), policy=">=10")
+    table = Cloud().table(_release(1, "v1", ReleaseState.FULL), active=candidate)
     table.answer(Profile("d", "10"))
     for again in (
         ReleaseTable.from_plain(json.loads(json.dumps(table.to_plain()))),
@@ -243,7 +253,7 @@ def test_a_table_goes_through_json_and_pickle() -> None:
 
 
 def test_made_up_groups_do_not_fill_the_memory() -> None:
-    table = Cloud().table(_release(1, "v1", State.FULL))
+    table = Cloud().table(_release(1, "v1", ReleaseState.FULL))
     for number in range(3 * MAX_GROUPS):
         assert len(table.answer(Profile("d", f"10.{number}"))) == 1
     assert len(table._plans) <= MAX_GROUPS
@@ -251,6 +261,6 @@ def test_made_up_groups_do_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize("have", ["v2", "v999999", "weird", "v", "v²"])
 def test_any_other_version_is_led_to_the_current_one(have: str) -> None:
-    table = Cloud().table(_release(1, "v1", State.FULL))
+    table = Cloud().table(_release(1, "v1", ReleaseState.FULL))
     (directive,) = table.answer(Profile("d", "10", {}, {TASK: have}))
     assert directive.version == "v1"

@@ -165,6 +165,8 @@ def test_a_power_cut_at_any_step_leaves_the_old_version_or_the_new_one_whole(
         disk.cut_off(mode, step)
         if not disk.failed:  # it ended, and the power failed after that
             _assert_whole(asyncio.run(start(folder, cloud)), new, new)
+            if mode != "kept":  # the last step may be the sync of the new state, which a cut there undoes
+                seen.add(new)
             break
 
         async def recover_and_try_again(folder: Path = folder) -> None:

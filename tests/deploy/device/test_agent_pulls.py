@@ -27,7 +27,7 @@ from tests.sim.power_cut import FaultyDisk
 from walle.deploy.cloud.files import FileStore, cdn_app
 from walle.deploy.device.agent import SupersededError
 from walle.deploy.device.fetch import FetchError, HttpFetcher
-from walle.deploy.device.installed import Installed
+from walle.deploy.device.installed import InstalledTasks
 
 
 @pytest.mark.asyncio
@@ -171,7 +171,7 @@ async def test_cancelled_at_any_step_nothing_goes_on_behind_and_the_device_has_a
         assert device.log[-1] == f"activate {device.agent.tasks[TASK]}" or device.log[-1].startswith("check")
         if device.agent.tasks[TASK] == version:
             assert device.log[-1] == f"activate {version}"
-        active = Installed(device.folder).read(TASK).active
+        active = InstalledTasks(device.folder).read(TASK).active
         assert active is not None
         assert active.version == device.agent.tasks[TASK]
     assert not disk.failed

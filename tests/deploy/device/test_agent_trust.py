@@ -1,4 +1,4 @@
-"""What the agent does not believe: directives, manifests and files that are unsigned, changed, replayed, too large."""
+"""Metadata that the agent refuses: directives, manifests and files that are unsigned, changed, replayed, too large."""
 
 import dataclasses
 import random

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.sim.cloud_files import manifest_of, sha256_of
 from walle.deploy.device.installed import (
     CorruptedError,
-    Installed,
+    InstalledTasks,
     Standing,
     TaskNameError,
     TaskState,
@@ -42,7 +42,7 @@ _moves = st.one_of(
 
 @given(st.lists(_moves, max_size=30))
 def test_whatever_happens_a_bad_version_is_never_fallen_back_to(moves: list[tuple[str, int]]) -> None:
-    state = TaskState(TASK)
+    state = TaskState(task=TASK)
     left_as_bad: set[str] = set()
     for serial, (move, number) in enumerate(moves, 1):
         before = state
@@ -72,11 +72,11 @@ def test_whatever_happens_a_bad_version_is_never_fallen_back_to(moves: list[tupl
 
 
 def test_a_failed_version_stays_away_and_a_corrupted_one_may_return_by_the_same_directive() -> None:
-    state = TaskState(TASK).activate(1, _ref(1)).activate(2, _ref(2))
+    state = TaskState(task=TASK).activate(1, _ref(1)).activate(2, _ref(2))
     assert state.fall_back("x").standing is Standing.REFUSED
     assert state.fall_back("x", corrupted=True).standing is Standing.OPEN
     assert state.begin(3).fall_back("x").standing is Standing.OPEN  # directive 3 has not had its say
-    assert TaskState(TASK).fall_back("x") == TaskState(TASK)
+    assert TaskState(task=TASK).fall_back("x") == TaskState(task=TASK)
 
 
 def test_going_back_is_told_by_number_where_versions_have_one() -> None:
@@ -86,7 +86,7 @@ def test_going_back_is_told_by_number_where_versions_have_one() -> None:
 
 
 def test_no_flipped_bit_of_a_state_goes_unseen() -> None:
-    good = TaskState(TASK).activate(7, _ref(1)).activate(8, _ref(2)).to_bytes()
+    good = TaskState(task=TASK).activate(7, _ref(1)).activate(8, _ref(2)).to_bytes()
     state = TaskState.from_bytes(good)
     for position in range(len(good)):
         for bit in range(8):
@@ -102,10 +102,10 @@ def test_no_flipped_bit_of_a_state_goes_unseen() -> None:
 # --- the disk ---------------------------------------------------------------------------------------------------------
 
 
-def _put(installed: Installed, state: TaskState, data: bytes = DATA) -> None:
+def _put(installed: InstalledTasks, state: TaskState, data: bytes = DATA) -> None:
     assert state.active is not None
     staging = installed.staging(TASK, state.active.manifest)
-    staging.open()
+    staging.prepare()
     staging.append(sha256_of(data), data)
     assert staging.seal(_entry(data))
     files = staging.assemble(b"envelope", [_entry(data), _entry(data, "lib/again.pyc")])
@@ -114,10 +114,10 @@ def _put(installed: Installed, state: TaskState, data: bytes = DATA) -> None:
 
 
 def test_the_layout_is_the_one_that_is_drawn(tmp_path: Path) -> None:
-    installed = Installed(tmp_path / "made" / "here")
+    installed = InstalledTasks(tmp_path / "made" / "here")
     assert installed.tasks() == []
-    assert installed.read(TASK) == TaskState(TASK)
-    state = TaskState(TASK).activate(1, _ref(1))
+    assert installed.read(TASK) == TaskState(task=TASK)
+    state = TaskState(task=TASK).activate(1, _ref(1))
     _put(installed, state)
     folder = installed.folder / "shop%2Fipv"
     version = folder / "versions" / _ref(1).manifest
@@ -128,18 +128,18 @@ def test_the_layout_is_the_one_that_is_drawn(tmp_path: Path) -> None:
     }
     assert (version / "files/main.pyc").stat().st_mode & 0o777 == 0o444
     assert (version / "files/main.pyc").samefile(version / "files/lib/again.pyc")
-    assert Installed(installed.folder).tasks() == [TASK]
-    assert Installed(installed.folder).read(TASK) == state
+    assert InstalledTasks(installed.folder).tasks() == [TASK]
+    assert InstalledTasks(installed.folder).read(TASK) == state
 
 
 def test_clean_keeps_what_the_state_points_at_and_nothing_else(tmp_path: Path) -> None:
-    installed = Installed(tmp_path)
-    state = TaskState(TASK)
+    installed = InstalledTasks(tmp_path)
+    state = TaskState(task=TASK)
     for number in (1, 2, 3):
         state = state.activate(number, _ref(number))
         _put(installed, state)
-    installed.staging(TASK, _ref(4).manifest).open()
-    (tmp_path / "shop%2Fipv/state.json.new").write_bytes(b"half")
+    installed.staging(TASK, _ref(4).manifest).prepare()
+    (tmp_path / "shop%2Fipv/.state.json.0a.unfinished").write_bytes(b"half")
     installed.clean(state, partial_newer_than_s=0.0)
     assert [path.name for path in (tmp_path / "shop%2Fipv/staging").iterdir()] == [_ref(4).manifest]
     installed.clean(state)
@@ -149,15 +149,15 @@ def test_clean_keeps_what_the_state_points_at_and_nothing_else(tmp_path: Path) -
         _ref(2).manifest,
         _ref(3).manifest,
     }
-    assert not (tmp_path / "shop%2Fipv/state.json.new").exists()
+    assert not (tmp_path / "shop%2Fipv/.state.json.0a.unfinished").exists()
     installed.clean(state)
     installed.forget(TASK)
     assert installed.tasks() == []
 
 
 def test_a_state_of_another_task_is_corrupted(tmp_path: Path) -> None:
-    installed = Installed(tmp_path)
-    installed.write(TaskState("a/b", 5))
+    installed = InstalledTasks(tmp_path)
+    installed.write(TaskState(task="a/b", serial=5))
     (tmp_path / "a%2Fb").rename(tmp_path / "a%2Fc")
     with pytest.raises(CorruptedError, match="it speaks of 'a/b'"):
         installed.read("a/c")
@@ -166,35 +166,35 @@ def test_a_state_of_another_task_is_corrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "/", "a", "a/", "/a", "a//b", "a/" + "é" * 40, "a/\udcff"])
 def test_names_that_are_no_tasks_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(TaskNameError):
-        Installed(tmp_path).task_folder(name)
+        InstalledTasks(tmp_path).task_folder(name)
 
 
 @pytest.mark.parametrize("name", ["../..", "./.", "a/..", "a%2F/b", "a\0/b", "/".join("abc")])
 def test_no_task_leaves_the_folder_or_takes_anothers(tmp_path: Path, name: str) -> None:
-    installed = Installed(tmp_path)
-    installed.write(TaskState(name, 3))
-    installed.write(TaskState("a/b", 4))
+    installed = InstalledTasks(tmp_path)
+    installed.write(TaskState(task=name, serial=3))
+    installed.write(TaskState(task="a/b", serial=4))
     assert sorted(installed.tasks()) == sorted([name, "a/b"])
     assert installed.read(name).serial == 3
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_blobs_come_in_pieces_and_only_the_right_bytes_are_sealed(tmp_path: Path) -> None:
-    staging = Installed(tmp_path).staging(TASK, _ref(1).manifest)
-    staging.open()
+    staging = InstalledTasks(tmp_path).staging(TASK, _ref(1).manifest)
+    staging.prepare()
     entry = _entry(DATA)
     staging.append(entry.sha256, DATA[:100])
     assert staging.held_bytes(entry.sha256) == 100
     assert not staging.seal(entry)
     assert staging.held_bytes(entry.sha256) == 0
     staging.append(entry.sha256, DATA[:100])
-    staging.open()
+    staging.prepare()
     staging.append(entry.sha256, DATA[100:])
     assert staging.seal(entry)
     assert staging.seal(entry)
     assert staging.seal(_entry(b"", "empty"))
-    other = Installed(tmp_path).staging(TASK, _ref(2).manifest)
-    other.open()
+    other = InstalledTasks(tmp_path).staging(TASK, _ref(2).manifest)
+    other.prepare()
     assert not staging.folder.exists()
 
 
@@ -203,22 +203,22 @@ def test_files_are_copied_where_the_disk_has_no_hard_links(tmp_path: Path, monke
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", refuse)
-    installed = Installed(tmp_path)
-    _put(installed, TaskState(TASK).activate(1, _ref(1)))
+    installed = InstalledTasks(tmp_path)
+    _put(installed, TaskState(task=TASK).activate(1, _ref(1)))
     files = installed.version_files(TASK, _ref(1))
     manifest = manifest_of(TASK, "v1", {"main.pyc": DATA, "lib/again.pyc": DATA})
     verify_files(files, manifest)
     assert not (files / "main.pyc").samefile(files / "lib/again.pyc")
     staging = installed.staging(TASK, _ref(2).manifest)
-    staging.open()
+    staging.prepare()
     assert staging.take(files / "main.pyc", _entry(DATA))
     assert not staging.take(files / "main.pyc", _entry(b"other"))
     assert not staging.take(files / "absent", _entry(DATA))
 
 
 def test_an_envelope_that_is_gone_or_another_is_corrupted(tmp_path: Path) -> None:
-    installed = Installed(tmp_path)
-    _put(installed, TaskState(TASK).activate(1, _ref(1)))
+    installed = InstalledTasks(tmp_path)
+    _put(installed, TaskState(task=TASK).activate(1, _ref(1)))
     with pytest.raises(CorruptedError, match="its sha256 is another"):
         installed.envelope(TASK, _ref(1))
     with pytest.raises(CorruptedError, match="No such file"):

@@ -1,8 +1,8 @@
-"""Who may do what in which scenario: tokens and their roles (§6, "collaborative development with access control").
+"""Access control: tokens and their roles by scenario (§6, "collaborative development with access control").
 
 ```
 [tokens.anna]
-sha256 = "9f86d0..."                  # of the token; the file itself lets nobody in
+sha256 = "9f86d0..."                  # of the token; the file itself grants no access
 roles = { shop = "release", "*" = "read" }
 ```
 Each role may do what the one before it may: `read` clones and fetches, `write` pushes branches, `release` makes
@@ -30,7 +30,7 @@ ANY_SCENARIO = "*"
 
 
 class Role(enum.IntEnum):
-    """What a token may do in a scenario, in rising order."""
+    """Rights of a token in a scenario, in rising order."""
 
     NONE = 0
     READ = 1
@@ -43,7 +43,7 @@ class Role(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Who a token stands for. `sha256` is the token's, in hex; `roles` maps a scenario or `*` to a role."""
+    """Owner of a token. `sha256` is the token's, in hex; `roles` maps a scenario or `*` to a role."""
 
     name: str
     sha256: str
@@ -55,7 +55,7 @@ class Identity:
 
 
 class Access:
-    """The tokens that are let in."""
+    """The tokens that are accepted."""
 
     def __init__(self, identities: Iterable[Identity] = ()) -> None:
         self._identities = list(identities)
@@ -110,7 +110,7 @@ class Access:
         return token
 
     def identify(self, token: str) -> Identity | None:
-        """Return whose `token` it is, taking the same time whichever it is and however wrong."""
+        """Return the owner of `token`; the time taken does not depend on the token."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         found = None
         for identity in self._identities:

@@ -29,7 +29,7 @@ from walle.deploy.cloud.release import (
     DEFAULT_STEPS,
     Release,
     ReleaseRequest,
-    State,
+    ReleaseState,
     TransitionError,
 )
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
@@ -41,7 +41,7 @@ MAX_OUTCOMES_BYTES = 1 << 20
 
 
 class AccessError(DeployError):
-    """A caller who may not do this. `status`: 401 where nobody is known by the token, 403 where its role is too low."""
+    """A caller who may not do this. `status`: 401 for an unknown token, 403 where its role is too low."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(status, why)
@@ -57,7 +57,7 @@ type Authorize = Callable[[str, str], Awaitable[str]]
 
 
 class Releases(Protocol):
-    """What the routes need of `walle.deploy.cloud.release_service.ReleaseService`."""
+    """Methods of `walle.deploy.cloud.release_service.ReleaseService` that the routes call."""
 
     async def create(self, request: ReleaseRequest) -> Release: ...
     async def get(self, release_id: str) -> Release: ...
@@ -71,7 +71,7 @@ class Releases(Protocol):
 
 
 class Outcomes(Protocol):
-    """What the routes need of `walle.deploy.cloud.monitor_service.MonitorService`."""
+    """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the routes call."""
 
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
@@ -108,13 +108,13 @@ class CreateBody(_Strict):
 
     def to_request(self) -> ReleaseRequest:
         return ReleaseRequest(
-            self.scenario,
-            self.task,
-            self.version,
-            Policy(self.policy.app_version),
-            self.beta if isinstance(self.beta, int) else tuple(self.beta),
-            tuple(self.steps),
-            Gate(**self.gate.model_dump()),
+            scenario=self.scenario,
+            task=self.task,
+            version=self.version,
+            policy=Policy(self.policy.app_version),
+            beta=self.beta if isinstance(self.beta, int) else tuple(self.beta),
+            steps=tuple(self.steps),
+            gate=Gate(**self.gate.model_dump()),
         )
 
 
@@ -130,14 +130,14 @@ def authorize_by(access: Access) -> Authorize:
         if identity is None:
             raise AccessError(401, "this needs a token: send the header Authorization: Bearer TOKEN")
         if identity.role(scenario) < Role.RELEASE:
-            raise AccessError(403, f"{identity.name} has no role release in scenario {scenario}")
+            raise AccessError(403, f"{identity.name} does not have the role release in scenario {scenario}")
         return identity.name
 
     return authorize
 
 
 def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize) -> APIRouter:
-    """Return /v1/releases and what hangs below it."""
+    """Return the routes of /v1/releases."""
     router = APIRouter(prefix="/v1/releases", tags=["releases"])
 
     async def shown(release: Release) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class _Metrics(Collector):
         generation = GaugeMetricFamily("walle_table_generation", "Generation of this gateway's release table")
         generation.add_metric([], self._answerer.table.generation)
         states = GaugeMetricFamily("walle_releases", "Releases by state", labels=["state"])
-        for state in State:
+        for state in ReleaseState:
             states.add_metric([state.value], sum(release.state is state for release in self._known))
         devices = GaugeMetricFamily(
             "walle_release_devices", "Devices that reported this of the release", labels=["release", "task", "what"]

@@ -1,7 +1,7 @@
-"""A task version as devices get it: compiled on the cloud, named by hashes, signed (§4.3 "Functionality Tailoring").
+"""Bundles: task versions as devices get them, compiled, named by hashes, signed (§4.3 "Functionality Tailoring").
 
-What travels: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
-versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. What does not: sources,
+Included: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
+versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. Left out: sources,
 task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
 The same tree gives the same bytes, whichever process builds it.
 """
@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from walle.deploy.cloud.compilers import OtherPython
 from walle.deploy.cloud.repo import TaskTree
@@ -43,6 +44,39 @@ class BundleError(DeployError):
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskVersion:
+    """A task version as it was committed, with its parsed task.toml: read once, and passed on from there."""
+
+    tree: TaskTree
+    config: TaskConfig
+
+    @classmethod
+    def parse(cls, tree: TaskTree) -> Self:
+        """Return the version in `tree`.
+
+        Raises:
+            TaskConfigError: task.toml is wrong.
+            BundleError: task.toml, main.py or the simulation's events are missing, or task.toml names another task.
+        """
+        if CONFIG_FILE not in tree.files:
+            raise BundleError(CONFIG_FILE, "is missing; a task's files lie at the root of its branch")
+        config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
+        if config.name != tree.task:
+            raise BundleError(CONFIG_FILE, f"[task] name is {config.name!r}, but the version is one of {tree.task!r}")
+        if MAIN_FILE not in tree.files:
+            raise BundleError(MAIN_FILE, "is missing; it holds preprocess, execute and postprocess")
+        if config.simulation_events and config.simulation_events not in tree.files:
+            raise BundleError(CONFIG_FILE, f"[simulation] events: file {config.simulation_events!r} does not exist")
+        return cls(tree, config)
+
+    @property
+    def simulation_events(self) -> bytes | None:
+        """The events that the author pushed for the simulation, as JSON lines; None without any."""
+        path = self.config.simulation_events
+        return self.tree.files[path] if path else None
+
+
+@dataclasses.dataclass(frozen=True)
 class Bundle:
     """A signed task version. `envelope` is what devices fetch first; `blobs` holds each file under its sha256."""
 
@@ -56,14 +90,14 @@ class Bundle:
         return hashlib.sha256(self.envelope).hexdigest()
 
 
-def build_bundle(tree: TaskTree, signer: Signer, others: Sequence[OtherPython] = ()) -> Bundle:
+def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPython] = ()) -> Bundle:
     """Return the bundle of a task version, signed with the bundle key; `others` compile for devices that have them.
 
     Raises:
-        TaskConfigError: task.toml is wrong.
         BundleError: a file is missing, too large, not listed, does not compile, or imports what a task may not.
     """
-    config, files = compile_tree(tree, others)
+    tree, config = version.tree, version.config
+    files = compile_version(version, others)
     blobs: dict[str, bytes] = {}
     entries = []
     for path in sorted(files):
@@ -84,17 +118,9 @@ def build_bundle(tree: TaskTree, signer: Signer, others: Sequence[OtherPython] =
     return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
 
 
-def compile_tree(tree: TaskTree, others: Sequence[OtherPython] = ()) -> tuple[TaskConfig, dict[str, bytes]]:
-    """Return the configuration of a task version and the files that travel; raises as `build_bundle` does."""
-    if CONFIG_FILE not in tree.files:
-        raise BundleError(CONFIG_FILE, "is missing; a task's files lie at the root of its branch")
-    config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
-    if config.name != tree.task:
-        raise BundleError(CONFIG_FILE, f"[task] name is {config.name!r}, but the version is one of {tree.task!r}")
-    if MAIN_FILE not in tree.files:
-        raise BundleError(MAIN_FILE, "is missing; it holds preprocess, execute and postprocess")
-    if config.simulation_events and config.simulation_events not in tree.files:
-        raise BundleError(CONFIG_FILE, f"[simulation] events: there is no file {config.simulation_events!r}")
+def compile_version(version: TaskVersion, others: Sequence[OtherPython] = ()) -> dict[str, bytes]:
+    """Return the files of a task version that travel to devices; raises as `build_bundle` does."""
+    tree, config = version.tree, version.config
     files = _listed_files(tree, config)
     sources = {path: data for path, data in tree.files.items() if _is_source(path)}
     own_modules = {path.split("/")[0].removesuffix(".py") for path in sources}
@@ -114,7 +140,7 @@ def compile_tree(tree: TaskTree, others: Sequence[OtherPython] = ()) -> tuple[Ta
     size_bytes = sum(map(len, files.values()))
     if size_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
-    return config, files
+    return files
 
 
 def _compiled_path(path: str, tag: str) -> str:

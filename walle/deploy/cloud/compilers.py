@@ -43,7 +43,7 @@ class OtherPython:
     """A Python executable of another version than this one.
 
     Raises:
-        ConfigError: it cannot be run, is no CPython, or has the bytecode of this one.
+        ConfigError: it cannot be run, is not CPython, or has the bytecode of this one.
     """
 
     def __init__(self, executable: str | os.PathLike[str]) -> None:
@@ -59,7 +59,7 @@ class OtherPython:
 
         Raises:
             BytecodeError: one does not compile in that Python.
-            ConfigError: the executable does not do its work any more.
+            ConfigError: the executable no longer works.
         """
         found = self._ask({file: base64.b64encode(source).decode() for file, source in sources.items()})
         if found["error"]:
@@ -79,7 +79,7 @@ class OtherPython:
             return json.loads(done.stdout)  # type: ignore[no-any-return]
         except ValueError:
             said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-            raise ConfigError(f"{self.executable} is no Python that compiles: {said[0][:300]}") from None
+            raise ConfigError(f"{self.executable} is not a Python that compiles: {said[0][:300]}") from None
 
 
 def other_pythons(executables: Sequence[str]) -> tuple[OtherPython, ...]:

@@ -1,4 +1,4 @@
-"""How many different devices: exact while they are few, within about 1 % when they are many, in bounded memory.
+"""Count of different devices in bounded memory: exact while they are few, within about 1 % when they are many.
 
 Devices report the same thing again, after a lost answer or a restart; counting reports would count them twice, and a
 list of devices would grow with the fleet. Up to `EXACT` devices their hashes are kept; then they go into a HyperLogLog

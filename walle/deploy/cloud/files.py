@@ -1,7 +1,7 @@
 """Content-addressed files, and the ASGI app that hands them out as `/cdn/{sha256}`.
 
-A file's name is the sha256 of its bytes, so it never changes: any cache may keep it for ever, and a device knows by
-itself whether what came is right. A bit that flips on the disk here is caught there; `FileStore.verify` finds it.
+A file's name is the sha256 of its bytes, so it never changes: any cache may keep it indefinitely, and a device
+verifies it without asking. A damaged file is refused there; `FileStore.verify` finds it here.
 """
 
 import asyncio
@@ -9,12 +9,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
-from walle.durable_file import sync_folder, write_file
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.durable_file import make_folders, write_file
 from walle.errors import DeployError
 
 CHUNK_BYTES = 256 * 1024
@@ -22,14 +21,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ROUTE = re.compile(r"(?:/cdn)?/([^/]*)")
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE | re.ASCII)
 
-type Scope = MutableMapping[str, Any]
-type Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-type Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-type ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class FileStoreError(DeployError):
-    """A file that the store does not hold, or a name that is no sha256. `sha256` is what was asked for."""
+    """A file that the store does not hold, or a name that is not a sha256. `sha256` is what was asked for."""
 
     def __init__(self, sha256: str, reason: str) -> None:
         super().__init__(f"file {sha256[:80]!r}: {reason}")
@@ -45,7 +39,7 @@ class FileStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
 
     def put(self, data: bytes) -> str:
         """Return the sha256 of `data`, which is on the disk, whole, when this returns; a damaged copy is replaced."""
@@ -53,9 +47,7 @@ class FileStore:
         path = self.path(sha256)
         if path.exists() and self.verify(sha256):
             return sha256
-        if not path.parent.exists():
-            path.parent.mkdir(exist_ok=True)
-            sync_folder(self._folder)
+        make_folders(path.parent)
         write_file(path, data, mode=0o644)
         return sha256
 

@@ -28,8 +28,8 @@ from dulwich.repo import Repo
 from dulwich.server import BackendRepo, DictBackend, UploadPackHandler
 
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.bundle import compile_tree
-from walle.deploy.cloud.files import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree, sweep
 from walle.deploy.cloud.task_config import is_name
 from walle.errors import DeployError
@@ -56,7 +56,7 @@ _PACK_ERRORS = (
     ApplyDeltaError,
     FileFormatException,
 )
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 type OnPush = Callable[[str, str, str], Awaitable[None]]  # scenario, ref such as refs/tags/ipv/v1, commit
 
@@ -71,7 +71,7 @@ class GitHttpError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class _Command:
-    """What a push wants of one ref."""
+    """A ref update that a push asks for."""
 
     old: ObjectID
     new: ObjectID
@@ -110,13 +110,13 @@ def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> 
         else:
             updated = await loop.run_in_executor(executor, _receive, repos, request, body, answer)
             for ref, commit in updated:
-                _log.info("push to %s: %s is %s", request.scenario, ref, commit)
+                _LOG.info("push to %s: %s is %s", request.scenario, ref, commit)
                 if on_push is None:
                     continue
                 try:
                     await on_push(request.scenario, ref, commit)
                 except Exception:  # noqa: BLE001 - the push is done, whatever its listener makes of it
-                    _log.exception("listener failed on the push of %s to %s", ref, request.scenario)
+                    _LOG.exception("listener failed on the push of %s to %s", ref, request.scenario)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -151,7 +151,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     match = _ROUTE.fullmatch(path)
     if match is None:
-        raise GitHttpError(404, f"{path[:120]!r} is no part of a task repository; clone /git/SCENARIO.git")
+        raise GitHttpError(404, f"{path[:120]!r} is not part of a task repository; clone /git/SCENARIO.git")
     scenario, tail = match.groups()
     advertises = tail == "info/refs"
     if scope["method"] != ("GET" if advertises else "POST"):
@@ -307,7 +307,7 @@ def _unpack(repo: Repo, protocol: ReceivableProtocol) -> str:
     try:
         repo.object_store.add_thin_pack(protocol.read, protocol.recv)
     except _PACK_ERRORS as error:
-        _log.warning("a pushed pack cannot be stored: %s", error)
+        _LOG.warning("a pushed pack cannot be stored: %s", error)
         sweep(Path(repo.path))
         return _one_line(str(error) or type(error).__name__)
     return "ok"
@@ -339,7 +339,7 @@ def _refuse_objects(repo: Repo, command: _Command, scenario: str) -> str:
         if command.ref.startswith(b"refs/heads/"):
             return "" if isinstance(store[command.new], Commit) else "a branch must point at a commit"
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
-        compile_tree(read_tree(store, command.new, scenario, task, version))
+        compile_version(TaskVersion.parse(read_tree(store, command.new, scenario, task, version)))
     except DeployError as error:
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:

@@ -1,7 +1,7 @@
-"""What a release service must not forget, in one SQLite file: written before it acts, read when it starts.
+"""Write-ahead journal of the release service in one SQLite file: written before it acts, read when it starts.
 
 Each transition is one transaction: the release as it is now, the event that made it so, and the effects still to run.
-An effect is struck out when it has run; what is left after a crash runs again. Beside them live the signed rows of the
+An effect is deleted when it has run; those left after a crash run again. Beside them live the signed rows of the
 release table, the counters that only grow (serials, releases, generations), and the monitor's evidence.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import aiosqlite
 
-from walle.deploy.cloud.release import Effect, Event, Release
+from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
 from walle.errors import DeployError
 
@@ -48,7 +48,7 @@ class JournalError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class PendingEffect:
-    """An effect that was journalled and not struck out."""
+    """An effect that was journalled and has not run."""
 
     number: int
     release_id: str
@@ -77,7 +77,7 @@ class Journal:
         self._db: aiosqlite.Connection | None = None
         self._lock = asyncio.Lock()
 
-    async def open(self) -> Self:
+    async def __aenter__(self) -> Self:
         with self._named():
             await asyncio.to_thread(self._probe)
             connecting = asyncio.ensure_future(self._connect())
@@ -100,21 +100,15 @@ class Journal:
     async def _connect(self) -> aiosqlite.Connection:
         return await aiosqlite.connect(self.path, isolation_level=None)
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._db is not None:
             db, self._db = self._db, None
             await db.close()
 
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     # --- releases ---
 
     async def record(
-        self, release: Release, event: Event | None, effects: tuple[Effect, ...]
+        self, release: Release, event: ReleaseEvent | None, effects: tuple[Effect, ...]
     ) -> tuple[PendingEffect, ...]:
         """Write the release as it is after `event` (None: it was created), and return its effects, numbered."""
         pending: list[PendingEffect] = []
@@ -145,7 +139,7 @@ class Journal:
         return [Release.from_plain(json.loads(text)) for (text,) in rows]
 
     async def history(self, release_id: str) -> list[Transition]:
-        """Return what befell the release, oldest first."""
+        """Return the release's transitions, oldest first."""
         rows = await self._read(
             "SELECT at_s, event, details, state FROM transitions WHERE release_id = ? ORDER BY number", release_id
         )
@@ -167,7 +161,7 @@ class Journal:
     # --- what the gateways answer ---
 
     async def draw(self, counter: str, count: int = 1) -> int:
-        """Return the first of `count` numbers, from 1 on, that this counter gives to nobody else, restarts included."""
+        """Return the first of `count` numbers, from 1 on, that this counter never gives again, restarts included."""
         last = 0
 
         async def write(db: aiosqlite.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Whether a release may go on: a sequential test on completed reports (§6, exception handling). Pure.
+"""Sequential test that decides whether a release may continue, on completed reports (§6, exception handling). Pure.
 
 A fixed threshold on the failure rate stops many healthy releases, because it looks again after every report. Wald's
 sequential probability ratio test is made for looking after every report: it weighs "fails as seldom as a good version"
@@ -26,9 +26,9 @@ class GateError(DeployError):
         return f"gate.{self.field}: {self.what}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What a step must show before the next one.
+    """Conditions for a step to be accepted or rejected.
 
     A version that fails in at most `p_good` of its reports is rejected with probability `alpha` or less, one that fails
     in `p_bad` or more is accepted with `beta` or less (both nearly: Wald's bounds). `min_devices` devices must have
@@ -64,7 +64,7 @@ class Gate:
 
 
 class Verdict(enum.StrEnum):
-    """What the evidence of a step says so far."""
+    """Decision on the evidence of a step so far."""
 
     CONTINUE = "continue"
     ACCEPT = "accept"
@@ -72,10 +72,10 @@ class Verdict(enum.StrEnum):
 
 
 def counts(outcome: Outcome) -> tuple[int, int]:
-    """Return the (ok, failed) reports that an outcome is worth.
+    """Return how many (ok, failed) reports an outcome counts for.
 
     A bundle refused or left by a device counts as one failure, beside the executions that were reported: installed is
-    not healthy, and a version that never gets to run must not pass for one that never fails. An installation counts
+    not healthy, and a version that never runs must not look like one that never fails. An installation counts
     for nothing.
     """
     match outcome.kind:

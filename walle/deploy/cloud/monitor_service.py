@@ -23,9 +23,9 @@ _DEVICE_KINDS = (OutcomeKind.INSTALLED, OutcomeKind.REJECTED, OutcomeKind.REVERT
 type OnVerdict = Callable[[str, str, Verdict, str], Awaitable[None]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What is known of one release. Numbers of devices are exact up to 1,024, and within about 1 % above.
+    """Counts of one release. Numbers of devices are exact up to 1,024, and within about 1 % above.
 
     `installed`, `reverted`, `rejected` and `removed` are devices that ever reported it; `ok` and `failed` count
     executions. `stage`, `stage_ok`, `stage_failed` and `verdict` are the evidence of the step that is being judged.
@@ -55,7 +55,7 @@ class Totals:
 
 
 class _Evidence:
-    """What one release has come to so far."""
+    """Counts and evidence of one release."""
 
     def __init__(self) -> None:
         self.devices: dict[OutcomeKind, DeviceCount] = {kind: DeviceCount() for kind in _DEVICE_KINDS}
@@ -138,7 +138,7 @@ class MonitorService:
     def __init__(self, journal: Journal, clock: Clock, *, flush_s: float = 1.0) -> None:
         self.on_verdict: OnVerdict | None = None
         self.duplicates = 0  # batches that had been counted before
-        self.strangers = 0  # outcomes of releases that are not known here
+        self.strangers = 0  # outcomes of unknown releases
         self._journal = journal
         self._clock = clock
         self._flush_s = flush_s
@@ -147,7 +147,7 @@ class MonitorService:
         self._batch_ids: dict[tuple[str, str], None] = {}
 
     async def load(self) -> None:
-        """Take up what was journalled."""
+        """Load the journalled evidence."""
         for release_id, plain in (await self._journal.evidence()).items():
             self._evidence[release_id] = _Evidence.from_plain(plain)
 
@@ -184,13 +184,13 @@ class MonitorService:
         await self._tell(release_id, evidence)
 
     async def unwatch(self, release_id: str) -> None:
-        """Judge the release no more; go on counting."""
+        """Stop judging the release; continue counting."""
         evidence = self._evidence.setdefault(release_id, _Evidence())
         evidence.stage, evidence.monitor, evidence.told = "", None, Verdict.CONTINUE
         self._unsaved.add(release_id)
 
     async def take(self, batch: OutcomeBatch) -> None:
-        """Count a report. One that was counted lately counts no more."""
+        """Count a report; a batch that was counted recently is ignored."""
         key = (batch.device_id, batch.batch_id)
         if key in self._batch_ids:
             self.duplicates += 1
@@ -211,7 +211,7 @@ class MonitorService:
             await self._tell(release_id, evidence)
 
     async def totals(self, release_id: str) -> Totals:
-        """Return what is known of the release, zeros where nothing is."""
+        """Return the counts of a release, zeros where it is unknown."""
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
 

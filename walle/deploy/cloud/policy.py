@@ -1,4 +1,4 @@
-"""Which devices a release is for, and which of them a gray step covers. Pure.
+"""Targeting: the devices that a release is for, and those of them that a gray step covers. Pure.
 
 A `Policy` is the uniform policy of §6: a release for the devices of certain app versions. Grouping by attributes of
 device and user extends `Policy`; what calls it needs only `matches` and `group`.
@@ -35,7 +35,7 @@ def _specifiers(text: str) -> SpecifierSet:
     try:
         return SpecifierSet(text)
     except InvalidSpecifier as error:
-        raise PolicyError("app_version", text, "is no version range; write for example '>=10,<11'") from error
+        raise PolicyError("app_version", text, "is not a version range; write for example '>=10,<11'") from error
 
 
 @functools.lru_cache(maxsize=1024)

@@ -5,19 +5,14 @@ a device which has what it should costs one look-up.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
+from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Directive, Profile, ProtocolError, directives_to_header
 
 ERROR_HEADER = "X-Walle-Error"
 
-type Message = MutableMapping[str, Any]
-type Receive = Callable[[], Awaitable[Message]]
-type Send = Callable[[Message], Awaitable[None]]
-type ASGIApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 type Headers = tuple[tuple[bytes, bytes], ...]
 
 _LOG = logging.getLogger(__name__)
@@ -137,7 +132,7 @@ class WallePush:
         self.app = app
         self.answerer = answerer
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         extra = self._extra(scope) if scope["type"] == "http" else ()
         if not extra:
             await self.app(scope, receive, send)
@@ -150,7 +145,7 @@ class WallePush:
 
         await self.app(scope, receive, send_with_answer)
 
-    def _extra(self, scope: MutableMapping[str, Any]) -> Headers:
+    def _extra(self, scope: Scope) -> Headers:
         for name, value in scope["headers"]:
             if name == _PROFILE:
                 try:

@@ -56,7 +56,7 @@ class TransitionError(DeployError):
         return f"release {self.release_id} is {self.current} and takes no {self.asked}; it takes: {allowed}"
 
 
-class State(enum.StrEnum):
+class ReleaseState(enum.StrEnum):
     CREATED = "created"
     SIMULATING = "simulating"
     BETA = "beta"
@@ -68,16 +68,22 @@ class State(enum.StrEnum):
 
     @property
     def under_way(self) -> bool:
-        """Whether another release of the task must wait for this one."""
-        return self in {State.CREATED, State.SIMULATING, State.BETA, State.GRAY, State.PAUSED}
+        """Return whether another release of the task must wait for this one."""
+        return self in {
+            ReleaseState.CREATED,
+            ReleaseState.SIMULATING,
+            ReleaseState.BETA,
+            ReleaseState.GRAY,
+            ReleaseState.PAUSED,
+        }
 
     @property
     def terminal(self) -> bool:
-        return self in {State.ROLLED_BACK, State.FAILED}
+        return self in {ReleaseState.ROLLED_BACK, ReleaseState.FAILED}
 
 
 class Effect(enum.StrEnum):
-    """What must be made to match the state that the release has when the effect runs."""
+    """Part of the world that must match the release's state when the effect runs."""
 
     RUN_SIMULATION = "run_simulation"  # build the bundle, store its files, run it in the cloud
     RESOLVE_BETA = "resolve_beta"  # find the beta devices
@@ -142,7 +148,7 @@ class Rollback:
     reason: str
 
 
-type Event = (
+type ReleaseEvent = (
     Start | SimulationPassed | SimulationFailed | BetaResolved | GateAccepted | GateRejected | Pause | Resume | Rollback
 )
 
@@ -150,9 +156,9 @@ type Event = (
 # --- the release ------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleaseRequest:
-    """What a person asks for: the version `scenario`/`task` `version` (tag `task/version`) for the devices of `policy`.
+    """Request of a person: the version `scenario`/`task` `version` (tag `task/version`) for the devices of `policy`.
 
     `beta` is either the ids of the beta devices or how many to choose among those lately seen; 0 leaves the beta out.
     `steps` are the shares of the gray steps, growing, the last one 1.
@@ -172,10 +178,10 @@ class ReleaseRequest:
     def __post_init__(self) -> None:
         for field in ("scenario", "task"):
             if not is_name(getattr(self, field)):
-                raise ReleaseRequestError(field, f"{getattr(self, field)[:100]!r} is no name ({NAME_RULE})")
+                raise ReleaseRequestError(field, f"{getattr(self, field)[:100]!r} is not a name ({NAME_RULE})")
         if not _VERSION.fullmatch(self.version):
             raise ReleaseRequestError(
-                "version", f"{self.version[:100]!r} is no version; tag the task as {self.task}/v1"
+                "version", f"{self.version[:100]!r} is not a version; tag the task as {self.task}/v1"
             )
         if isinstance(self.beta, int):
             if not 0 <= self.beta <= MAX_BETA_DEVICES:
@@ -201,21 +207,21 @@ class ReleaseRequest:
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         beta = plain["beta"]
         return cls(
-            plain["scenario"],
-            plain["task"],
-            plain["version"],
-            Policy(**plain["policy"]),
-            beta if isinstance(beta, int) else tuple(beta),
-            tuple(plain["steps"]),
-            Gate(**plain["gate"]),
+            scenario=plain["scenario"],
+            task=plain["task"],
+            version=plain["version"],
+            policy=Policy(**plain["policy"]),
+            beta=beta if isinstance(beta, int) else tuple(beta),
+            steps=tuple(plain["steps"]),
+            gate=Gate(**plain["gate"]),
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Admission:
-    """Which devices of the policy may have the release's version: those of `devices`, and those placed below `share`.
+    """Devices of the policy that may have the release's version: those of `devices`, and those placed below `share`.
 
-    Where not `open`, those that already have it keep it and nobody else gets it.
+    Where not `open`, devices that already have it keep it and no other gets it.
     """
 
     share: float
@@ -223,7 +229,7 @@ class Admission:
     open: bool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
     """A version on its way to its devices. `number` orders releases; `revision` counts its transitions."""
 
@@ -232,12 +238,12 @@ class Release:
     request: ReleaseRequest
     created_s: float
     updated_s: float
-    state: State = State.CREATED
+    state: ReleaseState = ReleaseState.CREATED
     step: int = 0  # index into request.steps, once gray
     beta_devices: tuple[str, ...] = ()
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
-    resumes: State | None = None  # where a paused release goes on
+    resumes: ReleaseState | None = None  # where a paused release goes on
     reason: str = ""  # why it was rolled back or failed
     revision: int = 0
 
@@ -245,21 +251,21 @@ class Release:
     def stage(self) -> str:
         """Name what is being judged, such as `beta` or `gray 0.25`; the state's name where nothing is."""
         state = self.resumes or self.state
-        return f"gray {self.request.steps[self.step]}" if state is State.GRAY else state.value
+        return f"gray {self.request.steps[self.step]}" if state is ReleaseState.GRAY else state.value
 
     @property
     def judged(self) -> bool:
-        """Whether reports are evidence for or against the release: gray, beta or paused, once devices can have it."""
+        """Return whether reports are evidence on the release: gray, beta or paused, once devices can have it."""
         state = self.resumes or self.state
-        return state is State.GRAY or (state is State.BETA and bool(self.beta_devices))
+        return state is ReleaseState.GRAY or (state is ReleaseState.BETA and bool(self.beta_devices))
 
     @property
     def admission(self) -> Admission | None:
         """Return who may have the version, None where nobody has it because of this release or all have (full)."""
         if not self.judged:
             return None
-        share = self.request.steps[self.step] if (self.resumes or self.state) is State.GRAY else 0.0
-        return Admission(share, frozenset(self.beta_devices), self.state is not State.PAUSED)
+        share = self.request.steps[self.step] if (self.resumes or self.state) is ReleaseState.GRAY else 0.0
+        return Admission(share, frozenset(self.beta_devices), self.state is not ReleaseState.PAUSED)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the release as JSON-ready values."""
@@ -276,8 +282,8 @@ class Release:
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         values = dict(plain)
         values["request"] = ReleaseRequest.from_plain(values["request"])
-        values["state"] = State(values["state"])
-        values["resumes"] = State(values["resumes"]) if values["resumes"] else None
+        values["state"] = ReleaseState(values["state"])
+        values["resumes"] = ReleaseState(values["resumes"]) if values["resumes"] else None
         values["beta_devices"] = tuple(values["beta_devices"])
         return cls(**values)
 
@@ -285,24 +291,24 @@ class Release:
 def allowed(release: Release) -> tuple[str, ...]:
     """Return the names of the events that `advance` takes now."""
     match release.state:
-        case State.CREATED:
+        case ReleaseState.CREATED:
             names = ["Start", "Rollback"]
-        case State.SIMULATING:
+        case ReleaseState.SIMULATING:
             names = ["SimulationPassed", "SimulationFailed", "Rollback"]
-        case State.BETA if not release.beta_devices:
+        case ReleaseState.BETA if not release.beta_devices:
             names = ["BetaResolved", "Pause", "Rollback"]
-        case State.BETA | State.GRAY:
+        case ReleaseState.BETA | ReleaseState.GRAY:
             names = ["GateAccepted", "GateRejected", "Pause", "Rollback"]
-        case State.PAUSED:
+        case ReleaseState.PAUSED:
             names = [*(["GateRejected"] if release.judged else []), "Resume", "Rollback"]
-        case State.FULL:
+        case ReleaseState.FULL:
             names = ["Rollback"]
-        case State.ROLLED_BACK | State.FAILED:
+        case ReleaseState.ROLLED_BACK | ReleaseState.FAILED:
             names = []
     return tuple(names)
 
 
-def advance(release: Release, event: Event) -> tuple[Release, tuple[Effect, ...]]:
+def advance(release: Release, event: ReleaseEvent) -> tuple[Release, tuple[Effect, ...]]:
     """Return the release after the event, and the effects to run once that is journalled.
 
     Raises:
@@ -314,35 +320,35 @@ def advance(release: Release, event: Event) -> tuple[Release, tuple[Effect, ...]
     return dataclasses.replace(release, **changes, updated_s=event.at_s, revision=release.revision + 1), effects
 
 
-def _changes(release: Release, event: Event) -> tuple[dict[str, Any], tuple[Effect, ...]]:
+def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tuple[Effect, ...]]:
     reaches_devices = (Effect.PUBLISH, Effect.SET_GATE)
     match event:
         case Start():
-            return {"state": State.SIMULATING}, (Effect.RUN_SIMULATION,)
+            return {"state": ReleaseState.SIMULATING}, (Effect.RUN_SIMULATION,)
         case SimulationPassed():
             built = {"manifest": event.manifest, "size_bytes": event.size_bytes}
             if release.request.beta == 0:
-                return built | {"state": State.GRAY}, reaches_devices
+                return built | {"state": ReleaseState.GRAY}, reaches_devices
             if isinstance(release.request.beta, int):
-                return built | {"state": State.BETA}, (Effect.RESOLVE_BETA,)
-            return built | {"state": State.BETA, "beta_devices": release.request.beta}, reaches_devices
+                return built | {"state": ReleaseState.BETA}, (Effect.RESOLVE_BETA,)
+            return built | {"state": ReleaseState.BETA, "beta_devices": release.request.beta}, reaches_devices
         case SimulationFailed():
-            return {"state": State.FAILED, "reason": event.reason[:MAX_REASON_CHARS]}, ()
+            return {"state": ReleaseState.FAILED, "reason": event.reason[:MAX_REASON_CHARS]}, ()
         case BetaResolved():
             if not event.devices or len(event.devices) > MAX_BETA_DEVICES:
                 raise ReleaseRequestError("beta", f"{len(event.devices)} devices were found for it")
             return {"beta_devices": event.devices}, reaches_devices
         case GateAccepted():
-            if release.state is State.BETA:
-                return {"state": State.GRAY}, reaches_devices
+            if release.state is ReleaseState.BETA:
+                return {"state": ReleaseState.GRAY}, reaches_devices
             if release.step + 1 < len(release.request.steps):
                 return {"step": release.step + 1}, reaches_devices
-            return {"state": State.FULL}, reaches_devices
+            return {"state": ReleaseState.FULL}, reaches_devices
         case GateRejected():
             reason = f"{release.stage}: {event.reason}"
             return _over(reason), reaches_devices
         case Pause():
-            return {"state": State.PAUSED, "resumes": release.state}, reaches_devices
+            return {"state": ReleaseState.PAUSED, "resumes": release.state}, reaches_devices
         case Resume():
             effects = reaches_devices if release.judged else (Effect.RESOLVE_BETA,)
             return {"state": release.resumes, "resumes": None}, effects
@@ -352,4 +358,4 @@ def _changes(release: Release, event: Event) -> tuple[dict[str, Any], tuple[Effe
 
 
 def _over(reason: str) -> dict[str, Any]:
-    return {"state": State.ROLLED_BACK, "resumes": None, "reason": reason[:MAX_REASON_CHARS]}
+    return {"state": ReleaseState.ROLLED_BACK, "resumes": None, "reason": reason[:MAX_REASON_CHARS]}

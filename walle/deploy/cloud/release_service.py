@@ -1,9 +1,8 @@
-"""The releases of the cloud (§6): moves them through their states, and makes the world match.
+"""Release service (§6): moves releases through their states and runs the effects of each transition.
 
 Every transition is journalled, then its effects run: build and simulate the bundle, find beta devices, sign and publish
-the task's row of the release table, tell the monitor what to judge. Each effect looks at the state as it is when it
-runs and may run twice, so a service that was killed goes on where it was: `open` loads the journal and runs what was
-left.
+the task's row of the release table, set the monitor's gate. Each effect reads the state at the time when it
+runs and may run twice, so a service that was killed continues: entering it loads the journal and runs what was left.
 """
 
 import asyncio
@@ -11,10 +10,10 @@ import dataclasses
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from walle.clock import Clock
-from walle.deploy.cloud.bundle import Bundle
+from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
 from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
@@ -22,40 +21,39 @@ from walle.deploy.cloud.release import (
     MAX_BETA_DEVICES,
     BetaResolved,
     Effect,
-    Event,
     GateAccepted,
     GateRejected,
     Pause,
     Release,
+    ReleaseEvent,
     ReleaseRequest,
+    ReleaseState,
     Resume,
     Rollback,
     SimulationFailed,
     SimulationPassed,
     Start,
-    State,
     advance,
     allowed,
 )
 from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row
-from walle.deploy.cloud.repo import TaskTree
 from walle.errors import DeployError
 from walle.protocol import Directive
 
 _LOG = logging.getLogger(__name__)
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
-_RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one again and again
+_RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one repeatedly
 
 
 class UnknownReleaseError(DeployError):
-    """There is no such release."""
+    """A release id that is unknown."""
 
     def __init__(self, release_id: str) -> None:
         super().__init__(release_id)
         self.release_id = release_id
 
     def __str__(self) -> str:
-        return f"there is no release {self.release_id[:100]!r}; list them to see which there are"
+        return f"release {self.release_id[:100]!r} does not exist; list the releases with: walle release status"
 
 
 class TaskBusyError(DeployError):
@@ -76,7 +74,7 @@ class TaskBusyError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class SimulationResult:
-    """How a bundle did in the cloud's simulation. `first_error` is empty where nothing failed."""
+    """Result of a bundle's simulation in the cloud. `first_error` is empty where nothing failed."""
 
     ok: bool
     runs: int
@@ -85,26 +83,28 @@ class SimulationResult:
 
 
 class Judge(Protocol):
-    """What the service needs of `walle.deploy.cloud.monitor_service.MonitorService`."""
+    """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the service calls."""
 
     async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...
 
     async def unwatch(self, release_id: str) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class World:
-    """What the service acts upon. Every call may be repeated.
+    """External effects of the release service, as injected calls. Every call may be repeated.
 
-    `read_task` gets scenario, task and version; `put` stores one blob; `publish` swaps the table in all gateways;
-    `recent_devices` gives up to so many ids of lately seen devices of a policy. What raises here is tried again, except
-    in the course of a simulation, where it fails the release.
+    `check_version` and `read_version` take scenario, task and version, and raise RepoError where it does not exist;
+    `simulate` takes the version's own events, None without any; `put` stores one blob; `publish` swaps the table in all
+    gateways; `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that
+    raises is retried, except during a simulation, where it fails the release.
     """
 
-    read_task: Callable[[str, str, str], Awaitable[TaskTree]]
-    build: Callable[[TaskTree], Awaitable[Bundle]]
+    check_version: Callable[[str, str, str], Awaitable[None]]
+    read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
+    build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
-    simulate: Callable[[Bundle], Awaitable[SimulationResult]]
+    simulate: Callable[[Bundle, bytes | None], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
@@ -114,7 +114,7 @@ class World:
 class ReleaseService:
     """All releases. One instance per journal; single event loop.
 
-    `cdn_url` is the prefix of directives; a directive lives `lifetime_s` and is signed anew at half of that.
+    `cdn_url` is the prefix of directives; a directive expires after `lifetime_s` and is renewed after half of that.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class ReleaseService:
         self._publishing = asyncio.Lock()
         self._changed = asyncio.Event()  # replaced at each transition
         self._tasks: dict[asyncio.Task[Any], bool] = {}  # held → whether `settled` waits for it
-        self._simulations: dict[str, asyncio.Task[Event]] = {}
+        self._simulations: dict[str, asyncio.Task[ReleaseEvent]] = {}
 
     # --- lifetime ---
 
-    async def open(self) -> None:
-        """Load the journal, publish the table, and go on with what was left."""
+    async def __aenter__(self) -> Self:
+        """Load the journal, publish the table, and run the effects that were left."""
         self._releases = {release.id: release for release in await self._journal.releases()}
         self._rows = {row.task: row for row in await self._journal.rows()}
         pending = await self._journal.pending()
@@ -145,13 +145,14 @@ class ReleaseService:
         for effect in pending:
             self._run_effect(effect)
         for release in self._releases.values():
-            if release.judged:  # the monitor may have lost what it was told
+            if release.judged:  # the monitor may have lost its gate
                 set_gate = functools.partial(self._set_gate, release.id)
                 self._hold(self._retrying(f"set the gate of {release.id}", set_gate), settles=True)
         self._hold(self._refresh())
+        return self
 
-    async def close(self) -> None:
-        """Stop; effects that have not run stay journalled."""
+    async def __aexit__(self, *_: object) -> None:
+        """Cancel everything that runs; effects that have not run stay journalled."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -172,7 +173,7 @@ class ReleaseService:
             RepoError: there is no such version.
         """
         self._refuse_if_busy(request.name)
-        await self._world.read_task(request.scenario, request.task, request.version)
+        await self._world.check_version(request.scenario, request.task, request.version)
         return await self._whole(self._create(request))
 
     async def get(self, release_id: str) -> Release:
@@ -235,11 +236,11 @@ class ReleaseService:
     # --- what the monitor says ---
 
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None:
-        """Take the monitor's verdict on a stage; void where the stage is over, and an acceptance while it is paused."""
+        """Take the monitor's verdict; ignored where the stage is over, and an acceptance while it is paused."""
         release = self._releases.get(release_id)
         if release is None or release.stage != stage:
             return
-        event: Event
+        event: ReleaseEvent
         if verdict is Verdict.ACCEPT:
             event = GateAccepted(self._clock.time())
         elif verdict is Verdict.REJECT:
@@ -266,19 +267,25 @@ class ReleaseService:
             self._refuse_if_busy(request.name)
             number = await self._journal.draw("release")
             now_s = self._clock.time()
-            release = Release(f"{request.task}-{request.version}-{number}", number, request, now_s, now_s)
+            release = Release(
+                id=f"{request.task}-{request.version}-{number}",
+                number=number,
+                request=request,
+                created_s=now_s,
+                updated_s=now_s,
+            )
             await self._journal.record(release, None, ())
             self._take(release)
             return release
 
-    async def _apply(self, release_id: str, event: Event) -> Release:
+    async def _apply(self, release_id: str, event: ReleaseEvent) -> Release:
         return await self._whole(self._transition(self._known(release_id), event, None))
 
-    async def _apply_if_still(self, release: Release, event: Event) -> None:
-        """Apply an event that was caused by `release` as it was; once it has moved on, the event is void."""
+    async def _apply_if_still(self, release: Release, event: ReleaseEvent) -> None:
+        """Apply an event that this revision of `release` caused; once its revision is another, the event is ignored."""
         await self._whole(self._transition(release, event, release.revision))
 
-    async def _transition(self, release: Release, event: Event, revision: int | None) -> Release:
+    async def _transition(self, release: Release, event: ReleaseEvent, revision: int | None) -> Release:
         async with self._changing:
             release = self._known(release.id)
             if revision is not None and (release.revision != revision or type(event).__name__ not in allowed(release)):
@@ -292,7 +299,7 @@ class ReleaseService:
 
     def _take(self, release: Release) -> None:
         self._releases[release.id] = release
-        if release.state is not State.SIMULATING and (simulation := self._simulations.pop(release.id, None)):
+        if release.state is not ReleaseState.SIMULATING and (simulation := self._simulations.pop(release.id, None)):
             simulation.cancel()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -334,7 +341,7 @@ class ReleaseService:
             except Exception:  # noqa: BLE001 - whatever the world says, a journalled effect runs in the end
                 wait_s = _RETRY_S[min(failures, len(_RETRY_S) - 1)]
                 failures += 1
-                _LOG.exception("cannot %s; trying again in %g s", what, wait_s)
+                _LOG.exception("cannot %s; retrying in %g s", what, wait_s)
                 await self._clock.sleep(wait_s)
             else:
                 return
@@ -342,22 +349,22 @@ class ReleaseService:
     async def _simulate(self, release_id: str) -> None:
         """Run the simulation, which ends early where the release is rolled back meanwhile."""
         release = self._known(release_id)
-        if release.state is not State.SIMULATING:
+        if release.state is not ReleaseState.SIMULATING:
             return
         simulation = self._hold(self._simulated(release.request))
         self._simulations[release_id] = simulation
         await asyncio.wait([simulation])
         if simulation.cancelled():
-            event: Event = SimulationFailed(self._clock.time(), "the simulation was cancelled")
+            event: ReleaseEvent = SimulationFailed(self._clock.time(), "the simulation was cancelled")
         else:
             event = simulation.result()
-        await self._apply_if_still(release, event)  # void where a rollback was what cancelled it
+        await self._apply_if_still(release, event)  # ignored where a rollback cancelled it
 
-    async def _simulated(self, request: ReleaseRequest) -> Event:
+    async def _simulated(self, request: ReleaseRequest) -> ReleaseEvent:
         try:
-            tree = await self._world.read_task(request.scenario, request.task, request.version)
-            bundle = await self._world.build(tree)
-            result = await self._world.simulate(bundle)
+            version = await self._world.read_version(request.scenario, request.task, request.version)
+            bundle = await self._world.build(version)
+            result = await self._world.simulate(bundle, version.simulation_events)
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
                 return SimulationFailed(self._clock.time(), reason)
@@ -370,11 +377,11 @@ class ReleaseService:
         return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope))
 
     async def _resolve_beta(self, release_id: str) -> None:
-        """Wait until so many devices of the policy have been seen; a release that leaves the beta ends the wait."""
+        """Wait until enough devices of the policy were seen, or the release leaves the beta."""
         while True:
             release = self._known(release_id)
             count = release.request.beta
-            if release.state is not State.BETA or release.beta_devices or not isinstance(count, int):
+            if release.state is not ReleaseState.BETA or release.beta_devices or not isinstance(count, int):
                 return
             devices = await self._world.recent_devices(min(count, MAX_BETA_DEVICES), release.request.policy)
             if len(devices) >= count:
@@ -404,17 +411,17 @@ class ReleaseService:
             await self._publish_table()
 
     async def _make_row(self, task: str) -> None:
-        """Bring the task's row up to date with its releases, signing anew only where it must."""
+        """Bring the task's row up to date with its releases, signing it again only where it must."""
         releases = sorted(
             (release for release in self._releases.values() if release.request.name == task),
             key=lambda release: -release.number,
         )
-        full = [release for release in releases if release.state is State.FULL]
+        full = [release for release in releases if release.state is ReleaseState.FULL]
         active = next((release for release in releases if release.state.under_way), None)
         plan = plan_row(task, full, active, self._cdn_url)
         row = self._rows.get(task)
         if row is None and not plan.lanes and plan.candidate is None:
-            return  # no device ever heard of it
+            return  # no device ever got a version of it
         kept = plan.keeps(row) if row is not None and self._stands(row) else None
         if kept is not None:
             row = kept
@@ -434,7 +441,7 @@ class ReleaseService:
         await self._world.publish(ReleaseTable(generation, list(self._rows.values())))
 
     async def _refresh(self) -> None:
-        """Sign anew what nears its expiry, for ever."""
+        """Sign directives again before they expire, until cancelled."""
         while True:
             await self._clock.sleep(self._lifetime_s / 8)
             now_s = self._clock.time()

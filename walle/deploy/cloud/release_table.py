@@ -1,11 +1,11 @@
-"""What the cloud answers to a profile: an immutable table of signed directives, swapped whole in every gateway (§6).
+"""Release table: the cloud's answers to profiles as immutable signed directives, swapped whole in every gateway (§6).
 
 A task's row holds its current versions ("lanes": the full releases, newest first; a device takes the first whose policy
 is for it), the candidate of the release under way, and a removal for devices that should have no version. The table
 grows with releases and policies, never with devices.
 
 **Serials.** A device follows a directive only if its serial is above every one it has followed for the task. When the
-versions of a row change, or its directives near expiry, all of them are signed anew with fresh serials, so that each
+versions of a row change, or its directives near expiry, all of them are signed again with new serials, so that each
 is above everything signed before: a rollback reaches every device, and an old candidate moves no device that left it.
 Within a row, serials grow from the oldest lane to the candidate, the way devices normally move; for moves the other way
 (a device that left the release's policy) each lane also has a `back` directive with a serial above the candidate's,
@@ -47,7 +47,7 @@ class Lane:
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class ReleaseCandidate:
     """The version of a release under way, and who may have it."""
 
     policy: Policy
@@ -87,7 +87,7 @@ class TaskRow:
 
     task: str
     lanes: tuple[Lane, ...]  # newest first
-    candidate: Candidate | None
+    candidate: ReleaseCandidate | None
     removal: Directive
 
     @property
@@ -124,7 +124,7 @@ class TaskRow:
         return cls(
             plain["task"],
             tuple(Lane.from_plain(lane) for lane in plain["lanes"]),
-            Candidate.from_plain(plain["candidate"]) if plain["candidate"] else None,
+            ReleaseCandidate.from_plain(plain["candidate"]) if plain["candidate"] else None,
             Directive.from_json(plain["removal"]),
         )
 
@@ -140,7 +140,7 @@ def _versions(lanes: Sequence[tuple[Policy, Directive]], candidate: tuple[Policy
     return tuple(facts(*lane) for lane in lanes), facts(*candidate) if candidate else None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RowPlan:
     """A row before it is signed: what its releases come to. Drawn by `plan_row`."""
 
@@ -176,7 +176,7 @@ class RowPlan:
         if self.candidate is not None and self.admission is not None:
             policy, directive = self.candidate
             signed_directive = sign(dataclasses.replace(directive, serial=serial, expires_s=expires_s))
-            candidate = Candidate(policy, signed_directive, self.admission)
+            candidate = ReleaseCandidate(policy, signed_directive, self.admission)
         # Going back installs nothing new for a release, so it carries no release to be counted for.
         back = [signed(directive, release="") for _, directive in reversed(self.lanes)][::-1]
         lanes = tuple(
@@ -218,7 +218,7 @@ def plan_row(task: str, full: Sequence[Release], active: Release | None, url: st
             break
     admission = active.admission if active else None
     candidate = (active.request.policy, directive(active)) if active and admission else None
-    return RowPlan(task, tuple(lanes), candidate, admission, url)
+    return RowPlan(task=task, lanes=tuple(lanes), candidate=candidate, admission=admission, url=url)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +228,7 @@ class _Target:
     row: TaskRow
     lane: Lane | None
     version: str  # the lane's, empty without one
-    candidate: Candidate | None
+    candidate: ReleaseCandidate | None
 
     def answer(self, device_id: str, have: str) -> Directive | None:
         if self.candidate is not None and self.candidate.admits(device_id, have):

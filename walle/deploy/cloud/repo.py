@@ -20,6 +20,7 @@ from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.durable_file import make_folders, move_folder, sync_tree
 from walle.errors import DeployError
 
 MAX_TREE_FILES = 2000
@@ -39,7 +40,7 @@ class RepoError(DeployError):
         self.reason = reason
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskTree:
     """The files of one task version as they were committed: path from the root, with slashes → bytes."""
 
@@ -66,7 +67,7 @@ class TaskRepos:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
 
     def create(self, scenario: str) -> bool:
         """Make an empty scenario where there is none; return whether it is new.
@@ -83,7 +84,8 @@ class TaskRepos:
         try:
             Repo.init_bare(staging, default_branch=b"main").close()
             staging.chmod(0o755)
-            staging.rename(path)
+            sync_tree(staging)
+            move_folder(staging, path)
         except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
             if isinstance(error, OSError) and path.exists():  # somebody else made it meanwhile
@@ -110,16 +112,24 @@ class TaskRepos:
             raise RepoError(f"task {scenario}/{task[:80]}", f"has no version; tasks here: {_listed(sorted(versions))}")
         return versions[task]
 
+    def check_version(self, scenario: str, task: str, version: str) -> None:
+        """Return where the version was pushed; nothing of its tree is read.
+
+        Raises:
+            RepoError: the scenario, task or version does not exist; says which do.
+        """
+        versions = self.versions(scenario, task)
+        if version not in versions:
+            what = f"version {scenario}/{task}/{version[:80]}"
+            raise RepoError(what, f"does not exist; versions of {task}: {_listed(versions)}")
+
     def read(self, scenario: str, task: str, version: str) -> TaskTree:
         """Return the files of a version.
 
         Raises:
             RepoError: there is no such scenario, task or version (says which there are), or its tree is no task's.
         """
-        versions = self.versions(scenario, task)
-        if version not in versions:
-            what = f"version {scenario}/{task}/{version[:80]}"
-            raise RepoError(what, f"there is none; versions of {task}: {_listed(versions)}")
+        self.check_version(scenario, task, version)
         with self.open(scenario) as repo:
             sha = repo.refs[Ref(TAG_PREFIX + f"{task}/{version}".encode())]
             return read_tree(repo.object_store, sha, scenario, task, version)
@@ -132,7 +142,7 @@ class TaskRepos:
         """
         if not is_name(scenario) or not self._path(scenario).is_dir():
             raise RepoError(
-                f"scenario {scenario[:80]!r}", f"there is none; scenarios here: {_listed(self.scenarios())}"
+                f"scenario {scenario[:80]!r}", f"does not exist; scenarios here: {_listed(self.scenarios())}"
             )
         return Repo(str(self._path(scenario)))
 
@@ -224,7 +234,9 @@ def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, v
                     raise RepoError(what, f"has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes")
     except KeyError as error:
         raise RepoError(what, f"object {error.args[0]!r} is missing") from error
-    return TaskTree(scenario, task, version, commit.id.decode(), dict(sorted(files.items())))
+    return TaskTree(
+        scenario=scenario, task=task, version=version, commit=commit.id.decode(), files=dict(sorted(files.items()))
+    )
 
 
 def _entry_name(name: bytes, prefix: str, what: str) -> str:

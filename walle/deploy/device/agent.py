@@ -1,8 +1,8 @@
-"""The device's side of deployment (§6): directives in, installed tasks out, and what came of it told to the cloud.
+"""Deployment agent of a device (§6): installs what directives ask for and reports the outcome to the cloud.
 
-A directive is believed if a release key signed it, it has not expired and none newer was seen for its task. Its version
-is then pulled, verified, put together, checked in a folder of its own, and activated by one rename. Going back to the
-version before needs no pull. A version that fails here after all is left by `revert`, without asking the cloud.
+A directive is accepted if a release key signed it, it has not expired and no newer one was seen for its task. Its
+version is then pulled, verified, put together, checked in a folder of its own, and activated by one rename. Going back
+to the previous version needs no pull. `revert` leaves a version that fails after activation, without asking the cloud.
 
 Nothing retries by itself: a directive that the network kept from being carried out is carried out when the cloud sends
 it again, in the answer to the next business request, and goes on with the bytes that came. A version that was found bad
@@ -22,7 +22,7 @@ from walle.clock import Clock
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.installed import (
     CorruptedError,
-    Installed,
+    InstalledTasks,
     Standing,
     TaskNameError,
     TaskState,
@@ -35,7 +35,7 @@ from walle.deploy.signing import SignatureError, TrustedKeys
 from walle.errors import DeployError
 from walle.protocol import Directive, Manifest, Outcome, OutcomeKind, ProtocolError, check_sha256
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _PARTIAL_KEEP_S = 86_400.0  # how long a half-pulled version waits for the directive that goes on with it
 _MAX_BUNDLE_BYTES = 300_000_000  # §2.2 gives a whole app package as much
@@ -46,7 +46,7 @@ type OnRemove = Callable[[str], Awaitable[None]]
 
 
 class DirectiveRefusedError(DeployError):
-    """A directive that moves nothing: signed wrongly, expired, or older than one already seen."""
+    """A directive that is ignored: signed wrongly, expired, or older than one already seen."""
 
     def __init__(self, directive: Directive, reason: str) -> None:
         super().__init__(f"directive {directive.serial} for {directive.task[:200]!r} is refused: {reason}")
@@ -56,10 +56,10 @@ class DirectiveRefusedError(DeployError):
 
 
 class SupersededError(DeployError):
-    """A pull given up for a newer directive, or because the active version failed meanwhile."""
+    """A pull cancelled by a newer directive, or because the active version failed meanwhile."""
 
     def __init__(self, directive: Directive) -> None:
-        super().__init__(f"the pull of {directive.task} {directive.version} was given up for something newer")
+        super().__init__(f"the pull of {directive.task} {directive.version} was cancelled by a newer directive")
         self.task = directive.task
         self.serial = directive.serial
 
@@ -68,14 +68,14 @@ class ActivationFailedError(DeployError):
     """A version that passed its check and yet could not be put to use; the device has fallen back."""
 
     def __init__(self, task: str, version: str, reason: str) -> None:
-        super().__init__(f"{task} {version} could not be put to use: {reason}")
+        super().__init__(f"{task} {version} could not be activated: {reason}")
         self.task = task
         self.version = version
         self.reason = reason
 
 
 class Agent:
-    """Keeps the tasks of one device at what the cloud wants of them. `start` comes before all else.
+    """Installs, activates and removes the tasks of one device as directives say. Call `start` first.
 
     `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it
     does not load. `on_activate(task,
@@ -105,7 +105,7 @@ class Agent:
         max_bundle_bytes: int = _MAX_BUNDLE_BYTES,
     ) -> None:
         self.outcomes = outcomes
-        self._installed = Installed(folder)
+        self._installed = InstalledTasks(folder)
         self._keys = keys
         self._puller = Puller(self._installed, keys, fetcher, cache_tag=cache_tag, max_bundle_bytes=max_bundle_bytes)
         self._check = check
@@ -136,7 +136,7 @@ class Agent:
                 try:
                     await to_the_end(self._recover(task))
                 except (OSError, TaskNameError) as error:
-                    _log.warning("what is installed of %s cannot be read and is not run: %s", task, error)
+                    _LOG.warning("what is installed of %s cannot be read and is not run: %s", task, error)
         self._is_started = True
 
     async def handle(self, directives: Sequence[Directive]) -> list[DeployError]:
@@ -158,9 +158,9 @@ class Agent:
         The previous version takes its place, or none where there is no good one. With `version`, only that version is
         left: a failure told late does not hit its successor. The directive that brought it does not bring it back.
         """
-        self._give_up_pull(task)
+        self._cancel_pull(task)
         async with self._locks[task]:
-            active = self._states.get(task, TaskState(task)).active
+            active = self._states.get(task, TaskState(task=task)).active
             if active is None or version not in ("", active.version):
                 return False
             await to_the_end(self._fall_back(task, reason))
@@ -168,7 +168,7 @@ class Agent:
 
     def count_run(self, task: str, version: str, *, ok: bool, error: str = "", place: str = "", log: str = "") -> None:
         """Count one execution of a version towards the release that brought it; the rest as in `Outcome`."""
-        state = self._states.get(task, TaskState(task))
+        state = self._states.get(task, TaskState(task=task))
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
         release = refs[0].release if refs else ""
         self.outcomes.count_run(task, version, release, ok=ok, error=error, place=place, log=log)
@@ -180,7 +180,7 @@ class Agent:
             self._admit(directive)
             await self._in_turn(directive)
         except DeployError as error:
-            _log.warning("%s", error)
+            _LOG.warning("%s", error)
             return error
         return None
 
@@ -208,7 +208,7 @@ class Agent:
         if directive.serial < newest:
             raise DirectiveRefusedError(directive, f"serial {newest} is being carried out")
         self._newest[task] = directive.serial
-        self._give_up_pull(task)
+        self._cancel_pull(task)
         try:
             async with self._locks[task]:
                 if self._newest[task] != directive.serial:
@@ -220,7 +220,7 @@ class Agent:
 
     async def _carry_out(self, directive: Directive) -> None:
         task = directive.task
-        state = self._states.get(task, TaskState(task))
+        state = self._states.get(task, TaskState(task=task))
         if directive.serial < state.serial:
             raise DirectiveRefusedError(directive, f"serial {state.serial} was seen, an older one is a replay")
         if directive.serial == state.serial and state.standing is not Standing.OPEN:
@@ -248,7 +248,7 @@ class Agent:
         try:
             manifest = await on_disk(self._load, directive.task, target)
         except CorruptedError as error:
-            _log.warning("%s; it is pulled again", error)
+            _LOG.warning("%s; it is pulled again", error)
             return False
         files = self._installed.version_files(directive.task, target)
         if not state.previous_good:
@@ -300,7 +300,7 @@ class Agent:
         except CorruptedError as error:
             raise BundleRejectedError(directive, f"its check changed its files: {error}", final=True) from error
 
-    def _give_up_pull(self, task: str) -> None:
+    def _cancel_pull(self, task: str) -> None:
         pull = self._pulls.get(task)
         if pull is not None:
             pull.cancel()
@@ -334,7 +334,7 @@ class Agent:
 
     async def _reject(self, target: VersionRef, serial: int, rejection: BundleRejectedError) -> None:
         """Record and tell a refusal, and leave nothing of what was refused on the disk."""
-        before = self._states.get(rejection.task, TaskState(rejection.task))
+        before = self._states.get(rejection.task, TaskState(task=rejection.task))
         state = before.refuse(serial, target, rejection.reason, final=rejection.final)
         is_told = before.serial == serial and before.outcome == state.outcome
         await self._clean(before)
@@ -359,7 +359,7 @@ class Agent:
                 try:
                     manifest = await on_disk(self._load, task, before.previous)
                 except (CorruptedError, OSError) as error:
-                    _log.warning("%s", error)
+                    _LOG.warning("%s", error)
                     before = before.without_previous()
             state = before.fall_back(reason)
             await self._write_or_log(state)
@@ -374,7 +374,7 @@ class Agent:
                 await self._on_activate(task, self._installed.version_files(task, state.active), manifest)
                 break
             except Exception as error:  # noqa: BLE001 - whatever it is, the device must not stay with it
-                _log.exception("%s: the previous version cannot be put to use either", task)
+                _LOG.exception("%s: the previous version cannot be put to use either", task)
                 reason = f"{type(error).__name__}: {error}"
         await self._clean(self._states[task])
 
@@ -382,7 +382,7 @@ class Agent:
         try:
             state = await on_disk(self._installed.read, task)
         except CorruptedError as error:
-            _log.error("%s; the task is dropped", error)
+            _LOG.error("%s; the task is dropped", error)
             await on_disk(self._installed.forget, task)
             self.outcomes.add(Outcome(task=task, version="", release="", kind=OutcomeKind.REMOVED, error=str(error)))
             return
@@ -392,7 +392,7 @@ class Agent:
             try:
                 manifest = await on_disk(self._load, task, recovered.active)
             except (CorruptedError, OSError) as error:
-                _log.error("%s %s is left: %s", task, recovered.active.version, error)
+                _LOG.error("%s %s is left: %s", task, recovered.active.version, error)
                 recovered = recovered.fall_back(str(error), corrupted=True)
                 if recovered.outcome is not None:
                     self.outcomes.add(recovered.outcome)
@@ -407,7 +407,7 @@ class Agent:
             try:
                 await self._on_activate(task, files, manifest)
             except Exception as error:  # noqa: BLE001 - one task's failure stays that task's
-                _log.exception("%s cannot be put to use", task)
+                _LOG.exception("%s cannot be put to use", task)
                 await self._fall_back(task, f"{type(error).__name__}: {error}")
 
     # --- the disk ----------------------------------------------------------------------------------------------------
@@ -441,18 +441,18 @@ class Agent:
         try:
             await on_disk(self._installed.write, state)
         except OSError as error:
-            _log.warning("the state of %s cannot be written: %s", state.task, error)
+            _LOG.warning("the state of %s cannot be written: %s", state.task, error)
 
     async def _clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
         """Remove leftovers; what cannot be removed now is at the next start."""
         try:
             await on_disk(self._installed.clean, state, partial_newer_than_s=partial_newer_than_s)
         except OSError as error:
-            _log.warning("leftovers of %s cannot be removed: %s", state.task, error)
+            _LOG.warning("leftovers of %s cannot be removed: %s", state.task, error)
 
     @contextlib.contextmanager
     def _logged(self, task: str) -> Iterator[None]:
         try:
             yield
         except Exception:  # noqa: BLE001 - one task's failure stays that task's
-            _log.exception("%s did not end well", task)
+            _LOG.exception("%s did not end well", task)

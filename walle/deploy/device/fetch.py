@@ -1,4 +1,4 @@
-"""Pulling: the agent's way to bytes that are named by their sha256 (§6, "pull the task files using the CDN address").
+"""Transport of pulls: bytes that are named by their sha256 (§6, "pull the task files using the CDN address").
 
 A `Fetcher` gives the rest of one file from an offset on. It knows nothing of hashes: what it brings is not trusted.
 """
@@ -27,7 +27,7 @@ class WrongLengthError(FetchError):
 
 
 class Fetcher(Protocol):
-    """Where an agent pulls from."""
+    """Source from which an agent pulls."""
 
     def fetch(self, url: str, *, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
         """Give the bytes `offset` ≤ i < `size_bytes` of the file at `url`, which has `size_bytes` in all.
@@ -43,7 +43,7 @@ class Fetcher(Protocol):
 class HttpFetcher:
     """A `Fetcher` over HTTP, resuming with Range. Relative addresses are taken from the client's `base_url`.
 
-    A server that ignores Range is put up with: what is already here is skipped.
+    A server that ignores Range is accepted: bytes that are already here are skipped.
     """
 
     def __init__(self, client: httpx.AsyncClient, *, timeout: httpx.Timeout = _TIMEOUT) -> None:

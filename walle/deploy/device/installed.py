@@ -1,4 +1,4 @@
-"""What is installed on a device, on disk: for each task two versions, and the pointer that says which one is active.
+"""Installed versions on a device's disk: two for each task, and the pointer to the active one.
 
     folder/
       scenario%2Ftask/                 one folder a task
@@ -31,14 +31,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from walle.durable_file import (
+    NotSyncedError,
+    make_folders,
+    move_folder,
+    remove_unfinished,
+    sync_file,
+    sync_folder,
+    write_all,
+    write_file,
+)
 from walle.errors import DeployError
 from walle.protocol import FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _FORMAT = 1
 _MAX_NAME_BYTES = 200
-_CHUNK_BYTES = 1 << 20
 
 
 class TaskNameError(DeployError):
@@ -59,7 +68,7 @@ class CorruptedError(DeployError):
 
 
 class Standing(enum.StrEnum):
-    """What became of the directive whose serial is recorded."""
+    """State of the directive whose serial is recorded."""
 
     OPEN = "open"  # still to be carried out: its pull was interrupted, or what it installed was corrupted since
     DONE = "done"
@@ -75,12 +84,12 @@ class VersionRef:
     release: str
 
     def is_back_from(self, other: "VersionRef") -> bool:
-        """Whether going from `other` to this one is going back: versions are v1, v2, ..."""
+        """Return whether this version is older than `other`: versions are v1, v2, ..."""
         mine, theirs = (re.fullmatch(r"v(\d{1,18})", ref.version) for ref in (self, other))
         return mine is not None and theirs is not None and int(mine[1]) < int(theirs[1])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskState:
     """One task's pointer. Pure: each method returns the next state.
 
@@ -161,7 +170,7 @@ class TaskState:
             if self.active
             else None
         )
-        return type(self)(self.task, serial, outcome=outcome)
+        return type(self)(task=self.task, serial=serial, outcome=outcome)
 
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
@@ -177,17 +186,17 @@ class TaskState:
             raise ValueError("its format or checksum is wrong")
         active, previous, outcome = body["active"], body["previous"], body["outcome"]
         return cls(
-            body["task"],
-            body["serial"],
-            Standing(body["standing"]),
-            VersionRef(**active) if active else None,
-            VersionRef(**previous) if previous else None,
-            body["previous_good"],
-            Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) if outcome else None,
+            task=body["task"],
+            serial=body["serial"],
+            standing=Standing(body["standing"]),
+            active=VersionRef(**active) if active else None,
+            previous=VersionRef(**previous) if previous else None,
+            previous_good=body["previous_good"],
+            outcome=Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) if outcome else None,
         )
 
 
-class Installed:
+class InstalledTasks:
     """The folder drawn above."""
 
     def __init__(self, folder: Path) -> None:
@@ -195,7 +204,7 @@ class Installed:
 
     def tasks(self) -> list[str]:
         """Return the tasks that have a folder, removed ones among them."""
-        _make_folders(self.folder)
+        make_folders(self.folder)
         names = sorted(path.name for path in self.folder.iterdir() if path.is_dir() and "%2F" in path.name)
         return [urllib.parse.unquote(name) for name in names]
 
@@ -210,7 +219,7 @@ class Installed:
         try:
             state = TaskState.from_bytes(path.read_bytes())
         except FileNotFoundError:
-            return TaskState(task)
+            return TaskState(task=task)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CorruptedError(path, str(error)) from error
         if state.task != task:
@@ -220,14 +229,11 @@ class Installed:
     def write(self, state: TaskState) -> None:
         """Make `state` the task's state, whole or not at all."""
         folder = self.task_folder(state.task)
-        _make_folders(folder)
-        temporary = folder / "state.json.new"
-        _write_file(temporary, state.to_bytes())
-        temporary.replace(folder / "state.json")
+        make_folders(folder)
         try:
-            _sync_folder(folder)
-        except OSError as error:  # the swap is made, and either side of it is a whole version: it is not unmade
-            _log.warning("%s may not survive a power cut: %s", folder, error)
+            write_file(folder / "state.json", state.to_bytes(), mode=0o644)
+        except NotSyncedError as error:  # the swap is made, and either side of it is a whole version: it is not unmade
+            _LOG.warning("%s may not survive a power cut: %s", folder, error)
 
     def version_files(self, task: str, ref: VersionRef) -> Path:
         """Return where the files of an installed version are."""
@@ -255,12 +261,11 @@ class Installed:
     def adopt(self, staging: "Staging", state: TaskState) -> None:
         """Move a version that was put together to its place and make `state`, which points at it, the task's state."""
         place = self._version_folder(state.task, staging.folder.name)
-        _make_folders(place.parent)
+        make_folders(place.parent)
         _remove(place)  # a broken one of the same name; it is not the active version
         _remove(staging.folder / "blobs")
-        _sync_folder(staging.folder)
-        staging.folder.rename(place)
-        _sync_folder(place.parent)
+        sync_folder(staging.folder)
+        move_folder(staging.folder, place)
         self.write(state)
 
     def clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
@@ -269,7 +274,7 @@ class Installed:
         `partial_newer_than_s` is in seconds since the epoch.
         """
         folder = self.task_folder(state.task)
-        _remove(folder / "state.json.new")
+        remove_unfinished(folder)
         kept = {ref.manifest for ref in (state.active, state.previous) if ref is not None}
         for path in _children(folder / "versions"):
             if path.name not in kept:
@@ -305,12 +310,12 @@ class Staging:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def open(self) -> None:
+    def prepare(self) -> None:
         """Make the folder, or go on with what an earlier try left; what earlier tries of other versions left goes."""
         for path in _children(self.folder.parent):
             if path != self.folder:
                 _remove(path)
-        _make_folders(self.folder / "blobs")
+        make_folders(self.folder / "blobs")
 
     def held_bytes(self, sha256: str) -> int:
         """Return how much of a blob is here."""
@@ -323,7 +328,7 @@ class Staging:
         """Add `data` to the end of a blob."""
         handle = os.open(self._blob(sha256), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            _write_all(handle, data)
+            write_all(handle, data)
         finally:
             os.close(handle)
 
@@ -336,7 +341,7 @@ class Staging:
         path = self._blob(entry.sha256)
         if not path.exists():
             self.append(entry.sha256, b"")  # an empty file has no piece that would have made it
-        _sync_file(path)
+        sync_file(path)
         if _is_file_of(path, entry):
             path.chmod(0o444)
             return True
@@ -354,19 +359,19 @@ class Staging:
     def assemble(self, envelope: bytes, entries: Iterable[FileEntry]) -> Path:
         """Lay out the files from sealed blobs, sync them, and return their folder.
 
-        The blobs stay until `Installed.adopt`, so that a try which ends before that costs no second pull. It syncs the
-        folder above, too.
+        The blobs stay until `InstalledTasks.adopt`, which also syncs the folder above: an attempt that ends earlier
+        needs no second pull.
         """
         files = self.folder / "files"
         _remove(files)
-        _make_folders(files)
+        make_folders(files)
         for entry in entries:
             place = files / entry.path
             place.parent.mkdir(parents=True, exist_ok=True)
             _link(self._blob(entry.sha256), place)
-        _write_file(self.folder / "manifest", envelope)
+        write_file(self.folder / "manifest", envelope, mode=0o644)
         for root, _, _ in os.walk(files):
-            _sync_folder(Path(root))
+            sync_folder(Path(root))
         return files
 
     def discard(self) -> None:
@@ -413,15 +418,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _make_folders(path: Path) -> None:
-    """Make `path` and its parents, each durable before the next."""
-    if path.is_dir():
-        return
-    _make_folders(path.parent)
-    path.mkdir(exist_ok=True)
-    _sync_folder(path.parent)
-
-
 def _link(source: Path, place: Path) -> None:
     """Make `place` the same file as `source`, or a copy where the file system has no hard links."""
     try:
@@ -430,36 +426,5 @@ def _link(source: Path, place: Path) -> None:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
             raise
         shutil.copyfile(source, place)
-        _sync_file(place)
+        sync_file(place)
         place.chmod(0o444)
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        _write_all(handle, data)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view[:_CHUNK_BYTES]) :]
-
-
-def _sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,4 +1,4 @@
-"""What befell the tasks of one device since its last report (§6, exception handling), gathered in bounded memory.
+"""Outcomes of a device's tasks since its last report (§6, exception handling), in bounded memory.
 
 Executions are counted, not listed. Nothing here is on disk: counts of executions that were not confirmed are lost when
 the process dies; what was installed, rejected, reverted or removed stands in the installed state, and the agent tells
@@ -57,7 +57,7 @@ class OutcomeReport:
             log=whole_characters(outcome.log[-Outcome.MAX_LOG_CHARS :]),
         )
         key = (outcome.task, outcome.version, outcome.release, outcome.kind)
-        before = self._gathered.pop(key, None)  # it moves to the end: a report tells things in the order they befell
+        before = self._gathered.pop(key, None)  # it moves to the end: a report keeps the order in which they happened
         if before is None and len(self._gathered) >= self._max_keys:
             self.dropped += 1
             return
@@ -74,7 +74,7 @@ class OutcomeReport:
         self._gathered[key] = outcome
 
     def take_batch(self) -> OutcomeBatch | None:
-        """Return what to send now, or None where there is nothing to tell.
+        """Return what to send now, or None where there is nothing to report.
 
         Until `confirm`, the same batch is returned again, and what happens meanwhile waits for the next one: a sender
         that failed, or was cancelled, has nothing to put back.

@@ -1,4 +1,4 @@
-"""One pull: from a believed directive to a version that lies whole, verified and synced in staging (§6).
+"""Pull of one version: from a verified directive to whole, verified and synced files in staging (§6).
 
 Nothing that comes over the network is believed. The directive's signature covers the envelope's sha256 and length, the
 envelope's signature covers each file's; limits are taken from there before a byte is written.
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mappi
 from pathlib import Path
 
 from walle.deploy.device.fetch import Fetcher, FetchError, WrongLengthError
-from walle.deploy.device.installed import Installed, Staging
+from walle.deploy.device.installed import InstalledTasks, Staging
 from walle.deploy.signing import SignatureError, TrustedKeys
 from walle.errors import DeployError
 from walle.protocol import Directive, FileEntry, Manifest
@@ -56,10 +56,10 @@ async def on_disk[**P, T](function: Callable[P, T], *args: P.args, **kwargs: P.k
 
 
 class Puller:
-    """Pulls versions into `Installed`, at most a few files at a time over all tasks."""
+    """Pulls versions into `InstalledTasks`, at most a few files at a time over all tasks."""
 
     def __init__(
-        self, installed: Installed, keys: TrustedKeys, fetcher: Fetcher, *, cache_tag: str, max_bundle_bytes: int
+        self, installed: InstalledTasks, keys: TrustedKeys, fetcher: Fetcher, *, cache_tag: str, max_bundle_bytes: int
     ) -> None:
         self._installed = installed
         self._keys = keys
@@ -83,7 +83,7 @@ class Puller:
         """
         envelope = await self._pull_envelope(directive)
         manifest = self._judge(directive, envelope)
-        await on_disk(staging.open)
+        await on_disk(staging.prepare)
         entries = {entry.sha256: entry for entry in manifest.files}
         missing_bytes = 0
         for entry in entries.values():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import onnx
 
-from walle.engine_ext.model import write_file
+from walle.durable_file import write_file
 from walle.engine_ext.onnx_import import lowering, passes, read, versions, write
 from walle.engine_ext.operators import operators
 
@@ -17,7 +17,7 @@ def convert(onnx_path: str | Path, out_path: str | Path) -> None:
         UnsupportedError: it has an operator, an attribute, a type or an opset that the engine does not have; the
             message names the node.
     """
-    write_file(out_path, convert_bytes(read.load(onnx_path)))
+    write_file(Path(out_path), convert_bytes(read.load(onnx_path)), mode=0o644)
 
 
 def convert_bytes(model: onnx.ModelProto | bytes) -> bytes:

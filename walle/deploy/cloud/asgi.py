@@ -1,0 +1,10 @@
+"""Types of the ASGI interface between a server and an app."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+type Scope = MutableMapping[str, Any]
+type Message = MutableMapping[str, Any]
+type Receive = Callable[[], Awaitable[Message]]
+type Send = Callable[[Message], Awaitable[None]]
+type ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
