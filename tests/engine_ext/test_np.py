@@ -414,9 +414,9 @@ def test_limits_and_kinds() -> None:
     for name in ("int8", "uint8", "int32", "int64", "uint64"):
         own_int, there_int = np.iinfo(name), numpy.iinfo(name)
         assert (own_int.bits, own_int.min, own_int.max) == (there_int.bits, there_int.min, there_int.max)
-    with pytest.raises(DTypeError, match="no floating dtype"):
+    with pytest.raises(DTypeError, match="not a floating dtype"):
         np.finfo("int32")
-    with pytest.raises(DTypeError, match="no integer dtype"):
+    with pytest.raises(DTypeError, match="not an integer dtype"):
         np.iinfo("float32")
     assert np.result_type(np.zeros(1, "uint8"), "int32") == "int32"
     assert np.can_cast("int32", "float64")
