@@ -1,8 +1,8 @@
 """`walle.cv`: images with OpenCV's names, arguments and results, on the engine's operators and raster.
 
 Images are arrays [height, width] or [height, width, channels], pixels interleaved, BGR. Where it differs from
-OpenCV, and by how much, is in docs/api-cv.md. A part is loaded when one of its names is first used, since every task VM
-may import this.
+OpenCV, and by how much, is in docs/api-cv.md. A part is loaded when one of its names is first used, because every task
+VM may import this.
 """
 
 from walle.engine_ext import lazy
@@ -137,7 +137,7 @@ def __getattr__(name: str) -> object:
     value = getattr(lazy.load(f"walle.engine_ext.cv.{part}"), name, None)
     if value is None:
         raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
-    globals()[name] = value  # found at once from now on
+    globals()[name] = value  # later look-ups do not call this function
     return value
 
 
