@@ -1,4 +1,4 @@
-# ruff: noqa: E501, INP001, ICN001, PLR0402, E402 -- a script with tables, that compares two modules named np
+# ruff: noqa: E501, ICN001, PLR0402, E402 -- a script with tables, that compares two modules named np
 """Writer of walle.np's part of docs/api.md: the names shared with NumPy, their agreement, and their time over NumPy's.
 
 python scripts/np_api.py            # measure, and replace the part
