@@ -110,7 +110,7 @@ def agrees(name: str, draws: int = 24) -> str:
     for seed in range(draws):
         shape = ((4, 3), (5,), (2, 3, 4))[seed % 3]
         try:
-            check(name, seed % len(CASES[name]), Draw(seed, shape, seed, seed // 2))
+            check(name, seed % len(CASES[name]), Draw(seed=seed, shape=shape, dtype=seed, strides=seed // 2))
         except AssertionError as error:
             return next(line.strip() for line in str(error).splitlines() if line.strip())
     return "yes"
@@ -118,7 +118,7 @@ def agrees(name: str, draws: int = 24) -> str:
 
 def ratio(name: str, rounds: int = 7) -> float:
     """Return our time over NumPy's for the first case, on float32 of 224 x 224 x 3 or the size of the case."""
-    made = CASES[name][0](Draw(0, SIZE, 0, 0))
+    made = CASES[name][0](Draw(shape=SIZE))
     args, kwargs = made if isinstance(made, tuple) else (made, {})
     mine = [ours(one) for one in args]
     calls: list[Callable[[], Any]] = [

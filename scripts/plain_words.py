@@ -140,7 +140,9 @@ def _identifiers(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 def _names(path: str, text: str) -> Iterator[Finding]:
     for number, name in _identifiers(path, text):
-        if name.startswith("test_"):  # a sentence, not a variable
+        if name.startswith("test_"):  # a sentence
+            for finding in _phrases(path, name.replace("_", " ")):
+                yield finding._replace(line=number)
             continue
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
         for word, advice in NAMES:

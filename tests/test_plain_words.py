@@ -68,6 +68,11 @@ def test_names_are_read_in_code_alone() -> None:
     assert found("a.md", "told = 1\n") == []
 
 
+def test_the_name_of_a_test_is_read_as_a_sentence() -> None:
+    assert found("a.py", "\ndef test_shapes_hang_on_inputs():\n    pass\n") == [(2, "hang on")]
+    assert found("a.py", "def shapes_hang_on_inputs():\n    pass\n") == []
+
+
 @pytest.mark.parametrize("word", ["What", "Who", "Whose", "Where", "Whether", "How"])
 def test_docstrings_that_begin_with_a_question_word(word: str) -> None:
     assert found("a.py", f'"""{word} this is."""\n') == [(1, word)]
