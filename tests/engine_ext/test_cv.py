@@ -39,7 +39,9 @@ def check(got: Any, want: Any, case: Case) -> None:
     if isinstance(want, numpy.ndarray):
         assert ours.dtype == theirs.dtype
     if theirs.dtype.kind in "iu":
-        assert numpy.abs(ours.astype("int64") - theirs.astype("int64")).max(initial=0) <= case.levels
+        differences = numpy.abs(ours.astype("int64") - theirs.astype("int64"))
+        assert differences.max(initial=0) <= case.levels + (case.single > 0)
+        assert (differences > case.levels).sum() <= case.single
     else:
         numpy.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=case.close)
 
