@@ -127,11 +127,11 @@ _PARTS = {
         "warpPerspective",
     ),
 }
-_HOMES = {name: part for part, names in _PARTS.items() for name in names}
+_MODULE_OF = {name: part for part, names in _PARTS.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    part = _HOMES.get(name, "constants")
+    part = _MODULE_OF.get(name, "constants")
     if name.startswith("_") or (part == "constants" and not name.isupper() and "_" not in name):
         raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
     value = getattr(lazy.load(f"walle.engine_ext.cv.{part}"), name, None)
@@ -143,4 +143,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     constants = lazy.load("walle.engine_ext.cv.constants")
-    return sorted({*_HOMES, *(name for name in vars(constants) if name.isupper() or name.startswith("COLOR_"))})
+    return sorted({*_MODULE_OF, *(name for name in vars(constants) if name.isupper() or name.startswith("COLOR_"))})

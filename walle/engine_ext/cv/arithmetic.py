@@ -19,7 +19,7 @@ _FAST = ("uint8", "uint16", "int16", "float32")
 type Operand = ImageLike | float | Sequence[float]
 
 
-def _second(given: ndarray, value: Operand) -> tuple[ndarray, bool]:
+def _second_operand(given: ndarray, value: Operand) -> tuple[ndarray, bool]:
     """Return the second operand (a number or a Scalar is one pixel), and whether it has the image's dtype."""
     if isinstance(value, (int, float)) or (isinstance(value, (tuple, list)) and len(value) <= 4):
         channels = given.shape[2] if given.ndim == 3 else 1
@@ -48,7 +48,7 @@ def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, f
     attributes: dict[str, Any] = {"op": op} if numbers is _NONE else {"op": op, "numbers": list(numbers)}
     if type(b) is ndarray and b.dtype == (dtype := given.dtype) and dtype in _FAST and b.shape == given.shape:
         return evaluate("ImagePointwise", [given, b], attributes)
-    other, alike = _second(given, b)
+    other, alike = _second_operand(given, b)
     if not alike:
         rounded = other.astype(given.dtype)
         alike = given.dtype in {"float32", "float64"} or bool(
@@ -73,7 +73,7 @@ def _pointwise(op: str, a: ImageLike, b: Operand, numbers: tuple[float, float, f
 
 def _masked(result: ndarray, mask: ImageLike | None, dst: ImageLike | None, dtype: int = -1) -> ndarray:
     if dtype >= 0:
-        result = _converted(result, dtype)
+        result = _to_depth(result, dtype)
     if mask is None:
         return result if dst is None else into_dst(result, dst)
     chosen = as_image(mask) != 0
@@ -83,7 +83,7 @@ def _masked(result: ndarray, mask: ImageLike | None, dst: ImageLike | None, dtyp
     return into_dst(_core.where(chosen, result, under), dst)
 
 
-def _converted(result: ndarray, dtype: int) -> ndarray:
+def _to_depth(result: ndarray, dtype: int) -> ndarray:
     return result if dtype < 0 else result.astype(depth_name(dtype, result.dtype))
 
 
@@ -108,7 +108,7 @@ def absdiff(src1: ImageLike, src2: Operand, dst: ImageLike | None = None) -> nda
 def multiply(
     src1: ImageLike, src2: Operand, dst: ImageLike | None = None, scale: float = 1, dtype: int = -1
 ) -> ndarray:
-    return into_dst(_converted(_pointwise("multiply", src1, src2, (float(scale), 0.0, 0.0)), dtype), dst)
+    return into_dst(_to_depth(_pointwise("multiply", src1, src2, (float(scale), 0.0, 0.0)), dtype), dst)
 
 
 def min(src1: ImageLike, src2: Operand, dst: ImageLike | None = None) -> ndarray:  # noqa: A001 -- OpenCV's name
@@ -130,7 +130,7 @@ def addWeighted(
 ) -> ndarray:
     """Return src1 * alpha + src2 * beta + gamma, rounded and saturated."""
     return into_dst(
-        _converted(_pointwise("weighted", src1, src2, (float(alpha), float(beta), float(gamma))), dtype), dst
+        _to_depth(_pointwise("weighted", src1, src2, (float(alpha), float(beta), float(gamma))), dtype), dst
     )
 
 
@@ -148,7 +148,7 @@ def blendLinear(
 
 def _bits(op: str, src1: ImageLike, src2: Operand, dst: ImageLike | None, mask: ImageLike | None) -> ndarray:
     a = as_image(src1)
-    other, _ = _second(a, src2)
+    other, _ = _second_operand(a, src2)
     return _masked(evaluate("ImagePointwise", [a, other.astype(a.dtype)], {"op": op}), mask, dst)
 
 
@@ -300,7 +300,7 @@ def integral(src: ImageLike, sum: ImageLike | None = None, sdepth: int = -1) -> 
     """Return the integral image: sums of all pixels above and to the left, with one more row and column."""
     given = as_image(src)
     result = evaluate("ImageIntegral", [given if given.dtype == "uint8" else given.astype("float32")], {})
-    return into_dst(_converted(result, sdepth), sum)
+    return into_dst(_to_depth(result, sdepth), sum)
 
 
 def integral2(src: ImageLike) -> tuple[ndarray, ndarray]:

@@ -21,24 +21,24 @@ def flip(src: ImageLike, flipCode: int, dst: ImageLike | None = None) -> ndarray
     return into_dst(given.copy(), dst)
 
 
-def _turned(given: ndarray) -> ndarray:
+def _swap_axes(given: ndarray) -> ndarray:
     return given.transpose((1, 0, *range(2, given.ndim)))
 
 
 def transpose(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
     """Return the image with rows and columns swapped."""
-    return into_dst(_turned(as_image(src)).copy(), dst)
+    return into_dst(_swap_axes(as_image(src)).copy(), dst)
 
 
 def rotate(src: ImageLike, rotateCode: int, dst: ImageLike | None = None) -> ndarray:
     """Return the image rotated by a ROTATE_ constant."""
     given = as_image(src)
     if rotateCode == constants.ROTATE_90_CLOCKWISE:
-        turned = _turned(given)[:, ::-1]
+        turned = _swap_axes(given)[:, ::-1]
     elif rotateCode == constants.ROTATE_180:
         turned = given[::-1, ::-1]
     elif rotateCode == constants.ROTATE_90_COUNTERCLOCKWISE:
-        turned = _turned(given)[::-1]
+        turned = _swap_axes(given)[::-1]
     else:
         raise UnsupportedError(f"unknown rotation {rotateCode}; use one of the ROTATE_ constants")
     return into_dst(turned.copy(), dst)

@@ -43,7 +43,7 @@ def cvtColor(src: ImageLike, code: int, dst: ImageLike | None = None, dstCn: int
     uint8 for all codes; uint16 and float32 (0 to 1) for grey, YCrCb, YUV and XYZ; float32 for HSV, HLS, Lab and Luv.
     """
     given = as_image(src)
-    op, attributes = _known.get(code) or _find(code)
+    op, attributes = _known.get(code) or _find_conversion(code)
     if op == "Luma":
         return into_dst(_luma(given, attributes), dst)
     if op == "ColorConvert":
@@ -57,7 +57,7 @@ def cvtColor(src: ImageLike, code: int, dst: ImageLike | None = None, dstCn: int
 
 def cvtColorTwoPlane(src1: ImageLike, src2: ImageLike, code: int, dst: ImageLike | None = None) -> ndarray:
     """Return the BGR image of a luma plane and an interleaved chroma plane (NV12 and NV21 codes)."""
-    op, attributes = _known.get(code) or _find(code)
+    op, attributes = _known.get(code) or _find_conversion(code)
     if op != "YuvToColor" or attributes["layout"] != "semi_planar":
         raise UnsupportedError(f"cvtColorTwoPlane with code {code}; use a COLOR_YUV2..._NV12 or _NV21 constant")
     return into_dst(evaluate(op, [as_image(src1), as_image(src2)], attributes), dst)
@@ -85,7 +85,7 @@ def _luma(given: ndarray, attributes: dict[str, Any]) -> ndarray:
     return given[: given.shape[0] // 3 * 2].reshape(given.shape[0] // 3 * 2, given.shape[1]).copy()
 
 
-def _find(code: int) -> _Conversion:
+def _find_conversion(code: int) -> _Conversion:
     for name, number in vars(constants).items():
         if name.startswith("COLOR_") and number == code:
             _known[code] = _conversion(name.removeprefix("COLOR_"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_SIGNS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
+_SIGNATURES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 _SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".jpe": "jpeg", ".png": "png"}
 _MISSING = "the engine was built without {}: install {} and build it again"
 _PACKAGES = {"jpeg": "libjpeg-turbo's headers (Debian: libjpeg-dev)", "png": "libpng's headers (Debian: libpng-dev)"}
@@ -27,7 +27,7 @@ def imdecode(buf: Any, flags: int = constants.IMREAD_COLOR) -> ndarray | None:
     data = (
         as_image(buf).astype("uint8").tobytes() if not isinstance(buf, (bytes, bytearray, memoryview)) else bytes(buf)
     )
-    kind = next((kind for sign, kind in _SIGNS.items() if data.startswith(sign)), None)
+    kind = next((kind for sign, kind in _SIGNATURES.items() if data.startswith(sign)), None)
     if kind is None:
         return None
     if kind not in _core.image_formats():
@@ -37,10 +37,10 @@ def imdecode(buf: Any, flags: int = constants.IMREAD_COLOR) -> ndarray | None:
         found = _core.decode_image(kind, data, grey and kind == "jpeg")
     except ValueError:
         return None
-    return found if flags == constants.IMREAD_UNCHANGED else _as_asked(found, flags, grey=grey)
+    return found if flags == constants.IMREAD_UNCHANGED else _apply_flags(found, flags, grey=grey)
 
 
-def _as_asked(found: ndarray, flags: int, *, grey: bool) -> ndarray:
+def _apply_flags(found: ndarray, flags: int, *, grey: bool) -> ndarray:
     if found.dtype == "uint16" and not flags & constants.IMREAD_ANYDEPTH:
         found = (found // 256).astype("uint8")
     channels = found.shape[2] if found.ndim == 3 else 1

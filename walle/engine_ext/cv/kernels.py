@@ -18,12 +18,12 @@ _SMALL = {
 }
 
 
-_MOST_KNOWN = 64
+_CACHE_SIZE = 64
 _known: dict[tuple[object, ...], list[float]] = {}  # a bounded cache of weights
 
 
-def _remembered(key: tuple[object, ...], weights: list[float]) -> list[float]:
-    if len(_known) >= _MOST_KNOWN:
+def _remember(key: tuple[object, ...], weights: list[float]) -> list[float]:
+    if len(_known) >= _CACHE_SIZE:
         _known.clear()
     _known[key] = weights
     return weights
@@ -43,7 +43,7 @@ def gaussian_weights(size: int, sigma: float) -> list[float]:
 def fixed_gaussian_weights(size: int, sigma: float, total: int) -> list[float]:
     """Return a Gaussian window as integers that sum to `total`."""
     key = ("gaussian", size, sigma, total)
-    return _known.get(key) or _remembered(key, in_fixed_point(gaussian_weights(size, sigma), total))
+    return _known.get(key) or _remember(key, in_fixed_point(gaussian_weights(size, sigma), total))
 
 
 def in_fixed_point(weights: list[float], total: int) -> list[float]:
@@ -60,10 +60,10 @@ def in_fixed_point(weights: list[float], total: int) -> list[float]:
 def derivative_weights(order: int, size: int) -> list[float]:
     """Return a binomial window differentiated `order` times, as in Sobel's operator."""
     key = ("derivative", order, size)
-    return _known.get(key) or _remembered(key, _differentiated(order, size))
+    return _known.get(key) or _remember(key, _differentiate(order, size))
 
 
-def _differentiated(order: int, size: int) -> list[float]:
+def _differentiate(order: int, size: int) -> list[float]:
     if size == 1 and order > 0:
         size = 3
     if size % 2 == 0 or not 1 <= size <= 31 or order >= size:

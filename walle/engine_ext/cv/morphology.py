@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_NEVER = 1.7e308  # OpenCV's default border value: pixels outside never win
+_DEFAULT_BORDER = 1.7e308  # OpenCV's default border value: pixels outside never win
 
 
 class _Window:
@@ -36,7 +36,7 @@ class _Window:
             "anchor_x": at_x,
             "anchor_y": at_y,
         }
-        if value is not None and abs(scalar(value)[0]) < _NEVER:
+        if value is not None and abs(scalar(value)[0]) < _DEFAULT_BORDER:
             self.attributes["value"] = scalar(value)
         form = None if window is None else (window if window.dtype == "uint8" else window != 0).tobytes()
         if form is not None and 0 in form:

@@ -206,7 +206,7 @@ def _points(value: Any, count: int, what: str) -> list[list[float]]:
 def getAffineTransform(src: Any, dst: Any) -> ndarray:
     """Return the 2 by 3 matrix that maps three points to three others."""
     start, end = _points(src, 3, "getAffineTransform"), _points(dst, 3, "getAffineTransform")
-    rows = [_solved([[x, y, 1.0] for x, y in start], [point[axis] for point in end]) for axis in (0, 1)]
+    rows = [_solve([[x, y, 1.0] for x, y in start], [point[axis] for point in end]) for axis in (0, 1)]
     return _core.asarray(rows, "float64")
 
 
@@ -217,10 +217,10 @@ def getPerspectiveTransform(src: Any, dst: Any, solveMethod: int = constants.DEC
     for (x, y), (u, v) in zip(start, end, strict=True):
         rows += [[x, y, 1.0, 0.0, 0.0, 0.0, -x * u, -y * u], [0.0, 0.0, 0.0, x, y, 1.0, -x * v, -y * v]]
         right += [u, v]
-    return _core.asarray([*_solved(rows, right), 1.0], "float64").reshape(3, 3)
+    return _core.asarray([*_solve(rows, right), 1.0], "float64").reshape(3, 3)
 
 
-def _solved(rows: list[list[float]], right: list[float]) -> list[float]:
+def _solve(rows: list[list[float]], right: list[float]) -> list[float]:
     """Return the solution of a small linear system, by elimination with partial pivoting."""
     size = len(rows)
     table = [[*row, value] for row, value in zip(rows, right, strict=True)]

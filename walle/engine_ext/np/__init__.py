@@ -87,22 +87,22 @@ _MODULES = {
         "nanpercentile nanquantile percentile quantile"
     ),
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_PARTS = ("fft", "lib", "linalg", "random")
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+_SUBMODULES = ("fft", "lib", "linalg", "random")
 
 if not TYPE_CHECKING:  # a type checker takes the names from the imports above
-    __all__ = sorted((*_HOMES, *_PARTS))  # noqa: PLE0605 -- a list, made from the table
+    __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        module = lazy.load(f"walle.engine_ext.np.{_HOMES[name]}")
+    if name in _MODULE_OF:
+        module = lazy.load(f"walle.engine_ext.np.{_MODULE_OF[name]}")
         found = globals()[name] = getattr(module, name)
         return found
-    if name in _PARTS:
+    if name in _SUBMODULES:
         return lazy.load(f"walle.engine_ext.np.{name}")
     raise AttributeError(f"walle.np has no {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted((*_HOMES, *_PARTS))
+    return sorted((*_MODULE_OF, *_SUBMODULES))

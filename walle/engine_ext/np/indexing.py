@@ -98,12 +98,12 @@ def put(x: ndarray, indices: ArrayLike, values: ArrayLike) -> None:
     """Write values at indices of the flat array; too few values are repeated."""
     places = asarray(indices, "int64").reshape(-1)
     flat = x.reshape(-1)
-    flat[places] = _repeated(asarray(values, x.dtype), places.size)
+    flat[places] = _repeat_to(asarray(values, x.dtype), places.size)
     if x.ndim != 1:
         x[...] = flat.reshape(x.shape)
 
 
-def _repeated(values: ndarray, count: int) -> ndarray:
+def _repeat_to(values: ndarray, count: int) -> ndarray:
     flat = values.reshape(-1)
     if count in (0, flat.size):
         return flat[:count]
@@ -115,12 +115,12 @@ def _repeated(values: ndarray, count: int) -> ndarray:
 def place(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
     """Write values in turn to the elements where the mask is true; too few values are repeated."""
     chosen = asarray(mask, "bool").reshape(x.shape)
-    x[chosen] = _repeated(asarray(values, x.dtype), int(chosen.sum()))
+    x[chosen] = _repeat_to(asarray(values, x.dtype), int(chosen.sum()))
 
 
 def putmask(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
     """Write, where the mask is true, the value at the same index; values are repeated over the array."""
-    filled = _repeated(asarray(values, x.dtype), x.size).reshape(x.shape)
+    filled = _repeat_to(asarray(values, x.dtype), x.size).reshape(x.shape)
     x[...] = _core.where(mask, filled, x)
 
 
@@ -178,7 +178,7 @@ def fill_diagonal(x: ndarray, value: ArrayLike) -> None:
         raise ShapeError(f"fill_diagonal of shape {x.shape}; it takes a matrix, or more axes of one size")
     count = min(x.shape)
     line = _core.arange(0, 1, count, "int64")
-    x[(line,) * x.ndim] = _repeated(asarray(value, x.dtype), count)
+    x[(line,) * x.ndim] = _repeat_to(asarray(value, x.dtype), count)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[ndarray, ...]:
@@ -239,7 +239,7 @@ def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
     """Return the coordinates of indices of the flat array."""
     rest = asarray(indices, "int64")
     lengths = as_shape(shape)
-    if _outside(rest, product(lengths)):
+    if _is_outside(rest, product(lengths)):
         raise ShapeError(f"unravel_index with an index outside an array of shape {lengths}")
     if len(lengths) < 2:
         return (rest.copy(),) * len(lengths)
@@ -250,7 +250,7 @@ def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
     return (rest, *reversed(result))
 
 
-def _outside(places: ndarray, length: int) -> bool:
+def _is_outside(places: ndarray, length: int) -> bool:
     """Return whether an int64 index is out of range; read as unsigned, a negative index exceeds every length."""
     return bool((places.view("uint64") >= length).any())
 
@@ -266,7 +266,7 @@ def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mod
             inside = line % length
         elif mode == "clip":
             inside = _core.binary("Minimum", _core.binary("Maximum", line, 0), length - 1)
-        elif _outside(line, length):
+        elif _is_outside(line, length):
             raise ShapeError(f"ravel_multi_index with a coordinate outside an axis of size {length}")
         else:
             inside = line

@@ -37,7 +37,7 @@ def _matrices(x: ArrayLike, name: str, *, square: bool = True) -> ndarray:
     return given
 
 
-def _factored(op: str, inputs: list[ndarray], **attributes: Any) -> ndarray:
+def _factorize(op: str, inputs: list[ndarray], **attributes: Any) -> ndarray:
     try:
         return operator(op, inputs, **attributes)
     except ShapeError as error:
@@ -63,7 +63,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> ndarray:
     stack = (left[..., 0, 0] + right[..., 0, 0]).shape if left.ndim > 2 or right.ndim > 2 else ()
     left = _core.broadcast_to(left, (*stack, *left.shape[-2:]))
     right = _core.broadcast_to(right, (*stack, *right.shape[-2:]))
-    result = _factored("Solve", [left, right])
+    result = _factorize("Solve", [left, right])
     return result[..., 0] if vector else result
 
 
@@ -76,7 +76,7 @@ def inv(a: ArrayLike) -> ndarray:
     given = _matrices(a, "inv")
     one = _core.full((given.shape[-1],) * 2, 0, given.dtype)
     one.reshape(-1)[:: given.shape[-1] + 1] = 1
-    return _factored("Solve", [given, _core.broadcast_to(one, given.shape)])
+    return _factorize("Solve", [given, _core.broadcast_to(one, given.shape)])
 
 
 def det(a: ArrayLike) -> ndarray:
@@ -97,8 +97,8 @@ def cholesky(a: ArrayLike, *, upper: bool = False) -> ndarray:
     """
     given = _matrices(a, "cholesky")
     if upper:
-        return matrix_transpose(_factored("Cholesky", [matrix_transpose(given)]))
-    return _factored("Cholesky", [given])
+        return matrix_transpose(_factorize("Cholesky", [matrix_transpose(given)]))
+    return _factorize("Cholesky", [given])
 
 
 def qr(a: ArrayLike, mode: str = "reduced") -> Any:
@@ -119,14 +119,14 @@ def eigh(a: ArrayLike, uplo: str = "L") -> tuple[ndarray, ndarray]:
     Only the lower triangle is read, or the upper one (`uplo` "U").
     """
     given = _matrices(a, "eigh")
-    parts = _factored("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given])
+    parts = _factorize("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given])
     return parts[..., 0, :], parts[..., 1:, :]
 
 
 def eigvalsh(a: ArrayLike, uplo: str = "L") -> ndarray:
     """Return the eigenvalues in ascending order; takes less time than eigh."""
     given = _matrices(a, "eigvalsh")
-    return _factored("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given], vectors=0)[..., 0, :]
+    return _factorize("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given], vectors=0)[..., 0, :]
 
 
 def svd(a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True) -> Any:
@@ -135,18 +135,18 @@ def svd(a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True) -> An
     m, n = given.shape[-2:]
     k = min(m, n)
     if not compute_uv:
-        return _factored("Svd", [given], vectors=0)[..., 0, :]
-    parts = _factored("Svd", [given])
+        return _factorize("Svd", [given], vectors=0)[..., 0, :]
+    parts = _factorize("Svd", [given])
     s = parts[..., 0, :]
     u, v = parts[..., 1 : m + 1, :], parts[..., m + 1 :, :]
     if full_matrices and m > k:
-        u = _completed(u, m, k)
+        u = _complete_basis(u, m, k)
     if full_matrices and n > k:
-        v = _completed(v, n, k)
+        v = _complete_basis(v, n, k)
     return u, s, matrix_transpose(v)
 
 
-def _completed(q: ndarray, m: int, k: int) -> ndarray:
+def _complete_basis(q: ndarray, m: int, k: int) -> ndarray:
     """Return an orthonormal basis of m vectors whose first k are the given ones."""
     whole, _ = qr(q, "complete")
     return operator("Concat", [q, whole[..., k:]], axis=q.ndim - 1) if m > k else q

@@ -472,7 +472,7 @@ def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, con
         result = given
         for at, (before, after) in enumerate(pairs):
             if before or after:
-                result = result[index_along(at, _border(given.shape[at], before, after, mode))]
+                result = result[index_along(at, _border_indices(given.shape[at], before, after, mode))]
         return result.copy() if result is given else result
     if mode == "constant":
         fills = _pairs(constant_values, given.ndim)
@@ -482,9 +482,9 @@ def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, con
             return operator("Pad", [given, asarray(pads, "int64"), fill])
         result = given
         for at, ((before, after), (low, high)) in enumerate(zip(pairs, fills, strict=True)):
-            result = _joined(result, at, before, after, asarray(low, given.dtype), asarray(high, given.dtype))
+            result = _join_borders(result, at, before, after, asarray(low, given.dtype), asarray(high, given.dtype))
         return result
-    return _computed_border(given, pairs, mode, _pairs(end_values, given.ndim))
+    return _compute_border(given, pairs, mode, _pairs(end_values, given.ndim))
 
 
 def _pairs(width: Any, ndim: int) -> list[tuple[Any, Any]]:
@@ -502,7 +502,7 @@ def _pairs(width: Any, ndim: int) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def _border(length: int, before: int, after: int, mode: str) -> ndarray:
+def _border_indices(length: int, before: int, after: int, mode: str) -> ndarray:
     """Return, for each index of the padded axis, the index of the element that is there."""
     if length == 0:
         raise ShapeError(f"pad of an axis without elements in mode {mode!r}; use constant or empty")
@@ -520,14 +520,14 @@ def _border(length: int, before: int, after: int, mode: str) -> ndarray:
     return _core.binary("Minimum", turn, 2 * length - 2 - turn)
 
 
-def _joined(x: ndarray, at: int, before: int, after: int, low: ndarray, high: ndarray) -> ndarray:
+def _join_borders(x: ndarray, at: int, before: int, after: int, low: ndarray, high: ndarray) -> ndarray:
     """Return the array with borders along an axis, `low` before and `high` after, each broadcast."""
     left = _core.broadcast_to(low, (*x.shape[:at], before, *x.shape[at + 1 :]))
     right = _core.broadcast_to(high, (*x.shape[:at], after, *x.shape[at + 1 :]))
     return concatenate([left, x, right], at) if before or after else x
 
 
-def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, ends: list[tuple[Any, Any]]) -> ndarray:
+def _compute_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, ends: list[tuple[Any, Any]]) -> ndarray:
     statistics = {"maximum": "ReduceMax", "minimum": "ReduceMin", "mean": "ReduceMean"}
     result = given
     for at, (before, after) in enumerate(pairs):
@@ -536,7 +536,7 @@ def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, en
             if mode == "mean" and value.dtype != given.dtype:
                 value = _core.unary("Round", value) if given.dtype not in ("float32", "float64") else value
             edge = value.astype(given.dtype)
-            result = _joined(result, at, before, after, edge, edge)
+            result = _join_borders(result, at, before, after, edge, edge)
         elif mode == "linear_ramp":
             low, high = result[index_along(at, slice(0, 1))], result[index_along(at, slice(-1, None))]
             line = [1] * given.ndim
@@ -548,7 +548,7 @@ def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, en
             right = high.astype("float64") * down + (1.0 - down) * last
             if not given.dtype.startswith("float"):
                 left, right = _core.unary("Floor", left), _core.unary("Floor", right)
-            result = _joined(result, at, before, after, left.astype(given.dtype), right.astype(given.dtype))
+            result = _join_borders(result, at, before, after, left.astype(given.dtype), right.astype(given.dtype))
         else:
             raise ShapeError(
                 f"pad in mode {mode!r}; known are constant, edge, reflect, symmetric, wrap, linear_ramp, maximum, "

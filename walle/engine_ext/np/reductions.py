@@ -33,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _typed(x: ArrayLike, dtype: DType | None) -> ndarray:
+def _as_dtype(x: ArrayLike, dtype: DType | None) -> ndarray:
     return asarray(x) if dtype is None else asarray(x, dtype)
 
 
@@ -48,12 +48,12 @@ def _reduce_where(op: str, join: str, x: ndarray, axis: Axis, keepdims: bool, in
     first = asarray(fill, x.dtype)
     given = x if where is None else _core.where(where, x, first)
     if neutral is None and 0 in [given.shape[at] for at in normalize_axes(axis, given.ndim)]:
-        return _core.full(_reduced(given.shape, normalize_axes(axis, given.ndim), keepdims), first, given.dtype)
+        return _core.full(_reduced_shape(given.shape, normalize_axes(axis, given.ndim), keepdims), first, given.dtype)
     result = _core.reduce(op, given, axis, keepdims)
     return result if initial is None else _core.binary(join, result, asarray(initial, result.dtype))
 
 
-def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+def _reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
     if keepdims:
         return tuple(1 if at in axes else size for at, size in enumerate(shape))
     return tuple(size for at, size in enumerate(shape) if at not in axes)
@@ -65,18 +65,18 @@ def sum(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims
 
     It starts with `initial` and takes only the elements where `where` is true.
     """
-    return _reduce_where("ReduceSum", "Add", _typed(x, dtype), axis, keepdims, initial, where, 0)
+    return _reduce_where("ReduceSum", "Add", _as_dtype(x, dtype), axis, keepdims, initial, where, 0)
 
 
 def prod(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
          initial: float | None = None, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
-    return _reduce_where("ReduceProd", "Mul", _typed(x, dtype), axis, keepdims, initial, where, 1)
+    return _reduce_where("ReduceProd", "Mul", _as_dtype(x, dtype), axis, keepdims, initial, where, 1)
 
 
 def mean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
          where: ArrayLike | None = None) -> ndarray:  # fmt: skip
     """Return the mean of the elements where `where` is true."""
-    given = _typed(x, dtype)
+    given = _as_dtype(x, dtype)
     if where is None:
         return _core.reduce("ReduceMean", given, axis, keepdims)
     return sum(to_floating(given), axis, keepdims=keepdims, where=where) / _count_where(given, axis, keepdims, where)
@@ -137,7 +137,7 @@ def count_nonzero(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) ->
 def var(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
         keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
     """Return the variance: the sum of squared differences from the mean, over n - ddof."""
-    given = to_floating(_typed(x, dtype))
+    given = to_floating(_as_dtype(x, dtype))
     centred = given - mean(given, axis, keepdims=True, where=where)
     total = sum(centred * centred, axis, keepdims=keepdims, where=where)
     if where is not None:
@@ -171,14 +171,14 @@ def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, r
 
 
 def cumsum(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
-    return _running("CumSum", _typed(x, dtype), axis)
+    return _cumulate("CumSum", _as_dtype(x, dtype), axis)
 
 
 def cumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
-    return _running("CumProd", _typed(x, dtype), axis)
+    return _cumulate("CumProd", _as_dtype(x, dtype), axis)
 
 
-def _running(op: str, x: ArrayLike, axis: int | None) -> ndarray:
+def _cumulate(op: str, x: ArrayLike, axis: int | None) -> ndarray:
     given, at = flat_or_axis(x, axis)
     if given.dtype not in FLOATS:
         given = asarray(given, "uint64" if given.dtype.startswith("uint") else "int64")
@@ -230,7 +230,7 @@ def nancumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None
     return cumprod(_without_nan(x, 1)[0], axis, dtype)
 
 
-def _extreme(op: str, x: ArrayLike, axis: Axis, instead: float, keepdims: bool) -> ndarray:
+def _nan_extreme(op: str, x: ArrayLike, axis: Axis, instead: float, keepdims: bool) -> ndarray:
     filled, missing = _without_nan(x, instead)
     result = _core.reduce(op, filled, axis, keepdims)
     if filled.dtype not in FLOATS:
@@ -240,15 +240,15 @@ def _extreme(op: str, x: ArrayLike, axis: Axis, instead: float, keepdims: bool) 
 
 def nanmax(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
     """Return the greatest element that is not NaN; NaN if all are."""
-    return _extreme("ReduceMax", x, axis, float("-inf"), keepdims)
+    return _nan_extreme("ReduceMax", x, axis, float("-inf"), keepdims)
 
 
 def nanmin(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
     """Return the least element that is not NaN; NaN if all are."""
-    return _extreme("ReduceMin", x, axis, float("inf"), keepdims)
+    return _nan_extreme("ReduceMin", x, axis, float("inf"), keepdims)
 
 
-def _place(op: str, x: ArrayLike, axis: int | None, instead: float, keepdims: bool) -> ndarray:
+def _nan_arg_extreme(op: str, x: ArrayLike, axis: int | None, instead: float, keepdims: bool) -> ndarray:
     filled, missing = _without_nan(x, instead)
     if filled.dtype in FLOATS and bool(all(missing, axis).any()):
         raise ShapeError("nanargmax or nanargmin of a slice that is all NaN")
@@ -256,11 +256,11 @@ def _place(op: str, x: ArrayLike, axis: int | None, instead: float, keepdims: bo
 
 
 def nanargmax(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
-    return _place("ArgMax", x, axis, float("-inf"), keepdims)
+    return _nan_arg_extreme("ArgMax", x, axis, float("-inf"), keepdims)
 
 
 def nanargmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
-    return _place("ArgMin", x, axis, float("inf"), keepdims)
+    return _nan_arg_extreme("ArgMin", x, axis, float("inf"), keepdims)
 
 
 def _counts(missing: ndarray, axis: Axis, keepdims: bool, dtype: str) -> ndarray:
@@ -268,13 +268,13 @@ def _counts(missing: ndarray, axis: Axis, keepdims: bool, dtype: str) -> ndarray
 
 
 def nanmean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
-    filled, missing = _without_nan(to_floating(_typed(x, dtype)), 0)
+    filled, missing = _without_nan(to_floating(_as_dtype(x, dtype)), 0)
     return sum(filled, axis, keepdims=keepdims) / _counts(missing, axis, keepdims, filled.dtype)
 
 
 def nanvar(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
            keepdims: bool = False) -> ndarray:  # fmt: skip
-    filled, missing = _without_nan(to_floating(_typed(x, dtype)), 0)
+    filled, missing = _without_nan(to_floating(_as_dtype(x, dtype)), 0)
     middle = sum(filled, axis, keepdims=True) / _counts(missing, axis, True, filled.dtype)
     centred = _core.where(missing, 0, filled - middle)
     free = _counts(missing, axis, keepdims, filled.dtype) - float(ddof)

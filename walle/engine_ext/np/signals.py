@@ -38,18 +38,18 @@ def convolve(a: ArrayLike, v: ArrayLike, mode: str = "full") -> ndarray:
     left, right = (x.reshape(-1) for x in to_common_dtype([a, v]))
     if left.size < right.size:
         left, right = right, left
-    return _slid(left, right[::-1], mode)
+    return _sliding_products(left, right[::-1], mode)
 
 
 def correlate(a: ArrayLike, v: ArrayLike, mode: str = "valid") -> ndarray:
     """Return the cross-correlation of two vectors; `mode` is valid, same or full."""
     left, right = (x.reshape(-1) for x in to_common_dtype([a, v]))
     if left.size < right.size:
-        return _slid(right, left, mode)[::-1]
-    return _slid(left, right, mode)
+        return _sliding_products(right, left, mode)[::-1]
+    return _sliding_products(left, right, mode)
 
 
-def _slid(line: ndarray, weights: ndarray, mode: str) -> ndarray:
+def _sliding_products(line: ndarray, weights: ndarray, mode: str) -> ndarray:
     n = weights.size
     if n == 0:
         raise ShapeError("convolve or correlate with an empty vector; give one element or more")
@@ -57,7 +57,7 @@ def _slid(line: ndarray, weights: ndarray, mode: str) -> ndarray:
     if mode not in borders:
         raise ShapeError(f"convolution mode {mode!r}; known are full, same and valid")
     if line.dtype == "bool":
-        return _slid(line.astype("int64"), weights.astype("int64"), mode) > 0
+        return _sliding_products(line.astype("int64"), weights.astype("int64"), mode) > 0
     before, after = borders[mode]
     wide = line
     if before or after:

@@ -120,20 +120,20 @@ def unique(x: ArrayLike, return_index: bool = False, return_inverse: bool = Fals
     elif return_index or return_inverse:
         order = argsort(flat)
         ordered = flat[order]
-        starts = _starts(ordered, equal_nan)
+        starts = _run_starts(ordered, equal_nan)
         inverse = _core.full(order.shape, 0, "int64")
         inverse[order] = operator("CumSum", [starts.astype("int64"), asarray(0, "int64")]) - 1
         results = [ordered[starts], order[starts], inverse.reshape(given.shape), _run_lengths(starts)]
     else:
         ordered = sort(flat)
-        starts = _starts(ordered, equal_nan)
+        starts = _run_starts(ordered, equal_nan)
         results = [ordered[starts], starts, starts, _run_lengths(starts) if return_counts else starts]
     asked = [True, return_index, return_inverse, return_counts]
     chosen = [result for result, one in zip(results, asked, strict=True) if one]
     return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
 
-def _starts(ordered: ndarray, equal_nan: bool) -> ndarray:
+def _run_starts(ordered: ndarray, equal_nan: bool) -> ndarray:
     """Return a mask that is true at the first of each run of equal elements; NaN sorts last."""
     starts = _core.full(ordered.shape, True, "bool")
     starts[1:] = ordered[1:] != ordered[:-1]

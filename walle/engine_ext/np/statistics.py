@@ -24,11 +24,11 @@ __all__ = [
     "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
 ]  # fmt: skip
 
-_PIECE = 1 << 15  # elements per block, so that intermediate results stay in cache
+_BLOCK = 1 << 15  # elements per block, so that intermediate results stay in cache
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-def _lines(x: ArrayLike, axis: Axis, keepdims: bool) -> tuple[ndarray, tuple[int, ...]]:
+def _join_axes(x: ArrayLike, axis: Axis, keepdims: bool) -> tuple[ndarray, tuple[int, ...]]:
     """Return the array with the reduced axes joined as its last axis, and the shape of the result."""
     given = to_floating(x)
     axes = normalize_axes(axis, given.ndim)
@@ -40,7 +40,7 @@ def _lines(x: ArrayLike, axis: Axis, keepdims: bool) -> tuple[ndarray, tuple[int
     return lines, shape
 
 
-def _between(ordered: ndarray, place: ndarray, method: str) -> ndarray:
+def _interpolate(ordered: ndarray, place: ndarray, method: str) -> ndarray:
     """Return each line's value at a fractional index; `place` is (..., 1), or (count,) for all lines."""
     below = _core.unary("Floor", place)
     low = below.astype("int64")
@@ -79,7 +79,7 @@ def _quantile(x: ArrayLike, q: ndarray, axis: Axis, method: str, keepdims: bool,
         raise ShapeError(f"quantile with method {method!r}; known are {', '.join(_METHODS)}")
     if ((q < 0) | (q > 1)).any():
         raise ShapeError("quantile of a share outside 0 to 1 (of a percentage outside 0 to 100)")
-    lines, shape = _lines(x, axis, keepdims)
+    lines, shape = _join_axes(x, axis, keepdims)
     count = lines.shape[-1]
     if count == 0:
         if skip_nan:
@@ -94,7 +94,7 @@ def _quantile(x: ArrayLike, q: ndarray, axis: Axis, method: str, keepdims: bool,
         missing = there == 0
     else:
         place = shares * float(count - 1)
-    picked = _between(ordered, place, method)
+    picked = _interpolate(ordered, place, method)
     result = _core.where(missing, float("nan"), picked)
     result = operator("Transpose", [result], perm=(result.ndim - 1, *range(result.ndim - 1))).reshape(q.shape + shape)
     dtype = asarray(x).dtype  # a result that is an element keeps its dtype
@@ -117,21 +117,21 @@ def nanpercentile(x: ArrayLike, q: ArrayLike, axis: Axis = None, *, method: str 
     return _quantile(x, asarray(q, "float64") / 100.0, axis, method, keepdims, skip_nan=True)
 
 
-def _middle(x: ArrayLike, axis: Axis, keepdims: bool, *, skip_nan: bool) -> ndarray:
+def _median(x: ArrayLike, axis: Axis, keepdims: bool, *, skip_nan: bool) -> ndarray:
     given = asarray(x)
     if product([given.shape[at] for at in normalize_axes(axis, given.ndim)]) == 0:
-        lines, shape = _lines(given, axis, keepdims)
+        lines, shape = _join_axes(given, axis, keepdims)
         return _core.full(shape, float("nan"), lines.dtype)
     return _quantile(given, asarray(0.5, "float64"), axis, "midpoint", keepdims, skip_nan=skip_nan)
 
 
 def median(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
     """Return the middle element, or the mean of the two middle ones; NaN if an element is NaN or the array is empty."""
-    return _middle(x, axis, keepdims, skip_nan=False)
+    return _median(x, axis, keepdims, skip_nan=False)
 
 
 def nanmedian(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    return _middle(x, axis, keepdims, skip_nan=True)
+    return _median(x, axis, keepdims, skip_nan=True)
 
 
 def cov(x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, bias: bool = False,
@@ -206,7 +206,9 @@ def histogram(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = 
     edges = histogram_bin_edges(x, bins, range)
     flat = asarray(x).reshape(-1)
     few = edges.size <= _FEW_EDGES and weights is None and flat.size > 0
-    counts = _above_edges(flat, edges) if few else _counted([flat], [edges], [isinstance(bins, int)], weights)
+    counts = (
+        _count_between_edges(flat, edges) if few else _count_in_bins([flat], [edges], [isinstance(bins, int)], weights)
+    )
     if density:
         widths = (edges[1:] - edges[:-1]).astype("float64")
         return counts.astype("float64") / widths / float(counts.sum()), edges
@@ -216,25 +218,25 @@ def histogram(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = 
 _FEW_EDGES = 65  # up to this many, counting above each edge is faster than finding each element's bin
 
 
-def _above_edges(x: ndarray, edges: ndarray) -> ndarray:
+def _count_between_edges(x: ndarray, edges: ndarray) -> ndarray:
     """Return the counts between neighbouring edges: elements above the one minus elements above the next."""
     line, above = edges.tolist(), [0] * edges.size
     if not x.dtype == edges.dtype == "float32":
         x = x.astype("float64")
-    for start in range(0, x.size, _PIECE):
-        part = x[start : start + _PIECE]
+    for start in range(0, x.size, _BLOCK):
+        part = x[start : start + _BLOCK]
         for at, edge in enumerate(line[:-1]):
             above[at] += int((part >= edge).sum())
         above[-1] += int((part > line[-1]).sum())
     return asarray([low - high for low, high in itertools.pairwise(above)], "int64")
 
 
-def _bin(column: ndarray, line: ndarray) -> ndarray:
+def _bin_index(column: ndarray, line: ndarray) -> ndarray:
     """Return the index of each element's bin; the last bin includes both its edges."""
     return _core.binary("Minimum", searchsorted(line, column, "right") - 1, line.size - 2)
 
 
-def _even_bin(column: ndarray, line: ndarray) -> ndarray:
+def _uniform_bin_index(column: ndarray, line: ndarray) -> ndarray:
     """Return the same for edges of equal distance: computed, then corrected by a comparison with the bin's edges."""
     count = line.size - 1
     low, high = float(line[0]), float(line[-1])
@@ -245,12 +247,14 @@ def _even_bin(column: ndarray, line: ndarray) -> ndarray:
     return _core.clip(bin_ - down + up, 0, count - 1)
 
 
-def _counted(columns: list[ndarray], edges: list[ndarray], uniform: list[bool], weights: ArrayLike | None) -> ndarray:
+def _count_in_bins(
+    columns: list[ndarray], edges: list[ndarray], uniform: list[bool], weights: ArrayLike | None
+) -> ndarray:
     place = _core.full((), 0, "int64")
     inside = _core.full((), True, "bool")
     for column, line, one in zip(columns, edges, uniform, strict=True):
         count = line.size - 1
-        bin_ = _even_bin(column, line) if one else _bin(column, line)
+        bin_ = _uniform_bin_index(column, line) if one else _bin_index(column, line)
         inside = inside & (column >= line[0]) & (column <= line[-1])
         place = place * count + bin_
     shape = tuple(line.size - 1 for line in edges)
@@ -278,7 +282,7 @@ def histogramdd(x: ArrayLike | Sequence[ArrayLike], bins: Any = 10, range: Any =
         )
     columns = [points[:, at] for at, _ in enumerate(each)]
     edges = [histogram_bin_edges(*one) for one in zip(columns, each, ranges, strict=True)]
-    counts = _counted(columns, edges, [isinstance(one, int) for one in each], weights).astype("float64")
+    counts = _count_in_bins(columns, edges, [isinstance(one, int) for one in each], weights).astype("float64")
     if density:
         counts = counts / counts.sum()
         for at, line in enumerate(edges):
@@ -310,8 +314,8 @@ def interp(
     finite = bool(_core.unary("IsFinite", slope).all())  # if not, two points share an x, or a value is infinite
     flat, result = points.reshape(-1), _core.full(points.shape, 0, "float64")
     line = result.reshape(-1)
-    for start in range(0, flat.size, _PIECE):
-        part = slice(start, start + _PIECE)
+    for start in range(0, flat.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
         inside = _core.clip(flat[part], float(places[0]), float(places[-1]))
         below = operator("SearchSorted", [places, inside], right=1) - 1
         gap = inside - places[below]
