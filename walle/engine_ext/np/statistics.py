@@ -67,7 +67,7 @@ def _interpolate(ordered: ndarray, place: ndarray, method: str) -> ndarray:
 
 def quantile(x: ArrayLike, q: ArrayLike, axis: Axis = None, *, method: str = "linear",
              keepdims: bool = False) -> ndarray:  # fmt: skip
-    """Return the value that a share q of the elements lies below; several q give a leading axis. NaN gives NaN.
+    """Return the q-quantile; several q add a leading axis. NaN in the elements gives NaN.
 
     `method` is the interpolation between two elements: linear, lower, higher, midpoint or nearest.
     """
