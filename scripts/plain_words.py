@@ -41,7 +41,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"\banew\b", "write 'again' or 'a new ...'"),
     (r"\bdespair\w*", "write 'cancel'"),
     (r"\bfor ever\b", "write 'indefinitely', 'without end' or 'permanently'"),
-    (r"\bfor good\b(?! reason)", "write 'permanently', 'until the process exits'"),
+    (r"\bfor good\b(?! (?:measure|reason))", "write 'permanently', 'until the process exits'"),
     (r"\bthere (?:is|was) no such\b", "write 'X does not exist' or 'unknown X'"),
     (
         r"(?<!there )\bis no (?!longer\b|more\b|less\b|\w+er\b)[a-z]+",
@@ -54,7 +54,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"\blets? go\b", "write 'released'; say by whom"),
     (r"\b(?:is|are|was|were|be|been) given up\b", "write 'abandoned', 'released', 'retired'; say by whom"),
     (r"\bcom(?:es?|ing) to rest\b", "write 'is parked', 'is retired'"),
-    (r"\b\w+ed no more\b", "write 'stop ...ing', 'no longer'"),
+    (r"\b\w+ed no more\b(?! than)", "write 'stop ...ing', 'no longer'"),
     (
         r"\b(?:left|leaves?|leaving|stays?|others|remains?) as (?:it is|they are)\b",
         "write 'unchanged'",

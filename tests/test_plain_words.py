@@ -50,7 +50,7 @@ def test_a_wrong_phrase_is_found_at_its_line(path: str, text: str, line: int, ph
     [
         ("a.md", "There is no file, and there is no\nkey; it is no longer than 3, is no more.\n"),
         ("a.md", "It has so many tasks that it stops. For good reason.\n"),
-        ("a.md", "The server gives up after 3 attempts.\n"),
+        ("a.md", "The server gives up after 3 attempts; it needed no more than 2.\n"),
         ("a.py", "def read(path):\n    '''Return what was told.'''\n    return 'told'\n"),
         ("a.cpp", '// told apart\nint x = count("told = 1");\n'),
         ("a.py", "def test_what_is_told():\n    pass\n"),
