@@ -50,6 +50,7 @@ lint: $(STAMP)  ## ruff, mypy, import-linter, C++ include directions, clang-form
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/include_layers.py
+	@$(BIN)/python scripts/plain_words.py
 	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format --dry-run --Werror
 
 format: $(STAMP)  ## rewrite sources as lint wants them

@@ -1,8 +1,8 @@
 """walle.np against NumPy and walle.cv against OpenCV, one thread each: 224 x 224 x 3 and 1000 x 1000 (§4.2).
 
-Each case is timed in turns with its peer, in CPU time of the thread; the median of the rounds counts, and what else the
-machine does falls on both. Every result is compared with the peer's before it is timed. The ratio is ours over theirs,
-so less than 1 is faster; the last line is the geometric mean. apis_cv.py writes walle.cv's as a page.
+Each case and its peer are timed alternately, in CPU time of the thread, so that other load affects both; the median of
+the rounds is reported. Every result is compared with the peer's before it is timed. The ratio is ours over theirs, so
+less than 1 is faster; the last line is the geometric mean. apis_cv.py writes the results of walle.cv as a page.
 
     python benchmarks/apis.py [--part np] [--only NAME] [--rounds 15] [--json]
 """
@@ -26,19 +26,19 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 CASES = Path(__file__).resolve().parent / "api_cases"
 PARTS = ("np", "cv")
-LEAST_S = 0.002  # a round repeats a call until it takes this long
+LEAST_S = 0.002  # a round repeats a call for at least this long
 ROUNDS = 15
 
 
 def part_named(name: str) -> ModuleType:
     """Return the module of a part's cases.
 
-    PEER says what it is measured against, cases() gives Case tuples, agree() raises where two results are not the same
-    and may return how far they lie apart.
+    PEER names the library that it is measured against; cases() yields Case tuples; agree() raises if the two results
+    differ, and may return their greatest difference.
     """
     spec = importlib.util.spec_from_file_location(f"api_cases_{name}", CASES / f"{name}_cases.py")
     if spec is None or spec.loader is None:
-        raise SystemExit(f"there is no {CASES / name}_cases.py")
+        raise SystemExit(f"apis: {CASES / name}_cases.py does not exist")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -51,15 +51,15 @@ def seconds(call: Callable[[], Any], times: int) -> float:
     return (time.thread_time() - start) / times
 
 
-def enough(call: Callable[[], Any]) -> int:
-    """Return how often a round repeats a call."""
+def calls_per_round(call: Callable[[], Any]) -> int:
+    """Return the number of calls per round."""
     call()
     return max(1, math.ceil(LEAST_S / max(seconds(call, 1), 1e-7)))
 
 
 def compare(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tuple[float, float]:
-    """Return the median time of each in s, measured in turns."""
-    mine, other = enough(ours), enough(theirs)
+    """Return the median times of both in s, measured alternately."""
+    mine, other = calls_per_round(ours), calls_per_round(theirs)
     rows = [(seconds(ours, mine), seconds(theirs, other)) for _ in range(rounds)]
     return statistics.median(own for own, _ in rows), statistics.median(peer for _, peer in rows)
 

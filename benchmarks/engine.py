@@ -1,16 +1,17 @@
-"""Engines on nine networks (Fig. 10): this one against ONNX Runtime, MNN, OpenVINO, ncnn and PyTorch, where installed.
+"""Fig. 10: this engine against ONNX Runtime, MNN, OpenVINO, ncnn and PyTorch (if installed) on nine networks.
 
-Each engine runs in a process of its own; they take short turns of random order. The figures are medians of CPU and
-wall time, loading, the first run, search, memory over import, the error against float64 (this engine's own, on the
-model turned to float64), and the share of a core's peak that multiply-adds in registers reach in the same run.
+Each engine runs in a process of its own; the processes take short turns in random order. The figures are medians of CPU
+and wall time, loading, the first run, search, memory above that after import, the error against float64 (this engine's
+own, on the model converted to float64), and the share of a core's peak, measured by multiply-adds in registers in the
+same run.
 
     python benchmarks/engine.py [FOLDER] [--models resnet18,din] [--engines walle,mnn] [--threads 1,2] [--json]
     python benchmarks/engine.py --against HEAD~5       # both revisions of this engine, interleaved
     python benchmarks/engine.py --quantised            # the networks in int8, by ONNX Runtime's quantiser
-    python benchmarks/engine.py --plans                # search's choices against all candidates, timed
+    python benchmarks/engine.py --plans                # the choices of search against all candidates, timed
 
-FOLDER holds the networks as ONNX files with a manifest.json; they are written there with seeded random weights where
-they are missing. A picture and a page go into out/.
+FOLDER holds the networks as ONNX files with a manifest.json; missing ones are written with seeded random weights. A
+picture and a page are written to out/.
 """
 
 import argparse
@@ -37,7 +38,7 @@ _PEAK_SECONDS = 0.5
 def _names(text: str, known: list[str], what: str) -> list[str]:
     names = text.split(",") if text else known
     if unknown := sorted(set(names) - set(known)):
-        sys.exit(f"engine: no {what} {', '.join(unknown)}; there are: {', '.join(known)}")
+        sys.exit(f"engine: no {what} {', '.join(unknown)}; known are: {', '.join(known)}")
     return names
 
 
@@ -46,7 +47,7 @@ def _say(text: str) -> None:
 
 
 def contestants(names: list[str], against: str, root: Path | None) -> list[interleave.Contestant]:
-    """Return those that can run here; the others are named with the reason."""
+    """Return the engines that can run here; print the others with the reason."""
     present = []
     for name in names:
         absent = ENGINES[name].absent()
@@ -60,7 +61,7 @@ def contestants(names: list[str], against: str, root: Path | None) -> list[inter
 
 
 def peak_gflops() -> float:
-    """Return the most float32 operations a second that one core did, by the best backend, in 10^9."""
+    """Return the measured peak of one core by its best backend, in 10^9 float32 operations a second."""
     from walle.engine_ext import _core
 
     return max(
@@ -88,7 +89,7 @@ def compare(options: argparse.Namespace, names: list[str], manifest: dict[str, A
     with other_revision(options.against) as root:
         present = contestants(engines, options.against, root)
         if not present:
-            sys.exit("engine: none of these engines can run here")
+            sys.exit("engine: none of these engines can run here; the reasons are above")
         gflops = peak_gflops()
         for threads in map(int, options.threads.split(",")):
             results[threads] = {}
@@ -120,7 +121,7 @@ def compare(options: argparse.Namespace, names: list[str], manifest: dict[str, A
 
 
 def _float64(model: Path) -> Path:
-    """Return the reference, computed in a process of its own: float64 takes much memory."""
+    """Return the reference file, computed in a process of its own, because float64 takes much memory."""
     command = [sys.executable, "-m", "benchmarks.fig10.reference", str(model)]
     env = interleave.environment(None)
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -143,7 +144,7 @@ def judge(options: argparse.Namespace, names: list[str], manifest: dict[str, Any
         if not path.exists():
             convert(options.folder / f"{name}.onnx", path)
         reports.append(plans.quality(path, inputs_of(manifest[name]), options.rounds, options.backend))
-        _progress(f"{name}: {100 * plans.excess(reports[-1]):.1f} % over the best found")
+        _progress(f"{name}: {100 * plans.excess(reports[-1]):.1f} % above the best plan")
     _progress("")
     print(json.dumps(reports, indent=1) if options.json else plans.table(reports))
 
@@ -151,8 +152,8 @@ def judge(options: argparse.Namespace, names: list[str], manifest: dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "build" / "networks")
-    parser.add_argument("--models", default="", help="networks, separated by commas; all where left out")
-    parser.add_argument("--engines", default="", help="engines, separated by commas; all where left out")
+    parser.add_argument("--models", default="", help="networks, separated by commas; default: all")
+    parser.add_argument("--engines", default="", help="engines, separated by commas; default: all")
     parser.add_argument("--threads", default="1,2", help="thread counts, separated by commas (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each engine (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn (default: %(default)s)")
@@ -160,7 +161,7 @@ def main() -> None:
     parser.add_argument(
         "--quantised", action="store_true", help="time the networks quantised to int8, beside walle's float32"
     )
-    parser.add_argument("--plans", action="store_true", help="judge search's choices instead")
+    parser.add_argument("--plans", action="store_true", help="evaluate the choices of search instead")
     parser.add_argument("--backend", default="auto", help="with --plans: the backend (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()

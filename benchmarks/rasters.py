@@ -1,8 +1,7 @@
 """Rasters before and after merging, and the time that merging saves (§4.1), on the benchmark networks.
 
-The networks are ONNX files with a `manifest.json` of their inputs beside them. Each is made ready twice, with merging
-and without; rounds run one after the other, so that what else the machine does falls on both. Renames cost nothing
-either way.
+The networks are ONNX files with a `manifest.json` of their inputs in the same folder. Each is loaded twice, with
+merging and without; rounds alternate between the two, so that other load affects both. Renames cost nothing in either.
 
     python benchmarks/rasters.py FOLDER [--models resnet18,din] [--rounds 9] [--json]
 """
@@ -38,11 +37,11 @@ def timed(session: _core.Session, inputs: dict[str, Any]) -> float:
 
 
 def report(model: Path, inputs: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Return one network's counts and median times in milliseconds; raises what the engine raises."""
+    """Return one network's counts and median times in milliseconds. Raises EngineError."""
     data = convert_bytes(load(model))
     plain, merged = (_core.Session(data, "auto", merging=merging) for merging in (False, True))
     expected, found = plain.run(inputs), merged.run(inputs)
-    for name in expected:  # merging moves elements, it computes nothing
+    for name in expected:  # merging changes movements only, so results are equal
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(expected[name]))
     times = [(timed(plain, inputs), timed(merged, inputs)) for _ in range(rounds)]
     before, after = plain.plan() or {}, merged.plan() or {}
@@ -66,7 +65,7 @@ def report(model: Path, inputs: dict[str, Any], rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/networks"), help="default: %(default)s")
-    parser.add_argument("--models", default="", help="names, separated by commas; all where left out")
+    parser.add_argument("--models", default="", help="names, separated by commas; default: all")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 # ruff: noqa: E501, ICN001, PLR0402, E402 -- a script with tables, that compares two modules named np
-"""Writes walle.np's part of docs/api.md: which names of NumPy there are, which agree with it, and their time beside NumPy's.
+"""Writer of walle.np's part of docs/api.md: the names shared with NumPy, their agreement, and their time over NumPy's.
 
-python scripts/np_api.py            # measures, and writes the part anew
-python scripts/np_api.py --check    # only says whether the document has the right names
+python scripts/np_api.py            # measure, and replace the part
+python scripts/np_api.py --check    # only check that the document has the right names
 """
 
 import argparse
@@ -31,41 +31,41 @@ BEGIN, END = "<!-- walle.np: begin, written by scripts/np_api.py -->", "<!-- wal
 PARTS = ("fft", "linalg", "random")
 SIZE = (224, 224, 3)
 
-# Where walle.np means to differ: what, and why.
+# Intended differences from NumPy, with the reason.
 MEANT = {
-    "floats without a dtype are float32": "models compute in float32; float64 is there by name",
+    "floats without a dtype are float32": "models compute in float32; float64 is available by name",
     "integers in a floating function": "those of 32 and 64 bits give float64 as in NumPy; smaller ones and bool give float32, not float16 (or, in statistics, float64)",
-    "a dtype is its name": 'one text for every dtype: `x.dtype == "float32"`; `np.float32` is that text',
+    "a dtype is a string": 'one string for every dtype: `x.dtype == "float32"`; `np.float32` is that string',
     "no scalars": "what NumPy returns as a scalar is an array without dimensions; `float()`, `.item()`, `==`, `hash` work",
     "floats to integers saturate, NaN is 0": "the same on every instruction set; in C, and so in NumPy, it is undefined",
     "no warnings": "a task has no standard error; 1 / 0 is inf, and 0 for integers",
-    "`empty` is zeros": "memory of another task is never shown",
-    "arithmetic of bools": "int64; NumPy gives bool or int8, or refuses it",
-    "8 and 16 bits beside a float of Python's, and in functions of two": "float32 or what holds both; NumPy float16 or 64",
-    "int64 compared with uint64": "as float64; NumPy by value",
-    "`**` of ints by negative ints, `reciprocal` of ints": "0, and floats; NumPy refuses the first and gives ints",
+    "`empty` is zeros": "uninitialised memory could show data of another task",
+    "arithmetic of bools": "int64; NumPy: bool or int8, or an error",
+    "8 and 16 bits with a Python float, and in functions of two": "float32, or the dtype that holds both; NumPy: float16 or float64",
+    "int64 compared with uint64": "as float64; NumPy: by value",
+    "`**` of ints by negative ints, `reciprocal` of ints": "0, and floats; NumPy: an error, and ints",
     "`sign(-0.0)`": "-0.0",
     "`argsort` of an array without dimensions": "is refused",
     "complex numbers": "a last axis of two, real and imaginary part; `fft` takes real numbers with `real=True`",
-    "random numbers": "of Philox4x32-10 for a seed: the same on every device, not NumPy's",
-    "`sort` is always stable; `partition` sorts": "one kernel by digits for both",
+    "random numbers": "from Philox4x32-10: a seed gives the same ones on every device, and not NumPy's",
+    "`sort` is always stable; `partition` sorts": "both use one radix sort",
     "`quantile` methods": "linear, lower, higher, midpoint, nearest",
     "linear algebra": "computed in float64 and rounded once, in float32 too",
-    "`x.sort()` and `out=`": "the result is made and then moved in",
+    "`x.sort()` and `out=`": "the result is computed and then copied",
 }
 
-# Names of NumPy that are not there, by reason.
+# Names of NumPy that walle.np does not have, by reason.
 MISSING = {
     "complex numbers": "angle complex128 complex256 complex64 complexfloating cdouble clongdouble csingle conj conjugate imag "
     "iscomplex iscomplexobj isreal isrealobj real real_if_close sort_complex emath common_type mintypecode roots poly "
     "linalg.eig linalg.eigvals fft.hfft fft.ihfft",
-    "dtypes are names, and there are no scalars": "ScalarType bytes_ byte character dtype dtypes flexible float128 floating "
+    "dtypes are strings, and scalars do not exist": "ScalarType bytes_ byte character dtype dtypes flexible float128 floating "
     "generic inexact int_ intc integer isdtype issubdtype long longdouble longlong min_scalar_type number object_ "
     "sctypeDict short signedinteger str_ typecodes typename ubyte uint uintc uintp ulong ulonglong unsignedinteger ushort "
     "void False_ True_ typing ufunc frompyfunc bitwise_count",
-    "dates, texts and records": "busday_count busday_offset busdaycalendar datetime64 datetime_as_string datetime_data is_busday "
+    "dates, strings and records": "busday_count busday_offset busdaycalendar datetime64 datetime_as_string datetime_data is_busday "
     "isnat timedelta64 char strings rec recarray record",
-    "files and addresses: a task has `ctx.resource` and the buffer protocol": "ctypeslib from_dlpack fromfile fromregex "
+    "files and memory addresses: a task has `ctx.resource` and the buffer protocol": "ctypeslib from_dlpack fromfile fromregex "
     "genfromtxt load loadtxt memmap save savetxt savez savez_compressed may_share_memory shares_memory",
     "warnings, printing and settings": "array2string array_repr array_str errstate exceptions format_float_positional "
     "format_float_scientific get_printoptions getbufsize geterr geterrcall printoptions set_printoptions setbufsize seterr "
@@ -73,10 +73,10 @@ MISSING = {
     "__array_namespace_info__",
     "other kinds of arrays and iterators": "asmatrix bmat matrix ma broadcast flatiter nditer nested_iters poly1d polynomial "
     "c_ r_ s_ index_exp mgrid ogrid asarray_chkfinite asfortranarray isfortran require",
-    "rare; made of what is there": "apply_over_axes einsum_path polydiv unique_all linalg.tensorinv linalg.tensorsolve",
+    "rare; composed of other functions": "apply_over_axes einsum_path polydiv unique_all linalg.tensorinv linalg.tensorsolve",
     "NumPy's own generators": "random.BitGenerator random.MT19937 random.PCG64 random.PCG64DXSM random.Philox "
     "random.RandomState random.SFC64 random.SeedSequence random.get_state random.set_state random.bytes",
-    "distributions that no app has asked for": "random.beta random.binomial random.chisquare random.dirichlet random.f "
+    "distributions that no app has needed": "random.beta random.binomial random.chisquare random.dirichlet random.f "
     "random.gamma random.geometric random.gumbel random.hypergeometric random.laplace random.logistic random.lognormal "
     "random.logseries random.multinomial random.multivariate_normal random.negative_binomial random.noncentral_chisquare "
     "random.noncentral_f random.pareto random.poisson random.power random.random_integers random.ranf random.rayleigh "
@@ -86,7 +86,7 @@ MISSING = {
 
 
 def public(module: Any) -> set[str]:
-    """Return the public names of NumPy or of walle.np, those of their parts with a dot."""
+    """Return the public names of NumPy or of walle.np; names of submodules have a dot."""
     names = {name for name in module.__all__ if name not in (*PARTS, "lib")} | {"lib.stride_tricks"}
     for part in PARTS:
         names |= {f"{part}.{name}" for name in getattr(module, part).__all__}
@@ -98,7 +98,7 @@ def present() -> list[str]:
 
 
 def absent() -> dict[str, list[str]]:
-    """Return the names that are not there, by reason; those without one under an empty reason."""
+    """Return NumPy's names that walle.np does not have, by reason; an empty reason if none is given."""
     rest = public(numpy) - public(np)
     reasons = {reason: sorted(set(names.split()) & rest) for reason, names in MISSING.items()}
     without = sorted(rest - {name for names in reasons.values() for name in names})
@@ -106,19 +106,19 @@ def absent() -> dict[str, list[str]]:
 
 
 def agrees(name: str, draws: int = 24) -> str:
-    """Return "yes", or what the first difference is."""
+    """Return "yes", or the first difference."""
     for seed in range(draws):
         shape = ((4, 3), (5,), (2, 3, 4))[seed % 3]
         try:
-            check(name, seed % len(CASES[name]), Draw(seed, shape, seed, seed // 2))
+            check(name, seed % len(CASES[name]), Draw(seed=seed, shape=shape, dtype=seed, strides=seed // 2))
         except AssertionError as error:
             return next(line.strip() for line in str(error).splitlines() if line.strip())
     return "yes"
 
 
 def ratio(name: str, rounds: int = 7) -> float:
-    """Return our time over NumPy's for the first case on float32 of 224 x 224 x 3 (or the size that the case has)."""
-    made = CASES[name][0](Draw(0, SIZE, 0, 0))
+    """Return our time over NumPy's for the first case, on float32 of 224 x 224 x 3 or the size of the case."""
+    made = CASES[name][0](Draw(shape=SIZE))
     args, kwargs = made if isinstance(made, tuple) else (made, {})
     mine = [ours(one) for one in args]
     calls: list[Callable[[], Any]] = [
@@ -163,21 +163,21 @@ def section() -> str:
     lines = [
         BEGIN,
         "",
-        f"Beside NumPy {numpy.__version__}: {len(rows)} of its names and those of MNN's `numpy` module are there. *Agrees*: the",
-        "results, shapes and dtypes were NumPy's on 24 draws of sizes, strides and dtypes (the tests draw more), but for the",
-        "differences below; names that have no one answer (decompositions, random numbers, Fourier transforms, writing",
+        f"`walle.np` has {len(rows)} of the names of NumPy {numpy.__version__} and of MNN's `numpy` module. *Agrees*: the",
+        "results, shapes and dtypes were NumPy's on 24 draws of sizes, strides and dtypes (the tests draw more), except for",
+        "the differences below. Names without a unique result (decompositions, random numbers, Fourier transforms, writing",
         f"functions, constants) have tests of their own. *Time*: over NumPy's in the same run, one thread, float32 of {SIZE[0]} x",
-        f"{SIZE[1]} x {SIZE[2]} or the smaller size that its case has; the geometric mean is {mean:.2f}.",
+        f"{SIZE[1]} x {SIZE[2]} or the smaller size of its case; the geometric mean is {mean:.2f}.",
         "",
         *table(rows),
         "",
-        "### Differences that are meant",
+        "### Intended differences",
         "",
         "| what | why |",
         "| --- | --- |",
         *(f"| {what} | {why} |" for what, why in MEANT.items()),
         "",
-        "### Names of NumPy that are not there",
+        "### Names of NumPy that walle.np does not have",
         "",
         "| why | names |",
         "| --- | --- |",
@@ -189,23 +189,23 @@ def section() -> str:
 
 
 def problems(text: str) -> list[str]:
-    """Return what a document has that this script would not write, or lacks; times aside."""
+    """Return the differences of a document from what this script writes, times excepted."""
     if BEGIN not in text or END not in text:
-        return ["docs/api.md has no part for walle.np"]
+        return ["docs/api.md has no part for walle.np; write it with: python scripts/np_api.py"]
     part = text[text.index(BEGIN) : text.index(END)]
     lines = part.splitlines()
-    found = [
-        line.split("`")[1] for line in lines[: lines.index("### Differences that are meant")] if line.startswith("| `")
-    ]
+    found = [line.split("`")[1] for line in lines[: lines.index("### Intended differences")] if line.startswith("| `")]
     wrong = [f"{name} is not in docs/api.md" for name in present() if name not in found]
     wrong += [f"{name} is in docs/api.md but not in walle.np" for name in found if name not in present()]
     wrong += [
-        f"docs/api.md says nothing of {what}" for what, why in MEANT.items() if f"| {what} | {why} |" not in lines
+        f"docs/api.md does not list the difference {what!r}"
+        for what, why in MEANT.items()
+        if f"| {what} | {why} |" not in lines
     ]
     for why, names in absent().items():
         row = f"| {why} | {', '.join(f'`{name}`' for name in names)} |"
         if not why or row not in lines:
-            wrong.append(f"docs/api.md does not say why there is no {', '.join(names)}")
+            wrong.append(f"docs/api.md gives no reason for the missing {', '.join(names)}")
     return wrong
 
 

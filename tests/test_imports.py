@@ -1,4 +1,4 @@
-"""What importing walle pulls in, seen from a fresh interpreter."""
+"""Imports: modules that importing walle loads, in a fresh interpreter."""
 
 import subprocess
 import sys

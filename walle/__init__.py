@@ -1,11 +1,11 @@
 """Walle ships machine-learning tasks to fleets of devices and lets devices and cloud work on them together.
 
-Names are loaded when they are first used, so that a device, and each task VM in it, imports only what it runs.
+Names are loaded on first use, so that a device and each of its task VMs import only what they run.
 """
 
 import importlib
 
-TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
+TYPE_CHECKING = False  # not from `typing`: importing it takes a third of a task VM's start-up
 if TYPE_CHECKING:
     from walle.engine_ext.onnx_import import convert
     from walle.engine_ext.operators import OperatorInfo, operators
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULE_OF = {
     "BackendInfo": "walle.engine_ext.session_info",
     "Module": "walle.engine_ext.session",
     "OperatorInfo": "walle.engine_ext.operators",
@@ -27,7 +27,7 @@ _HOMES = {
     "convert": "walle.engine_ext.onnx_import",
     "operators": "walle.engine_ext.operators",
 }
-_MODULES = frozenset({"cv", "np", "onnx_backend", "vm"})
+_SUBMODULES = frozenset({"cv", "np", "onnx_backend", "vm"})
 
 __all__ = [
     "BackendInfo",
@@ -49,10 +49,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
+    if name in _SUBMODULES:
         return importlib.import_module(f"walle.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module 'walle' has no attribute {name!r}")
 
 

@@ -1,14 +1,16 @@
-"""`import walle.cv as cv`: see `walle.engine_ext.cv`, whose names these are; parts are loaded on first use."""
+"""Public name of `walle.engine_ext.cv`: `import walle.cv as cv`; parts are loaded on first use."""
 
 import walle.engine_ext.cv as _cv
 
-TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
+TYPE_CHECKING = False  # not from `typing`: importing it takes a third of a task VM's start-up
 if TYPE_CHECKING:
     from walle.engine_ext.cv import *  # noqa: F403
 
 
 def __getattr__(name: str) -> object:
-    if name.startswith("_") or isinstance(vars(_cv).get(name), type(_cv)):  # nothing that the package itself uses
+    if name.startswith("_") or isinstance(
+        vars(_cv).get(name), type(_cv)
+    ):  # names that the package itself uses are not public
         raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
     value: object = getattr(_cv, name)
     globals()[name] = value

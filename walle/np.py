@@ -1,10 +1,10 @@
-"""`import walle.np as np`: see `walle.engine_ext.np`, whose names these are."""
+"""Public name of `walle.engine_ext.np`: `import walle.np as np`."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from walle.engine_ext.np import *  # noqa: F403 -- the same names under the public address
+    from walle.engine_ext.np import *  # noqa: F403 -- the same names under the public module
     from walle.engine_ext.np import fft as fft  # noqa: PLC0414 -- names of this module too
     from walle.engine_ext.np import lib as lib  # noqa: PLC0414
     from walle.engine_ext.np import linalg as linalg  # noqa: PLC0414
@@ -14,7 +14,7 @@ else:
     from walle.engine_ext.np import __all__
 
     def __getattr__(name: str) -> object:
-        if name.startswith("__") or name not in _np.__dir__():  # nothing that the package itself uses
+        if name.startswith("__") or name not in _np.__dir__():  # names that the package itself uses are not public
             raise AttributeError(f"walle.np has no {name!r}")
         found = globals()[name] = getattr(_np, name)
         return found

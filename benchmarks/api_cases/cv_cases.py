@@ -1,4 +1,4 @@
-"""The cases of walle.cv against OpenCV, whose answer each is compared with before it is timed."""
+"""Benchmark cases of walle.cv against OpenCV; results are compared before they are timed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from walle import cv, np
 
 PEER = f"OpenCV {cv2.__version__}"
 SIZES = ((224, 224), (1000, 1000))
-FAR = 1.0  # levels of a byte that results may lie apart
+MAX_DIFFERENCE = 1.0  # levels of uint8
 
 
 class Case(NamedTuple):
-    """One function on one kind of image; both libraries get the same numbers."""
+    """A function on one kind of image; both libraries get the same numbers."""
 
     name: str
     size: str
@@ -30,10 +30,10 @@ def difference(ours: Any, theirs: Any) -> float:
 
 
 def agree(case: Case) -> float:
-    """Return how far the two results lie apart. Raise AssertionError where that is more than FAR."""
-    far = difference(case.ours(), case.theirs())
-    assert far <= FAR, f"{case.name} {case.size} lies {far} apart"
-    return far
+    """Return the greatest difference of the two results. Raise AssertionError if it exceeds MAX_DIFFERENCE."""
+    found = difference(case.ours(), case.theirs())
+    assert found <= MAX_DIFFERENCE, f"{case.name} {case.size}: the results differ by {found}"
+    return found
 
 
 def cases() -> Iterator[Case]:
@@ -44,7 +44,7 @@ def cases() -> Iterator[Case]:
 
 
 def of_size(height: int, width: int) -> Iterator[Case]:
-    """Yield the cases on images of this size, three channels of uint8 unless the name says another."""
+    """Yield the cases on images of this size: three channels of uint8 unless the name has another kind."""
     size = f"{height} x {width}"
     random = numpy.random.default_rng(0)
     noise = random.integers(0, 256, (height, width, 3)).astype("uint8")

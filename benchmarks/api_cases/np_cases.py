@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005, ICN001, PLR0402 -- a table of calls with one signature, of two modules named np
-"""The cases of walle.np against NumPy: what programs of images and features call, on float32 and uint8."""
+"""Benchmark cases of walle.np against NumPy: calls that image and feature code makes, on float32 and uint8."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ PEER = f"NumPy {numpy.__version__}"
 
 
 class Case(NamedTuple):
-    """One call, here and there, on the same memory."""
+    """A call to both libraries on the same memory."""
 
     name: str
     size: str
@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 def agree(case: Case) -> None:
-    """Raise AssertionError where the two results are not the same."""
+    """Raise AssertionError if the two results differ."""
     own, other = case.ours(), case.theirs()
     pairs = zip(own, other, strict=True) if isinstance(other, tuple | list) else [(own, other)]
     for here, there in pairs:
@@ -34,7 +34,7 @@ def agree(case: Case) -> None:
         numpy.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-4 * max(scale, 1.0), err_msg=case.name)
 
 
-# name, call of (module, x, y, bytes, mask, indices, line); x and y are float32 in (0, 1), y of the same shape.
+# Name, call(module, data); data.x and data.y are float32 in (0, 1), of one shape.
 COMMON: list[tuple[str, Callable[..., Any]]] = [
     ("x + y", lambda m, d: d.x + d.y),
     ("x * 2.0", lambda m, d: d.x * 2.0),
@@ -125,7 +125,7 @@ def _minus(x: Any, row: Any) -> Any:
 
 
 class Data:
-    """The arrays of one size, as one of the two libraries sees them."""
+    """Arrays of one size, as arrays of one of the two libraries."""
 
     def __init__(self, arrays: dict[str, numpy.ndarray], convert: Callable[[numpy.ndarray], Any]) -> None:
         for name, array in arrays.items():
@@ -135,7 +135,7 @@ class Data:
 def cases() -> Iterator[Case]:
     rng = numpy.random.default_rng(0)
     for size, shape in (("224x224x3", (224, 224, 3)), ("1000x1000", (1000, 1000))):
-        count = math.prod(shape)  # all different, so that an order is the only one
+        count = math.prod(shape)  # all different, so that the sorted order is unique
         x, y = (((rng.permutation(count) + 1) / count).astype("float32").reshape(shape) for _ in range(2))
         arrays = {
             "x": x,

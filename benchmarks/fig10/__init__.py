@@ -1,1 +1,1 @@
-"""The parts of Fig. 10: networks, the engines that run them, worker processes, plan quality, and the report."""
+"""Modules of Fig. 10: networks, engines, worker processes, plan quality, and the report."""

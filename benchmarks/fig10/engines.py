@@ -1,6 +1,6 @@
-"""The engines of Fig. 10, each behind the same four calls; a library is imported by the process that runs it alone.
+"""Engines of Fig. 10 behind one interface of four calls; each library is imported only in the process that runs it.
 
-An engine whose library is not installed is absent: `absent` says what it lacks, and the table names it.
+An engine whose library is not installed is left out: `absent` returns what is missing, and the report names it.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ from benchmarks.fig10.quantised import quantised
 
 
 class Engine(ABC):
-    """One engine with one model: `imports`, `convert`, `load`, then `run` as often as wanted."""
+    """An engine with one model. Call `imports`, `convert`, `load` once, then `run` any number of times."""
 
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
@@ -30,26 +30,26 @@ class Engine(ABC):
 
     @classmethod
     def absent(cls) -> str:
-        """Return why this engine cannot run here; nothing where it can."""
+        """Return why this engine cannot run here; an empty text if it can."""
         missing = [package for package in cls.packages if importlib.util.find_spec(package) is None]
         return f"{', '.join(missing)} not installed" if missing else ""
 
     def imports(self) -> None:  # noqa: B027 -- nothing to do for some
-        """Import the library; not counted as loading."""
+        """Import the library; its time does not count as loading."""
 
     def convert(self) -> None:  # noqa: B027 -- nothing to do for some
-        """Write the engine's own file beside the model where it is not there; not counted as loading."""
+        """Write the engine's own file beside the model unless it exists; its time does not count as loading."""
 
     @abstractmethod
     def load(self) -> None:
-        """Make the model ready to run, from the engine's own file."""
+        """Load the model from the engine's own file."""
 
     @abstractmethod
     def run(self, inputs: dict[str, Any]) -> list[Any]:
-        """Return the outputs in the manifest's order, in memory of their own."""
+        """Return the outputs in the manifest's order; later runs do not write to them."""
 
     def search_ms(self) -> float | None:
-        """Return what choosing algorithms took, where the engine tells."""
+        """Return the milliseconds of choosing algorithms, or None if the engine does not report them."""
         return None
 
 
@@ -126,7 +126,7 @@ class OnnxRuntimeInt8(OnnxRuntime):
 
 
 class Mnn(Engine):
-    """By MNN's sessions. Its converter is called as a function: the script around it installs a telemetry package."""
+    """MNN's session API. Its converter is called as a function, because the script around it installs telemetry."""
 
     name, packages = "mnn", ("MNN",)
     precision_level: ClassVar[str] = "normal"
@@ -179,7 +179,7 @@ class Mnn(Engine):
 
 
 class MnnLow(Mnn):
-    """MNN at its low precision, which takes bfloat16 where its build has it and float32 elsewhere."""
+    """MNN at low precision: bfloat16 where its build supports it, else float32."""
 
     name, precision, precision_level = "mnn-low", "bfloat16", "low"
 
@@ -201,7 +201,7 @@ class Ncnn(Engine):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(source, Path(folder, "m.onnx"))
             subprocess.run([tool, "m.onnx", "fp16=0"], cwd=folder, check=True, capture_output=True)
-            shutil.copy(Path(folder, "m_ncnn.py"), self.model.with_suffix(".py"))  # says which axis is the batch
+            shutil.copy(Path(folder, "m_ncnn.py"), self.model.with_suffix(".py"))  # names the batch axis
             shutil.copy(Path(folder, "m.ncnn.param"), self.model.with_suffix(".param"))
             shutil.copy(Path(folder, "m.ncnn.bin"), self.model)
 
@@ -211,10 +211,10 @@ class Ncnn(Engine):
         self.net.opt.use_vulkan_compute = False
         self.net.opt.use_bf16_storage = self.halved
         if self.net.load_param(str(self.model.with_suffix(".param"))) or self.net.load_model(str(self.model)):
-            raise RuntimeError("ncnn does not load what pnnx wrote")
+            raise RuntimeError("ncnn cannot load the files that pnnx wrote")
         axis = re.search(r"batch_index=(\d+)", self.model.with_suffix(".py").read_text())
         if axis is None:
-            raise RuntimeError("pnnx names no batch axis")
+            raise RuntimeError("pnnx's script does not name the batch axis")
         self.batch_axis = int(axis[1])
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
@@ -296,7 +296,7 @@ ENGINES = {engine.name: engine for engine in _ALL}
 
 
 def inputs_of(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return seeded inputs of a manifest's entry: normal floats, and integers 0 and 1."""
+    """Return seeded inputs for a manifest's entry: normally distributed floats, and integers 0 and 1."""
     random = np.random.default_rng(11)
     return {
         name: random.integers(0, 2, shape) if dtype == "int64" else random.standard_normal(shape).astype(np.float32)

@@ -1,6 +1,6 @@
-"""Timing engines against each other: each in its own process, in short turns of random order.
+"""Interleaved timing of engines: each in its own process, in short turns of random order.
 
-What else the machine does falls on all of them alike, and CPU time leaves out what others took in between.
+Other load on the machine affects all engines alike, and CPU time excludes what other processes took.
 """
 
 import json
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 _WORKER = Path(__file__).with_name("worker.py")
-_PAUSE_S = 0.01  # spinning thread pools go idle
-_SHOWN = 160  # characters of a failure
+_PAUSE_S = 0.01  # lets spinning thread pools block
+_SHOWN = 160  # characters of an error
 
 
 class Contestant(NamedTuple):
-    """An engine to be timed. `label` is its row; `root` the checkout whose walle it imports, this one where empty."""
+    """An engine to time. `label` names its row; `root` is the checkout whose walle it imports, None for this one."""
 
     label: str
     engine: str
@@ -51,7 +51,7 @@ class _Worker:
             self._process.stdin.write(f"{seconds}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # the answer tells why
+            pass  # the answer has the reason
         return self._answer()
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class _Worker:
 
 
 def failure(log: IO[str], status: int) -> str:
-    """Return the last line of what a process wrote, or how it ended."""
+    """Return the last line of a process's log, or its exit status."""
     log.seek(0)
     lines = log.read().strip().splitlines()
     if status < 0:
@@ -68,7 +68,7 @@ def failure(log: IO[str], status: int) -> str:
 
 
 def environment(root: Path | None) -> dict[str, str]:
-    """Return this process's environment, with the walle of a checkout first."""
+    """Return this process's environment, with a checkout first on PYTHONPATH."""
     here = Path(__file__).resolve().parents[2]
     old = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(root or here), old]))}
@@ -77,7 +77,7 @@ def environment(root: Path | None) -> dict[str, str]:
 def measure(
     contestants: Sequence[Contestant], model: Path, reference: Path, threads: int, rounds: int, seconds: float
 ) -> Iterator[tuple[int, dict[str, dict[str, Any]]]]:
-    """Yield the round that was finished and, by label, what is known by then: figures, or `failed` with the reason."""
+    """Yield, after each round, its number and the results so far by label: figures, or `failed` with the reason."""
     results: dict[str, dict[str, Any]] = {}
     workers: dict[str, _Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ def measure(
 
 
 def own_model(model: Path, one: Contestant) -> Path:
-    """Return where a contestant finds its model: another revision writes its own .walle, in a folder of its own."""
+    """Return the path of a contestant's model; another revision gets a folder of its own for the .walle it writes."""
     if one.root is None:
         return model
     folder = one.root / "networks"
@@ -128,7 +128,7 @@ def own_model(model: Path, one: Contestant) -> Path:
 
 
 def figures(result: dict[str, Any]) -> dict[str, Any]:
-    """Return what the table shows of an engine's times; a failure as it is."""
+    """Return the figures of an engine's times for the table; a failure is returned unchanged."""
     if "failed" in result:
         return result
     rest = {key: value for key, value in result.items() if key not in {"wall", "cpu", "peak_mib", "import_mib"}}

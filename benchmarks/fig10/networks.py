@@ -1,7 +1,7 @@
-"""The nine networks of Fig. 10 and of its neighbours, by the sizes of their publications, with seeded random weights.
+"""Networks of Fig. 10 and related ones, nine in all, in their published sizes, with seeded random weights.
 
-`write(folder, names)` puts them there as ONNX files with a `manifest.json` of inputs, outputs, parameters and
-operations (two for each multiply-add of convolutions, matrix products and recurrent cells, by the direct algorithm).
+`write(folder, names)` writes them as ONNX files with a `manifest.json` of inputs, outputs, parameters and operations
+ (two for each multiply-add of convolutions, matrix products and recurrent cells, by the direct algorithm).
 """
 
 import json
@@ -45,7 +45,7 @@ def resnet(name: str, blocks: Iterable[int], *, bottleneck: bool) -> OnnxGraph:
 
 
 def _mobile_levels(g: OnnxGraph, x: str, width: float = 1.0) -> list[str]:
-    """Return MobileNetV2's features at strides 8, 16 and 32."""
+    """Add MobileNetV2; return its features at strides 8, 16 and 32."""
 
     def wide(channels: int) -> int:
         return max(8, int(channels * width + 4) // 8 * 8)
@@ -145,7 +145,7 @@ def bert_squad(
 
 
 def din(length: int = 100, size: int = 32) -> OnnxGraph:
-    """Deep Interest Network: attention of the target over a history of visits, and a small network."""
+    """Build Deep Interest Network: attention of the target over a history of visits, and a small network."""
     g = OnnxGraph("din")
     history, target = g.input("history", (1, length, size)), g.input("target", (1, size))
 
@@ -164,7 +164,7 @@ def din(length: int = 100, size: int = 32) -> OnnxGraph:
 
 
 def fcos_lite(side: int = 320, width: int = 224, classes: int = 80) -> OnnxGraph:
-    """A detector without anchors: MobileNetV2 1.4, a pyramid of five levels, heads whose weights all levels share."""
+    """Build an anchor-free detector: MobileNetV2 1.4, a pyramid of five levels, heads with shared weights."""
     g = OnnxGraph("fcos_lite")
     features = _mobile_levels(g, g.input("image", (1, 3, side, side)), 1.4)
 
@@ -206,7 +206,7 @@ def fcos_lite(side: int = 320, width: int = 224, classes: int = 80) -> OnnxGraph
 
 
 def voice_rnn(frames: int = 100, features: int = 40, hidden: int = 32) -> OnnxGraph:
-    """A keyword detector: a GRU over the frames, and a small classifier of its last state."""
+    """Build a keyword detector: a GRU over the frames, and a small classifier of its last state."""
     g = OnnxGraph("voice_rnn")
     x = g.op("Transpose", g.input("frames", (1, frames, features)), perm=[1, 0, 2])
     deviation = 1 / math.sqrt(hidden)
@@ -232,7 +232,7 @@ NETWORKS: dict[str, Callable[[], OnnxGraph]] = {
 
 
 def operations(model: onnx.ModelProto) -> int:
-    """Return the floating-point operations of convolutions, matrix products and GRUs, two for a multiply-add."""
+    """Return the floating-point operations of convolutions, matrix products and GRUs; a multiply-add counts as two."""
     graph = model.graph
     shapes = {
         value.name: [size.dim_value for size in value.type.tensor_type.shape.dim]
@@ -267,7 +267,7 @@ def described(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def write(folder: Path, names: Iterable[str] = NETWORKS) -> None:
-    """Write the networks that are not there yet, and all of their manifest."""
+    """Write the networks that do not exist yet, and the manifest of all."""
     folder.mkdir(parents=True, exist_ok=True)
     manifest_path = folder / "manifest.json"
     manifest = json.loads(manifest_path.read_bytes()) if manifest_path.exists() else {}

@@ -1,4 +1,4 @@
-"""Writing ONNX graphs node by node, with seeded random weights, as exporters leave them: nothing is folded or fused."""
+"""Builder of ONNX graphs with seeded random weights; like an exporter's output, nothing is folded or fused."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ OPSET = 17
 
 
 class OnnxGraph:
-    """A graph that grows; methods add nodes and return the names of their results.
+    """A graph under construction; methods add nodes and return the names of their results.
 
-    `channels` knows the channels of every image value, so that layers need to be told their outputs only.
+    `channels` maps image values to their channels, so that layers take only their number of outputs.
     """
 
     def __init__(self, name: str, seed: int = 10) -> None:
@@ -40,7 +40,7 @@ class OnnxGraph:
         return self.ops(kind, *inputs, count=1, **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
-        """Add a node of `count` results."""
+        """Add a node with `count` results."""
         number = len(self._nodes)
         results = [f"{kind.lower()}{number}_{i}" for i in range(count)]
         self._nodes.append(helper.make_node(kind, list(inputs), results, name=f"{kind}_{number}", **attributes))
@@ -52,7 +52,7 @@ class OnnxGraph:
         return name
 
     def whole(self, *values: int) -> str:
-        """Add a constant of int64: a shape, axes, sizes."""
+        """Add an int64 constant, such as a shape, axes or sizes."""
         return self.constant(values, np.int64)
 
     def normal(self, shape: Sequence[int], deviation: float) -> str:
@@ -75,7 +75,7 @@ class OnnxGraph:
         return self.conv_by(x, weights, out, kernel, stride, groups)
 
     def conv_by(self, x: str, weights: Sequence[str], out: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
-        """Add a convolution by weights that others may use too."""
+        """Add a convolution with given weights, which other convolutions may share."""
         attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4, "group": groups}
         return self.as_image(self.op("Conv", x, *weights, **attributes), out)
 
@@ -99,12 +99,12 @@ class OnnxGraph:
         return self.as_image(self.op("Concat", *parts, axis=1), sum(self.channels[part] for part in parts))
 
     def max_pool(self, x: str, pad: int = 0) -> str:
-        """Add a 3x3 pool of stride 2."""
+        """Add 3x3 max pooling with stride 2."""
         pooled = self.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[pad] * 4)
         return self.as_image(pooled, self.channels[x])
 
     def mean(self, x: str) -> str:
-        """Return the mean of each channel, as [batch, channels]."""
+        """Add the mean of each channel; the result is [batch, channels]."""
         return self.op("Flatten", self.op("GlobalAveragePool", x), axis=1)
 
     def classify(self, x: str, classes: int = 1000) -> None:
@@ -119,7 +119,7 @@ class OnnxGraph:
         return self.op("Add", self.op("MatMul", x, weights), self.normal((out,), 0.02))
 
     def layer_norm(self, x: str, size: int) -> str:
-        """Add a layer normalisation in its parts."""
+        """Add a layer normalisation as its elementary nodes."""
         centred = self.op("Sub", x, self.op("ReduceMean", x, axes=[-1]))
         variance = self.op("ReduceMean", self.op("Pow", centred, self.constant(2)), axes=[-1])
         deviation = self.op("Sqrt", self.op("Add", variance, self.constant(1e-12)))

@@ -1,8 +1,8 @@
-"""How good search's choices are (§4.1): every candidate of every convolution is timed and compared with the chosen one.
+"""Quality of search (§4.1): every candidate of every convolution is timed and compared with the chosen one.
 
-Session k forces the k-th candidate of each convolution that has one, so that all candidates of a network are timed by
-about five sessions, whose profiled runs take turns. A candidate's time is its least: other work only ever adds. Then
-the plan of the best found candidates is run against search's own as a whole, in CPU time.
+Session k forces the k-th candidate of each convolution that has one, so that about five sessions, whose profiled runs
+alternate, time all candidates of a network. The least time of a candidate counts, because other load only adds. Then
+the plan of the fastest candidates and the plan of search are run as a whole, in CPU time.
 """
 
 import statistics
@@ -17,13 +17,13 @@ type Choice = tuple[str, int]  # algorithm and parameter
 
 
 def _choices(session: _core.Session) -> dict[str, list[tuple[Choice, float]]]:
-    """Return each weighed operator's candidates with their predicted times, the chosen one first."""
+    """Return, for each operator with candidates, the candidates and their predicted times, the chosen one first."""
     plan = session.plan() or {"ops": []}
     return {op[0]: [((name, number), us) for name, number, us in op[-1]] for op in plan["ops"] if op[-1]}
 
 
 def _places(session: _core.Session) -> dict[str, int]:
-    """Return where in a profile each weighed operator stands."""
+    """Return the index in a profile of each operator with candidates."""
     plan = session.plan() or {"ops": []}
     return {op[0]: place for place, op in enumerate(plan["ops"]) if op[-1]}
 
@@ -35,7 +35,7 @@ def _cpu_ms(session: _core.Session, inputs: dict[str, Any]) -> float:
 
 
 def quality(model: Path, inputs: dict[str, Any], rounds: int, backend: str = "auto") -> dict[str, Any]:
-    """Return the microseconds of search's plan and of the best found one, and the operators in which they differ."""
+    """Return the microseconds of search's plan and of the fastest plan, and the operators in which they differ."""
     rates.use_saved()
     searched = _core.Session(model, backend)
     choices = _choices(searched)
@@ -76,7 +76,7 @@ def _wrong(
     least: Mapping[str, Mapping[Choice, float]],
     found: Mapping[str, Choice],
 ) -> list[dict[str, Any]]:
-    """Return the operators whose best candidate was not chosen, the costliest first, with predictions and times."""
+    """Return the operators whose fastest candidate was not chosen, by decreasing loss, with predictions and times."""
     rows = []
     for name, all_ in choices.items():
         chosen, best = all_[0][0], found[name]
@@ -91,7 +91,7 @@ def _wrong(
 
 
 def excess(report: dict[str, Any]) -> float:
-    """Return by how much search's plan takes longer than the best found, as a share of the latter."""
+    """Return the excess of search's plan over the fastest plan, as a share of the latter's time."""
     return float(report["chosen_us"] / report["best_us"] - 1) if report["best_us"] else 0.0
 
 

@@ -1,7 +1,7 @@
-"""The networks quantised to bytes by ONNX Runtime: what engines run with `--quantised`.
+"""Networks quantised to int8 by ONNX Runtime, for `--quantised`.
 
-QDQ form, as its `quantize_static` writes it: uint8 activations with one scale each, calibrated on seeded inputs, and
-int8 weights with a scale for each output channel.
+They are in QDQ form, as `quantize_static` writes it: uint8 activations with one scale each, calibrated on seeded
+inputs, and int8 weights with a scale for each output channel.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ _CALIBRATIONS = 4
 
 
 def quantised(model: Path, entry: dict[str, Any]) -> Path:
-    """Return the quantised model beside the given one, written where it is not there yet; `entry` is its manifest's."""
+    """Return the path of the quantised model, written beside the model unless it exists; `entry` is the manifest's."""
     path = model.with_suffix(".int8.onnx")
     if path.exists():
         return path

@@ -1,6 +1,7 @@
-"""What the networks give in float64: the model turned to float64 and run by this project's engine on the seeded inputs.
+"""Reference outputs in float64: the converted model, run by this project's engine on the seeded inputs.
 
-The engine has no packed layouts and no Winograd in float64: what is timed is not what it is held to.
+In float64 the engine has neither packed layouts nor Winograd, so the reference and the times come from different
+algorithms.
 
     python -m benchmarks.fig10.reference MODEL
 """
@@ -18,7 +19,7 @@ from benchmarks.fig10.engines import inputs_of
 
 
 def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with every float32 of it in float64; what Resize is told of scales stays as ONNX wants it."""
+    """Return the model with all float32 converted to float64, except the scales of Resize, which ONNX fixes."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
     del wide.graph.value_info[:]
@@ -39,7 +40,7 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def reference(model: Path) -> Path:
-    """Return the file of the outputs in float64, in the manifest's order."""
+    """Return the file of the float64 outputs, in the manifest's order; it is written unless it exists."""
     path = model.with_suffix(".float64.npz")
     if path.exists():
         return path

@@ -1,4 +1,4 @@
-"""The report of Fig. 10: ratios to the best peer and their geometric mean, a table, a plot and a page."""
+"""Report of Fig. 10: ratios to the best peer and their geometric mean, a table, a plot and a page."""
 
 import html
 import math
@@ -26,7 +26,7 @@ def ours(label: str) -> bool:
 
 
 def best_peer(row: dict[str, dict[str, Any]], precision: str, key: str) -> tuple[str, float] | None:
-    """Return the fastest engine of others at a precision, and its time; nothing where none ran."""
+    """Return the fastest peer at a precision, and its time; None if no peer ran."""
     times = [
         (result[key], label)
         for label, result in row.items()
@@ -36,7 +36,7 @@ def best_peer(row: dict[str, dict[str, Any]], precision: str, key: str) -> tuple
 
 
 def ratios(results: Results, key: str = "cpu_ms") -> list[dict[str, Any]]:
-    """Return, for each thread count and row of ours, its share of the best peer's time by network; and the mean."""
+    """Return, for each thread count and row of ours, the ratios to the best peer's time by network, and their mean."""
     found = []
     for threads, networks in results.items():
         labels = sorted({label for row in networks.values() for label in row if ours(label)})
@@ -53,7 +53,7 @@ def ratios(results: Results, key: str = "cpu_ms") -> list[dict[str, Any]]:
 
 
 def revisions(results: Results, key: str = "cpu_ms") -> list[dict[str, Any]]:
-    """Return each row's share of the time of the same engine at another revision (`label@revision`), by network."""
+    """Return, for each row, the ratio to the same engine at another revision (`label@revision`), by network."""
     found = []
     for threads, networks in results.items():
         for other in sorted({label for row in networks.values() for label in row if "@" in label}):
@@ -67,7 +67,7 @@ def revisions(results: Results, key: str = "cpu_ms") -> list[dict[str, Any]]:
 
 
 def peak_share(entry: dict[str, Any], result: dict[str, Any], gflops: float) -> float:
-    """Return the direct algorithm's operations in a CPU second, as a share of a core's peak; Winograd may pass 1."""
+    """Return the direct algorithm's operations per CPU second over a core's peak; Winograd may exceed 1."""
     return float(entry["flops"] / (result["cpu_ms"] * 1e6) / gflops)
 
 
@@ -107,7 +107,7 @@ def table(results: Results, manifest: dict[str, Any], gflops: float) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Draw each engine's CPU time beside ours as a picture: one panel for each thread count, less is better."""
+    """Draw the engines' CPU times relative to the best peer: one panel for each thread count; lower is faster."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -118,13 +118,13 @@ def plot(results: Results, path: Path) -> None:
         labels = list(dict.fromkeys(label for row in networks.values() for label in row))
         width = 0.8 / max(1, len(labels))
         for i, label in enumerate(labels):
-            heights = [_relative(row, label, _yardstick(networks)) for row in networks.values()]
+            heights = [_relative(row, label, _peer_precision(networks)) for row in networks.values()]
             places = [place + (i - (len(labels) - 1) / 2) * width for place in range(len(networks))]
             axis.bar(places, heights, width, label=label, color=f"C{i % 10}", edgecolor="black", linewidth=0.4)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_xticks(range(len(networks)), list(networks))
         axis.set_yscale("log", base=2)
-        axis.set_ylabel(f"CPU time, best {_yardstick(networks)} peer = 1")
+        axis.set_ylabel(f"CPU time, best {_peer_precision(networks)} peer = 1")
         axis.set_title(f"{threads} thread{'s' if threads > 1 else ''}; lower is faster, no bar: it does not run")
         axis.legend(ncols=5, fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +132,8 @@ def plot(results: Results, path: Path) -> None:
     plt.close(figure)
 
 
-def _yardstick(networks: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Return the precision of the peers that others are drawn beside: float32 where any ran."""
+def _peer_precision(networks: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return the precision of the peers that times are relative to: float32 if such a peer ran."""
     found = {precision_of(label) for row in networks.values() for label in row if not ours(label)}
     return "float32" if "float32" in found or not found else min(found)
 
@@ -145,7 +145,7 @@ def _relative(row: dict[str, dict[str, Any]], label: str, precision: str) -> flo
 
 
 def page(text: str, facts: str, picture: Path, path: Path) -> None:
-    """Write the table and the picture beside it as one page."""
+    """Write an HTML page of the table and the picture, which is in the same folder."""
     path.write_text(
         "<!doctype html><meta charset=utf-8><title>Engines</title>"
         "<style>body{font:15px/1.45 system-ui,sans-serif;margin:2rem}img{max-width:100%}pre{overflow-x:auto}</style>"

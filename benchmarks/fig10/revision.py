@@ -24,9 +24,10 @@ def _run(command: list[str], folder: Path) -> bytes:
 
 @contextlib.contextmanager
 def built(revision: str) -> Iterator[Path]:
-    """Give a folder with that revision's sources and its native core beside them; it goes with the block.
+    """Yield a temporary folder with that revision's sources and its native core; it is removed on exit.
 
-    Raises RuntimeError where git does not know the revision, or it does not build.
+    Raises:
+        RuntimeError: the revision is unknown to git, or does not build.
     """
     import pybind11
 
@@ -35,7 +36,9 @@ def built(revision: str) -> Iterator[Path]:
         archive = _run(["git", "archive", "--format=tar", revision], ROOT)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(folder, filter="data")
-        shutil.rmtree(folder / "benchmarks", ignore_errors=True)  # ours run with that revision's engine
+        shutil.rmtree(
+            folder / "benchmarks", ignore_errors=True
+        )  # this checkout's benchmarks run with that revision's engine
         scripts = Path(sysconfig.get_path("scripts"))
         settings = {
             "CMAKE_BUILD_TYPE": "Release",

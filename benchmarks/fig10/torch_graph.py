@@ -1,4 +1,4 @@
-"""The networks of Fig. 10 as one torch module each, so that PyTorch is timed on the same files."""
+"""Networks of Fig. 10 as torch modules, so that PyTorch is timed on the same files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ def _max_pool(x: Any, *, kernel_shape: Any, strides: Any, pads: Any) -> Any:
 
 
 def _gru(x: Any, w: Any, r: Any, b: Any, *, hidden_size: int, **_: Any) -> Any:
-    """ONNX has the gates in the order update, reset, new; torch has reset first."""
+    """Return the outputs of a GRU; ONNX orders the gates update, reset, new, torch reset, update, new."""
 
     def turned(rows: Any) -> Any:
         update, reset, new = rows.split(hidden_size)
@@ -84,7 +84,7 @@ _OPS: dict[str, Callable[..., Any]] = {
 
 
 class TorchGraph(torch.nn.Module):
-    """Runs the nodes of an ONNX file in order; raises KeyError for an operator that no network here has."""
+    """Module that runs the nodes of an ONNX file in order; raises KeyError for an operator that no network here has."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

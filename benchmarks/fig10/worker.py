@@ -1,9 +1,9 @@
-"""One engine with one model in a process of its own: answers `seconds` on standard input with the times of its runs.
+"""Worker process for one engine and one model: reads `seconds` from standard input, prints the times of its runs.
 
     python benchmarks/fig10/worker.py ENGINE MODEL THREADS REFERENCE [--convert]
 
 `--convert` only writes the engine's own file, so that a converter's memory does not count as the engine's. The first
-line of an answer tells of loading, each later one holds the wall and CPU milliseconds of the runs of one turn.
+line is a report of loading; each later one holds the wall and CPU milliseconds of the runs of one turn.
 """
 
 import json
@@ -31,10 +31,10 @@ def peak_mib() -> float:
 def error_of(found: list[Any], reference: Path) -> float:
     """Return the greatest difference to the reference, relative to the greatest value of each output."""
     with np.load(reference) as exact:
-        wanted = [exact[name] for name in exact.files]
+        expected_outputs = [exact[name] for name in exact.files]
     return max(
         float(np.abs(np.asarray(one, np.float64).ravel() - other.ravel()).max() / np.abs(other).max())
-        for one, other in zip(found, wanted, strict=True)
+        for one, other in zip(found, expected_outputs, strict=True)
     )
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     model = Path(model_text)
     entry = json.loads((model.parent / "manifest.json").read_bytes())[model.stem]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries greet on standard output
+    os.dup2(2, 1)  # libraries print messages on standard output
     engine = ENGINES[name](model, int(threads), entry)
     engine.imports()
     expected = os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]

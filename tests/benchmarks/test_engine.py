@@ -1,4 +1,4 @@
-"""Fig. 10's parts: the networks, the float64 reference, workers, forced algorithms, ratios and the report."""
+"""Fig. 10: the networks, the float64 reference, workers, forced algorithms, ratios and the report."""
 
 import json
 import math
@@ -91,7 +91,7 @@ def test_networks_are_quantised_once_and_run_near_the_float_ones(din: Path) -> N
     assert {"QuantizeLinear", "DequantizeLinear"} <= set(ops)
 
 
-def test_workers_take_turns_and_failures_are_told(din: Path) -> None:
+def test_workers_alternate_and_failures_are_reported(din: Path) -> None:
     broken = din.with_name("broken.onnx")
     broken.write_bytes(b"nothing")
     manifest = json.loads((din.parent / "manifest.json").read_bytes())
@@ -109,7 +109,7 @@ def test_workers_take_turns_and_failures_are_told(din: Path) -> None:
     assert "Error" in failed["failed"] or "broken" in failed["failed"]
 
 
-def test_absent_engines_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_engines_report_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ENGINES["ncnn"], "packages", ("no_such_package",))
     assert ENGINES["ncnn"].absent() == "no_such_package not installed"
     monkeypatch.setattr(ENGINES["walle-bf16"], "backend", "abacus")
@@ -141,7 +141,7 @@ def test_an_algorithm_is_forced_and_computes_the_same() -> None:
         _core.Session(data, "auto", algorithms={op[0]: ("luck", 7)})
 
 
-def test_plans_are_judged_by_all_candidates(tmp_path: Path) -> None:
+def test_plans_are_evaluated_by_all_candidates(tmp_path: Path) -> None:
     (tmp_path / "g.walle").write_bytes(convolution())
     found = plans.quality(tmp_path / "g.walle", {"x": np.ones((1, 16, 12, 12), dtype=np.float32)}, 3)
     assert found["operators"] == 1
@@ -191,7 +191,7 @@ def test_the_report_names_failures_and_is_drawn(tmp_path: Path) -> None:
     assert "facts &amp; &lt;figures&gt;" in (tmp_path / "engine.html").read_text()
 
 
-def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_refuses_unknown_networks_and_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments in (["--models", "alexnet"], ["--models", "din", "--engines", "abacus"]):
         monkeypatch.setattr(sys, "argv", ["engine.py", str(tmp_path), *arguments])
         with pytest.raises(SystemExit, match=r"engine: no (network|engine)"):

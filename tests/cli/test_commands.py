@@ -1,4 +1,4 @@
-"""Every command, seen from outside: help, an example, --json, and what it imports."""
+"""Every command: its help, example, --json and imports."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ COMMANDS = {
 
 
 def commands() -> Iterator[tuple[str, TyperCommand]]:
-    """Give the path and object of every command that does something."""
+    """Yield the path and object of every command that is not a group."""
     waiting: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
     while waiting:
         path, command = waiting.pop()

@@ -1,4 +1,4 @@
-"""`walle model` and `walle operators`, on a small model that is written here."""
+"""`walle model` and `walle operators` on a small model."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from walle.errors import ConfigError, EngineError
 
 
 def run(*arguments: object) -> Any:
-    """Return the JSON that a command prints; its errors are raised."""
+    """Return the JSON that a command prints; raise its errors."""
     result = CliRunner().invoke(app, [*map(str, arguments), "--json"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -24,7 +24,7 @@ def run(*arguments: object) -> Any:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model that gives y = x @ w + b for x [2, 3]."""
+    """Return a model of y = x @ w + b for x [2, 3]."""
     graph = GraphBuilder("affine")
     x, b = graph.input("x", (2, 3)), graph.input("b", (1, 2))
     w = graph.constant("w", [[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]])
@@ -86,11 +86,11 @@ def test_npy_files_are_read_as_numpy_wrote_them(dtype: str, shape: tuple[int, ..
     assert got.tolist() == (values.tolist() if values.size and shape else values.ravel().tolist())
 
 
-def test_npy_files_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
+def test_unsupported_npy_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     for values in (np.asfortranarray(np.ones((2, 3))), np.ones(3, dtype=">f4"), np.array(["text"])):
         np.save(path, values)
-        with pytest.raises(InputError, match=r"a\.npy: type .* is not taken"):
+        with pytest.raises(InputError, match=r"a\.npy: type .* is not supported"):
             read_npy(path)
     np.save(path, np.ones((4, 5)))
     whole = path.read_bytes()
@@ -136,7 +136,7 @@ def test_convert_writes_a_model_that_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "other.walle").exists()
 
 
-def test_operators_stand_in_the_four_categories() -> None:
+def test_operators_are_in_the_four_categories() -> None:
     known = {row["name"]: row for row in run("operators")}
     assert known["MatMul"]["category"] == "atomic"
     categories = {row["category"] for row in known.values()}
@@ -158,7 +158,7 @@ def test_bench_times_a_model_and_its_operators(model: Path) -> None:
     assert "Linear" in text.stdout
 
 
-def test_bench_wants_the_shapes_that_a_model_leaves_open(tmp_path: Path) -> None:
+def test_bench_requires_shapes_that_the_model_does_not_fix(tmp_path: Path) -> None:
     graph = GraphBuilder("open")
     graph.output("y", graph.op("Relu", [graph.input("x", (None, 3))]))
     graph.save(tmp_path / "open.walle")
@@ -169,7 +169,7 @@ def test_bench_wants_the_shapes_that_a_model_leaves_open(tmp_path: Path) -> None
     assert run("model", "bench", tmp_path / "open.walle", "--shape", "x=2x3", "--runs", 1)["runs"] == 1
 
 
-def test_calibrate_keeps_the_rates_where_sessions_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibrate_saves_the_rates_that_sessions_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(measure, "_RATE_SECONDS", 0.001)
     found = run("model", "calibrate")

@@ -1,7 +1,7 @@
-"""What walle.np is compared on: for each name, how its arguments are made. One table for the tests and for docs/api.md.
+"""Table of test cases for walle.np: the arguments of each name, for the tests and for docs/api.md.
 
-A maker takes a `Draw` and gives the positional arguments, or (arguments, keywords). Arrays are NumPy's, of any strides;
-walle.np sees them through the buffer protocol. Names with a dot are of a part of the module.
+A maker takes a `Draw` and returns the positional arguments, or (arguments, keywords). Arrays are NumPy's, of any
+strides; walle.np reads them through the buffer protocol. Names with a dot are in a submodule.
 """
 # ruff: noqa: E501, PLC3002 -- a table: one line a case, values bound by calling a lambda
 
@@ -17,15 +17,15 @@ NUMBERS = FLOATS + INTEGERS
 DTYPES = (*NUMBERS, "bool")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Draw:
-    """One draw of sizes, strides and numbers."""
+    """Random choice of sizes, strides and numbers."""
 
     seed: int = 0
     shape: tuple[int, ...] = (4, 3, 5)
-    dtype: int = 0  # which of those a case takes
-    strides: int = 0  # contiguous, transposed, stepped, backwards
-    used: set[str] = field(default_factory=set)  # dtypes of the arrays made
+    dtype: int = 0  # index into the dtypes of a case
+    strides: int = 0  # 0: contiguous, 1: transposed, 2: stepped, 3: reversed
+    used: set[str] = field(default_factory=set)  # dtypes of the arrays drawn
 
     def __post_init__(self) -> None:
         self.rng = numpy.random.default_rng(self.seed)
@@ -50,7 +50,7 @@ class Draw:
     def a(
         self, dtypes: tuple[str, ...] = DTYPES, shape: tuple[int, ...] | None = None, low: float = -4, high: float = 4
     ) -> numpy.ndarray:
-        """Return an array with numbers from low to high, of the drawn strides."""
+        """Return an array of numbers from low to high, with the drawn strides."""
         dtype = dtypes[self.dtype % len(dtypes)]
         self.used.add(dtype)
         size = self.shape if shape is None else shape
@@ -67,7 +67,7 @@ class Draw:
         return made[::-1] if self.strides % 4 == 3 and size else made
 
     def numbers(self, dtype: str, shape: tuple[int, ...], low: float, high: float) -> numpy.ndarray:
-        """Return an array, never one of NumPy's scalars: those of float64 are Python's floats to everybody else."""
+        """Return an array; never a NumPy scalar, because one of float64 is a Python float."""
         if dtype == "bool":
             return numpy.asarray(self.rng.random(shape) < 0.5)
         if dtype in FLOATS:
@@ -97,7 +97,7 @@ class Draw:
         return [x, self.partner(x)]
 
     def matrix(self, n: int, dtype: str | None = None) -> numpy.ndarray:
-        """Return a matrix far from singular, in a stack where the draw has more than two dimensions."""
+        """Return a well-conditioned matrix, in a stack if the draw has more than two dimensions."""
         name = dtype or FLOATS[self.dtype % 2]
         self.used.add(name)
         stack = self.shape[:-2]
@@ -121,7 +121,7 @@ def _add(names: str, *makers: Maker) -> None:
         CASES.setdefault(name, []).extend(makers)
 
 
-# Element by element.
+# Elementwise.
 _add("abs absolute positive sign square", lambda d: [d.n()])
 _add("negative", lambda d: [d.n()])
 _add("sin cos tan arctan tanh sinh cosh exp exp2 expm1 arcsinh atan asinh", lambda d: [d.n()])
@@ -250,7 +250,7 @@ _add("pad", lambda d: [d.n(), d.pick(1, (1, 2))],
      lambda d: ([numpy.array([-7, 5, 9], "int32"), (3, 3), "linear_ramp"], {"end_values": (-9, 4)}),
      lambda d: ([d.n(shape=(3, 4)), 2], {"constant_values": ((1, 2), (3, 4))}))  # fmt: skip
 
-# Picking.
+# Indexing.
 _add("where", lambda d: [d.a() > 0, d.n(), d.n()], lambda d: [d.a() > 0])
 _add("nonzero flatnonzero argwhere", lambda d: [d.a(low=-1, high=1)])
 _add("take", lambda d: [d.a(), d.i((2, 2), high=max(1, min(d.shape))), d.pick(None, d.axis())] if d.shape[-1] else [d.a(shape=(2,)), [1, 0]],
@@ -271,7 +271,7 @@ _add(
     "ravel_multi_index", lambda d: [tuple(d.i((5,), high=3) for _ in range(2)), (3, 4), d.pick("raise", "wrap", "clip")]
 )
 
-# Over axes.
+# Reductions.
 _add("sum prod mean", lambda d: ([d.a(), d.axes()], {"keepdims": d.pick(True, False)}))
 _add("sum prod", lambda d: ([d.n(), d.axes()], {"initial": 3, "where": d.a() > 0}))
 _add("mean", lambda d: ([d.f(), d.axes()], {"where": numpy.arange(d.shape[-1]) != 1}))
@@ -300,7 +300,7 @@ _add("gradient", lambda d: [d.f(shape=(4, 5))], lambda d: [d.f(shape=(4, 5)), 2.
      lambda d: ([d.f(shape=(4, 5))], {"axis": 1, "edge_order": 2}))  # fmt: skip
 _add("trapezoid", lambda d: ([d.f()], {"dx": 0.5, "axis": d.axis()}), lambda d: [d.f(shape=(2, 4)), [0.0, 1, 3, 4]])
 
-# Order.
+# Sorting, searching, sets.
 _add(
     "sort",
     lambda d: [d.a(), d.pick(d.axis(), None)],

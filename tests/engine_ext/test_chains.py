@@ -82,7 +82,7 @@ def test_other_chains_stay(at: int, change: dict[str, Any]) -> None:
     assert "LayerNormalization" not in ops(chains.fuse_layer_normalization(before))
 
 
-def test_a_scale_that_broadcasts_is_no_layer_normalization() -> None:
+def test_a_broadcast_scale_is_not_a_layer_normalization() -> None:
     before = normalisation()
     before = replace(before, constants={**before.constants, "scale": np.ones(1, np.float32)})
     assert "LayerNormalization" not in ops(chains.fuse_layer_normalization(before))

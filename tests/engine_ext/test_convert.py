@@ -15,7 +15,7 @@ from walle.onnx_backend import Backend
 
 
 def check(proto: onnx.ModelProto, inputs: dict[str, Any], *, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    """The engine agrees with ONNX's own evaluator, in values, types and shapes."""
+    """Check that the engine agrees with ONNX's own evaluator, in values, types and shapes."""
     found = Backend.prepare(proto).run(inputs)
     for ours, theirs in zip(found, reference(proto, inputs), strict=True):
         assert ours.dtype == theirs.dtype
@@ -33,7 +33,7 @@ def test_a_file_becomes_a_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.walle"]
 
 
-def test_external_weights_are_taken_in(tmp_path: Path) -> None:
+def test_external_weights_are_included(tmp_path: Path) -> None:
     x, w = numbers(2, 64), numbers(64, 64, seed=1)
     proto = model([NODE("MatMul", ["x", "w"], ["y"])], {"x": x}, ["y"], weights={"w": w})
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
@@ -53,14 +53,14 @@ def test_missing_external_weights_leave_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff" * 40, b"no model at all"])
-def test_what_is_no_model_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_files_that_are_not_models_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(data)
     with pytest.raises((ModelError, UnsupportedError)):
         walle.convert(tmp_path / "m.onnx", tmp_path / "m.walle")
     assert not (tmp_path / "m.walle").exists()
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"absent\.onnx"):
         walle.convert(tmp_path / "absent.onnx", tmp_path / "m.walle")
 
@@ -128,7 +128,7 @@ def test_operators_of_any_number_of_inputs(operator: str, count: int) -> None:
     check(model([NODE(operator, list(inputs), ["y"])], inputs, ["y"], opset=13), inputs)
 
 
-def test_what_onnx_defines_as_a_function_is_taken_apart() -> None:
+def test_functions_of_onnx_are_inlined() -> None:
     check(
         model([NODE("MeanVarianceNormalization", ["x"], ["y"])], {"x": numbers(2, 3, 4, 5)}, ["y"], opset=13),
         {"x": numbers(2, 3, 4, 5)},
@@ -136,7 +136,7 @@ def test_what_onnx_defines_as_a_function_is_taken_apart() -> None:
     )
 
 
-def test_the_models_own_functions_are_taken_apart() -> None:
+def test_the_models_own_functions_are_inlined() -> None:
     scaled = helper.make_function(
         "own", "Scaled", ["a"], ["b"], [NODE("Mul", ["a", "a"], ["t"]), NODE("Add", ["t", "a"], ["b"])],
         [helper.make_opsetid("", 21)],
@@ -156,7 +156,7 @@ def test_an_opset_that_onnx_does_not_know_is_refused() -> None:
         convert_bytes(model([NODE("Neg", ["x"], ["y"])], {"x": X}, ["y"], opset=1000))
 
 
-def test_before_opset_7_what_meant_the_same_is_converted() -> None:
+def test_before_opset_7_operators_of_the_same_meaning_are_converted() -> None:
     proto = model([NODE("Add", ["x", "x"], ["h"], broadcast=0), NODE("Neg", ["h"], ["y"])], {"x": X}, ["y"], opset=6)
     np.testing.assert_array_equal(Backend.run_model(proto, {"x": X})[0], -2 * X)
 
@@ -169,13 +169,13 @@ def test_before_opset_7_what_meant_the_same_is_converted() -> None:
         NODE("PRelu", ["x", "w"], ["y"]),
     ],
 )
-def test_before_opset_7_what_meant_something_else_is_refused(node: onnx.NodeProto) -> None:
+def test_before_opset_7_operators_of_another_meaning_are_refused(node: onnx.NodeProto) -> None:
     weights = {"w": numbers(2)} if "w" in node.input else {}
     with pytest.raises(UnsupportedError, match="older than opset 7"):
         convert_bytes(model([node], {"x": X}, ["y"], weights=weights, opset=6))
 
 
-def test_a_shape_that_the_model_claims_is_not_believed() -> None:
+def test_a_shape_that_the_model_claims_is_not_trusted() -> None:
     proto = model(
         [NODE("Add", ["x", "x"], ["h"]), NODE("Shape", ["h"], ["y"])], {"x": X}, ["y"], shapes={"x": ["a", 3, 4]}
     )
@@ -193,7 +193,7 @@ def test_names_may_be_anything_and_repeat_between_nodes() -> None:
     check(model(nodes, {"x": X}, ["y:0"]), {"x": X})
 
 
-def test_an_attribute_that_the_engine_does_not_heed_is_refused() -> None:
+def test_an_unsupported_attribute_is_refused() -> None:
     g = walle_graph("Transpose", perm=[1, 0], no_such_attribute=3)
     with pytest.raises(UnsupportedError, match=r"Transpose.*no_such_attribute"):
         walle.Session(g)

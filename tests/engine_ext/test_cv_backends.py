@@ -1,4 +1,4 @@
-"""The kernels of images: every instruction set gives what the scalar one gives; and what importing walle.cv costs."""
+"""Image kernels: every instruction set against the scalar one; modules loaded by importing walle.cv."""
 
 # ruff: noqa: E501 -- rows of a table
 
@@ -13,7 +13,7 @@ from walle.engine_ext.session import backends
 
 SETS = [one.name for one in backends() if one.available]
 
-# Whole numbers must be the same; results by way of floats may round a tie another way.
+# Integers must be equal; results computed in floats may round a tie differently.
 CODE = """
 import hashlib, json
 import walle.cv as cv, walle.np as np
@@ -63,7 +63,7 @@ def test_importing_it_loads_one_part_at_a_time() -> None:
     ]
 
 
-# Each image lies between two pages that nothing may touch, at the end of its own or at the beginning.
+# Each image is at the end or at the beginning of its pages, between two guard pages.
 GUARDED = """
 import ctypes, mmap
 import numpy

@@ -32,7 +32,7 @@ def test_contours_are_opencvs_point_for_point(seed: int, mode: int, method: int)
     assert numpy.array_equal(numpy.asarray(tree), their_tree)
 
 
-def test_no_contour_where_there_is_nothing() -> None:
+def test_an_empty_image_has_no_contour() -> None:
     assert cv.findContours(np.zeros((5, 5), "uint8"), cv.RETR_LIST, cv.CHAIN_APPROX_NONE) == ((), None)
 
 
@@ -51,7 +51,7 @@ def test_contours_measure_as_in_opencv(seed: int) -> None:
         (_, ours, _), (_, theirs, _) = cv.minAreaRect(contour), cv2.minAreaRect(contour)
         assert ours[0] * ours[1] == pytest.approx(theirs[0] * theirs[1], rel=1e-3, abs=1e-3)
         kept = numpy.asarray(cv.approxPolyDP(contour, 2.0, True)).reshape(-1, 2)
-        for point in contour.reshape(-1, 2):  # none is farther away than it may be
+        for point in contour.reshape(-1, 2):  # none exceeds the tolerance
             assert abs(cv2.pointPolygonTest(kept.astype("float32"), tuple(map(float, point)), True)) <= 2.0 + 1e-3
 
 
@@ -64,7 +64,7 @@ def test_moments_of_contours_are_opencvs(seed: int, backwards: bool, dtype: str)
         assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6 * max(map(abs, theirs.values())))
 
 
-def test_moments_of_no_area_are_nothing() -> None:
+def test_moments_without_area_are_zero() -> None:
     assert set(cv.moments(numpy.array([[1, 2], [7, 9]], "int32")).values()) == {0.0}
 
 
@@ -83,7 +83,7 @@ def test_components_are_opencvs(seed: int, connectivity: int) -> None:
     count, labels, stats, centres = cv.connectedComponentsWithStats(image, connectivity=connectivity)
     want_count, want, want_stats, want_centres = cv2.connectedComponentsWithStats(image, connectivity=connectivity)
     assert count == want_count
-    # The numbers of areas may differ in order; which pixels go together may not.
+    # Components may be numbered in another order; their pixels must be the same.
     pairs = set(zip(numpy.asarray(labels).ravel().tolist(), want.ravel().tolist(), strict=True))
     assert len(pairs) == count
     for ours, theirs in pairs:
@@ -130,7 +130,7 @@ def test_thick_and_filled_figures_are_nearly_opencvs(a: Any, b: Any, corners: An
         lambda c, image: c.ellipse(image, a, (thickness * 4, thickness * 3), 30, 0, 360, COLOUR, -1),
     ):
         ours, theirs = (image[..., 0] != 0 for image in canvas(draw))
-        # Pixels of the edge may differ.
+        # Edge pixels may differ.
         edge = cv2.morphologyEx(theirs.astype("uint8"), cv2.MORPH_GRADIENT, numpy.ones((3, 3), "uint8"))
         assert (ours != theirs).sum() <= 0.25 * edge.sum() + 12
 
@@ -181,7 +181,7 @@ def test_files_are_opencvs(suffix: str, tmp_path: Path) -> None:
     assert cv.imdecode(b"no image") is None
 
 
-def test_real_pictures_go_through_as_in_opencv() -> None:
+def test_real_pictures_give_opencvs_results() -> None:
     files = sorted(IMAGES.glob("*.png")) + sorted(IMAGES.glob("*.jpg"))
     if not files or not cv.haveImageReader("x.png"):
         pytest.skip("no pictures here, or no reader for them")

@@ -1,4 +1,4 @@
-"""Dropout in training: NumPy's sequence for the node's seed, or a refusal."""
+"""Dropout in training: NumPy's sequence for the node's seed, or an error."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def run(x: Any, ratio: float, attributes: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_elements_go_by_numpys_numbers(dtype: str) -> None:
+def test_elements_are_dropped_by_numpys_sequence(dtype: str) -> None:
     x = numpy.linspace(1, 2, 60).reshape(3, 4, 5).astype(dtype)
     kept = numpy.random.RandomState(7).uniform(size=x.shape) >= 0.25
     y, mask = run(x, 0.25, {"seed": 7})
@@ -32,6 +32,6 @@ def test_a_ratio_of_0_keeps_everything() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "attributes"), [(0.5, {}), (1.0, {"seed": 1}), (0.5, {"seed": -1})])
-def test_what_has_no_one_answer_is_refused(ratio: float, attributes: dict[str, Any]) -> None:
+def test_ambiguous_ratios_and_seeds_are_refused(ratio: float, attributes: dict[str, Any]) -> None:
     with pytest.raises(EngineError, match=r"seed|ratio"):
         run(numpy.ones(3, "float32"), ratio, attributes)

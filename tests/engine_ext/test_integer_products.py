@@ -1,4 +1,4 @@
-"""Quantised convolutions, products, sums and means on every backend against whole-number arithmetic in NumPy."""
+"""Quantised convolutions, products, sums and means on every backend against integer arithmetic in NumPy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def run(
     variable: Sequence[int] = (0,),
     backend: str = "auto",
 ) -> tuple[Any, set[str]]:
-    """Return the result and the plan's operators; all inputs are constants but the variable ones."""
+    """Return the result and the plan's operators; all inputs except `variable` are constants."""
     names = [f"i{at}" for at in range(len(inputs))]
     feeds = {names[at]: inputs[at] for at in variable}
     constants = {name: value for name, value in zip(names, inputs, strict=True) if name not in feeds}
@@ -44,7 +44,7 @@ def steps(session: Any) -> list[str]:
 
 
 def conv(x: Any, w: Any, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], group: int) -> Any:
-    """Sums of x [n, c, h, w] times w [m, c / group, kh, kw] in int64."""
+    """Return the sums of x [n, c, h, w] times w [m, c / group, kh, kw] in int64."""
     top, left, bottom, right = pads
     x = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     reach = [(size - 1) * step + 1 for size, step in zip(w.shape[2:], dilations, strict=True)]
@@ -59,7 +59,7 @@ def conv(x: Any, w: Any, strides: Sequence[int], pads: Sequence[int], dilations:
 
 
 def requantised(sums: Any, scale: Any, zero: Any, *, relu: bool = False) -> Any:
-    """Round and saturate as the engine says it does: products of float32, ties to even."""
+    """Return the sums requantised as documented: multiplied in float32, ties to even, saturated."""
     info = np.iinfo(zero.dtype)
     value = np.rint(sums.astype(np.float32) * scale).astype(np.float64) + float(zero)
     return np.clip(value, max(info.min, int(zero)) if relu else info.min, info.max).astype(zero.dtype)
@@ -243,7 +243,7 @@ def test_the_greatest_of_bytes_is_that_of_wider_numbers(
     np.testing.assert_array_equal(found, wide)
 
 
-def test_between_operators_on_bytes_no_layout_changes() -> None:
+def test_layouts_do_not_change_between_operators_on_bytes() -> None:
     rng = np.random.default_rng(2)
     one, zero = np.array(0.05, dtype=np.float32), np.array(3, dtype=np.uint8)
     nodes = [

@@ -1,4 +1,4 @@
-"""Backends: which one runs, how it is forced, and the stated error of the vectorised functions.
+"""Backends: selection, forcing, and the documented error of the vectorised functions.
 
 Tails, strides and memory bounds of every backend are tested in tests/cpp/test_kernels.cpp.
 """
@@ -39,8 +39,7 @@ def test_the_best_backend_runs_unless_forced() -> None:
     )
 
 
-# Fused multiply-add and plain arithmetic round this product differently, so that the numbers themselves say which
-# kernels ran.
+# Fused multiply-add and plain arithmetic round this product differently, so that the result shows which kernels ran.
 FORCED = """
 import json, walle.np as np
 from walle.engine_ext import _core

@@ -1,4 +1,4 @@
-"""GraphBuilder and the `.walle` reader: what is written is read, and what is broken is refused."""
+"""GraphBuilder and the `.walle` reader: round trips, and errors for broken files."""
 
 import contextlib
 import struct
@@ -24,7 +24,7 @@ def small() -> bytes:
 
 
 def branching(depth: int = 2) -> bytes:
-    """An If within an If; the innermost branches read a value of the outermost graph."""
+    """Return an If within an If whose innermost branches read a value of the outermost graph."""
 
     def branch(around: GraphBuilder, x: Value, condition: Value, left: int) -> GraphBuilder:
         body = around.subgraph(f"branch {left}")
@@ -46,7 +46,7 @@ def branching(depth: int = 2) -> bytes:
 
 
 def forged(data: bytes, changes: list[tuple[int, int]]) -> bytes:
-    """Return the file with some bytes changed, its checksums right."""
+    """Return the file with some bytes changed and its checksums corrected."""
     changed = bytearray(data)
     for at, value in changes:
         changed[at % len(changed)] = value
@@ -72,7 +72,7 @@ def test_subgraphs_that_reach_too_far_are_refused() -> None:
         Module(branching(40))
 
 
-def test_mistakes_with_subgraphs_are_told_at_once() -> None:
+def test_mistakes_with_subgraphs_are_reported_immediately() -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", (1,))
     with pytest.raises(ModelError, match="no value of the graph around"):
@@ -128,7 +128,7 @@ def test_forged_files_with_right_checksums_never_crash(changes: list[tuple[int, 
         Module(forged(branching(), changes)).run({"x": numpy.zeros((2, 3), "float32"), "c": numpy.array(True)})
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_not_models(tmp_path: Path) -> None:
     empty = tmp_path / "empty.walle"
     empty.touch()
     for path, message in [(tmp_path / "no.walle", "No such file"), (tmp_path, "no regular file"), (empty, "empty")]:
@@ -146,7 +146,7 @@ def test_a_newer_version_says_so() -> None:
         Session(bytes(data))
 
 
-def test_saving_replaces_whole_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_saving_is_atomic_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     graph = GraphBuilder("g")
     graph.output("y", graph.op("Neg", [graph.input("x", (2,))]))
     target = tmp_path / "m.walle"
@@ -166,7 +166,7 @@ def test_the_same_graph_gives_the_same_bytes() -> None:
     assert small() == small()
 
 
-def test_mistakes_of_the_builder_are_told_at_once() -> None:
+def test_mistakes_in_building_are_reported_immediately() -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", (2,))
     with pytest.raises(ModelError, match="two tensors named 'x'"):
@@ -203,7 +203,7 @@ def test_constants_find_their_dtype(value: object, expected: tuple[str, tuple[in
     assert tensor_bytes(value, None)[:2] == expected
 
 
-def test_names_of_any_language_and_none_that_is_broken() -> None:
+def test_names_may_be_any_valid_utf8() -> None:
     graph = GraphBuilder("Grüße \U0001f680")
     graph.output("出力", graph.op("Neg", [graph.input("\u07ff\uffff\U0010ffff", (1,))]))
     data = graph.to_bytes()

@@ -25,7 +25,7 @@ def run(graph: GraphBuilder, **inputs: Any) -> dict[str, Any]:
 
 
 def doubling_loop(*, scan: bool = True) -> GraphBuilder:
-    """x is added to itself `rounds` times or until `limit` is passed; every state is gathered."""
+    """Return a loop that doubles x for `rounds` iterations or until `limit` is exceeded, and stacks every state."""
     graph = GraphBuilder("doubling")
     rounds, limit = graph.input("rounds", (), "int64"), graph.input("limit", ())
     x = graph.input("x", (None,))
@@ -54,7 +54,7 @@ def test_a_session_says_that_a_module_is_needed() -> None:
         walle.Session(graph.to_bytes())
 
 
-def test_load_gives_what_the_model_needs() -> None:
+def test_load_returns_a_session_or_a_module() -> None:
     assert isinstance(load(doubling_loop().to_bytes()), walle.Module)
     plain = GraphBuilder("plain")
     plain.output("y", plain.op("Neg", [plain.input("x", (2,))]))
@@ -80,7 +80,7 @@ def test_a_loop_ends_by_count_or_condition_and_gathers() -> None:
     numpy.testing.assert_array_equal(found["all"], [x * 2, x * 4, x * 8])
     found = module.run({"rounds": 100, "limit": 10.0, "x": x})
     numpy.testing.assert_array_equal(found["last"], x * 8)
-    # No round at all: the state comes out as it went in, and what is gathered has a first axis of 0.
+    # No iteration: the state is returned unchanged, and the stacked states have a first axis of 0.
     found = module.run({"rounds": 0, "limit": 10.0, "x": x})
     numpy.testing.assert_array_equal(found["last"], x)
     assert numpy.asarray(found["all"]).shape == (0, 2)
@@ -101,12 +101,12 @@ def test_a_carried_state_may_change_its_shape() -> None:
     module = walle.Module(graph.to_bytes())
     assert numpy.asarray(module.run({"rounds": 40})["y"]).tolist() == [7, *range(40)]
     before = _core.live_storage_bytes()
-    for rounds_now in range(1, 60):  # each a shape that the body has not met, or met long ago
+    for rounds_now in range(1, 60):  # each a shape that is new to the body, or was evicted
         module.run({"rounds": rounds_now})
-    assert _core.live_storage_bytes() - before < 64 * 1024  # the bodies' plans are bounded
+    assert _core.live_storage_bytes() - before < 64 * 1024  # cached plans of bodies are bounded
 
 
-def test_branches_and_loops_nest_and_see_what_is_around() -> None:
+def test_branches_and_loops_nest_and_read_outer_values() -> None:
     graph = GraphBuilder("nested")
     rounds, flag = graph.input("rounds", (), "int64"), graph.input("flag", (), "bool")
     x, w = graph.input("x", (3,)), graph.constant("w", numpy.array([1, 2, 3], "float32"))
@@ -181,7 +181,7 @@ def test_pieces_meet_shapes_that_depend_on_data() -> None:
     x = graph.input("x", (None,))
     positive = graph.op("Greater", [x, graph.constant("zero", 0.0)])
     kept = graph.op("Compress", [graph.op("Mul", [x, x]), positive], axis=0)
-    # A target shape that is computed: the piece is split at the Reshape, and goes on behind it.
+    # A computed target shape: the graph is split at the Reshape.
     size = graph.op("Cast", [graph.op("ReduceSum", [graph.op("Cast", [positive], to="int64")], keepdims=1)], to="int64")
     column = graph.op("Reshape", [kept, graph.op("Concat", [size, graph.constant("one", [1], "int64")], axis=0)])
     graph.output("y", graph.op("Tanh", [column]))
@@ -325,7 +325,7 @@ def test_modules_and_sessions_on_one_file_share_its_weights(tmp_path: Path) -> N
     for runner in runners:
         found = numpy.asarray(runner.run({"x": numpy.ones((1, 512), "float32")})["y"])
         numpy.testing.assert_allclose(found, 1, rtol=1e-4)
-    # Three runners, and the weights once: as the kernels read them. The file's own stay mapped.
+    # Three sessions and modules share one packed copy of the weights; the file's own weights stay mapped.
     assert _core.live_storage_bytes() - before < 1.1 * 8 * 512 * 512 * 4
 
 

@@ -1,4 +1,4 @@
-"""TfIdfVectorizer against counting in plain Python."""
+"""TfIdfVectorizer against counting in Python."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from walle.engine_ext import _core
 from walle.errors import EngineError
 
-# 1-grams, 2-grams, 3-grams of a pool over 0 to 3, one after the other.
+# 1-grams, then 2-grams, then 3-grams of a pool over 0 to 3.
 GRAMS = [(0,), (3,), (0, 1), (1, 1), (2, 0), (0, 1, 2), (3, 3, 3)]
 BEGINS = [0, 2, 8]
 PLACES = [4, 0, 2, 6, 1, 3, 5]
@@ -23,7 +23,7 @@ def attributes(**more: Any) -> dict[str, Any]:
 
 
 def counts(row: list[int], least: int, most: int, skips: int) -> list[float]:
-    """Count every n-gram whose items are 1 to skips + 1 places apart; those of one item once."""
+    """Return the counts of n-grams whose items are 1 to skips + 1 indices apart; 1-grams count once."""
     found: Counter[tuple[int, ...]] = Counter()
     for length in range(least, most + 1):
         for apart in range(1, 2 if length == 1 else skips + 2):
@@ -36,8 +36,8 @@ def counts(row: list[int], least: int, most: int, skips: int) -> list[float]:
     return result
 
 
-def run(x: Any, told: dict[str, Any]) -> Any:
-    return numpy.asarray(_core.evaluate("TfIdfVectorizer", [_core.asarray(x, None)], told)[0])
+def run(x: Any, options: dict[str, Any]) -> Any:
+    return numpy.asarray(_core.evaluate("TfIdfVectorizer", [_core.asarray(x, None)], options)[0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,14 +48,14 @@ def test_counts_are_those_of_plain_counting(data: st.DataObject) -> None:
     most, skips = data.draw(st.integers(least, 3)), data.draw(st.integers(0, 3))
     x = [[data.draw(st.integers(0, 3)) for _ in range(columns)] for _ in range(rows)]
     given_x = numpy.array(x, data.draw(st.sampled_from(["int32", "int64"]))).reshape(rows, columns)
-    told = attributes(min_gram_length=least, max_gram_length=most, max_skip_count=skips)
+    options = attributes(min_gram_length=least, max_gram_length=most, max_skip_count=skips)
     wanted = numpy.array([counts(row, least, most, skips) for row in x], "float32").reshape(rows, len(GRAMS))
-    numpy.testing.assert_array_equal(run(given_x, told), wanted)
+    numpy.testing.assert_array_equal(run(given_x, options), wanted)
     weights = [float(i) for i in range(len(GRAMS))]
-    told |= {"ngram_indexes": list(range(len(GRAMS))), "weights": weights}
+    options |= {"ngram_indexes": list(range(len(GRAMS))), "weights": weights}
     wanted = wanted[:, PLACES]
-    numpy.testing.assert_array_equal(run(given_x, told | {"mode": "TFIDF"}), wanted * weights)
-    numpy.testing.assert_array_equal(run(given_x, told | {"mode": "IDF"}), numpy.minimum(wanted, 1) * weights)
+    numpy.testing.assert_array_equal(run(given_x, options | {"mode": "TFIDF"}), wanted * weights)
+    numpy.testing.assert_array_equal(run(given_x, options | {"mode": "IDF"}), numpy.minimum(wanted, 1) * weights)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_counts_are_those_of_plain_counting(data: st.DataObject) -> None:
         {"ngram_indexes": PLACES[:-1]},
         {"ngram_indexes": [-1, *PLACES[1:]]},
         {"weights": [1.0]},
-        {"weights": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]},  # by n-gram, or by place?
+        {"weights": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]},  # per n-gram or per index: undefined
         {"pool_strings": ["a"]},
     ],
 )
-def test_what_is_broken_or_not_settled_is_refused(wrong: dict[str, Any]) -> None:
-    told = attributes(min_gram_length=1, max_gram_length=3, max_skip_count=1)
-    run(numpy.array([0, 1], "int64"), told)
+def test_broken_and_undefined_attributes_are_refused(wrong: dict[str, Any]) -> None:
+    options = attributes(min_gram_length=1, max_gram_length=3, max_skip_count=1)
+    run(numpy.array([0, 1], "int64"), options)
     with pytest.raises(EngineError, match=r"TfIdfVectorizer|max_skip_count"):
-        run(numpy.array([0, 1], "int64"), told | wrong)
+        run(numpy.array([0, 1], "int64"), options | wrong)

@@ -1,4 +1,4 @@
-"""Normalisations and optimizers against NumPy, in float32 and where they are widened in float16."""
+"""Normalisations and optimizers against NumPy, in float32 and in float16, which is computed in float32."""
 
 from typing import Any
 

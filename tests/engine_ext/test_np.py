@@ -85,7 +85,7 @@ def test_operators_between_dtypes(name: str, a: str, b: str) -> None:
     with numpy.errstate(all="ignore"):
         try:
             expected = numpy.asarray(OPERATORS[name](left, right))
-        except TypeError:  # NumPy has no difference of bools; here it is one of ints
+        except TypeError:  # NumPy refuses the difference of bools; here it is one of ints
             assert own.dtype == "int64"
             return
     if {a, b} <= {"bool", "uint8"} and own.dtype != expected.dtype.name:
@@ -179,7 +179,7 @@ def test_reductions(name: str, dtype: str, axis: Any) -> None:
             numpy.testing.assert_allclose(numpy.asarray(own), wanted, rtol=2e-5, atol=1e-6)
 
 
-def test_reductions_of_nothing() -> None:
+def test_reductions_of_empty_arrays() -> None:
     nothing = np.zeros((0, 3))
     assert nothing.sum(0).tolist() == [0, 0, 0]
     assert nothing.prod().item() == 1
@@ -197,7 +197,7 @@ def test_reductions_of_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["max", "min"])
 @pytest.mark.parametrize("initial", [True, False, 0, 5])
-def test_extremes_of_bools_begin_as_bools(name: str, initial: float) -> None:
+def test_extremes_of_bools_with_an_initial_value_are_bools(name: str, initial: float) -> None:
     there = numpy.array([[True, False, True], [False, False, True]])
     for options in ({"initial": initial}, {"initial": initial, "axis": 0}):
         for flags in ({}, {"where": there}):
@@ -210,7 +210,7 @@ def test_extremes_of_bools_begin_as_bools(name: str, initial: float) -> None:
                 assert own.tolist() == theirs.tolist()
 
 
-def test_a_reduction_begins_in_the_dtype_of_its_result() -> None:
+def test_an_initial_value_has_the_dtype_of_the_result() -> None:
     there = numpy.array([1, 2], "int64")
     assert np.max(there, initial=5.5).item() == numpy.max(there, initial=5.5) == 5
     assert np.sum(there, initial=5.5).item() == numpy.sum(there, initial=5.5) == 8
@@ -240,7 +240,7 @@ def test_whole_numbers_compare_by_value_with_any_int(name: str, dtype: str) -> N
             )
 
 
-def test_an_infinity_meets_only_what_it_is_multiplied_with() -> None:
+def test_an_infinity_affects_only_its_own_products() -> None:
     line, weights = numpy.array([1.0, numpy.inf, 3, 4, 5]), numpy.array([2.0, -numpy.inf, 1])
     with numpy.errstate(invalid="ignore"):
         for mode in ("full", "same", "valid"):
@@ -254,7 +254,7 @@ def test_an_infinity_meets_only_what_it_is_multiplied_with() -> None:
     assert np.linalg.norm(np.zeros((2, 0)), numpy.inf, axis=1).tolist() == [0, 0]
 
 
-def test_what_only_the_dtype_or_an_edge_decides() -> None:
+def test_edge_cases_of_dtypes_and_empty_arrays() -> None:
     falling = numpy.array([2.0, 0.0, -1.0])
     for right in (True, False):
         assert np.digitize(falling, falling, right).tolist() == numpy.digitize(falling, falling, right).tolist()
@@ -267,7 +267,7 @@ def test_what_only_the_dtype_or_an_edge_decides() -> None:
 
 @pytest.mark.parametrize("shape", [(7, 3), (7, 2), (5, 33), (2, 900, 4), (3, 1, 5)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "int16"])
-def test_short_rows_meet_what_is_broadcast_to_them(shape: tuple[int, ...], dtype: str) -> None:
+def test_short_rows_are_broadcast(shape: tuple[int, ...], dtype: str) -> None:
     there = numpy.random.default_rng(0).integers(1, 99, (*shape[:-1], 2 * shape[-1])).astype(dtype)
     for dense in (there[..., : shape[-1]].copy(), there[..., ::2], there[..., ::-1][..., : shape[-1]]):
         for other in (dense[..., :1], dense[(0,) * (dense.ndim - 1)], dense[:1], dense[..., :1].copy(), dense):
@@ -331,7 +331,7 @@ def test_creation() -> None:
     assert (np.ones_like(like).dtype, np.full_like(like, 3).tolist()) == ("int32", [[3, 3], [3, 3]])
 
 
-def test_choosing() -> None:
+def test_where_and_clip() -> None:
     there = sample("float32", (3, 4))
     same(np.where(there > 0, there, 0), numpy.where(there > 0, there, numpy.float32(0)))
     same(np.where([True, False], 1, 2), numpy.where([True, False], 1, 2))
@@ -375,7 +375,7 @@ LEGACY = {
     "round_",
     "row_stack",
     "trapz",
-}  # in MNN, or elsewhere in NumPy
+}  # in MNN, or in another module of NumPy
 
 
 def test_every_public_name_is_there() -> None:
@@ -395,8 +395,8 @@ def test_every_public_name_is_there() -> None:
         engine_np.no_such_name  # noqa: B018 -- looking it up is the test
 
 
-def test_all_that_mnn_has_is_there() -> None:
-    meant = {  # what is left out, and why: docs/api.md
+def test_every_name_of_mnn_is_there() -> None:
+    meant = {  # docs/api.md lists the missing names with reasons
         "asarray_chkfinite", "asfarray", "asfortranarray", "asmatrix", "asscalar", "bmat", "broadcast", "fill",
         "flatiter", "fromfile", "loadtxt", "mat", "math", "matrix", "nditer", "nested_iters", "real_if_close",
         "repmat", "require", "sort_complex",
@@ -414,9 +414,9 @@ def test_limits_and_kinds() -> None:
     for name in ("int8", "uint8", "int32", "int64", "uint64"):
         own_int, there_int = np.iinfo(name), numpy.iinfo(name)
         assert (own_int.bits, own_int.min, own_int.max) == (there_int.bits, there_int.min, there_int.max)
-    with pytest.raises(DTypeError, match="no floating dtype"):
+    with pytest.raises(DTypeError, match="not a floating dtype"):
         np.finfo("int32")
-    with pytest.raises(DTypeError, match="no integer dtype"):
+    with pytest.raises(DTypeError, match="not an integer dtype"):
         np.iinfo("float32")
     assert np.result_type(np.zeros(1, "uint8"), "int32") == "int32"
     assert np.can_cast("int32", "float64")
@@ -433,7 +433,7 @@ def test_limits_and_kinds() -> None:
     assert [np.zeros(1, getattr(np, name)).dtype for name in names] == list(names)
 
 
-def test_what_has_no_twin_in_the_table() -> None:
+def test_functions_that_the_table_lacks() -> None:
     there = sample("float32", (3, 7))
     for name in ("argpartition", "partition"):
         own = getattr(np, name)(there, 3)
@@ -505,7 +505,7 @@ def test_an_ellipsis_keeps_a_view_without_dimensions() -> None:
     assert x.tolist()[0][0][0] == 0
 
 
-def test_reductions_begin_with_a_number_and_take_some_elements() -> None:
+def test_reductions_with_initial_and_where() -> None:
     x = np.asarray([[1.0, 5.0], [3.0, 2.0]])
     assert x.sum(axis=0, initial=10, where=x > 1.5).tolist() == [13.0, 17.0]
     assert x.max(where=x < 4, initial=0).item() == 3.0
@@ -539,7 +539,7 @@ def test_absolute_values_of_zeros_have_no_sign_at_any_stride(dtype: str) -> None
         assert not np.signbit(np.abs(view)).any()
 
 
-def test_numbers_take_the_dtype_of_the_array_beside_them() -> None:
+def test_numbers_take_the_dtype_of_the_other_operand() -> None:
     for dtype, number in (("uint8", 2), ("float32", 2), ("float64", 0.1), ("float64", 1e300), ("int16", 3)):
         there = sample(dtype, (7,)) if dtype != "int16" else numpy.arange(7, dtype=dtype)
         names = ["fmax", "fmin"]
@@ -550,7 +550,7 @@ def test_numbers_take_the_dtype_of_the_array_beside_them() -> None:
             numpy.testing.assert_array_equal(numpy.asarray(own), wanted)
 
 
-def test_a_float_loses_no_digit_beside_float64() -> None:
+def test_a_python_float_keeps_its_digits_with_float64() -> None:
     x = numpy.arange(10) / 10
     calls: list[Callable[[Any], Any]] = [
         lambda m: m.isclose(x, 0.1, rtol=0, atol=0), lambda m: m.isclose(0.1, x, 0, 0), lambda m: m.isin(x, 0.3),
@@ -565,7 +565,7 @@ def test_a_float_loses_no_digit_beside_float64() -> None:
     assert own.tolist() == [0.1] * 3
 
 
-def test_a_float_finds_its_own_place_among_float64() -> None:
+def test_searchsorted_finds_a_python_float_in_float64() -> None:
     line = numpy.arange(9) / 10
     for value in (0.1, 0.3, 0.7):
         for side in ("left", "right"):

@@ -1,4 +1,4 @@
-"""Every function of walle.np against NumPy's own answer, over shapes, strides and dtypes; one table of arguments."""
+"""Every function of walle.np against NumPy, over shapes, strides and dtypes, by the table in np_cases."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def named(module: Any, name: str) -> Callable[..., Any]:
 
 
 def ours(value: Any) -> Any:
-    """Return an argument with NumPy's arrays as walle's, sharing their memory."""
+    """Return an argument with NumPy's arrays as walle.np's, sharing memory."""
     if isinstance(value, numpy.ndarray):
         return np.asarray(value)
     if isinstance(value, list | tuple):
@@ -36,7 +36,7 @@ def ours(value: Any) -> Any:
 
 
 def fitting(own: str, theirs: str, used: set[str]) -> bool:
-    """Whether a dtype is NumPy's, or the one that stands for it by the documented rules."""
+    """Return whether a dtype is NumPy's, or the one that the documented rules give instead."""
     if own == theirs:
         return True
     narrow = not used & {"float64", "int32", "int64"}

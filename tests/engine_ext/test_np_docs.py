@@ -1,4 +1,4 @@
-"""docs/api.md has the names that walle.np has, and a reason for each of NumPy's that it lacks."""
+"""docs/api.md: it lists the names of walle.np, and a reason for each of NumPy's that is missing."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""x[key] and x[key] = value against NumPy: any mix of ints, slices, None, ellipses, arrays of indices and masks."""
+"""Indexing, x[key] and x[key] = value, against NumPy: ints, slices, None, ellipses, index arrays and masks, mixed."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ SHAPE = (4, 3, 5)
 
 
 def own_key(key: Any) -> Any:
-    """Return the key with NumPy's arrays as walle's."""
+    """Return the key with NumPy's arrays as walle.np's."""
     if isinstance(key, tuple):
         return tuple(own_key(part) for part in key)
     return np.asarray(key) if isinstance(key, numpy.ndarray) else key
@@ -68,14 +68,14 @@ def base(strides: int) -> numpy.ndarray:
 
 @settings(max_examples=400, deadline=None)
 @given(keys(), st.integers(0, 2))
-def test_picking(key: Any, strides: int) -> None:
+def test_reading(key: Any, strides: int) -> None:
     there = base(strides)
     expected = there[key]
     own = np.asarray(there)[own_key(key)]
     assert own.shape == expected.shape
     assert own.dtype == "float64"
     numpy.testing.assert_array_equal(numpy.asarray(own), expected)
-    # What NumPy gives as a view is one here, but for a single element.
+    # Views in NumPy are views here, except for single elements.
     if isinstance(expected, numpy.ndarray) and expected.size and expected.ndim:
         assert numpy.shares_memory(numpy.asarray(own), there) == numpy.shares_memory(expected, there)
 

@@ -1,4 +1,4 @@
-"""walle.np.linalg and walle.np.fft: decompositions by what they promise, transforms against NumPy's."""
+"""walle.np.linalg and walle.np.fft: decompositions by their defining properties, transforms against NumPy's."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_qr(m: int, n: int, seed: int, dtype: str, stack: tuple[int, ...], compl
 def test_svd(m: int, n: int, seed: int, dtype: str, rank: int, full: bool) -> None:
     rng = numpy.random.default_rng(seed)
     there = rng.normal(size=(m, n))
-    if rank:  # at most that rank
+    if rank:  # of at most that rank
         there = rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n))
     there = there.astype(dtype)
     u, s, vh = np.linalg.svd(there, full_matrices=full)
@@ -84,7 +84,7 @@ def test_eigh(n: int, seed: int, dtype: str, equal: bool, uplo: Any) -> None:
     rng = numpy.random.default_rng(seed)
     there = rng.normal(size=(2, n, n))
     there = there + there.swapaxes(-1, -2)
-    if equal:  # the same eigenvalue more than once
+    if equal:  # a repeated eigenvalue
         basis = numpy.linalg.qr(there)[0]
         there = basis * rng.integers(0, 3, (2, 1, n)) @ basis.swapaxes(-1, -2)
     there = there.astype(dtype)
@@ -128,7 +128,7 @@ def test_extreme_sizes_keep_their_digits() -> None:
         (lambda: np.linalg.svd(np.zeros(3)), "matrices"),
     ],
 )
-def test_what_a_matrix_lacks_is_said(call: Any, message: str) -> None:
+def test_errors_name_what_is_wrong_with_the_matrix(call: Any, message: str) -> None:
     with pytest.raises(np.linalg.LinAlgError, match=message):
         call()
 

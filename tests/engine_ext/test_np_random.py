@@ -1,4 +1,4 @@
-"""walle.np.random: the counter's published numbers, the same ones everywhere, and distributions of the right shape."""
+"""walle.np.random: Philox's published numbers, reproducibility, and distributions."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def bits(key: int, high: int, low: int, count: int, dtype: str = "uint32") -> li
 
 
 def test_the_published_numbers_of_philox() -> None:
-    """Those of Random123's known-answer tests for philox4x32-10."""
+    """Compare with Random123's known-answer tests for philox4x32-10."""
     assert bits(0, 0, 0, 4) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     ones = 2**64 - 1
     assert bits(ones, ones, ones, 4) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
@@ -27,7 +27,7 @@ def test_the_published_numbers_of_philox() -> None:
     assert pi == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
 
 
-def test_numbers_hang_on_their_place_alone() -> None:
+def test_numbers_depend_on_their_index_alone() -> None:
     many = bits(7, 0, 100, 1000)
     assert bits(7, 0, 103, 400) == many[12:412]
     wide = bits(7, 0, 100, 500, "uint64")
@@ -127,7 +127,7 @@ def test_bad_arguments_are_refused(call: Any) -> None:
         call()
 
 
-def test_the_old_names_draw_from_one_generator() -> None:
+def test_the_module_functions_share_one_generator() -> None:
     np.random.seed(5)
     first = np.random.randn(3, 2)
     np.random.seed(5)

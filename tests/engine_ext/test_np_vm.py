@@ -58,7 +58,7 @@ async def test_all_of_it_works_in_a_vm(folder: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_random_numbers_of_one_vm_are_no_other_s(folder: Path) -> None:
+async def test_vms_do_not_share_random_numbers(folder: Path) -> None:
     first, second = VM(folder), VM(folder)
     one, other = await asyncio.gather(first.call("seeded", 1), second.call("seeded", 1))
     assert one.tolist() == other.tolist()

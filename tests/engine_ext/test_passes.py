@@ -33,7 +33,7 @@ def ops(one: Graph) -> list[str]:
     return [node.op for node in one.nodes]
 
 
-def test_dead_nodes_and_constants_go() -> None:
+def test_dead_nodes_and_constants_are_removed() -> None:
     x = {"x": numbers(3)}
     before = graph(
         [Node("Neg", ("x",), ("y",)), Node("Exp", ("x",), ("unused",)), Node("Abs", ("unused",), ("more",))],
@@ -61,7 +61,7 @@ def test_large_results_are_left_to_the_plan() -> None:
     assert ops(passes.fold_constants(before)) == ["Expand"]
 
 
-def test_an_operator_that_refuses_its_constants_stays_to_be_blamed() -> None:
+def test_an_operator_that_refuses_its_constants_is_kept_for_its_error() -> None:
     before = graph([Node("Add", ("a", "b"), ("y",))], {}, ["y"], a=numbers(2), b=numbers(3))
     assert ops(passes.fold_constants(before)) == ["Add"]
 
@@ -81,7 +81,7 @@ def test_an_open_dimension_is_not_guessed() -> None:
     assert ops(passes.fold_shapes(before)) == ["Shape"]
 
 
-def test_identities_go_but_for_outputs_of_inputs() -> None:
+def test_identities_are_removed_except_from_inputs_to_outputs() -> None:
     x = {"x": numbers(3)}
     before = graph(
         [
@@ -89,7 +89,7 @@ def test_identities_go_but_for_outputs_of_inputs() -> None:
             Node("Identity", ("a",), ("b",)),
             Node("Neg", ("b",), ("c",)),
             Node("Identity", ("c",), ("y",)),  # the Neg writes y itself
-            Node("Identity", ("x",), ("copy",)),  # an input cannot
+            Node("Identity", ("x",), ("copy",)),  # an input cannot be renamed
             Node("Abs", ("c",), ("z",)),
         ],
         x, ["y", "copy", "z"],
@@ -115,9 +115,9 @@ def test_identities_are_renamed_within_subgraphs() -> None:
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_a_branch_that_is_known_takes_the_place_of_its_if(condition: bool) -> None:
+def test_an_if_with_a_constant_condition_becomes_its_branch(condition: bool) -> None:
     x = {"x": numbers(2)}
-    # Both branches name their values alike, and read one of the graph around.
+    # Both branches use the same names for their values, and read a value of the outer graph.
     yes = Graph("yes", (Node("Add", ("x", "w"), ("t",)), Node("Neg", ("t",), ("r",))), {}, ("r",), {"w": numbers(2)})
     no = Graph("no", (Node("Exp", ("x",), ("t",)), Node("Abs", ("t",), ("r",))), {}, ("r",))
     nodes = [
@@ -131,7 +131,7 @@ def test_a_branch_that_is_known_takes_the_place_of_its_if(condition: bool) -> No
     np.testing.assert_allclose(run(after, x)[0], 2 * one, rtol=1e-5)
 
 
-def test_what_is_computed_twice_is_computed_once() -> None:
+def test_equal_nodes_are_merged() -> None:
     x = {"x": numbers(2, 3)}
     before = graph(
         [
@@ -168,7 +168,7 @@ def by_hand(h: Any) -> Any:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_batch_normalization_goes_into_a_gemm(bias: bool) -> None:
+def test_batch_normalization_is_folded_into_a_gemm(bias: bool) -> None:
     for transposed in (0, 1):
         x, weight = {"x": numbers(4, 5)}, numbers(*((6, 5) if transposed else (5, 6)), seed=1)
         gemm = Node("Gemm", ("x", "w", "b")[: 3 if bias else 2], ("h",), {"transB": transposed}, "gemm")
@@ -180,7 +180,7 @@ def test_batch_normalization_goes_into_a_gemm(bias: bool) -> None:
 
 
 def first_node(one: Graph, x: Any) -> Any:
-    """The first node by ONNX Runtime: what the pass made is checked by another's convolutions."""
+    """Return the result of the first node by ONNX Runtime, to check the operands that the pass wrote."""
     node = one.nodes[0]
     proto = model(
         [NODE(node.op, list(node.inputs), list(node.outputs), **node.attributes)],
@@ -199,7 +199,7 @@ def first_node(one: Graph, x: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("bias", [True, False])
-def test_batch_normalization_goes_into_a_convolution(
+def test_batch_normalization_is_folded_into_a_convolution(
     op: str, attributes: dict[str, Any], weight: Any, bias: bool
 ) -> None:
     x = numbers(1, 4, 5, 5, seed=7)
@@ -250,7 +250,7 @@ def test_a_convolution_without_bias_adds_its_residual() -> None:
         ([Node("Relu", ("h",), ("y",), {"odd": 1})], ["y"]),
     ],
 )
-def test_what_a_convolution_must_not_take_over(nodes: list[Node], outputs: list[str]) -> None:
+def test_nodes_that_a_convolution_must_not_absorb(nodes: list[Node], outputs: list[str]) -> None:
     before, _ = conv_graph([CONV, *nodes], outputs)
     assert ops(passes.fuse_activations(passes.fuse_residuals(before))) == ops(before)
 

@@ -1,4 +1,4 @@
-"""Models in QDQ form: what the import pass makes of them, and ONNX Runtime's opinion on a network that it quantised."""
+"""Models in QDQ form: the import pass, and a quantised network against ONNX Runtime."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ KNOWN = {one.name for one in operators()}
 
 
 class QDQ:
-    """A graph in QDQ form: values are quantised in turn, and each operator reads floats made of bytes."""
+    """Builder of graphs in QDQ form: each value is quantised, and each operator reads dequantised floats."""
 
     def __init__(self, x: Any, dtype: str = "uint8") -> None:
         self.x, self.dtype = x, dtype
@@ -33,7 +33,7 @@ class QDQ:
         return name
 
     def bytes_of(self, float_name: str, scale: float, zero: int, name: str = "") -> str:
-        """Quantise a value; return the name of the float value made of its bytes."""
+        """Add the quantisation of a value; return the name of the dequantised value."""
         name = name or f"{float_name}.q"
         point = np.array(zero, dtype=self.dtype)
         scale_name = self.constant(f"{name}.s", np.array(scale, dtype=np.float32))
@@ -61,14 +61,14 @@ class QDQ:
         return Graph("g", tuple(self.nodes), inputs, outputs, self.constants)
 
     def check(self, output: str, wanted: Sequence[str], steps: int = 1) -> None:
-        """Hold what the pass makes to the operators wanted, and its bytes to the float operators' within `steps`."""
+        """Check the operators after the pass, and that their bytes are within `steps` of the float operators'."""
         before = self.graph(output)
         after = drop_dead(drop_identities(fuse_quantised(before)))
         made = [one.op for one in after.nodes if one.op != "DequantizeLinear"]
         assert made == ["QuantizeLinear", *wanted]
         ours, theirs = (run(one, self.x)[0].astype(int) for one in (after, before))
         assert np.abs(ours - theirs).max() <= steps
-        assert np.ptp(theirs) > 20  # neither all saturated nor all one number
+        assert np.ptp(theirs) > 20  # neither all saturated nor all equal
 
 
 def run(graph: Graph, x: Any) -> list[Any]:
@@ -112,7 +112,7 @@ def test_sums_and_means() -> None:
     x = net.bytes_of("x", 0.03, 120)
     y = net.bytes_of(net.op("Relu", net.op("Add", x, x, out="a"), out="r"), 0.02, 10)
     net.bytes_of(net.op("GlobalAveragePool", y, out="m"), 0.008, 3, "y")
-    net.check("y", ["QLinearAdd", "QLinearGlobalAveragePool"], 3)  # a mean takes a step of the sum for 2.5 of its own
+    net.check("y", ["QLinearAdd", "QLinearGlobalAveragePool"], 3)  # 2.5 steps of the mean are one step of the sum
 
 
 def test_movements_are_those_of_bytes_where_scales_agree() -> None:
@@ -123,14 +123,14 @@ def test_movements_are_those_of_bytes_where_scales_agree() -> None:
     net.check("y", ["MaxPool", "Transpose"], 0)
 
 
-def test_what_is_moved_is_taken_to_another_scale() -> None:
+def test_moved_values_are_requantised() -> None:
     net = QDQ(numbers(1, 4, 6, 6))
     x = net.bytes_of("x", 0.03, 120)
     net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[2, 2]), 0.02, 110, "y")
     net.check("y", ["MaxPool", "QLinearRescale"])
 
 
-def test_parts_are_taken_to_one_scale_and_joined() -> None:
+def test_concatenated_parts_are_requantised() -> None:
     net = QDQ(numbers(1, 4, 6, 6))
     x = net.bytes_of("x", 0.03, 120)
     a = net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[1, 1]), 0.02, 110)
@@ -164,7 +164,7 @@ def test_a_bias_of_another_scale_is_rounded_to_the_sums() -> None:
 
 
 def coarse(bias: Any, scale: Any = None, x_scale: float = 1) -> Graph:
-    """Three channels of ones times ones, in units of `x_scale`, and a bias; the result in steps of 0.01."""
+    """Return a convolution of three channels of ones, in units of `x_scale`, with a bias; its steps are 0.01."""
     net = QDQ(np.zeros((1, 1, 1, 2), np.float32))
     x = net.bytes_of("x", x_scale, 0)
     ones = net.constant("w.q", np.ones((3, 1, 1, 1), np.int8))
@@ -189,19 +189,19 @@ def test_a_bias_that_the_sums_unit_is_too_coarse_for_stays_float(bias: Any, scal
     assert "QLinearConv" in {node.op for node in fuse_quantised(coarse(bias, scale, x_scale=1 / 512)).nodes}
 
 
-def test_a_bias_of_whole_units_is_none_too_coarse() -> None:
+def test_a_bias_of_whole_units_is_quantised() -> None:
     assert "QLinearConv" in {node.op for node in fuse_quantised(coarse([0, 1, -1], 1)).nodes}
 
 
 @pytest.mark.parametrize(("bias", "scale"), [([40, 1, 2], [0.01, 0.01]), ([40, 1], 1), ([40, 1, 0], np.inf)])
-def test_a_bias_that_is_none_of_the_columns_is_left_alone(bias: Any, scale: Any) -> None:
+def test_an_addition_that_is_not_a_bias_is_left_unchanged(bias: Any, scale: Any) -> None:
     graph = coarse(bias, scale)
     assert [node.op for node in fuse_quantised(graph).nodes] == [node.op for node in graph.nodes]
 
 
 @pytest.mark.parametrize("zero", [0, 128])
 def test_sums_that_can_leave_int32_stay_float(zero: int) -> None:
-    """255 * 127 * 70000 is more than int32 holds; from a zero point in the middle, 128 * 127 * 70000 is not."""
+    """Compare 255 * 127 * 70000, which exceeds int32, with 128 * 127 * 70000 (zero point 128), which fits."""
     depth = 70000
     net = QDQ(np.ones((1, depth), np.float32))
     x = net.bytes_of("x", 1 / 127, zero)
@@ -214,7 +214,7 @@ def test_sums_that_can_leave_int32_stay_float(zero: int) -> None:
 
 
 def network() -> onnx.ModelProto:
-    """A residual block, a depthwise convolution, and a classifier, as exporters write them."""
+    """Return a residual block, a depthwise convolution and a classifier, as exporters write them."""
     nodes = [
         NODE("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1], strides=[2, 2]), NODE("Relu", ["c1"], ["r1"]),
         NODE("MaxPool", ["r1"], ["p"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
@@ -249,7 +249,7 @@ def test_a_network_quantised_by_onnx_runtime(tmp_path: Path, activations: str, p
             return self.left.pop() if self.left else None
 
     onnx.save(network(), tmp_path / "float.onnx")
-    # Weights of 7 bits: without VNNI, ONNX Runtime's products of bytes saturate in 16 bits; the engine's nowhere.
+    # Weights of 7 bits: without VNNI, ONNX Runtime's products of bytes saturate in 16 bits; the engine's do not.
     quantization.quantize_static(
         tmp_path / "float.onnx", tmp_path / "quantised.onnx", Seeded(), per_channel=per_channel, reduce_range=True,
         activation_type=quantization.QuantType[activations], weight_type=quantization.QuantType.QInt8,
@@ -263,8 +263,8 @@ def test_a_network_quantised_by_onnx_runtime(tmp_path: Path, activations: str, p
     ops = [one.op for one in plan.ops]
     assert [ops.count(op) for op in ("IntegerConv", "IntegerLinear", "IntegerSum", "IntegerPoolMax")] == [5, 1, 1, 1]
     assert not {"Conv", "Linear", "MatMul", "PoolMax"} & set(ops)
-    # The last operator's step, by the scale of its DequantizeLinear. What lies between two steps may go either way at
-    # each operator: ONNX Runtime's kernels and ours multiply scales in another order.
+    # The last operator's step, from the scale of its DequantizeLinear. A value between two steps may round either way
+    # at each operator, because ONNX Runtime's kernels and ours multiply scales in different orders.
     last = next(node for node in proto.graph.node if "y" in node.output)
     step = next(onnx.numpy_helper.to_array(one) for one in proto.graph.initializer if one.name == last.input[1])
     assert np.abs(ours - theirs).max() <= 2.01 * step

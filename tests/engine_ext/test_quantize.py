@@ -1,4 +1,4 @@
-"""Quantisation against NumPy: one scale, one for each slice, one for each block; ties, saturation and zero points."""
+"""Quantisation against NumPy: scales per tensor, slice and block; ties, saturation and zero points."""
 
 from typing import Any
 

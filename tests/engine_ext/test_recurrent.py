@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: the decomposition against the equations in NumPy, the fused steps against the decomposition."""
+"""RNN, GRU and LSTM: the decomposition against NumPy, the fused steps against the decomposition."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def sigmoid(x: numpy.ndarray) -> numpy.ndarray:
 def operands(
     cell: str, steps: int, batch: int, width: int, hidden: int, directions: int, absent: frozenset[int], seed: int
 ) -> list[numpy.ndarray | None]:
-    """X, W, R, B, sequence_lens, initial_h and, for an LSTM, initial_c and P; those in `absent` are None."""
+    """Return X, W, R, B, sequence_lens, initial_h and, for an LSTM, initial_c and P; those in `absent` are None."""
     rng, gates = numpy.random.default_rng(seed), GATES[cell]
     shapes: list[tuple[int, ...]] = [
         (steps, batch, width),
@@ -54,7 +54,7 @@ def run(cell: str, values: list[numpy.ndarray | None], **attributes: Any) -> tup
 def reference(
     cell: str, values: list[numpy.ndarray | None], direction: str, before_reset: int, coupled: int
 ) -> list[numpy.ndarray]:
-    """The equations of ONNX's documentation, one row and one step at a time."""
+    """Evaluate the equations of ONNX's documentation, one row and one step at a time."""
     x, w, r, b, lens, h0, c0, p = [*values, None, None][:8]
     assert x is not None
     assert w is not None

@@ -1,4 +1,4 @@
-"""Reductions of more elements than are worked on at once, which can be stopped between pieces."""
+"""Reductions that are computed in pieces and can be stopped between them."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def row() -> numpy.ndarray:
     return values
 
 
-def test_pieces_come_together() -> None:
+def test_partial_results_are_combined() -> None:
     values = row()
     ours = np.asarray(values)
     assert (int(np.max(ours)), int(np.argmax(ours))) == (255, 7)
@@ -34,7 +34,7 @@ def test_pieces_come_together() -> None:
 @pytest.mark.parametrize("expression", ["np.sum(big)", "np.max(big, axis=1)", "np.sum(big, axis=0)", "np.std(big)",
                                         "np.sum(np.broadcast_to(np.ones((2,)), (1 << 30, 2)), axis=0)",
                                         "np.argmax(big, axis=1)"])  # fmt: skip
-async def test_one_without_end_ends_with_its_deadline(tmp_path: Path, expression: str) -> None:
+async def test_an_endless_reduction_stops_at_its_deadline(tmp_path: Path, expression: str) -> None:
     main = f"""
     import walle.np as np
     big = np.broadcast_to(np.ones((1,)), (1 << 20, 1 << 20))

@@ -1,4 +1,4 @@
-"""Views and movements against NumPy indexing: every one of them is a region for the raster."""
+"""Views and movements, each of which is a raster's region, against NumPy's indexing."""
 
 from typing import Any
 

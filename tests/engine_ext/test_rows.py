@@ -1,4 +1,4 @@
-"""Elementwise operators over short rows and any strides, longer than one piece, give what NumPy gives."""
+"""Elementwise operators over short rows and any strides, longer than one piece, against NumPy."""
 
 from collections.abc import Callable
 from typing import Any

@@ -82,12 +82,12 @@ def test_infos_and_a_file(tmp_path: Path) -> None:
     session = Session(tmp_path / "cell.walle")
     assert session.inputs == [TensorInfo("x", (1, 16), "float32"), TensorInfo("h", (1, 32), "float32")]
     assert session.outputs == [TensorInfo("h", (1, 32), "float32")]
-    (tmp_path / "cell.walle").unlink()  # mapped: it lives on
+    (tmp_path / "cell.walle").unlink()  # the mapping outlives the file's name
     assert session.run({"x": normal(1, 16), "h": normal(1, 32)})["h"].shape == (1, 32)
 
 
 class Named:
-    """A path by its protocol alone: what it prints as is no path."""
+    """A path by its protocol alone; its text is not a path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class Named:
         return str(self.path)
 
 
-def test_a_path_is_what_its_protocol_says(tmp_path: Path) -> None:
+def test_a_path_is_read_by_its_protocol(tmp_path: Path) -> None:
     graph, _ = gru_graph()
     graph.save(tmp_path / "cell.walle")
     assert [info.name for info in Session(Named(tmp_path / "cell.walle")).inputs] == ["x", "h"]
@@ -140,7 +140,7 @@ def test_one_value_may_be_several_outputs() -> None:
         numpy.testing.assert_array_equal(numpy.asarray(out[name]), expected)
 
 
-def test_new_shapes_are_planned_anew_and_plans_are_kept() -> None:
+def test_new_shapes_get_new_plans_and_plans_are_cached() -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", (None, None, 3))
     graph.output("y", graph.op("ReduceSum", [graph.op("Softmax", [x])], axes=[0]))
@@ -250,7 +250,7 @@ def test_gru_agrees_with_its_equations(linear_before_reset: int) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_chains_of_transforms_merge_and_stay_right(data: st.DataObject) -> None:
-    """A random chain, with branches that are joined again, in a session and in NumPy."""
+    """Compare a random chain with branches that are joined again, in a session and in NumPy."""
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     there = numpy.arange(numpy.prod(shape), dtype="float32").reshape(shape)
     graph = GraphBuilder("chain")
@@ -326,7 +326,7 @@ def test_successive_rasters_become_one_and_equal_ones_are_done_once() -> None:
     numpy.testing.assert_array_equal(own["b"], -2 * given.T.reshape(1, 24))
 
 
-def test_what_depends_on_constants_alone_is_computed_once() -> None:
+def test_values_that_depend_on_constants_alone_are_computed_once() -> None:
     graph = GraphBuilder("g")
     weights = graph.op("Transpose", [graph.op("Exp", [graph.constant("w", normal(3, 4))])])
     graph.output("y", graph.op("MatMul", [graph.input("x", (2, 4)), weights]))

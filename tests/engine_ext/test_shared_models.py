@@ -1,4 +1,4 @@
-"""Every ONNX model beside the checkout agrees with ONNX Runtime on inputs made from real images and recordings."""
+"""Every ONNX model beside the checkout against ONNX Runtime, on inputs from real images and recordings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -80,17 +80,17 @@ def gtcrn() -> list[dict[str, Any]]:
 
 def silero() -> list[dict[str, Any]]:
     samples, _ = sound("speech_silence_padded.wav")
-    first = 62 * 512  # where the sentence begins
+    first = 62 * 512  # start of the sentence
     pieces = [samples[start - 64 : start + 512] for start in range(first, first + FRAMES * 512, 512)]
     state, rate = np.zeros((2, 1, 128), np.float32), np.array(16000, np.int64)
     return [{"input": piece[None], "state": state, "sr": rate} for piece in pieces]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """`carry` says which output is which input of the next run, so that errors of a stream may add up.
+    """A model with its inputs. `carry` maps outputs to inputs of the next run, so that errors of a stream may add up.
 
-    The tolerance is for every element: `rtol` of its size plus `atol` of the largest of its output.
+    The tolerance of an element is `rtol` of its size plus `atol` of the largest element of its output.
     """
 
     file: str
@@ -101,24 +101,24 @@ class Case:
 
 
 CASES = [
-    Case("ad01_autoencoder.onnx", autoencoder),
-    Case("audio_dnsmos_p808.onnx", dnsmos),
-    Case("cls_mobilenet_v1_0.25_128.onnx", mobilenet),
-    Case("denoise_dtln_1.onnx", dtln, {"tf_op_layer_stack_2": "input_3"}),
+    Case(file="ad01_autoencoder.onnx", feeds=autoencoder),
+    Case(file="audio_dnsmos_p808.onnx", feeds=dnsmos),
+    Case(file="cls_mobilenet_v1_0.25_128.onnx", feeds=mobilenet),
+    Case(file="denoise_dtln_1.onnx", feeds=dtln, carry={"tf_op_layer_stack_2": "input_3"}),
     Case(
-        "denoise_gtcrn_simple.onnx",
-        gtcrn,
-        {"conv_cache_out": "conv_cache", "tra_cache_out": "tra_cache", "inter_cache_out": "inter_cache"},
+        file="denoise_gtcrn_simple.onnx",
+        feeds=gtcrn,
+        carry={"conv_cache_out": "conv_cache", "tra_cache_out": "tra_cache", "inter_cache_out": "inter_cache"},
         atol=1e-4,
     ),
-    Case("det_fastestdet_352.onnx", fastestdet, atol=1e-4),
-    Case("det_nanodet_m_320.onnx", nanodet, atol=1e-4),
-    Case("face_rfb320.onnx", ultraface),
-    Case("face_yunet_n_320.onnx", yunet, atol=1e-4),
-    Case("light_shufflenet.onnx", imagenet("gpu_0/data_0")),
-    Case("light_squeezenet.onnx", imagenet("data_0")),
-    Case("mnist_cnn.onnx", mnist),
-    Case("vad_silero_16k_op15.onnx", silero, {"stateN": "state"}, atol=1e-4),
+    Case(file="det_fastestdet_352.onnx", feeds=fastestdet, atol=1e-4),
+    Case(file="det_nanodet_m_320.onnx", feeds=nanodet, atol=1e-4),
+    Case(file="face_rfb320.onnx", feeds=ultraface),
+    Case(file="face_yunet_n_320.onnx", feeds=yunet, atol=1e-4),
+    Case(file="light_shufflenet.onnx", feeds=imagenet("gpu_0/data_0")),
+    Case(file="light_squeezenet.onnx", feeds=imagenet("data_0")),
+    Case(file="mnist_cnn.onnx", feeds=mnist),
+    Case(file="vad_silero_16k_op15.onnx", feeds=silero, carry={"stateN": "state"}, atol=1e-4),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Operators that a team of threads shares give what one thread gives."""
+"""Operators on a team of threads: results equal those of one thread."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def op(name: str, *, constants: tuple[Array, ...] = (), **attributes: Any) -> Build:
-    """Return the operator of x, of y where there are no constants to take its place, and of these."""
+    """Return the operator of x and the constants, or of x and y without constants."""
 
     def build(graph: GraphBuilder, x: Value, y: Value) -> Value:
         more = [graph.constant(f"c{i}", constant) for i, constant in enumerate(constants)]
@@ -35,7 +35,7 @@ def reduced(name: str, axes: list[int]) -> Build:
 
 
 def shuffled(graph: GraphBuilder, x: Value, _: Value) -> Value:
-    """Write a channel shuffle down between two packed convolutions."""
+    """Add a channel shuffle between two packed convolutions."""
     weights = graph.constant("w", normal(3, 60, 60, 1, 1) / 8)
     first = graph.op("Conv", [x, weights])
     split = graph.op("Reshape", [first, graph.constant("s", np.array([1, 2, 30, 80, 90]))])
@@ -52,7 +52,7 @@ def selected(graph: GraphBuilder, x: Value, y: Value) -> Value:
 
 
 IMAGE = (1, 60, 80, 90)
-# Shapes of x and y, and what is made of them.
+# Shapes of x and y, and the graph of them.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Build]] = {
     "1x1 of computed weights": (IMAGE, (30, 60, 1, 1), op("Conv")),
     "columns of computed weights": (IMAGE, (30, 60, 3, 3), op("Conv", pads=[1, 1, 1, 1])),

@@ -1,4 +1,4 @@
-"""DFT and STFT against NumPy, over lengths that take every way through the decomposition."""
+"""DFT and STFT against NumPy, over lengths that take every path of the decomposition."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_frames_overlap_and_are_windowed() -> None:
     np.testing.assert_allclose(complex_of(np.array(found)), np.fft.rfft(frames), atol=1e-10)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"1 \(real\) or 2 \(complex\)"):
         dft(np.zeros((1, 8, 3)))
     with pytest.raises(ShapeError, match="last axis"):

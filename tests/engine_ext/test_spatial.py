@@ -23,7 +23,7 @@ BACKENDS = [backend.name for backend in walle.backends() if backend.available an
 def run(
     op: str, inputs: dict[str, Array], *, backend: str = "auto", outputs: int = 1, **attributes: Any
 ) -> list[Array]:
-    """Run one operator whose operands are all known at run time only."""
+    """Run one operator whose operands are known at run time only."""
     graph = GraphBuilder("one")
     values = [graph.input(name, array.shape, str(array.dtype)) for name, array in inputs.items()]
     made = graph.op(op, values, outputs=outputs, **attributes)
@@ -133,7 +133,7 @@ def test_other_floats_convolve(dtype: str) -> None:
 @settings(max_examples=30, deadline=None)
 @given(convolutions())
 def test_conv_transpose_is_the_adjoint_of_conv(case: tuple[dict[str, Array], dict[str, Any]]) -> None:
-    """<conv(x), y> = <x, conv_transpose(y)>."""
+    """Check <conv(x), y> = <x, conv_transpose(y)>."""
     inputs, attributes = case
     x, w = (inputs[name].astype(np.float64) for name in "xw")
     (image,) = run("Conv", {"x": x, "w": w}, **attributes)
@@ -159,7 +159,7 @@ def test_conv_transpose_is_the_adjoint_of_conv(case: tuple[dict[str, Array], dic
 def test_a_transposed_convolution_of_far_strides_takes_no_memory_for_them(
     strides: list[int], dilations: list[int]
 ) -> None:
-    """Of one tap on one number; the last strides multiply to 2^64."""
+    """Run one tap on one number; the last strides multiply to 2^64."""
     rank = len(strides)
     one = np.full((1, 1, *[1] * rank), 3, np.float32)
     graph = GraphBuilder("one")
@@ -174,7 +174,7 @@ def test_a_transposed_convolution_of_far_strides_takes_no_memory_for_them(
 
 
 @pytest.mark.parametrize("before", [-4, -3, 3, 4])
-def test_what_is_cropped_wholly_is_all_border(before: int) -> None:
+def test_a_crop_outside_the_image_is_all_border(before: int) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     pads = np.array([0, before, 0, 1 - before])
     (found,) = run("Pad", {"x": x, "pads": pads, "value": np.array(7, np.float32)})
@@ -229,7 +229,7 @@ def test_pooling_joins_each_window(
     np.testing.assert_allclose(found, norms, rtol=1e-4)
 
 
-def test_max_pool_says_where_and_max_unpool_puts_it_back() -> None:
+def test_max_unpool_inverts_max_pool() -> None:
     x = np.random.default_rng(13).permutation(2 * 2 * 6 * 8).reshape(2, 2, 6, 8).astype(np.float32)
     values, places = run("MaxPool", {"x": x}, outputs=2, kernel_shape=[2, 2], strides=[2, 2])
     np.testing.assert_array_equal(x.reshape(-1)[places], values)
@@ -264,7 +264,7 @@ def test_an_index_out_of_range_is_refused_with_its_node() -> None:
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_scatter_joins_what_falls_on_one_place(backend: str, reduction: str) -> None:
+def test_scatter_reduces_elements_of_one_index(backend: str, reduction: str) -> None:
     random = np.random.default_rng(17)
     data, updates = random.standard_normal((6, 7)).astype(np.float32), random.standard_normal((9, 7)).astype(np.float32)
     rows = random.permutation(6)[:5] if reduction == "none" else random.integers(-6, 6, 9)
@@ -282,7 +282,7 @@ def test_scatter_joins_what_falls_on_one_place(backend: str, reduction: str) -> 
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_a_session_plans_anew_for_other_values_that_shapes_hang_on() -> None:
+def test_a_session_plans_again_for_new_values_that_shapes_depend_on() -> None:
     graph = GraphBuilder("g")
     x, shape = graph.input("x", (2, 6)), graph.input("shape", (2,), "int64")
     graph.output("y", graph.op("Reshape", [graph.op("Neg", [x]), shape]))
@@ -353,8 +353,8 @@ def test_resize_repeats_interpolates_and_keeps_constants() -> None:
     np.testing.assert_allclose(found.reshape(-1), np.arange(7) / 2, rtol=1e-6)
 
 
-# What a float becomes as a whole number where it does not fit differs from CPU to CPU: it must not be asked.
-def test_numbers_that_fit_no_place_are_refused() -> None:
+# The conversion of a float that does not fit an integer differs between CPUs and must not happen.
+def test_attributes_that_fit_no_size_are_refused() -> None:
     x = np.ones((1, 1, 4, 4), np.float32)
     empty, scales = np.zeros(0, np.float32), np.array([1, 1, 0.2, 1e-9], np.float32)
     (found,) = run("Resize", {"x": x, "roi": empty, "scales": scales}, mode="linear", antialias=1)
@@ -389,7 +389,7 @@ def test_a_factor_of_whole_numbers_is_one_of_them() -> None:
 
 
 @pytest.mark.parametrize(("shape", "said"), [([3, 3], "kernel_shape is"), (None, "'bogus' is not heeded")])
-def test_deformed_convolutions_heed_their_kernels_shape(shape: list[int] | None, said: str) -> None:
+def test_deformed_convolutions_use_their_kernel_shape(shape: list[int] | None, said: str) -> None:
     x, w, offsets = (np.ones(one, np.float32) for one in [(1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 3, 3)])
     inputs = {"x": x, "w": w, "offsets": 0 * offsets}
     (found,) = run("DeformConv", inputs, kernel_shape=[2, 2])

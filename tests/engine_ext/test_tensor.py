@@ -1,4 +1,4 @@
-"""The array's storage: views, the buffer protocol both ways, conversions."""
+"""Arrays: views, the buffer protocol in both directions, conversions."""
 
 import array
 import copy
@@ -49,14 +49,14 @@ def test_a_read_only_buffer_stays_read_only() -> None:
         here[0] = 1
 
 
-def test_the_lender_lives_as_long_as_its_borrower() -> None:
+def test_the_owner_of_a_buffer_lives_as_long_as_its_arrays() -> None:
     here = np.asarray(array.array("f", [1, 2, 3]))[1:]
     gc.collect()
     assert here.tolist() == [2, 3]
 
 
 @pytest.mark.parametrize("bad", [numpy.array(["a"]), numpy.array([1j]), numpy.array([object()])])
-def test_what_is_no_array_of_numbers_is_refused(bad: numpy.ndarray) -> None:
+def test_buffers_that_are_not_arrays_of_numbers_are_refused(bad: numpy.ndarray) -> None:
     with pytest.raises(DTypeError, match="no array of numbers"):
         np.asarray(bad)
 
@@ -168,7 +168,7 @@ def test_copies_are_copies() -> None:
     assert second.item() == 1
 
 
-def test_memory_is_given_back() -> None:
+def test_memory_is_freed() -> None:
     before = _core.live_storage_bytes()
     big = np.zeros((1000, 1000))
     assert _core.live_storage_bytes() >= before + 4_000_000
@@ -183,7 +183,7 @@ def test_impossible_shapes_are_refused() -> None:
     for shape in [(-1,), (2**61,), (2**40, 2**40), (0, 2**40, 2**40)]:
         with pytest.raises(ShapeError):
             np.zeros(shape)
-    with pytest.raises(MemoryError):  # 1 PiB, which a lazy system would promise
+    with pytest.raises(MemoryError):  # 1 PiB, which a system with overcommit would grant
         np.zeros((2**48,))
 
 
@@ -200,11 +200,11 @@ def test_bools_of_a_buffer_are_0_or_1() -> None:
         np.frombuffer(b"\x01\xff", "bool")
     memory = bytearray(b"\0\1\1")
     mask = np.frombuffer(memory, "bool")
-    memory[1] = 7  # of an owner who goes on writing
+    memory[1] = 7  # the owner still writes to it
     assert np.flatnonzero(mask).tolist() == [1, 2]
 
 
-def test_a_list_that_changes_while_it_is_read_is_read_as_it_was() -> None:
+def test_a_list_that_changes_while_it_is_read() -> None:
     class Clearing:
         def __buffer__(self, flags: int, /) -> memoryview:
             parts.clear()
@@ -215,7 +215,7 @@ def test_a_list_that_changes_while_it_is_read_is_read_as_it_was() -> None:
     assert np.asarray(parts).shape == (3, 4)
 
 
-def test_no_array_comes_to_be_without_its_memory() -> None:
+def test_an_array_is_not_created_without_memory() -> None:
     with pytest.raises(TypeError):
         np.ndarray.__new__(np.ndarray)  # type: ignore[call-arg, unused-ignore]
     assert np.ndarray(bytearray(b"ab")).tolist() == [97, 98]

@@ -1,4 +1,4 @@
-"""Every transform operator of the registry against NumPy indexing, at once and in a session; and what each refuses."""
+"""Every transform operator of the registry against NumPy's indexing, eagerly and in a session; and its errors."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ type Array = numpy.ndarray[Any, Any]
 
 
 class Case(NamedTuple):
-    """A call of one operator, and what it gives; operands in `known` are constants of a session's model."""
+    """A call of one operator with its result; operands in `known` are constants of a session's model."""
 
     inputs: list[Array]
     attributes: dict[str, Any]
@@ -53,7 +53,7 @@ def whole(*numbers: int) -> Array:
 
 
 def strided(x: Array, shape: Any, strides: Any, offset: int) -> Array:
-    """Read x by addresses, one element after the other: the meaning of AsStrided in plain Python."""
+    """Return AsStrided of x in Python, one element after the other."""
     flat = x.reshape(-1)
     result = numpy.empty(shape, x.dtype)
     for at in numpy.ndindex(*shape):
@@ -263,7 +263,7 @@ def insert(draw: st.DrawFn) -> Case:
     shape = list(x.shape)
     shape[axis] = len(indices)
     values = filled(shape, str(x.dtype), 100)
-    # NumPy too sorts the indices and keeps the order of those before the same slice.
+    # Like NumPy, it sorts the indices and keeps the order of those before the same slice.
     expected = numpy.insert(x, whole(*indices), values, axis)
     return Case([x, values], {"axis": axis, "indices": indices}, [expected])
 
@@ -521,7 +521,7 @@ MEANING: dict[str, Callable[[st.DrawFn], Case]] = {
 
 def test_every_transform_operator_has_its_meaning_here() -> None:
     assert sorted(MEANING) == TRANSFORMS
-    assert {name for name, _, _ in BAD} >= set(TRANSFORMS) - {"Identity"}  # which takes whatever there is
+    assert {name for name, _, _ in BAD} >= set(TRANSFORMS) - {"Identity"}  # which takes any operand
 
 
 @pytest.mark.parametrize("name", MEANING)
@@ -542,7 +542,7 @@ def same(found: list[Any], expected: list[Array]) -> None:
 
 
 def in_session(name: str, case: Case) -> list[Any]:
-    """Run the operator as the one node of a model."""
+    """Run the operator as the only node of a model."""
     graph = GraphBuilder("g")
     values = [
         graph.constant(f"i{i}", one) if i in case.known else graph.input(f"i{i}", one.shape, one.dtype.name)
@@ -556,7 +556,7 @@ def in_session(name: str, case: Case) -> list[Any]:
 
 
 X = filled((2, 3))
-# What an operator must refuse: operands, attributes.
+# Operands and attributes that an operator must refuse.
 BAD: list[tuple[str, list[Array], dict[str, Any]]] = [
     ("ArrayFeatureExtractor", [X, whole(3)], {}),
     ("AsStrided", [X], {"shape": [7], "strides": [1]}),

@@ -1,4 +1,4 @@
-"""TreeEnsemble and LabelEncoder against plain Python."""
+"""TreeEnsemble and LabelEncoder against Python."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ COMPARE = [np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.no
 
 
 def forest(rng: Any, trees: int, depth: int, features: int, targets: int) -> dict[str, Any]:
-    """Return full trees of that depth with random conditions of all modes but membership."""
+    """Return full trees of a depth, with random conditions of all modes except membership."""
     each = 2**depth - 1
     attributes: dict[str, Any] = {key: [] for key in ("true", "false", "trueleaf", "falseleaf")}
     for tree in range(trees):
@@ -84,7 +84,7 @@ def test_broken_trees_are_refused() -> None:
             _core.evaluate("TreeEnsemble", [x], {**trees, **change})
 
 
-def test_labels_of_keys_and_of_nothing() -> None:
+def test_labels_of_known_and_of_missing_keys() -> None:
     keys, values = np.array([3.0, np.nan, 1.0], dtype=np.float32), np.array([30, 99, 10], dtype=np.int64)
     x = np.array([[1, 2], [np.nan, 3]], dtype=np.float32)
     (found,) = _core.evaluate("LabelEncoder", [x, keys, values, np.array(-1)], {})

@@ -1,4 +1,4 @@
-"""The table of what changed between opsets, against ONNX's own definitions."""
+"""Table of changes between opsets, against ONNX's definitions."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from walle.engine_ext.onnx_import.versions import CHANGED, MOVED, NEWEST_OPSET, 
 
 
 def older_versions() -> Iterator[tuple[defs.OpSchema, defs.OpSchema]]:
-    """Yield every version that some opset from 7 on has, with the newest."""
+    """Yield every version of an operator in opset 7 or later, with its newest version."""
     for newest in defs.get_all_schemas():
         if newest.domain != "":
             continue
@@ -29,7 +29,7 @@ def test_the_table_was_checked_against_the_installed_onnx() -> None:
 
 
 def lost(old: defs.OpSchema, newest: defs.OpSchema) -> bool:
-    """Whether an attribute is gone, or an input in another place, and no entry says what became of it."""
+    """Return whether an attribute was removed or an input moved without an entry in the table."""
     since, attributes = MOVED.get(old.name, (0, ()))
     moved, changed = old.since_version < since, CHANGED.get(old.name)
     if changed is not None and old.since_version < changed[0]:

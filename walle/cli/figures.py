@@ -1,4 +1,4 @@
-"""`walle figures`: the benchmarks, each a module under benchmarks/ that can be run by itself."""
+"""`walle figures`: the benchmarks, each of which is a module under benchmarks/ and also runs alone."""
 
 import runpy
 import sys
@@ -16,18 +16,18 @@ def _benchmarks() -> dict[str, Path]:
         found = {path.stem: path for path in sorted((root / "benchmarks").glob("[a-z]*.py"))}
         if found:
             return found
-    raise ConfigError("no benchmarks/ folder was found; run this in a checkout of walle")
+    raise ConfigError("no benchmarks/ folder was found in this folder or in walle's; run this in a checkout of walle")
 
 
 def figures(
-    name: Annotated[str, typer.Argument(help="Which figure; all of them if not given.")] = "",
-    arguments: Annotated[list[str] | None, typer.Argument(help="What it takes, after --; see its module.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="Only say which figures there are.")] = False,
+    name: Annotated[str, typer.Argument(help="The figure to measure; by default all.")] = "",
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments, after --; see its module.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Only list the figures.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure figures on this machine, against their peers in the same run.
 
-    Of all figures, one that lacks what it measures says so, and the others go on.
+    When all figures are measured, one whose requirements are missing is reported, and the others continue.
     """
     known = _benchmarks()
     if show:
@@ -35,7 +35,7 @@ def figures(
         emit_rows(rows, as_json=as_json)
         return
     if name and name not in known:
-        raise ConfigError(f"there is no figure {name!r}; there are: {', '.join(known)}")
+        raise ConfigError(f"unknown figure {name!r}; known are: {', '.join(known)}")
     for key, path in known.items():
         if name in ("", key):
             sys.argv = [str(path), *(arguments or []), *(["--json"] if as_json else [])]

@@ -1,4 +1,4 @@
-"""`walle model bench` and `walle model calibrate`: how fast a model runs here, and how fast this machine is."""
+"""`walle model bench` and `walle model calibrate`: the times of a model, and the rates of this machine."""
 
 import random
 import statistics
@@ -14,9 +14,9 @@ from walle.cli.output import JsonFlag, emit, emit_rows, progress_console
 from walle.cli.shapes import parse_shapes
 from walle.errors import ConfigError
 
-_RATE_SECONDS = 0.25  # for each rate: five of them on each backend stay far below ten seconds
-_MOST_RANDOM = 1 << 16  # values of an input that are drawn; a larger one repeats them
-# 10^3 per microsecond
+_RATE_SECONDS = 0.25  # per rate; five rates on each backend take far less than ten seconds
+_MOST_RANDOM = 1 << 16  # random values per input; a larger input repeats them
+# of 10^3 per microsecond
 _UNITS = {"panel": "GFLOP/s", "pairs": "GFLOP/s", "lanes": "GFLOP/s", "streamed": "GB/s", "moved": "GB/s"}
 
 
@@ -27,17 +27,19 @@ def _progress(*, as_json: bool) -> Progress:
     )
 
 
-def made_up_input(info: Any, shape: tuple[int, ...] | None) -> Any:
+def random_input(info: Any, shape: tuple[int, ...] | None) -> Any:
     """Return seeded values for an input: floats between -1 and 1, zeros of other types.
 
     Raises:
-        ConfigError: neither the model nor `shape` says which shape it has.
+        ConfigError: the model does not fix the shape, and `shape` is not given.
     """
     from walle import np
 
     sizes = shape if shape is not None else info.shape
     if sizes is None or None in sizes or info.dtype is None:
-        raise ConfigError(f"input {info.name} is known at run time only; give its shape: --shape {info.name}=8x16")
+        raise ConfigError(
+            f"input {info.name}: its shape is known at run time only; give it with: --shape {info.name}=8x16"
+        )
     if not info.dtype.startswith("float"):
         return np.zeros(sizes, dtype=info.dtype)
     count = 1
@@ -50,7 +52,7 @@ def made_up_input(info: Any, shape: tuple[int, ...] | None) -> Any:
 
 
 def _timed(session: Any, inputs: dict[str, Any]) -> tuple[float, float]:
-    """Return the wall and CPU milliseconds of a run."""
+    """Return the wall and CPU milliseconds of one run."""
     begin, begin_cpu = time.perf_counter(), time.process_time()
     session.run(inputs)
     return (time.perf_counter() - begin) * 1e3, (time.process_time() - begin_cpu) * 1e3
@@ -76,12 +78,12 @@ def bench(
     model: Annotated[Path, typer.Argument(help="A .walle model.")],
     threads: Annotated[int, typer.Option(min=1, max=256, help="Threads of the session.")] = 1,
     backend: Annotated[
-        str, typer.Option(help="An instruction set; auto: the one of the least predicted cost.")
+        str, typer.Option(help="An instruction set; auto: the one with the least predicted cost.")
     ] = "auto",
     runs: Annotated[int, typer.Option(min=1, help="Timed runs, after the first one.")] = 50,
     profile: Annotated[bool, typer.Option("--profile", help="Time each operator too.")] = False,
     shape: Annotated[
-        list[str] | None, typer.Option(help="NAME=8x16, once for each input whose shape the model leaves open.")
+        list[str] | None, typer.Option(help="NAME=8x16, once for each input whose shape the model does not fix.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -93,8 +95,9 @@ def bench(
     session = Session(model, backend=backend, threads=threads)
     load_ms = (time.perf_counter() - begin) * 1e3
     if unknown := sorted(shapes.keys() - {info.name for info in session.inputs}):
-        raise ConfigError(f"{model}: no input is named {', '.join(unknown)}")
-    inputs = {info.name: made_up_input(info, shapes.get(info.name)) for info in session.inputs}
+        known = ", ".join(info.name for info in session.inputs)
+        raise ConfigError(f"{model}: no input is named {', '.join(unknown)}; its inputs are: {known}")
+    inputs = {info.name: random_input(info, shapes.get(info.name)) for info in session.inputs}
     first_ms, _ = _timed(session, inputs)
     profiles: list[list[float]] = []
     with _progress(as_json=as_json) as progress:
@@ -137,9 +140,9 @@ def bench(
 
 
 def calibrate(as_json: JsonFlag = False) -> None:
-    """Measure this machine's rates with care and keep them for all later sessions; takes a few seconds.
+    """Measure this machine's rates precisely and save them for later sessions; takes a few seconds.
 
-    They go into walle/rates.json in the user's cache folder. Without it, sessions measure quickly when they need to.
+    The file is walle/rates.json in the user's cache folder. Without it, sessions measure quickly when they need a rate.
     """
     from walle.engine_ext import rates
     from walle.engine_ext.session import backends
@@ -162,4 +165,4 @@ def calibrate(as_json: JsonFlag = False) -> None:
         for name, one in found.items()
     ]
     emit_rows(rows, as_json=False, title=rates.cpu_model())
-    emit(None, as_json=False, text=escape(f"kept in {path}"))
+    emit(None, as_json=False, text=escape(f"saved in {path}"))

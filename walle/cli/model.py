@@ -1,4 +1,4 @@
-"""`walle model` and `walle operators`: what the engine does with a model, and what it can do."""
+"""`walle model` and `walle operators`: running, planning and converting models; the list of operators."""
 
 import ast
 import json
@@ -27,7 +27,7 @@ Model = Annotated[Path, typer.Argument(help="A .walle model.")]
 
 
 class InputError(ConfigError):
-    """An input that cannot be read. `path` is its file."""
+    """An input file, `path`, that cannot be read."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path}: {what}")
@@ -35,14 +35,14 @@ class InputError(ConfigError):
 
 
 def read_npy(path: Path) -> Any:
-    """Return the array of a .npy file as a shaped view; NumPy is not needed.
+    """Return the array of a .npy file as a shaped memoryview, without NumPy.
 
     Raises:
-        InputError: it is no .npy file, or holds something else than numbers in C order and this machine's byte order.
+        InputError: the file is not a .npy file, or does not hold numbers in C order and this machine's byte order.
     """
     data = path.read_bytes()
     if not data.startswith(_NPY_MAGIC) or len(data) < 10:
-        raise InputError(path, "is no .npy file; write it with numpy.save, or give a .json file")
+        raise InputError(path, "is not a .npy file; write it with numpy.save, or give a .json file")
     wide = data[6] > 1
     start = 12 if wide else 10
     end = start + struct.unpack_from("<I" if wide else "<H", data, 8)[0] if len(data) >= start else 0
@@ -57,17 +57,19 @@ def read_npy(path: Path) -> Any:
     if format_ is None or fortran:
         raise InputError(
             path,
-            f"type {kind!r}{' in Fortran order' if fortran else ''} is not taken;"
+            f"type {kind!r}{' in Fortran order' if fortran else ''} is not supported;"
             " save it as little-endian numbers in C order",
         )
     body: Any = memoryview(data)[end:]
     if len(body) != size * struct.calcsize(f"<{format_}"):
-        raise InputError(path, f"{len(body)} bytes of values do not fill the shape {shape}")
+        raise InputError(
+            path, f"holds {len(body)} bytes of values, but shape {shape} needs {size * struct.calcsize(f'<{format_}')}"
+        )
     return body.cast(format_, shape) if shape and size else body.cast(format_)
 
 
 def read_input(path: Path) -> Any:
-    """Return what a .npy or .json file holds: an array, a number or nested lists of numbers; raises InputError."""
+    """Return the value in a .npy or .json file: an array, a number or nested lists of numbers; raises InputError."""
     try:
         if path.suffix == ".npy":
             return read_npy(path)
@@ -83,7 +85,7 @@ def _parse_inputs(texts: list[str]) -> dict[str, Path]:
     for text in texts:
         name, equals, path = text.rpartition("=")
         if not equals or not name or not path:
-            raise typer.BadParameter(f"{text!r} is not NAME=FILE", param_hint="--input")
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=FILE, such as x=x.npy", param_hint="--input")
         inputs[name] = Path(path)
     return inputs
 
@@ -95,7 +97,7 @@ def run(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a model once and print its outputs. An input that is missing is named, with its dtype and shape."""
+    """Run a model once and print its outputs. An error about a missing input lists all inputs, dtypes and shapes."""
     files = _parse_inputs(input_ or [])
     from walle import np
     from walle.engine_ext.session import Module, load
@@ -103,7 +105,7 @@ def run(
     session = load(model)
     infos = {info.name: info for info in session.inputs}
     if wrong := sorted(infos.keys() ^ files.keys()):
-        raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--input NAME=FILE')}")
+        raise ConfigError(f"{model}: {', '.join(wrong)}: {_input_list(session, '--input NAME=FILE')}")
     objects = isinstance(session, Module)
     inputs = {name: _as_input(read_input(path), infos[name], np, objects=objects) for name, path in files.items()}
     with working(f"running {model}", as_json=as_json):
@@ -115,19 +117,19 @@ def run(
 
 
 def _as_input(value: Any, info: Any, np: Any, *, objects: bool) -> Any:
-    """Return what a file holds as the model takes it; a module's input without a type is a sequence or an optional."""
+    """Return a file's value converted for an input; a module's input without a type is a sequence or an optional."""
     if objects and info.shape is None and info.dtype is None and (value is None or isinstance(value, list)):
         return value and [np.asarray(item) for item in value]
     return np.asarray(value, dtype=info.dtype)
 
 
-def _wanted(session: Any, how: str) -> str:
+def _input_list(session: Any, how: str) -> str:
     inputs = ", ".join(f"{info.name} ({info.dtype or 'any dtype'}, {_shape(info.shape)})" for info in session.inputs)
     return f"the model takes {inputs or 'no input'}; give each as {how}"
 
 
 def _shape(shape: Any) -> str:
-    """Return a shape as people write it, ? for what is known at run time only."""
+    """Return a shape as text, with ? for sizes that are known at run time only."""
     if shape is None:
         return "any shape"
     return "×".join("?" if size is None else str(size) for size in shape) or "scalar"
@@ -165,12 +167,12 @@ def plan(
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=8x16, once for each input, where the model leaves shapes open; it is run on zeros then."
+            help="NAME=8x16, once for each input, if the model's shapes are not fixed; the model is then run on zeros."
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what the engine will do for a model: the backend and each step."""
+    """Show the plan of a model: the backend and each step."""
     shapes = parse_shapes(shape or [])
     from walle import np
     from walle.engine_ext.session import load
@@ -179,24 +181,26 @@ def plan(
     infos = {info.name: info for info in session.inputs}
     if shapes:
         if wrong := sorted(infos.keys() ^ shapes.keys()):
-            raise ConfigError(f"{model}: {', '.join(wrong)}: {_wanted(session, '--shape NAME=8x16')}")
+            raise ConfigError(f"{model}: {', '.join(wrong)}: {_input_list(session, '--shape NAME=8x16')}")
         session.run({name: np.zeros(sizes, dtype=infos[name].dtype or "float32") for name, sizes in shapes.items()})
     found = session.plan()
     if found is None:
-        raise ConfigError(f"{model}: the shapes are known at run time only; {_wanted(session, '--shape NAME=8x16')}")
+        raise ConfigError(
+            f"{model}: its shapes are known at run time only; {_input_list(session, '--shape NAME=8x16')}"
+        )
     emit(_plain(found), as_json=as_json, text=escape(str(found)))
 
 
 def _plain(value: Any) -> Any:
-    """Return a named tuple, and what is in it, as JSON-ready values."""
+    """Return a named tuple, with its contents, as values for JSON."""
     if hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}
     return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
 
 
 def convert(
-    onnx: Annotated[Path, typer.Argument(help="An ONNX model; external weights lie beside it.")],
-    out: Annotated[Path | None, typer.Argument(help="The .walle file; beside the model where left out.")] = None,
+    onnx: Annotated[Path, typer.Argument(help="An ONNX model; external weights are in its folder.")],
+    out: Annotated[Path | None, typer.Argument(help="The .walle file; by default in the model's folder.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Convert an ONNX model to .walle; needs the package onnx."""
@@ -215,7 +219,7 @@ def operators(
 ) -> None:
     """List the engine's operators: atomic, transform, composite, control-flow, and what each decomposes to.
 
-    Below them stands the paper's workload formula with the engine's own counts.
+    The paper's workload formula with the engine's own counts follows the list.
     """
     from walle.engine_ext.operators import markdown, workload
     from walle.engine_ext.operators import operators as known

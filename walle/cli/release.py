@@ -1,7 +1,7 @@
 """`walle release`: commands that start, watch and roll back releases through the release API."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 

@@ -1,10 +1,10 @@
-"""Shapes of a model's inputs, as the command line gives them."""
+"""Parsing of input shapes on the command line."""
 
 import typer
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return input → shape of `NAME=2x3` texts; `NAME=` is a scalar."""
+    """Return a dict of input names to shapes, parsed from `NAME=2x3` texts; `NAME=` is a scalar."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
@@ -13,5 +13,7 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
         except ValueError:
             equals = ""
         if not equals or not name or min(shapes[name], default=0) < 0:
-            raise typer.BadParameter(f"{text!r} is not NAME=SIZExSIZE...", param_hint="--shape")
+            raise typer.BadParameter(
+                f"{text!r} is not of the form NAME=SIZExSIZE..., such as x=8x16", param_hint="--shape"
+            )
     return shapes

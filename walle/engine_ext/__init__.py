@@ -1,1 +1,1 @@
-"""The compute container (§4): the C++ engine, its faces, and the task VMs."""
+"""The compute container (§4): the C++ engine, its Python interfaces, and the task VMs."""

@@ -1,10 +1,10 @@
-"""What the engine refuses: the Python side of `core/error.h`."""
+"""Errors of the engine: the Python side of `core/error.h`."""
 
 from walle.errors import EngineError
 
 
 class ModelError(EngineError):
-    """A model file or graph that is broken, of another version, or not what it says."""
+    """A model file or graph that is broken, of another version, or inconsistent."""
 
 
 class ShapeError(EngineError, ValueError):
@@ -12,12 +12,12 @@ class ShapeError(EngineError, ValueError):
 
 
 class DTypeError(EngineError, TypeError):
-    """An element type that an operator does not take."""
+    """An element type that an operator does not support."""
 
 
 class UnsupportedError(EngineError):
-    """An operator, attribute or opset that the engine does not have; the message names the node."""
+    """An operator, attribute or opset that is not supported; the message names the node."""
 
 
 class BackendError(EngineError):
-    """A backend that this machine does not have, or an unknown name."""
+    """A backend that is not available on this machine, or an unknown name."""

@@ -1,7 +1,7 @@
-"""The rates of this machine's backends (P of eq. 3, §4.1): measured with care on request, and kept in the user's cache.
+"""Measured rates of this machine's backends (P of eq. 3, §4.1), kept in a file in the user's cache folder.
 
-Sessions use what the file has for this CPU, backend and engine version; for the rest the engine measures quickly when
-it first needs a rate. Only `save` writes the file, and only `walle model calibrate` calls it.
+Sessions use the file's rates for this CPU, backend and engine version; the engine measures other rates quickly when it
+first needs them. Only `save` writes the file, and only `walle model calibrate` calls it.
 """
 
 import functools
@@ -22,16 +22,17 @@ type Rates = dict[str, dict[str, float]]  # backend → rate → operations or b
 
 
 def cache_path() -> Path:
-    """Return where the rates of this user's machines are kept; $XDG_CACHE_HOME is heeded where it is absolute.
+    """Return the file of this user's rates, below $XDG_CACHE_HOME if that is an absolute path, else below ~/.cache.
 
-    Raises RuntimeError where the user has no home.
+    Raises:
+        RuntimeError: the user has no home folder.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "walle" / "rates.json"
 
 
 def cpu_model() -> str:
-    """Return the CPU's name, as the system tells it."""
+    """Return the CPU's model name, as the system reports it."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -52,15 +53,15 @@ def _version() -> str:
 
 
 def measure(backends: Iterable[str], seconds: float) -> Rates:
-    """Return the rates of backends that this CPU has, with `seconds` for each rate; nothing is set or written."""
+    """Return the rates of backends that this CPU has, measured for `seconds` each; sets and writes nothing."""
     return {name: _core.measure_rates(name, seconds) for name in backends}
 
 
 def read(path: Path) -> Rates:
-    """Return what the file has for this CPU and engine; nothing where there is no file.
+    """Return the file's rates for this CPU and engine version; an empty dict if there is no file.
 
     Raises:
-        ValueError: it cannot be read, or is not what `save` writes.
+        ValueError: the file cannot be read, or is not in the format that `save` writes.
     """
     return next((entry["rates"] for entry in _entries(path) if _mine(entry)), {})
 
@@ -83,7 +84,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT or not isinstance(content.get("cpus"), list):
-        raise ValueError(f"it is no file of rates of format {_FORMAT}")
+        raise ValueError(f"it is not a rates file of format {_FORMAT}")
     for entry in content["cpus"]:
         _check(entry)
     return list(content["cpus"])
@@ -96,13 +97,16 @@ def _check(entry: Any) -> None:
         isinstance(one, dict) and all(type(rate) in {int, float} and 0 < rate < 1e18 for rate in one.values())
         for one in rates.values()
     ):
-        raise ValueError("an entry is not a CPU with its rates")
+        raise ValueError("an entry is not a CPU and an engine version with positive rates")
 
 
 def save(rates: Rates, path: Path) -> None:
-    """Write the rates of this CPU into the file, whole or not at all; other CPUs' of this engine version are kept.
+    """Write the rates of this CPU to the file, atomically; entries of other CPUs of this engine version are kept.
 
-    A broken file is replaced. Raises OSError where the file cannot be written.
+    A broken file is replaced.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     import json
 
@@ -121,10 +125,10 @@ def save(rates: Rates, path: Path) -> None:
 
 @functools.cache
 def use_saved() -> None:
-    """Set the rates that were saved for this machine, once in a process; a broken file is ignored with a warning."""
+    """Set the rates that were saved for this machine, once per process; ignore a broken file with a warning."""
     try:
         path = cache_path()
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home folder
         return
     if not os.path.lexists(path):
         return
@@ -134,4 +138,4 @@ def use_saved() -> None:
             if backend in available:
                 _core.set_rates(backend, rates)
     except (ValueError, BackendError) as error:
-        _LOG.warning("%s is ignored: %s; `walle model calibrate` writes it anew", path, error)
+        _LOG.warning("%s is ignored: %s; write a new one with: walle model calibrate", path, error)

@@ -1,6 +1,6 @@
-"""Running a model: `Session(model).run({name: array}) -> {name: array}`, or `Module` for control flow (§4.2).
+"""Model execution: `Session(model).run({name: array}) -> {name: array}`, or `Module` for control flow (§4.2).
 
-`load(model)` gives whichever of the two the model needs.
+`load(model)` returns whichever of the two the model needs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from walle.engine_ext import _core, lazy
 from walle.engine_ext.errors import ModelError
 
-TYPE_CHECKING = False  # `typing` would double a task VM's start-up time, and what a session tells of itself needs it
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time; session_info, which needs it, is loaded on use
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _use_saved_rates() -> None:
-    if not hasattr(_core, "set_rates"):  # in a VM, which imports less: whoever made it has set the process's rates
+    if not hasattr(_core, "set_rates"):  # in a VM: the program that made it has set the process's rates
         return
     from walle.engine_ext import rates
 
@@ -28,7 +28,7 @@ def _use_saved_rates() -> None:
 
 
 def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
-    """Return a model as the native reader takes it: an ONNX file is converted in memory."""
+    """Return a model that the native reader accepts; an ONNX file is converted in memory."""
     path = model.__fspath__() if hasattr(model, "__fspath__") else model  # os.fspath, without os
     if not isinstance(path, str) or not path.endswith(".onnx"):
         return model
@@ -37,7 +37,9 @@ def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] |
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
-        raise ModelError(f"{path} needs the package onnx; convert it where that is: walle model convert") from error
+        raise ModelError(
+            f"{path} needs the package onnx, which is not installed; convert the file where it is: walle model convert"
+        ) from error
     return convert_bytes(load(path))
 
 
@@ -46,34 +48,34 @@ def _info() -> Any:
 
 
 class _Model:
-    """What a session and a module have in common."""
+    """Base of Session and Module: their inputs and outputs."""
 
     _native: _core.Session | _core.Module
 
     @property
     def inputs(self) -> list[TensorInfo]:
-        """The inputs; shape and dtype are None for a sequence or an optional."""
+        """Inputs of the model; shape and dtype are None for a sequence or an optional."""
         return [_info().TensorInfo(*info) for info in self._native.inputs()]
 
     @property
     def outputs(self) -> list[TensorInfo]:
-        """The outputs, with the shapes of a session's last plan; a module's depend on what runs."""
+        """Outputs of the model: a session's have the shapes of its last plan; a module's depend on what runs."""
         return [_info().TensorInfo(*info) for info in self._native.outputs()]
 
 
 class Session(_Model):
-    """A `.walle` model made ready to run.
+    """A loaded `.walle` model without control flow, ready to run.
 
-    An `.onnx` file is taken too where the package `onnx` is installed.
+    An `.onnx` file is accepted too if the package `onnx` is installed.
 
-    Thread-safe: runs of one session follow each other and give up the GIL while they compute. Sessions on the same file
-    share its memory-mapped weights. Plans of the last eight sets of input shapes are kept.
+    Thread-safe: runs of one session are serialised and release the GIL while they compute. Sessions on the same file
+    share its memory-mapped weights. The plans of the last eight sets of input shapes are cached.
 
     Raises:
         ModelError: the model is broken, or cannot be opened.
-        UnsupportedError: it has an operator that the engine does not have, or one that only a Module runs: control
-            flow, sequences, shapes that depend on data.
-        BackendError: this machine does not have the backend, or its name is unknown.
+        UnsupportedError: it has an operator that is not supported, or that only a Module runs: control flow, sequences,
+            shapes that depend on data.
+        BackendError: the backend is not available on this machine, or its name is unknown.
     """
 
     _native: _core.Session
@@ -83,38 +85,38 @@ class Session(_Model):
         self._native = _core.Session(_readable(model), backend, threads)
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, ndarray]:
-        """Return the outputs by name; they are the caller's, and no later run writes them.
+        """Return the outputs by name; the caller owns them, and no later run writes to them.
 
-        Arrays are taken without a copy where they are contiguous; nested lists and numbers become the model's dtype.
+        Contiguous arrays are read without a copy; nested lists and numbers are converted to the model's dtype.
 
         Raises:
-            ModelError: an input is missing, or not one of the model's.
+            ModelError: an input is missing, or is not an input of the model.
             ShapeError: a shape does not fit the model.
             DTypeError: an array has another dtype than the model's input.
         """
         return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
 
     def profile(self, inputs: Mapping[str, ArrayLike]) -> list[float]:
-        """Run once and return the microseconds of each op of the plan, in its order; raises as `run`."""
+        """Run once and return the microseconds of each step of the plan, in order; raises as `run`."""
         return self._native.profile(inputs if isinstance(inputs, dict) else dict(inputs))
 
     def plan(self) -> Plan | None:
-        """Return the plan of the last run, or of loading where all input shapes are known; None before either."""
+        """Return the plan of the last run, or that made on loading if all input shapes are fixed; else None."""
         native = self._native.plan()
         return None if native is None else _info().plan_of(native)
 
 
 class Module(_Model):
-    """A `.walle` model with control flow, sequences or shapes that depend on data, made ready to run (§4.2).
+    """A loaded `.walle` model that may have control flow, sequences or shapes that depend on data (§4.2).
 
-    The graph is split at such nodes. Each piece between them, those of loop bodies and branches too, is planned like a
-    session for the shapes that it meets, and keeps the plans of the last eight sets of them. Any model that a Session
-    runs runs here as well.
+    The graph is split at such nodes. Each piece between them, in loop bodies and branches too, is planned like a
+    session for the input shapes of each run, and caches the plans of the last eight sets of them. A Module also runs
+    every model that a Session runs.
 
-    Values are arrays; lists of arrays for sequences; None for an empty optional.
+    Values are arrays, lists of arrays (sequences), or None (an empty optional).
 
-    Thread-safe: runs of one module follow each other, and give up the GIL while they compute. Modules and sessions on
-    the same file share its memory-mapped weights.
+    Thread-safe: runs of one module are serialised and release the GIL while they compute. Modules and sessions on the
+    same file share its memory-mapped weights.
 
     Raises: as Session.
     """
@@ -126,26 +128,26 @@ class Module(_Model):
         self._native = _core.Module(_readable(model), backend, threads)
 
     def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Any]:
-        """Return the outputs by name: arrays, lists of arrays, or None; no later run writes them.
+        """Return the outputs by name: arrays, lists of arrays, or None; no later run writes to them.
 
         Raises:
-            ModelError: an input is missing, or not one of the model's, or a value is no tensor where one is needed.
-            ShapeError: shapes do not fit the model, or each other where they come together.
+            ModelError: an input is missing, is not an input of the model, or is not a tensor where one is needed.
+            ShapeError: shapes do not fit the model or each other.
             DTypeError: an array has another dtype than the model's input.
-            UnsupportedError: a node cannot do what its run-time operands ask for.
+            UnsupportedError: a node does not support the values of its run-time operands.
         """
         return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
 
     def plan(self) -> Plan:
-        """Return the last plans of all pieces as one, with the nodes that stand between them."""
+        """Return the last plans of all pieces as one plan, with the nodes between them."""
         plan: Plan = _info().plan_of(self._native.plan())
         return plan
 
 
 def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> Session | Module:
-    """Return a Session of a model, or a Module where only a module runs what is in it.
+    """Return a Session of a model, or a Module if the model needs one.
 
-    Raises: as Session, but for what a module runs.
+    Raises: as Session, except for operators that a Module runs.
     """
     _use_saved_rates()
     native = _core.load(_readable(model), backend, threads)
@@ -159,5 +161,5 @@ def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", thread
 
 
 def backends() -> list[BackendInfo]:
-    """Return the backends that the engine was built with, the plainest first."""
+    """Return the backends that the engine was built with, the simplest first."""
     return [_info().BackendInfo(*backend) for backend in _core.backends()]

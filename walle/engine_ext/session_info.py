@@ -1,4 +1,4 @@
-"""What sessions and modules tell of themselves: inputs and outputs, plans, backends."""
+"""Descriptions of sessions and modules: inputs and outputs, plans, backends."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ _PEAK_SECONDS = 0.02
 
 
 class TensorInfo(NamedTuple):
-    """An input or output; what is None is known at run time only."""
+    """An input or output; fields and sizes that are None are known at run time only."""
 
     name: str
     shape: tuple[int | None, ...] | None
@@ -18,9 +18,9 @@ class TensorInfo(NamedTuple):
 class BackendInfo(NamedTuple):
     """An instruction set with its kernels, and whether this CPU has it.
 
-    One that is not `exact` computes products of float32 in fewer bits (avx512_bf16: operands of convolutions and of
-    products by constants are rounded to bfloat16, 8 significant bits, and summed in float32). "auto" never stands for
-    it: it runs where it is asked for by name.
+    A backend that is not `exact` computes float32 products in fewer bits (avx512_bf16: operands of convolutions and of
+    products by constants are rounded to bfloat16, 8 significant bits, and summed in float32). "auto" never selects it:
+    it must be named.
     """
 
     name: str
@@ -29,12 +29,12 @@ class BackendInfo(NamedTuple):
 
     @property
     def peak_gflops(self) -> float:
-        """What one core does at most, 10^9 float32 operations a second; measured at each asking, 20 ms. 0: absent."""
+        """Peak of one core in 10^9 float32 operations a second, measured at each access (20 ms); 0 if not available."""
         return _core.peak_gflops(self.name, _PEAK_SECONDS) if self.available else 0.0
 
 
 class Candidate(NamedTuple):
-    """What search weighed for an operator: an algorithm, its parameter (a Winograd unit, say), its predicted time."""
+    """An algorithm that search considered for an operator, with its parameter (such as a Winograd unit) and cost."""
 
     algorithm: str
     parameter: int
@@ -44,7 +44,8 @@ class Candidate(NamedTuple):
 class PlannedOp(NamedTuple):
     """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted.
 
-    The algorithm is empty where there is only one; `candidates` are all that search weighed, the chosen one first.
+    The algorithm is empty for an operator that has only one. `candidates` are all that search considered, the chosen
+    one first.
     """
 
     name: str
@@ -57,10 +58,10 @@ class PlannedOp(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a session does for one set of input shapes; `str(plan)` is a table.
+    """The steps of a session for one set of input shapes; `str(plan)` is a table.
 
-    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper); `search_ms` is
-    what weighing them and the algorithms took, `plan_ms` all of planning, the packing of weights included.
+    `costs` are the predicted microseconds on each backend that search may choose (eq. 1 of the paper). `search_ms` is
+    the time of choosing the backend and the algorithms, `plan_ms` that of all planning, packing of weights included.
     """
 
     backend: str
@@ -94,6 +95,6 @@ def _described(op: PlannedOp) -> str:
 
 
 def plan_of(native: dict[str, Any]) -> Plan:
-    """Return a plan as the native core tells of it."""
+    """Return the Plan of a native core's plan."""
     ops = (PlannedOp._make((*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1]))) for op in native["ops"])
     return Plan(**(native | {"ops": tuple(ops)}))

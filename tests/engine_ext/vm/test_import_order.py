@@ -12,7 +12,7 @@ from walle.engine_ext import _core
 from walle.engine_ext.vm.imports import ALLOWED_IMPORTS
 from walle.vm import DeadlineExceeded
 
-NAMES = sorted(ALLOWED_IMPORTS - {"__future__", "walle.nn"})
+NAMES = sorted(ALLOWED_IMPORTS - {"__future__"})
 
 # Takes lists of modules, and for each runs a task that imports them in this order, in a new interpreter: those of the
 # earlier tasks are still in use. Prints why interpreters were discarded, as JSON.
@@ -121,7 +121,7 @@ async def test_importing_the_numeric_modules_loads_none_of_their_parts(tmp_path:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "statement", ["from json import nothing", "import walle.nn.nothing", "import collections.nothing"]
+    "statement", ["from json import nothing", "import walle.np.nothing", "import collections.nothing"]
 )
 async def test_an_import_that_fails_leaves_nothing(tmp_path: Path, statement: str) -> None:
     main = f"def run():\n    try:\n        {statement}\n    except ImportError as error:\n        return str(error)\n"

@@ -36,6 +36,7 @@ async def run(folder: Path, function: str = "run", *args: Any) -> Any:
         "import walle.engine_ext",
         "from walle import engine_ext",
         "import walle.device",
+        "import walle.nn",
         "__import__('subprocess')",
         "import importlib",
     ],

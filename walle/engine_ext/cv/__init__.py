@@ -1,13 +1,13 @@
 """`walle.cv`: images with OpenCV's names, arguments and results, on the engine's operators and raster.
 
 Images are arrays [height, width] or [height, width, channels], pixels interleaved, BGR. Where it differs from
-OpenCV, and by how much, is in docs/api-cv.md. A part is loaded when one of its names is first used, since every task VM
-may import this.
+OpenCV, and by how much, is in docs/api-cv.md. A part is loaded when one of its names is first used, because every task
+VM may import this.
 """
 
 from walle.engine_ext import lazy
 
-TYPE_CHECKING = False  # not from typing, whose import would be a third of a task VM's start
+TYPE_CHECKING = False  # not from `typing`: importing it takes a third of a task VM's start-up
 if TYPE_CHECKING:
     from walle.engine_ext.cv.arithmetic import *  # noqa: F403
     from walle.engine_ext.cv.arrange import *  # noqa: F403
@@ -127,20 +127,20 @@ _PARTS = {
         "warpPerspective",
     ),
 }
-_HOMES = {name: part for part, names in _PARTS.items() for name in names}
+_MODULE_OF = {name: part for part, names in _PARTS.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    part = _HOMES.get(name, "constants")
+    part = _MODULE_OF.get(name, "constants")
     if name.startswith("_") or (part == "constants" and not name.isupper() and "_" not in name):
         raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
     value = getattr(lazy.load(f"walle.engine_ext.cv.{part}"), name, None)
     if value is None:
         raise AttributeError(f"module 'walle.cv' has no attribute {name!r}")
-    globals()[name] = value  # found at once from now on
+    globals()[name] = value  # later look-ups do not call this function
     return value
 
 
 def __dir__() -> list[str]:
     constants = lazy.load("walle.engine_ext.cv.constants")
-    return sorted({*_HOMES, *(name for name in vars(constants) if name.isupper() or name.startswith("COLOR_"))})
+    return sorted({*_MODULE_OF, *(name for name in vars(constants) if name.isupper() or name.startswith("COLOR_"))})

@@ -1,11 +1,11 @@
-"""Images as a network's input, and a network's boxes as a result: the helpers of OpenCV's `dnn`."""
+"""Input and output of networks, as in OpenCV's `dnn`: images to blobs and back, suppression of boxes."""
 
 from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, image, one, pair, scalar
+from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, pair, scalar
 from walle.engine_ext.cv.sizes import resize
 from walle.engine_ext.errors import ShapeError
 
@@ -37,9 +37,9 @@ def blobFromImages(
     crop: bool = False,
     ddepth: int = constants.CV_32F,
 ) -> ndarray:
-    """Return the images as one array [images, channels, height, width]; `crop`: cut the middle out, do not squeeze."""
-    blobs = [_one(image(picture), scalefactor, pair(size), scalar(mean), swapRB, crop, ddepth) for picture in images]
-    return one("Stack", blobs, {"axis": 0}) if len(blobs) > 1 else blobs[0].reshape(1, *blobs[0].shape)
+    """Return the images as one array [images, channels, height, width]; `crop` keeps the aspect ratio."""
+    blobs = [_one(as_image(picture), scalefactor, pair(size), scalar(mean), swapRB, crop, ddepth) for picture in images]
+    return evaluate("Stack", blobs, {"axis": 0}) if len(blobs) > 1 else blobs[0].reshape(1, *blobs[0].shape)
 
 
 def _one(
@@ -57,31 +57,34 @@ def _one(
     planes = given.reshape(height, width, channels).transpose(2, 0, 1)
     if swapped and channels >= 3:
         order = [2, 1, 0, *range(3, channels)]
-        planes = one("Gather", [planes, _core.asarray(order, "int64")], {"axis": 0})
+        planes = evaluate("Gather", [planes, _core.asarray(order, "int64")], {"axis": 0})
     if ddepth == constants.CV_8U:
         return planes.copy()
     planes = planes.astype("float32")
-    if any(mean):  # its numbers are in the blob's own order of channels
+    if any(mean):  # the mean is in the blob's order of channels
         planes = planes - _core.asarray(mean[:channels], "float32").reshape(-1, 1, 1)
     return planes * float(scale) if scale != 1 else planes
 
 
 def imagesFromBlob(blob_: ImageLike) -> tuple[ndarray, ...]:
     """Return the images [height, width, channels] of a blob."""
-    given = image(blob_)
+    given = as_image(blob_)
     return tuple(given[k].transpose(1, 2, 0).copy() for k in range(given.shape[0]))
 
 
 def NMSBoxes(
     bboxes: Any, scores: Any, score_threshold: float, nms_threshold: float, eta: float = 1.0, top_k: int = 0
 ) -> ndarray:
-    """Return int32 places of the boxes (left, top, width, height) that stay, best first: above the score, and none
-    overlaps a better one by more than `nms_threshold` of both. `eta` below 1 lowers that bound as boxes are kept.
+    """Return the int32 indices of the boxes (left, top, width, height) that are kept, best first.
+
+    A box is kept if its score is above the threshold and its intersection over union with every better one is at most
+    `nms_threshold`. `eta` below 1 lowers that bound with each box that is kept.
+
     """
-    boxes: list[list[float]] = image(bboxes).astype("float64").reshape(-1, 4).tolist()
-    values: list[float] = image(scores).astype("float64").ravel().tolist()
+    boxes: list[list[float]] = as_image(bboxes).astype("float64").reshape(-1, 4).tolist()
+    values: list[float] = as_image(scores).astype("float64").ravel().tolist()
     if len(boxes) != len(values):
-        raise ShapeError(f"{len(boxes)} boxes with {len(values)} scores")
+        raise ShapeError(f"NMSBoxes of {len(boxes)} boxes with {len(values)} scores; give one score for each box")
     order = sorted((k for k, value in enumerate(values) if value > score_threshold), key=lambda k: -values[k])
     kept: list[int] = []
     bound = nms_threshold

@@ -1,17 +1,17 @@
-"""Colour conversion: `cvtColor` with OpenCV's codes, and 4:2:0 images whose planes come apart."""
+"""Colour conversion: `cvtColor` with OpenCV's codes, and 4:2:0 images in separate planes."""
 
 from __future__ import annotations
 
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, give, image, one
+from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, into_dst
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     from typing import Any
 
-# Names of one format, and how a 4:2:0 or 4:2:2 image is laid out.
+# Other names of a format, and the layouts of 4:2:0 and 4:2:2 images.
 _YUV: dict[str, dict[str, Any]] = {
     **{key: {"layout": "planar", "u_first": 1} for key in ("I420", "IYUV")},
     **{key: {"layout": "planar", "u_first": 0} for key in ("YV12", "420p", "420P")},
@@ -38,64 +38,66 @@ _known: dict[int, _Conversion] = {}  # by code; at most as many as there are COL
 
 
 def cvtColor(src: ImageLike, code: int, dst: ImageLike | None = None, dstCn: int = 0) -> ndarray:
-    """Return the image in another colour space, as the COLOR_ constant `code` says.
+    """Return the image in another colour space; `code` is a COLOR_ constant.
 
     uint8 for all codes; uint16 and float32 (0 to 1) for grey, YCrCb, YUV and XYZ; float32 for HSV, HLS, Lab and Luv.
     """
-    given = image(src)
-    op, attributes = _known.get(code) or _find(code)
+    given = as_image(src)
+    op, attributes = _known.get(code) or _find_conversion(code)
     if op == "Luma":
-        return give(_luma(given, attributes), dst)
+        return into_dst(_luma(given, attributes), dst)
     if op == "ColorConvert":
         attributes = _with_channels(given, attributes, dstCn)
     elif op == "YuvToColor" and dstCn:
         attributes = attributes | {"channels": dstCn}
     elif op == "YuvToColor" and given.ndim == 3 and given.shape[2] == 1:
         given = given.reshape(given.shape[:2])
-    return give(one(op, [given], attributes), dst)
+    return into_dst(evaluate(op, [given], attributes), dst)
 
 
 def cvtColorTwoPlane(src1: ImageLike, src2: ImageLike, code: int, dst: ImageLike | None = None) -> ndarray:
-    """Return the BGR image of a plane of luma and one of interleaved chroma (NV12 and NV21 codes)."""
-    op, attributes = _known.get(code) or _find(code)
+    """Return the BGR image of a luma plane and an interleaved chroma plane (NV12 and NV21 codes)."""
+    op, attributes = _known.get(code) or _find_conversion(code)
     if op != "YuvToColor" or attributes["layout"] != "semi_planar":
-        raise UnsupportedError(f"cvtColorTwoPlane with code {code}; it takes the YUV2..._NV12 and _NV21 codes")
-    return give(one(op, [image(src1), image(src2)], attributes), dst)
+        raise UnsupportedError(f"cvtColorTwoPlane with code {code}; use a COLOR_YUV2..._NV12 or _NV21 constant")
+    return into_dst(evaluate(op, [as_image(src1), as_image(src2)], attributes), dst)
 
 
-def _with_channels(given: ndarray, attributes: dict[str, Any], wanted: int) -> dict[str, Any]:
-    """Fill in how many channels there are where a code takes or gives three and four alike."""
+def _with_channels(given: ndarray, attributes: dict[str, Any], channels: int) -> dict[str, Any]:
+    """Return the attributes with the number of channels, for a code that takes or returns three as well as four."""
     has = given.shape[2] if given.ndim == 3 else 1
     if has == 4 and attributes["in_channels"] == 3 and attributes["kind"] not in {"shuffle", "premultiply"}:
         attributes = attributes | {"in_channels": 4}
-    if wanted and attributes["kind"].startswith("from_"):
-        attributes = attributes | {"out_channels": wanted}
+    if channels and attributes["kind"].startswith("from_"):
+        attributes = attributes | {"out_channels": channels}
     return attributes
 
 
 def _luma(given: ndarray, attributes: dict[str, Any]) -> ndarray:
     if attributes["layout"] == "packed":
         if given.ndim != 3 or given.shape[2] != 2:
-            raise ShapeError(f"a 4:2:2 image has two channels; this one is {given.shape}")
+            raise ShapeError(f"a 4:2:2 image of shape {given.shape}; it has two channels")
         return given[:, :, 1 - attributes["luma_first"]].copy()
     if given.shape[0] % 3:
-        raise ShapeError(f"a 4:2:0 image is three halves of its picture high; this one is {given.shape}")
+        raise ShapeError(
+            f"a 4:2:0 image of shape {given.shape}; its height must be a multiple of 3, 3/2 of the picture's"
+        )
     return given[: given.shape[0] // 3 * 2].reshape(given.shape[0] // 3 * 2, given.shape[1]).copy()
 
 
-def _find(code: int) -> _Conversion:
+def _find_conversion(code: int) -> _Conversion:
     for name, number in vars(constants).items():
         if name.startswith("COLOR_") and number == code:
             _known[code] = _conversion(name.removeprefix("COLOR_"))
             return _known[code]
-    raise UnsupportedError(f"no colour conversion of code {code}; use one of the COLOR_ constants")
+    raise UnsupportedError(f"unknown colour conversion {code}; use one of the COLOR_ constants")
 
 
 def _conversion(name: str) -> _Conversion:
     source, _, target = name.partition("2")
     if source == "BGR5" or (
         source[:3] == "BGR" and name[3:6] in {"555", "565"}
-    ):  # BGR5552RGB: the first 2 is not the one
+    ):  # BGR5552RGB: the first 2 belongs to the format's name
         source, target = name[:6], name[7:]
     if (source == "YUV" and ("_" in target or "420" in name)) or name.startswith("YUV420"):
         return _from_yuv(name)

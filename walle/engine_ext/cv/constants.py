@@ -1,4 +1,4 @@
-"""OpenCV's constants, by their names and with their values."""
+"""OpenCV's constants, with OpenCV's names and values."""
 
 COLOR_BGR2BGR555 = 22
 COLOR_BGR2BGR565 = 12

@@ -1,4 +1,4 @@
-"""Contours and figures of points: finding, measuring and simplifying them; connected areas."""
+"""Contours: finding, measuring and simplifying them; boxes around points, connected components, moments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, image, one
+from walle.engine_ext.cv.images import ImageLike, as_image, evaluate
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -32,17 +32,18 @@ def findContours(
     hierarchy: None = None,
     offset: tuple[int, int] = (0, 0),
 ) -> tuple[tuple[ndarray, ...], ndarray | None]:
-    """Return the borders of what is not 0 in uint8, int32 [points, 1, 2] each, and int32 [1, contours, 4]:
-    each one's next and previous, first child and parent, -1 for none; None where there is no contour.
+    """Return the contours of the pixels that are not 0, and their hierarchy; None if there is no contour.
+
+    The image is uint8. A contour is int32 [points, 1, 2]. The hierarchy is int32 [1, contours, 4]: the indices of the
+    next and the previous contour, the first child and the parent; -1 for none.
+
     """
     if mode not in _MODES:
-        raise UnsupportedError(
-            f"no contour mode of number {mode}; use RETR_EXTERNAL, RETR_LIST, RETR_CCOMP or RETR_TREE"
-        )
+        raise UnsupportedError(f"unknown contour mode {mode}; use RETR_EXTERNAL, RETR_LIST, RETR_CCOMP or RETR_TREE")
     if method not in {constants.CHAIN_APPROX_NONE, constants.CHAIN_APPROX_SIMPLE}:
-        raise UnsupportedError(f"no contour method of number {method}; use CHAIN_APPROX_NONE or CHAIN_APPROX_SIMPLE")
+        raise UnsupportedError(f"unknown contour method {method}; use CHAIN_APPROX_NONE or CHAIN_APPROX_SIMPLE")
     attributes = {"mode": _MODES[mode], "simple": int(method == constants.CHAIN_APPROX_SIMPLE)}
-    points, ends, links = _core.evaluate("FindContours", [image(image_)], attributes, 3)
+    points, ends, links = _core.evaluate("FindContours", [as_image(image_)], attributes, 3)
     if tuple(offset) != (0, 0):
         points = points + _core.asarray(list(offset), "int32")
     found, begin = [], 0
@@ -53,21 +54,21 @@ def findContours(
 
 
 def _points(value: Any) -> ndarray:
-    """Return float64 [count, 2]."""
-    given = image(value)
+    """Return the points as float64 [count, 2]."""
+    given = as_image(value)
     if given.size == 0:
         return _core.full((0, 2), 0, "float64")
     if given.shape[-1] != 2:
-        raise ShapeError(f"points are pairs (x, y), not of shape {given.shape}")
+        raise ShapeError(f"points of shape {given.shape}; give pairs (x, y)")
     return given.reshape(-1, 2).astype("float64")
 
 
 def _next(points: ndarray) -> ndarray:
-    return one("Concat", [points[1:], points[:1]], {"axis": 0})
+    return evaluate("Concat", [points[1:], points[:1]], {"axis": 0})
 
 
 def contourArea(contour: Any, oriented: bool = False) -> float:
-    """Return the area within a polygon; oriented: negative where it runs the other way round."""
+    """Return the area of a polygon; if `oriented`, it is negative for one of the two directions."""
     points = _points(contour)
     if points.shape[0] == 0:
         return 0.0
@@ -86,8 +87,8 @@ def arcLength(curve: Any, closed: bool) -> float:
 
 
 def boundingRect(array: Any) -> tuple[int, int, int, int]:
-    """Return the upright box around points, or around what is not 0 in one channel: left, top, width, height."""
-    given = image(array)
+    """Return the upright box (left, top, width, height) around points, or around the nonzero pixels of one channel."""
+    given = as_image(array)
     if given.ndim == 2 and given.shape[1] != 2 and given.dtype == "uint8":
         rows, columns = _core.evaluate("NonZero", [given], {})[0]
         if rows.size == 0:
@@ -103,19 +104,19 @@ def boundingRect(array: Any) -> tuple[int, int, int, int]:
 
 
 def _picked(given: Any, places: ndarray) -> ndarray:
-    source = image(given).reshape(-1, 2)
+    source = as_image(given).reshape(-1, 2)
     return source[places].reshape(-1, 1, 2)
 
 
 def convexHull(points: Any, hull: None = None, clockwise: bool = False, returnPoints: bool = True) -> ndarray:
-    """Return the corners of the convex hull of points [corners, 1, 2], or their places, int32 [corners, 1]."""
-    places = one("ConvexHull", [_points(points)], {"clockwise": int(clockwise)})
+    """Return the corners of the convex hull of points, [corners, 1, 2], or their indices, int32 [corners, 1]."""
+    places = evaluate("ConvexHull", [_points(points)], {"clockwise": int(clockwise)})
     return _picked(points, places) if returnPoints else places.astype("int32").reshape(-1, 1)
 
 
 def approxPolyDP(curve: Any, epsilon: float, closed: bool, approxCurve: None = None) -> ndarray:
-    """Return fewer points of a curve; none is farther than `epsilon` from what is left (Douglas and Peucker)."""
-    places = one("ApproximatePolygon", [_points(curve)], {"epsilon": float(epsilon), "closed": int(closed)})
+    """Return a curve of fewer points that is within `epsilon` of every point (Douglas and Peucker)."""
+    places = evaluate("ApproximatePolygon", [_points(curve)], {"epsilon": float(epsilon), "closed": int(closed)})
     return _picked(curve, places)
 
 
@@ -158,7 +159,7 @@ def minAreaRect(points: Any) -> Rect:
 
 
 def boxPoints(box: Rect, points: None = None) -> ndarray:
-    """Return the corners of a turned box as float32 [4, 2]."""
+    """Return the corners of a rotated box as float32 [4, 2]."""
     (x, y), (width, height), angle = box
     cosine, sine = math.cos(math.radians(angle)) / 2, math.sin(math.radians(angle)) / 2
     first = (x - sine * height - cosine * width, y + cosine * height - sine * width)
@@ -174,8 +175,8 @@ def connectedComponents(
     connectivity: int = 8,
     ltype: int = constants.CV_32S,
 ) -> tuple[int, ndarray]:
-    """Return how many areas there are, the background with them, and int32 labels from 0, the background, on."""
-    found = one("ConnectedComponents", [image(image_)], {"connectivity": connectivity})
+    """Return the number of components and their int32 labels; the background is component 0."""
+    found = evaluate("ConnectedComponents", [as_image(image_)], {"connectivity": connectivity})
     return int(found.max()) + 1, found
 
 
@@ -187,20 +188,20 @@ def connectedComponentsWithStats(
     connectivity: int = 8,
     ltype: int = constants.CV_32S,
 ) -> tuple[int, ndarray, ndarray, ndarray]:
-    """Return count, labels, int32 [areas, 5] (left, top, width, height, area) and float64 centres [areas, 2]."""
+    """Return count, labels, int32 [count, 5] (left, top, width, height, area) and float64 centroids [count, 2]."""
     count, found = connectedComponents(image_, None, connectivity, ltype)
     boxes, centres = _core.evaluate("ComponentStatistics", [found], {}, 2)
     return count, found, boxes, centres
 
 
 def moments(array: Any, binaryImage: bool = False) -> dict[str, float]:
-    """Return moments up to the third order: of place (m), about the centre (mu), normalised (nu).
+    """Return the moments up to the third order: spatial (m), central (mu), normalised central (nu).
 
-    They are those of an image of one channel, or of what int32 or float32 points, pairs (x, y), enclose.
+    They are those of an image of one channel, or of the polygon of int32 or float32 points, pairs (x, y).
     """
-    given = image(array)
+    given = as_image(array)
     if given.shape[-1] == 2 and given.dtype in {"int32", "float32"}:
-        found = one("PolygonMoments", [_points(given)], {}).tolist()
+        found = evaluate("PolygonMoments", [_points(given)], {}).tolist()
         m = {(p, q): float(found[p][q]) for p, q in _ORDERS}
     elif given.ndim == 2:
         mass = (given != 0).astype("float64") if binaryImage else given.astype("float64")

@@ -1,4 +1,4 @@
-"""Drawing, in place as in OpenCV: figures become runs of pixels, and the raster moves a colour there."""
+"""Drawing in place, as in OpenCV: shapes become runs of pixels, and the raster writes a colour to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.cv.images import ImageLike, image, one, pair, scalar
+from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, pair, scalar
 from walle.engine_ext.errors import ShapeError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -19,7 +19,7 @@ type Point = tuple[int, int]
 
 
 def _paint(img: ImageLike, spans: ndarray, colour: Colour) -> ndarray:
-    canvas = image(img)
+    canvas = as_image(img)
     channels = canvas.shape[2] if canvas.ndim == 3 else 1
     pixel = _core.asarray(scalar(colour)[:channels], "float64").astype(canvas.dtype)
     _core.paint(canvas, spans, pixel)
@@ -27,13 +27,13 @@ def _paint(img: ImageLike, spans: ndarray, colour: Colour) -> ndarray:
 
 
 def _within(img: ImageLike) -> dict[str, Any]:
-    height, width = image(img).shape[:2]
+    height, width = as_image(img).shape[:2]
     return {"height": height, "width": width}
 
 
 def _lines(img: ImageLike, points: list[Point], colour: Colour, thickness: int) -> ndarray:
     ends = _core.asarray(points, "int32").reshape(-1, 2)
-    return _paint(img, one("LineSpans", [ends], {**_within(img), "thickness": thickness}), colour)
+    return _paint(img, evaluate("LineSpans", [ends], {**_within(img), "thickness": thickness}), colour)
 
 
 def _shifted(point: Any, shift: int) -> Point:
@@ -77,7 +77,7 @@ def rectangle(
     lineType: int = 8,
     shift: int = 0,
 ) -> ndarray:
-    """Draw a rectangle by two corners, or by (left, top, width, height) and the colour after it."""
+    """Draw a rectangle, given by two corners or by (left, top, width, height), followed by the colour."""
     if len(pt1) == 4:
         left, top, width, height = (int(number) for number in pt1)
         shade, thickness = pt2, 1 if color is None else int(color)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def circle(
         "radius": (radius + ((1 << shift) >> 1)) >> shift,
         "filled": int(thickness < 0),
     }
-    return _paint(img, one("CircleSpans", [], attributes), color)
+    return _paint(img, evaluate("CircleSpans", [], attributes), color)
 
 
 def ellipse2Poly(center: Point, axes: tuple[int, int], angle: int, arcStart: int, arcEnd: int, delta: int) -> ndarray:
@@ -117,7 +117,7 @@ def ellipse2Poly(center: Point, axes: tuple[int, int], angle: int, arcStart: int
 
 def _arc(center: Point, axes: tuple[int, int], angle: float, start: float, end: float, delta: int) -> list[Point]:
     if delta < 1:
-        raise ShapeError(f"an arc in steps of {delta} degrees")
+        raise ShapeError(f"an arc in steps of {delta} degrees; `delta` must be positive")
     if start > end:
         start, end = end, start
     while start < 0:
@@ -151,7 +151,7 @@ def ellipse(
     lineType: int = 8,
     shift: int = 0,
 ) -> ndarray:
-    """Draw an arc of an ellipse as a polygon in steps of some degrees; a negative thickness fills the sector."""
+    """Draw an arc of an ellipse as a polygon; a negative thickness fills the sector."""
     at, size = _shifted(center, shift), _shifted(axes, shift)
     longest = max(size)
     delta = 5 if longest < 10 else 3 if longest < 60 else 1
@@ -166,8 +166,8 @@ def ellipse(
 
 def _polygons(pts: Any) -> list[ndarray]:
     if isinstance(pts, (list, tuple)):
-        return [image(part).reshape(-1, 2).astype("int32") for part in pts]
-    given = image(pts)
+        return [as_image(part).reshape(-1, 2).astype("int32") for part in pts]
+    given = as_image(pts)
     return (
         [given[k].reshape(-1, 2).astype("int32") for k in range(given.shape[0])]
         if given.ndim == 3
@@ -182,14 +182,14 @@ def polylines(
     for polygon in _polygons(pts):
         if polygon.shape[0] == 0:
             continue
-        first, after = polygon, one("Concat", [polygon[1:], polygon[:1]], {"axis": 0})
+        first, after = polygon, evaluate("Concat", [polygon[1:], polygon[:1]], {"axis": 0})
         if not isClosed and polygon.shape[0] > 1:
             first, after = first[:-1], after[:-1]
-        ends = one("Stack", [first, after], {"axis": 1}).reshape(-1, 2)
+        ends = evaluate("Stack", [first, after], {"axis": 1}).reshape(-1, 2)
         if shift:
             ends = (ends + ((1 << shift) >> 1)) // (1 << shift)
-        _paint(img, one("LineSpans", [ends], {**_within(img), "thickness": thickness}), color)
-    return image(img)
+        _paint(img, evaluate("LineSpans", [ends], {**_within(img), "thickness": thickness}), color)
+    return as_image(img)
 
 
 def fillPoly(
@@ -198,8 +198,8 @@ def fillPoly(
     """Fill polygons together by the even-odd rule, edges included."""
     parts = [part for part in _polygons(pts) if part.shape[0]]
     if not parts:
-        return image(img)
-    points, ends, total = one("Concat", parts, {"axis": 0}), [], 0
+        return as_image(img)
+    points, ends, total = evaluate("Concat", parts, {"axis": 0}), [], 0
     if shift:
         points = (points + ((1 << shift) >> 1)) // (1 << shift)
     if tuple(offset) != (0, 0):
@@ -207,7 +207,7 @@ def fillPoly(
     for part in parts:
         total += part.shape[0]
         ends.append(total)
-    return _paint(img, one("PolygonSpans", [points, _core.asarray(ends, "int64")], _within(img)), color)
+    return _paint(img, evaluate("PolygonSpans", [points, _core.asarray(ends, "int64")], _within(img)), color)
 
 
 def fillConvexPoly(img: ImageLike, points: Any, color: Colour, lineType: int = 8, shift: int = 0) -> ndarray:
@@ -225,12 +225,12 @@ def drawContours(
     maxLevel: int = 1 << 30,
     offset: Point = (0, 0),
 ) -> ndarray:
-    """Draw one contour or all (`contourIdx` -1); with a hierarchy also what hangs below it up to `maxLevel`."""
+    """Draw one contour or all (`contourIdx` -1); with a hierarchy, its descendants down to `maxLevel` too."""
     chosen = list(range(len(contours))) if contourIdx < 0 else [contourIdx]
     if hierarchy is not None and contourIdx >= 0:
-        chosen = _descendants(image(hierarchy).reshape(-1, 4).tolist(), contourIdx, maxLevel)
+        chosen = _descendants(as_image(hierarchy).reshape(-1, 4).tolist(), contourIdx, maxLevel)
     move = _core.asarray(list(offset), "int32")
-    parts = [image(contours[k]).reshape(-1, 2).astype("int32") + move for k in chosen]
+    parts = [as_image(contours[k]).reshape(-1, 2).astype("int32") + move for k in chosen]
     if thickness < 0:
         return fillPoly(image_, parts, color)
     return polylines(image_, parts, True, color, thickness)

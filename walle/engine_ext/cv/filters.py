@@ -1,11 +1,21 @@
-"""Filters: weighted sums, means, derivatives, medians and the bilateral mean of a pixel's neighbours."""
+"""Filters: correlation, blurs, derivatives, medians, the bilateral filter, pyramids."""
 
 from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, border_name, depth_name, give, image, one, pair, restored, sampled
+from walle.engine_ext.cv.images import (
+    ImageLike,
+    as_image,
+    border_name,
+    depth_name,
+    evaluate,
+    into_dst,
+    pair,
+    to_dtype_of,
+    to_sampling_dtype,
+)
 from walle.engine_ext.cv.kernels import derivative_weights, fixed_gaussian_weights, gaussian_weights, scharr_weights
 from walle.engine_ext.errors import ShapeError
 
@@ -17,17 +27,17 @@ _FILTERED = ("uint8", "uint16", "int16", "float32")
 
 
 def _filtered(op: str, given: ndarray, attributes: dict[str, Any], target: str) -> ndarray:
-    """Run a filter in a dtype that its kernels take; float64 is computed in float32."""
+    """Return a filter's result, computed in a dtype that its kernels support; float64 is computed in float32."""
     source = given if given.dtype in _FILTERED else given.astype("float32")
     direct = target if target in _FILTERED else "float32"
     if (source.dtype == "uint16" and direct == "int16") or (source.dtype == "int16" and direct in {"uint8", "uint16"}):
         source = source.astype("float32")
-    result = one(op, [source], {**attributes, "to": direct})
+    result = evaluate(op, [source], {**attributes, "to": direct})
     return result if direct == target else result.astype(target)
 
 
 def _weights(kernel: Any) -> list[float]:
-    return [float(weight) for weight in image(kernel).astype("float64").ravel().tolist()]
+    return [float(weight) for weight in as_image(kernel).astype("float64").ravel().tolist()]
 
 
 def filter2D(
@@ -40,7 +50,7 @@ def filter2D(
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the correlation with `kernel` [height, width]."""
-    given, window = image(src), image(kernel)
+    given, window = as_image(src), as_image(kernel)
     if window.ndim == 1:
         window = window.reshape(-1, 1)
     attributes = {
@@ -51,7 +61,7 @@ def filter2D(
         "delta": float(delta),
         "border": border_name(borderType),
     }
-    return give(_filtered("ImageFilter", given, attributes, depth_name(ddepth, given.dtype)), dst)
+    return into_dst(_filtered("ImageFilter", given, attributes, depth_name(ddepth, given.dtype)), dst)
 
 
 def sepFilter2D(
@@ -65,9 +75,9 @@ def sepFilter2D(
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the correlation with `kernelX` along x and `kernelY` along y."""
-    given = image(src)
+    given = as_image(src)
     attributes = {"anchor_x": anchor[0], "anchor_y": anchor[1], "delta": float(delta)}
-    return give(
+    return into_dst(
         _separable(
             given, _weights(kernelX), _weights(kernelY), depth_name(ddepth, given.dtype), borderType, attributes
         ),
@@ -82,7 +92,7 @@ def _separable(
     return _filtered("SeparableFilter", given, attributes, target)
 
 
-_FRACTIONS = {"uint8": 8, "uint16": 16}  # bits of the weights of a Gaussian, as OpenCV has them
+_FRACTIONS = {"uint8": 8, "uint16": 16}  # bits of a Gaussian's weights, as in OpenCV
 
 
 def GaussianBlur(
@@ -93,8 +103,8 @@ def GaussianBlur(
     sigmaY: float = 0,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the image blurred; a window of 0 is as wide as its sigma asks for."""
-    given = image(src)
+    """Return the image blurred by a Gaussian; the size of a window of 0 follows from its sigma."""
+    given = as_image(src)
     width, height = pair(ksize)
     sigma_y = sigmaY if sigmaY > 0 else sigmaX
     reach = 3 if given.dtype == "uint8" else 4
@@ -108,9 +118,9 @@ def GaussianBlur(
     bits = _FRACTIONS.get(given.dtype)
     if bits is None:
         x, y = gaussian_weights(width, sigma_x), gaussian_weights(height, sigma_y)
-        return give(_separable(given, x, y, given.dtype, borderType, {}), dst)
+        return into_dst(_separable(given, x, y, given.dtype, borderType, {}), dst)
     x, y = fixed_gaussian_weights(width, sigma_x, 1 << bits), fixed_gaussian_weights(height, sigma_y, 1 << bits)
-    return give(_separable(given, x, y, given.dtype, borderType, {"bits": 2 * bits}), dst)
+    return into_dst(_separable(given, x, y, given.dtype, borderType, {"bits": 2 * bits}), dst)
 
 
 def boxFilter(
@@ -122,8 +132,8 @@ def boxFilter(
     normalize: bool = True,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the mean (the sum, where not normalised) of a window."""
-    return give(_box(image(src), ddepth, ksize, anchor, normalize, borderType, squared=False), dst)
+    """Return the mean of a window, or its sum unless `normalize`."""
+    return into_dst(_box(as_image(src), ddepth, ksize, anchor, normalize, borderType, squared=False), dst)
 
 
 def sqrBoxFilter(
@@ -135,9 +145,9 @@ def sqrBoxFilter(
     normalize: bool = True,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the mean (or the sum) of the squares of a window; float32 unless `ddepth` says another."""
+    """Return the mean (or the sum) of the squares of a window; the dtype is float32 unless `ddepth` is given."""
     depth = constants.CV_32F if ddepth < 0 else ddepth
-    return give(_box(image(src), depth, ksize, anchor, normalize, borderType, squared=True), dst)
+    return into_dst(_box(as_image(src), depth, ksize, anchor, normalize, borderType, squared=True), dst)
 
 
 def blur(
@@ -148,7 +158,7 @@ def blur(
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the mean of a window (width, height)."""
-    return give(_box(image(src), -1, ksize, anchor, True, borderType, squared=False), dst)
+    return into_dst(_box(as_image(src), -1, ksize, anchor, True, borderType, squared=False), dst)
 
 
 def _box(
@@ -172,20 +182,22 @@ def _box(
         "squared": int(squared),
         "border": border_name(border),
     }
-    source = sampled(given)
+    source = to_sampling_dtype(given)
     brightest = 255 if source.dtype == "uint8" else 65535
     if source.dtype != "float32" and width * height * (brightest**2 if squared else brightest) >= 1 << 31:
-        source = source.astype("float32")  # sums of whole numbers have 32 bits
+        source = source.astype("float32")  # integer sums have 32 bits
     direct = target if target in {source.dtype, "float32"} else "float32"
-    result = one("BoxFilter", [source], {**attributes, "to": direct})
+    result = evaluate("BoxFilter", [source], {**attributes, "to": direct})
     if direct == target:
         return result
     return result.astype(target) if target == "float64" else _core.unary("Round", result).astype(target)
 
 
 def medianBlur(src: ImageLike, ksize: int, dst: ImageLike | None = None) -> ndarray:
-    """Return the median of a square window: 3 or 5, and any odd number for uint8."""
-    return give(one("MedianFilter", [image(src)], {"size": int(ksize)}) if ksize != 1 else image(src).copy(), dst)
+    """Return the median of a square window; its size is 3 or 5, for uint8 any odd number."""
+    return into_dst(
+        evaluate("MedianFilter", [as_image(src)], {"size": int(ksize)}) if ksize != 1 else as_image(src).copy(), dst
+    )
 
 
 def bilateralFilter(
@@ -196,7 +208,7 @@ def bilateralFilter(
     dst: ImageLike | None = None,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the mean of a disc of diameter `d`, weighted by distance in place and in colour: edges stay."""
+    """Return the mean of a disc of diameter `d`, weighted by spatial and colour distance, which preserves edges."""
     colour, space = (sigma if sigma > 0 else 1.0 for sigma in (sigmaColor, sigmaSpace))
     attributes = {
         "radius": max(round(space * 1.5) if d <= 0 else d // 2, 1),
@@ -204,7 +216,7 @@ def bilateralFilter(
         "sigma_space": float(space),
         "border": border_name(borderType),
     }
-    return give(one("BilateralFilter", [image(src)], attributes), dst)
+    return into_dst(evaluate("BilateralFilter", [as_image(src)], attributes), dst)
 
 
 def Sobel(
@@ -218,15 +230,15 @@ def Sobel(
     delta: float = 0,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the derivative of orders `dx` and `dy`; `ksize` -1 is Scharr's."""
-    given = image(src)
+    """Return the derivative of orders `dx` and `dy`; `ksize` -1 takes Scharr's weights."""
+    given = as_image(src)
     if ksize <= 0:
         x, y = scharr_weights(dx), scharr_weights(dy)
     else:
         x, y = derivative_weights(dx, ksize), derivative_weights(dy, ksize)
     if scale != 1:
         x, y = ([weight * scale for weight in x], y) if dx == 0 else (x, [weight * scale for weight in y])
-    return give(_separable(given, x, y, depth_name(ddepth, given.dtype), borderType, {"delta": float(delta)}), dst)
+    return into_dst(_separable(given, x, y, depth_name(ddepth, given.dtype), borderType, {"delta": float(delta)}), dst)
 
 
 def Scharr(
@@ -265,7 +277,7 @@ def Laplacian(
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
     """Return the sum of the second derivatives along x and along y."""
-    given = image(src)
+    given = as_image(src)
     target = depth_name(ddepth, given.dtype)
     if ksize in {1, 3}:
         weights = (
@@ -279,14 +291,14 @@ def Laplacian(
             "delta": float(delta),
             "border": border_name(borderType),
         }
-        return give(_filtered("ImageFilter", given, attributes, target), dst)
+        return into_dst(_filtered("ImageFilter", given, attributes, target), dst)
     twice, flat = derivative_weights(2, ksize), derivative_weights(0, ksize)
     total = _separable(given, twice, flat, "float32", borderType, {}) + _separable(
         given, flat, twice, "float32", borderType, {}
     )
     total = total * float(scale) + float(delta)
     like = _core.full((1,), 0, target)
-    return give(total if target == "float32" else restored(total, like), dst)
+    return into_dst(total if target == "float32" else to_dtype_of(total, like), dst)
 
 
 _PYRAMID = [1.0, 4.0, 6.0, 4.0, 1.0]
@@ -298,20 +310,20 @@ def pyrDown(
     dstsize: tuple[int, int] | None = None,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the image blurred and half as wide and high, odd sizes rounded up."""
-    given = image(src)
+    """Return the image blurred, at half its width and height; odd sizes are rounded up."""
+    given = as_image(src)
     half = ((given.shape[1] + 1) // 2, (given.shape[0] + 1) // 2)
     if dstsize is not None and tuple(dstsize) not in {half, (0, 0)}:
-        raise ShapeError(f"pyrDown of {given.shape} gives {half}, not {dstsize}")
+        raise ShapeError(f"pyrDown of shape {given.shape} to size {dstsize}; the result has size {half}")
     if given.dtype == "uint8":
-        return give(_separable(given, _PYRAMID, _PYRAMID, "uint8", borderType, {"bits": 8, "stride": 2}), dst)
+        return into_dst(_separable(given, _PYRAMID, _PYRAMID, "uint8", borderType, {"bits": 8, "stride": 2}), dst)
     weights = [weight / 16 for weight in _PYRAMID]
     exact = "float32" if given.dtype in {"uint16", "int16"} else given.dtype
-    return give(_half_up(_separable(given, weights, weights, exact, borderType, {"stride": 2}), given), dst)
+    return into_dst(_half_up(_separable(given, weights, weights, exact, borderType, {"stride": 2}), given), dst)
 
 
 def _half_up(exact: ndarray, like: ndarray) -> ndarray:
-    """Return an exact float32 result in the dtype of whole numbers that `like` has, halves rounded up."""
+    """Return an exact float32 result in the integer dtype of `like`, halves rounded up."""
     return exact if exact.dtype == like.dtype else _core.unary("Floor", exact + 0.5).astype(like.dtype)
 
 
@@ -321,12 +333,14 @@ def pyrUp(
     dstsize: tuple[int, int] | None = None,
     borderType: int = constants.BORDER_DEFAULT,
 ) -> ndarray:
-    """Return the image twice as wide and high, smoothly filled in."""
-    given = image(src)
+    """Return the image at twice its width and height, smoothly interpolated."""
+    given = as_image(src)
     height, width = given.shape[:2]
     if dstsize is not None and tuple(dstsize) not in {(2 * width, 2 * height), (0, 0)}:
-        raise ShapeError(f"pyrUp of {given.shape} gives {(2 * width, 2 * height)}, not {dstsize}")
+        raise ShapeError(
+            f"pyrUp of shape {given.shape} to size {dstsize}; the result has size {(2 * width, 2 * height)}"
+        )
     attributes = {"width": 2 * width, "height": 2 * height, "interpolation": "pyramid"}
     source = given if given.dtype == "uint8" else given.astype("float32")
-    result = one("ImageResize", [source], attributes)
-    return give(_half_up(result, given) if given.dtype in {"uint16", "int16"} else restored(result, given), dst)
+    result = evaluate("ImageResize", [source], attributes)
+    return into_dst(_half_up(result, given) if given.dtype in {"uint16", "int16"} else to_dtype_of(result, given), dst)

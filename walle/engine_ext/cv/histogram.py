@@ -1,4 +1,4 @@
-"""Histograms: counting, comparing and levelling the tones of an image."""
+"""Histograms: counting, comparing and equalising an image's tones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, give, image, one
+from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, into_dst
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -26,29 +26,29 @@ def calcHist(
 ) -> ndarray:
     """Return float32 counts of one channel [bins], or of two or three channels together [bins, bins, ...].
 
-    Each range is even: from its first number up to, not including, its last.
+    The bins of a range are equally wide; its upper bound is excluded.
     """
     if len(channels) != len(histSize) or len(ranges) != 2 * len(channels) or not 1 <= len(channels) <= 3:
-        raise ShapeError("calcHist takes a size and a range of two numbers for each of one to three channels")
-    if len(channels) == 1 and histSize[0] == 256 and tuple(ranges) == (0, 256) and image(images[0]).dtype == "uint8":
+        raise ShapeError("calcHist takes one to three channels, and for each a size and a range of two numbers")
+    if len(channels) == 1 and histSize[0] == 256 and tuple(ranges) == (0, 256) and as_image(images[0]).dtype == "uint8":
         picture, channel = _channel(images, channels[0])
-        counts = one("ImageHistogram", [picture, None if mask is None else image(mask)], {"channel": channel})
+        counts = evaluate("ImageHistogram", [picture, None if mask is None else as_image(mask)], {"channel": channel})
     else:
         counts = _counts(images, channels, mask, histSize, ranges)
     result = counts.astype("float32").reshape(tuple(histSize))
     if accumulate and hist is not None:
-        result = result + image(hist)
-    return give(result, hist)
+        result = result + as_image(hist)
+    return into_dst(result, hist)
 
 
 def _channel(images: Sequence[ImageLike], number: int) -> tuple[ndarray, int]:
     for one_of in images:
-        picture = image(one_of)
+        picture = as_image(one_of)
         count = picture.shape[2] if picture.ndim == 3 else 1
         if number < count:
             return picture, number
         number -= count
-    raise ShapeError("calcHist of a channel that no image has")
+    raise ShapeError("calcHist of a channel that does not exist; channels are counted over all images")
 
 
 def _counts(
@@ -59,7 +59,7 @@ def _counts(
     ranges: Sequence[float],
 ) -> ndarray:
     cell: ndarray | None = None
-    valid: ndarray | None = None if mask is None else image(mask).ravel() != 0
+    valid: ndarray | None = None if mask is None else as_image(mask).ravel() != 0
     for axis, number in enumerate(channels):
         picture, channel = _channel(images, number)
         values = (picture[:, :, channel] if picture.ndim == 3 else picture).astype("float64").ravel()
@@ -71,7 +71,7 @@ def _counts(
     assert cell is not None
     total = math.prod(sizes)
     cells = _core.where(valid, cell, total)
-    # Sorted, every cell's count is the distance between where it and the next one begin.
+    # In sorted order, a cell's count is the distance from its first element to the next cell's.
     ordered, _, _, counts = _core.evaluate("Unique", [cells], {"sorted": 1}, 4)
     result = _core.full((total + 1,), 0, "int64")
     result[ordered] = counts
@@ -79,19 +79,19 @@ def _counts(
 
 
 def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
-    """Return one channel of uint8 with its tones spread evenly."""
-    given = image(src)
+    """Return one channel of uint8 with its histogram equalised."""
+    given = as_image(src)
     if given.dtype != "uint8" or given.shape[2:] not in {(), (1,)}:
         raise DTypeError(f"equalizeHist takes one channel of uint8, not {given.dtype} of shape {given.shape}")
-    table = one("EqualizingTable", [one("ImageHistogram", [given], {})], {})
-    return give(one("ImageLookup", [given, table], {}), dst)
+    table = evaluate("EqualizingTable", [evaluate("ImageHistogram", [given], {})], {})
+    return into_dst(evaluate("ImageLookup", [given, table], {}), dst)
 
 
 def compareHist(H1: ImageLike, H2: ImageLike, method: int) -> float:
-    """Return how alike two histograms are, as a HISTCMP_ constant says."""
-    a, b = image(H1).astype("float64"), image(H2).astype("float64")
+    """Return the similarity or distance of two histograms by a HISTCMP_ method."""
+    a, b = as_image(H1).astype("float64"), as_image(H2).astype("float64")
     if a.shape != b.shape:
-        raise ShapeError(f"compareHist of {a.shape} and {b.shape}")
+        raise ShapeError(f"compareHist of shapes {a.shape} and {b.shape}; they must be equal")
     count = int(a.size)
     tiny = 2.220446049250313e-16
 
@@ -120,4 +120,4 @@ def compareHist(H1: ImageLike, H2: ImageLike, method: int) -> float:
             below = _core.where(_core.unary("Abs", b) > tiny, b, 1e-10)
             return total(_core.where(some, a * _core.unary("Log", _core.where(some, a / below, 1.0)), 0.0))
         case _:
-            raise UnsupportedError(f"no comparison of number {method}; use the HISTCMP_ constants")
+            raise UnsupportedError(f"unknown comparison {method}; use one of the HISTCMP_ constants")

@@ -1,4 +1,4 @@
-"""What every part of `walle.cv` does with its arguments: arrays in, arrays out, borders by number."""
+"""Conversion of arguments that the modules of `walle.cv` share: images, results, borders, depths, scalars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-type ImageLike = Any  # an ndarray, or anything that has the buffer protocol
+type ImageLike = Any  # an ndarray, or any object with the buffer protocol
 
 BORDERS = ("constant", "replicate", "reflect", "wrap", "reflect101", "transparent")
 DEPTHS = {
@@ -26,21 +26,21 @@ DEPTHS = {
 }
 
 
-def image(value: ImageLike) -> ndarray:
-    """Return the value as an array; what is an array or a buffer already is not copied."""
+def as_image(value: ImageLike) -> ndarray:
+    """Return the value as an array; arrays and buffers are not copied."""
     return value if type(value) is ndarray else _core.asarray(value)
 
 
-def one(op: str, inputs: list[Any], attributes: dict[str, Any]) -> ndarray:
-    """Return the one output of an operator."""
+def evaluate(op: str, inputs: list[Any], attributes: dict[str, Any]) -> ndarray:
+    """Return the output of an operator that has one output."""
     return _core.evaluate(op, inputs, attributes)[0]
 
 
-def give(result: ndarray, dst: ImageLike | None) -> ndarray:
-    """Return the result, or `dst` with the result written into it where there is one."""
+def into_dst(result: ndarray, dst: ImageLike | None) -> ndarray:
+    """Return the result; if `dst` is given, `dst` with the result written into it."""
     if dst is None:
         return result
-    target = image(dst)
+    target = as_image(dst)
     target[...] = result
     return target
 
@@ -48,27 +48,27 @@ def give(result: ndarray, dst: ImageLike | None) -> ndarray:
 def border_name(border: int) -> str:
     kind = border & ~constants.BORDER_ISOLATED
     if not 0 <= kind < len(BORDERS):
-        raise UnsupportedError(f"no border of number {border}; use one of the BORDER_ constants")
+        raise UnsupportedError(f"unknown border {border}; use one of the BORDER_ constants")
     return BORDERS[kind]
 
 
 def depth_name(depth: int, source: str) -> str:
-    """Return the dtype of a CV_ depth; -1 is the source's."""
+    """Return the dtype of a CV_ depth; -1 is the dtype of the source."""
     if depth < 0:
         return source
     if depth not in DEPTHS:
-        raise DTypeError(f"no depth of number {depth}; use one of the CV_ constants")
+        raise DTypeError(f"unknown depth {depth}; use one of the CV_ constants")
     return DEPTHS[depth]
 
 
 def scalar(value: float | Sequence[float]) -> list[float]:
-    """Return OpenCV's Scalar: four numbers, those not given 0."""
+    """Return OpenCV's Scalar: four numbers, padded with 0."""
     numbers = [float(value)] if isinstance(value, (int, float)) else [float(number) for number in value]
     return (numbers + [0.0] * 4)[:4]
 
 
 def pair(value: Any) -> tuple[int, int]:
-    """Return two whole numbers, as sizes and points are given."""
+    """Return a size or a point as two ints."""
     first, second = value
     return int(first), int(second)
 
@@ -76,13 +76,13 @@ def pair(value: Any) -> tuple[int, int]:
 _SAMPLED = ("uint8", "uint16", "float32")
 
 
-def sampled(given: ndarray) -> ndarray:
-    """Return the image in a dtype that sampling kernels take: float32 for the others."""
+def to_sampling_dtype(given: ndarray) -> ndarray:
+    """Return the image in a dtype that sampling kernels support: its own, or float32."""
     return given if given.dtype in _SAMPLED else given.astype("float32")
 
 
-def restored(result: ndarray, given: ndarray) -> ndarray:
-    """Return the result in the dtype of what was given: whole numbers rounded half to even and saturated."""
+def to_dtype_of(result: ndarray, given: ndarray) -> ndarray:
+    """Return the result in the dtype of `given`; integers are rounded half to even and saturated."""
     if result.dtype == given.dtype:
         return result
     if given.dtype in {"float32", "float64"}:

@@ -1,4 +1,4 @@
-"""The weights of filters: Gaussian, derivatives, Gabor, and structuring elements."""
+"""Weights of filters: Gaussian, derivatives, Gabor, and structuring elements."""
 
 import math
 
@@ -8,7 +8,7 @@ from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import pair
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 
-# What OpenCV takes for small windows without a sigma.
+# OpenCV's weights of small windows without a sigma.
 _SMALL = {
     1: [1.0],
     3: [0.25, 0.5, 0.25],
@@ -18,12 +18,12 @@ _SMALL = {
 }
 
 
-_MOST_KNOWN = 64
-_known: dict[tuple[object, ...], list[float]] = {}  # weights asked for before; at most as many as that
+_CACHE_SIZE = 64
+_known: dict[tuple[object, ...], list[float]] = {}  # a bounded cache of weights
 
 
-def _remembered(key: tuple[object, ...], weights: list[float]) -> list[float]:
-    if len(_known) >= _MOST_KNOWN:
+def _remember(key: tuple[object, ...], weights: list[float]) -> list[float]:
+    if len(_known) >= _CACHE_SIZE:
         _known.clear()
     _known[key] = weights
     return weights
@@ -31,7 +31,7 @@ def _remembered(key: tuple[object, ...], weights: list[float]) -> list[float]:
 
 def gaussian_weights(size: int, sigma: float) -> list[float]:
     if size < 1 or size % 2 == 0:
-        raise ShapeError(f"a Gaussian window of {size}; it must be odd")
+        raise ShapeError(f"a Gaussian window of {size}; the size must be odd and positive")
     if sigma <= 0 and size in _SMALL:
         return _SMALL[size]
     wide = sigma if sigma > 0 else 0.3 * ((size - 1) * 0.5 - 1) + 0.8
@@ -40,34 +40,36 @@ def gaussian_weights(size: int, sigma: float) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def fixed_gaussian_weights(size: int, sigma: float, one: int) -> list[float]:
-    """Return a Gaussian window as whole numbers that sum up to `one`."""
-    key = ("gaussian", size, sigma, one)
-    return _known.get(key) or _remembered(key, in_fixed_point(gaussian_weights(size, sigma), one))
+def fixed_gaussian_weights(size: int, sigma: float, total: int) -> list[float]:
+    """Return a Gaussian window as integers that sum to `total`."""
+    key = ("gaussian", size, sigma, total)
+    return _known.get(key) or _remember(key, in_fixed_point(gaussian_weights(size, sigma), total))
 
 
-def in_fixed_point(weights: list[float], one: int) -> list[float]:
-    """Return symmetric weights as whole numbers that sum up to `one`; what rounding leaves over goes inward."""
+def in_fixed_point(weights: list[float], total: int) -> list[float]:
+    """Return symmetric weights as integers that sum to `total`; rounding errors are carried inward."""
     half = len(weights) // 2
     left, rest = [], 0.0
     for weight in weights[:half]:
-        wanted = weight * one + rest
-        left.append(float(round(wanted)))
-        rest = wanted - left[-1]
-    return [*left, one - 2 * sum(left), *reversed(left)]
+        target = weight * total + rest
+        left.append(float(round(target)))
+        rest = target - left[-1]
+    return [*left, total - 2 * sum(left), *reversed(left)]
 
 
 def derivative_weights(order: int, size: int) -> list[float]:
-    """Return a binomial window differentiated `order` times, as Sobel's operator has it."""
+    """Return a binomial window differentiated `order` times, as in Sobel's operator."""
     key = ("derivative", order, size)
-    return _known.get(key) or _remembered(key, _differentiated(order, size))
+    return _known.get(key) or _remember(key, _differentiate(order, size))
 
 
-def _differentiated(order: int, size: int) -> list[float]:
+def _differentiate(order: int, size: int) -> list[float]:
     if size == 1 and order > 0:
         size = 3
     if size % 2 == 0 or not 1 <= size <= 31 or order >= size:
-        raise ShapeError(f"a derivative of order {order} with a window of {size}")
+        raise ShapeError(
+            f"a derivative of order {order} with a window of {size}; the window must be odd and greater than the order"
+        )
     weights = [1.0]
     for step in [1.0] * (size - order - 1) + [-1.0] * order:
         weights = [b + step * a for a, b in zip([*weights, 0.0], [0.0, *weights], strict=True)]
@@ -88,7 +90,7 @@ def getDerivKernels(
     normalize: bool = False,
     ktype: int = constants.CV_32F,
 ) -> tuple[ndarray, ndarray]:
-    """Return the weights along x and along y as columns; `ksize` -1 is Scharr's."""
+    """Return the weights along x and along y as columns; `ksize` -1 takes Scharr's weights."""
     columns = []
     for order in (dx, dy):
         weights = scharr_weights(order) if ksize <= 0 else derivative_weights(order, ksize)
@@ -101,7 +103,7 @@ def getDerivKernels(
 
 def scharr_weights(order: int) -> list[float]:
     if order not in {0, 1}:
-        raise ShapeError(f"Scharr's operator differentiates once, not {order} times")
+        raise ShapeError(f"Scharr's operator of order {order}; its order is 1, along x or along y")
     return [3.0, 10.0, 3.0] if order == 0 else [-1.0, 0.0, 1.0]
 
 
@@ -114,7 +116,7 @@ def getGaborKernel(
     psi: float = math.pi / 2,
     ktype: int = constants.CV_64F,
 ) -> ndarray:
-    """Return a wave of length `lambd` under a Gaussian, turned by `theta`; `ksize` is (width, height)."""
+    """Return a wave of length `lambd` under a Gaussian, rotated by `theta`; `ksize` is (width, height)."""
     width, height = pair(ksize)
     cosine, sine, tall = math.cos(theta), math.sin(theta), sigma / gamma
     reach_x = width // 2 if width > 0 else round(max(abs(3 * sigma * cosine), abs(3 * tall * sine)))
@@ -131,10 +133,10 @@ def getGaborKernel(
 
 
 def getStructuringElement(shape: int, ksize: tuple[int, int], anchor: tuple[int, int] = (-1, -1)) -> ndarray:
-    """Return uint8 ones in the form of a MORPH_ constant; `ksize` is (width, height)."""
+    """Return uint8 ones in the shape of a MORPH_ constant; `ksize` is (width, height)."""
     width, height = pair(ksize)
     if width < 1 or height < 1:
-        raise ShapeError(f"a structuring element of {width} by {height}")
+        raise ShapeError(f"a structuring element of {width} by {height}; both sizes must be positive")
     at_x, at_y = (width // 2 if anchor[0] < 0 else anchor[0]), (height // 2 if anchor[1] < 0 else anchor[1])
     rows = []
     reach_x, reach_y = width // 2, height // 2
@@ -149,9 +151,7 @@ def getStructuringElement(shape: int, ksize: tuple[int, int], anchor: tuple[int,
                 dx = round(reach_x * math.sqrt((reach_y * reach_y - dy * dy) / (reach_y * reach_y))) if reach_y else 0
                 first, last = max(reach_x - dx, 0), min(reach_x + dx + 1, width)
         elif shape not in {constants.MORPH_RECT, constants.MORPH_CROSS, constants.MORPH_ELLIPSE}:
-            raise UnsupportedError(
-                f"no structuring element of number {shape}; use MORPH_RECT, MORPH_CROSS or MORPH_ELLIPSE"
-            )
+            raise UnsupportedError(f"unknown structuring element {shape}; use MORPH_RECT, MORPH_CROSS or MORPH_ELLIPSE")
         rows.append([int(first <= x < last) for x in range(width)])
     return _core.asarray(rows, "uint8")
 

@@ -1,4 +1,4 @@
-"""Morphology: the least and the greatest of a window, and what is made of them."""
+"""Morphology: erosion, dilation and their combinations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.arithmetic import bitwise_and, bitwise_not, subtract
-from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, scalar
+from walle.engine_ext.cv.images import ImageLike, as_image, border_name, evaluate, into_dst, scalar
 from walle.engine_ext.errors import DTypeError, UnsupportedError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_NEVER = 1.7e308  # OpenCV's default value of the border: what lies outside never wins
+_DEFAULT_BORDER = 1.7e308  # OpenCV's default border value: pixels outside never win
 
 
 class _Window:
-    """A kernel, how it lies about its pixel, and what is outside of the image: taken from every image alike."""
+    """A kernel with its anchor, border and number of iterations, as the operator's attributes."""
 
     def __init__(self, kernel: Any, anchor: tuple[int, int], iterations: int, border: int, value: Any) -> None:
-        window = None if kernel is None else image(kernel)
+        window = None if kernel is None else as_image(kernel)
         if window is not None and window.size == 0:
             window = None
         width, height = (
@@ -36,12 +36,12 @@ class _Window:
             "anchor_x": at_x,
             "anchor_y": at_y,
         }
-        if value is not None and abs(scalar(value)[0]) < _NEVER:
+        if value is not None and abs(scalar(value)[0]) < _DEFAULT_BORDER:
             self.attributes["value"] = scalar(value)
         form = None if window is None else (window if window.dtype == "uint8" else window != 0).tobytes()
         if form is not None and 0 in form:
             self.attributes["form"] = list(form)
-        elif iterations > 1:  # a rectangle many times is a larger one
+        elif iterations > 1:  # repeating a rectangle is one pass of a larger rectangle
             self.times = 1
             self.attributes |= {
                 "width": width + (iterations - 1) * (width - 1),
@@ -60,7 +60,7 @@ class _Window:
         if self.times <= 0:
             return given.copy()
         for _ in range(self.times):
-            given = one("Morphology", [given], {**self.attributes, "mode": mode})
+            given = evaluate("Morphology", [given], {**self.attributes, "mode": mode})
         return given
 
 
@@ -73,8 +73,8 @@ def erode(
     borderType: int = constants.BORDER_CONSTANT,
     borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
-    """Return the least of the kernel's window about every pixel; a kernel of None is 3 by 3."""
-    return give(_Window(kernel, anchor, iterations, borderType, borderValue).least(image(src)), dst)
+    """Return the least pixel under the kernel around every pixel; a kernel of None is 3 by 3."""
+    return into_dst(_Window(kernel, anchor, iterations, borderType, borderValue).least(as_image(src)), dst)
 
 
 def dilate(
@@ -86,8 +86,8 @@ def dilate(
     borderType: int = constants.BORDER_CONSTANT,
     borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
-    """Return the greatest of the kernel's window about every pixel; a kernel of None is 3 by 3."""
-    return give(_Window(kernel, anchor, iterations, borderType, borderValue).greatest(image(src)), dst)
+    """Return the greatest pixel under the kernel around every pixel; a kernel of None is 3 by 3."""
+    return into_dst(_Window(kernel, anchor, iterations, borderType, borderValue).greatest(as_image(src)), dst)
 
 
 def morphologyEx(
@@ -100,12 +100,15 @@ def morphologyEx(
     borderType: int = constants.BORDER_CONSTANT,
     borderValue: float | Sequence[float] | None = None,
 ) -> ndarray:
-    """Return what the MORPH_ constant `op` names: erosion, dilation, opening, closing, gradient, top hat, black hat,
-    or (MORPH_HITMISS, of one channel of uint8) where the image is white under the kernel's 1 and black under its -1.
+    """Return the image after the operation of a MORPH_ constant.
+
+    Erosion, dilation, opening, closing, gradient, top hat, black hat, or hit-or-miss (one channel of uint8): 255 where
+    the image is white under the kernel's 1 and black under its -1.
+
     """
-    given = image(src)
+    given = as_image(src)
     if op == constants.MORPH_HITMISS:
-        return give(_hit_or_miss(given, image(kernel), anchor, iterations, borderType, borderValue), dst)
+        return into_dst(_hit_or_miss(given, as_image(kernel), anchor, iterations, borderType, borderValue), dst)
     window = _Window(kernel, anchor, iterations, borderType, borderValue)
     least, greatest = window.least, window.greatest
     match op:
@@ -124,8 +127,8 @@ def morphologyEx(
         case constants.MORPH_BLACKHAT:
             result = subtract(least(greatest(given)), given)
         case _:
-            raise UnsupportedError(f"no morphology of number {op}; use one of the MORPH_ constants")
-    return give(result, dst)
+            raise UnsupportedError(f"unknown morphology {op}; use one of the MORPH_ constants")
+    return into_dst(result, dst)
 
 
 def _hit_or_miss(

@@ -1,8 +1,8 @@
-"""Images in another size: `resize` and the Gaussian pyramid."""
+"""Resizing of images."""
 
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, give, image, one, pair, restored, sampled
+from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, into_dst, pair, to_dtype_of, to_sampling_dtype
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 
 INTERPOLATIONS = {
@@ -19,7 +19,7 @@ INTERPOLATIONS = {
 def interpolation_name(interpolation: int) -> str:
     name = INTERPOLATIONS.get(interpolation)
     if name is None:
-        raise UnsupportedError(f"no interpolation of number {interpolation}; use one of the INTER_ constants")
+        raise UnsupportedError(f"unknown interpolation {interpolation}; use one of the INTER_ constants")
     return name
 
 
@@ -31,8 +31,8 @@ def resize(
     fy: float = 0,
     interpolation: int = constants.INTER_LINEAR,
 ) -> ndarray:
-    """Return the image with `dsize` (width, height), or `fx` and `fy` times as wide and high."""
-    given = image(src)
+    """Return the image in size `dsize` (width, height), or scaled by `fx` and `fy`."""
+    given = as_image(src)
     name = interpolation_name(interpolation)
     if dsize is not None and tuple(dsize) != (0, 0):
         width, height = pair(dsize)
@@ -41,9 +41,9 @@ def resize(
         width, height = round(given.shape[1] * fx), round(given.shape[0] * fy)
         attributes = {"width": width, "height": height, "interpolation": name, "scale_x": 1 / fx, "scale_y": 1 / fy}
     else:
-        raise ShapeError("resize needs a size (width, height), or fx and fy greater than 0")
+        raise ShapeError("resize without a size; give dsize (width, height), or fx and fy greater than 0")
     if (height, width) == given.shape[:2]:
-        return give(given.copy(), dst)
+        return into_dst(given.copy(), dst)
     if name.startswith("nearest"):
-        return give(one("ImageResize", [given], attributes), dst)
-    return give(restored(one("ImageResize", [sampled(given)], attributes), given), dst)
+        return into_dst(evaluate("ImageResize", [given], attributes), dst)
+    return into_dst(to_dtype_of(evaluate("ImageResize", [to_sampling_dtype(given)], attributes), given), dst)

@@ -1,4 +1,4 @@
-"""Images read at other places: by a matrix or by a map."""
+"""Geometric transforms: warps by a matrix, remapping by a map, and the matrices themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import math
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, border_name, give, image, one, pair, restored, sampled, scalar
+from walle.engine_ext.cv.images import (
+    ImageLike,
+    as_image,
+    border_name,
+    evaluate,
+    into_dst,
+    pair,
+    scalar,
+    to_dtype_of,
+    to_sampling_dtype,
+)
 from walle.engine_ext.cv.sizes import interpolation_name
 from walle.engine_ext.errors import ShapeError
 
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_CLOSEST = {"area": "linear", "linear_exact": "linear", "nearest_exact": "nearest"}  # as OpenCV takes them in a warp
+_CLOSEST = {"area": "linear", "linear_exact": "linear", "nearest_exact": "nearest"}  # how OpenCV treats them in a warp
 
 
 def _interpolation(flags: int) -> str:
@@ -25,7 +35,7 @@ def _interpolation(flags: int) -> str:
 
 
 def _numbers(matrix: Any, rows: int, columns: int, what: str) -> list[float]:
-    given = image(matrix)
+    given = as_image(matrix)
     if given.shape != (rows, columns):
         raise ShapeError(f"{what} takes a matrix of {rows} by {columns}, not {given.shape}")
     return [float(number) for row in given.tolist() for number in row]
@@ -57,7 +67,7 @@ def _warp(
     border: int,
     value: Any,
 ) -> ndarray:
-    given = image(src)
+    given = as_image(src)
     width, height = (given.shape[1], given.shape[0]) if dsize is None or tuple(dsize) == (0, 0) else pair(dsize)
     attributes = {
         "matrix": matrix,
@@ -67,11 +77,11 @@ def _warp(
         "border": border_name(border),
         "value": scalar(value),
     }
-    inputs = [sampled(given)]
+    inputs = [to_sampling_dtype(given)]
     if attributes["border"] == "transparent":
-        under = image(dst) if dst is not None else _core.full((height, width, *given.shape[2:]), 0, given.dtype)
-        inputs.append(sampled(under))
-    return give(restored(one(op, inputs, attributes), given), dst)
+        under = as_image(dst) if dst is not None else _core.full((height, width, *given.shape[2:]), 0, given.dtype)
+        inputs.append(to_sampling_dtype(under))
+    return into_dst(to_dtype_of(evaluate(op, inputs, attributes), given), dst)
 
 
 def warpAffine(
@@ -83,7 +93,7 @@ def warpAffine(
     borderMode: int = constants.BORDER_CONSTANT,
     borderValue: float | Sequence[float] = 0,
 ) -> ndarray:
-    """Return the image under the 2 by 3 matrix `M` (of what WARP_INVERSE_MAP says: from result to image)."""
+    """Return the image transformed by a 2 by 3 matrix; with WARP_INVERSE_MAP, `M` maps the result to the image."""
     matrix = _numbers(M, 2, 3, "warpAffine")
     if not flags & constants.WARP_INVERSE_MAP:
         matrix = _invert_affine(matrix)
@@ -99,7 +109,7 @@ def warpPerspective(
     borderMode: int = constants.BORDER_CONSTANT,
     borderValue: float | Sequence[float] = 0,
 ) -> ndarray:
-    """Return the image under the 3 by 3 matrix `M` (of what WARP_INVERSE_MAP says: from result to image)."""
+    """Return the image transformed by a 3 by 3 matrix; with WARP_INVERSE_MAP, `M` maps the result to the image."""
     matrix = _numbers(M, 3, 3, "warpPerspective")
     if not flags & constants.WARP_INVERSE_MAP:
         matrix = _invert_three(matrix)
@@ -115,24 +125,24 @@ def remap(
     borderMode: int = constants.BORDER_CONSTANT,
     borderValue: float | Sequence[float] = 0,
 ) -> ndarray:
-    """Return the image read at the places of `map1` (x, y), or x in `map1` and y in `map2`.
+    """Return the image sampled at the coordinates `map1` (x, y), or `map1` (x) and `map2` (y).
 
-    Maps are float32, or int16 pairs with uint16 parts of 32nds of a pixel as `convertMaps` makes them.
+    Maps are float32, or int16 pairs with uint16 fractions in 32nds of a pixel, as `convertMaps` returns them.
     """
-    given, first = image(src), image(map1)
-    second = None if map2 is None or 0 in image(map2).shape else image(map2)
+    given, first = as_image(src), as_image(map1)
+    second = None if map2 is None or 0 in as_image(map2).shape else as_image(map2)
     if first.dtype == "int16":
         first, second = _floating_maps(first, second)
-    inputs: list[Any] = [sampled(given), first, second]
+    inputs: list[Any] = [to_sampling_dtype(given), first, second]
     attributes = {
         "interpolation": _interpolation(interpolation),
         "border": border_name(borderMode),
         "value": scalar(borderValue),
     }
     if attributes["border"] == "transparent":
-        under = image(dst) if dst is not None else _core.full((*first.shape[:2], *given.shape[2:]), 0, given.dtype)
-        inputs.append(sampled(under))
-    return give(restored(one("Remap", inputs, attributes), given), dst)
+        under = as_image(dst) if dst is not None else _core.full((*first.shape[:2], *given.shape[2:]), 0, given.dtype)
+        inputs.append(to_sampling_dtype(under))
+    return into_dst(to_dtype_of(evaluate("Remap", inputs, attributes), given), dst)
 
 
 def _floating_maps(first: ndarray, second: ndarray | None) -> tuple[ndarray, None]:
@@ -150,8 +160,8 @@ def convertMaps(
     dstmap1type: int = constants.CV_16S,
     nninterpolation: bool = False,
 ) -> tuple[ndarray, ndarray | None]:
-    """Return float32 maps as int16 pairs and uint16 parts (CV_16S), or any maps as float32 x and y (CV_32F)."""
-    first, second = image(map1), None if map2 is None or 0 in image(map2).shape else image(map2)
+    """Return float32 maps as int16 pairs and uint16 fractions (CV_16S), or any maps as float32 x and y (CV_32F)."""
+    first, second = as_image(map1), None if map2 is None or 0 in as_image(map2).shape else as_image(map2)
     if first.dtype == "int16":
         first, second = _floating_maps(first, second)
     x, y = (first[:, :, 0], first[:, :, 1]) if second is None else (first, second)
@@ -166,7 +176,7 @@ def convertMaps(
 
 
 def getRectSubPix(image_: ImageLike, patchSize: tuple[int, int], center: tuple[float, float]) -> ndarray:
-    """Return the patch of `patchSize` (width, height) around a centre that may lie between pixels."""
+    """Return the patch of `patchSize` (width, height) around a centre, which may be between pixels."""
     width, height = pair(patchSize)
     left, top = center[0] - (width - 1) / 2, center[1] - (height - 1) / 2
     return _warp(
@@ -175,7 +185,7 @@ def getRectSubPix(image_: ImageLike, patchSize: tuple[int, int], center: tuple[f
 
 
 def getRotationMatrix2D(center: tuple[float, float], angle: float, scale: float) -> ndarray:
-    """Return the 2 by 3 matrix that turns by `angle` degrees, counter-clockwise, about `center` and scales."""
+    """Return the 2 by 3 matrix that rotates by `angle` degrees counter-clockwise about `center` and scales."""
     cosine, sine = scale * math.cos(math.radians(angle)), scale * math.sin(math.radians(angle))
     x, y = center
     rows = [[cosine, sine, (1 - cosine) * x - sine * y], [-sine, cosine, sine * x + (1 - cosine) * y]]
@@ -187,37 +197,37 @@ def invertAffineTransform(M: Any) -> ndarray:
 
 
 def _points(value: Any, count: int, what: str) -> list[list[float]]:
-    given = image(value).astype("float64").reshape(-1, 2)
+    given = as_image(value).astype("float64").reshape(-1, 2)
     if given.shape[0] != count:
         raise ShapeError(f"{what} takes {count} points, not {given.shape[0]}")
     return [[float(x), float(y)] for x, y in given.tolist()]
 
 
 def getAffineTransform(src: Any, dst: Any) -> ndarray:
-    """Return the 2 by 3 matrix that leads three points to three others."""
+    """Return the 2 by 3 matrix that maps three points to three others."""
     start, end = _points(src, 3, "getAffineTransform"), _points(dst, 3, "getAffineTransform")
-    rows = [_solved([[x, y, 1.0] for x, y in start], [point[axis] for point in end]) for axis in (0, 1)]
+    rows = [_solve([[x, y, 1.0] for x, y in start], [point[axis] for point in end]) for axis in (0, 1)]
     return _core.asarray(rows, "float64")
 
 
 def getPerspectiveTransform(src: Any, dst: Any, solveMethod: int = constants.DECOMP_LU) -> ndarray:
-    """Return the 3 by 3 matrix that leads four points to four others; its last number is 1."""
+    """Return the 3 by 3 matrix that maps four points to four others; its last element is 1."""
     start, end = _points(src, 4, "getPerspectiveTransform"), _points(dst, 4, "getPerspectiveTransform")
     rows, right = [], []
     for (x, y), (u, v) in zip(start, end, strict=True):
         rows += [[x, y, 1.0, 0.0, 0.0, 0.0, -x * u, -y * u], [0.0, 0.0, 0.0, x, y, 1.0, -x * v, -y * v]]
         right += [u, v]
-    return _core.asarray([*_solved(rows, right), 1.0], "float64").reshape(3, 3)
+    return _core.asarray([*_solve(rows, right), 1.0], "float64").reshape(3, 3)
 
 
-def _solved(rows: list[list[float]], right: list[float]) -> list[float]:
-    """Solve a few equations by elimination with the largest pivot first."""
+def _solve(rows: list[list[float]], right: list[float]) -> list[float]:
+    """Return the solution of a small linear system, by elimination with partial pivoting."""
     size = len(rows)
     table = [[*row, value] for row, value in zip(rows, right, strict=True)]
     for at in range(size):
         best = max(range(at, size), key=lambda row: abs(table[row][at]))
         if table[best][at] == 0:
-            raise ShapeError("points on one line have no such transform")
+            raise ShapeError("the points do not determine a transform; no three of them may be on one line")
         table[at], table[best] = table[best], table[at]
         for row in range(at + 1, size):
             factor = table[row][at] / table[at][at]

@@ -3,12 +3,12 @@
 Where it differs from NumPy (docs/api.md gives the reasons): floats without a dtype become float32, not float64 (ints
 int64, bools bool). A dtype is a string ("float32"), and `np.float32` is that string. What NumPy returns as a scalar is
 an array without dimensions; `float(x)`, `x.item()`, comparison, hashing and formatting work on it. Integers given to a
-floating function become float64 (int32, int64) or float32 (uint8, bool). Integer conversion saturates. There are no
-complex numbers: a Fourier transform's have a last axis of two, real and imaginary part. Nothing is written to standard
-error: division by zero just gives inf, NaN or, for integers, 0.
+floating function become float64 (int32, int64) or float32 (uint8, bool). Integer conversion saturates. Complex numbers
+are not supported: a Fourier transform's results have a last axis of two, the real and the imaginary part. Nothing is
+written to standard error: division by zero returns inf, NaN or, for integers, 0.
 
-Names are loaded when they are first used: every task VM imports this. A module that needs another's names inside a
-function takes them from here, so that a VM knows of the load (see `walle.engine_ext.lazy`).
+Names are loaded on first use, because every task VM imports this. A module that needs another module's names inside a
+function takes them from here, so that a VM registers the load (see `walle.engine_ext.lazy`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.sorting import *  # noqa: F403
     from walle.engine_ext.np.statistics import *  # noqa: F403
 
-# Which module has which names.
+# Module → its names.
 
 _MODULES = {
     "constants": (
@@ -87,22 +87,22 @@ _MODULES = {
         "nanpercentile nanquantile percentile quantile"
     ),
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_PARTS = ("fft", "lib", "linalg", "random")
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+_SUBMODULES = ("fft", "lib", "linalg", "random")
 
-if not TYPE_CHECKING:  # a type checker has the names from the imports above
-    __all__ = sorted((*_HOMES, *_PARTS))  # noqa: PLE0605 -- a list, made from the table
+if not TYPE_CHECKING:  # a type checker takes the names from the imports above
+    __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        module = lazy.load(f"walle.engine_ext.np.{_HOMES[name]}")
+    if name in _MODULE_OF:
+        module = lazy.load(f"walle.engine_ext.np.{_MODULE_OF[name]}")
         found = globals()[name] = getattr(module, name)
         return found
-    if name in _PARTS:
+    if name in _SUBMODULES:
         return lazy.load(f"walle.engine_ext.np.{name}")
     raise AttributeError(f"walle.np has no {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted((*_HOMES, *_PARTS))
+    return sorted((*_MODULE_OF, *_SUBMODULES))

@@ -1,4 +1,4 @@
-"""What the modules of walle.np share: operators by name, axes, dtypes."""
+"""Helpers that the modules of walle.np share: operators by name, axes, dtypes."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ asarray = _core.asarray
 operator = _core.operator
 
 
-def axis_of(axis: int, ndim: int) -> int:
-    """Return the axis counted from the front.
+def normalize_axis(axis: int, ndim: int) -> int:
+    """Return the axis as an index from the front.
 
     Raises:
-        ShapeError: it is out of range.
+        ShapeError: the axis is out of range.
     """
     if not -ndim <= axis < ndim:
         raise ShapeError(f"axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim
 
 
-def axes_of(axis: Axis, ndim: int) -> tuple[int, ...]:
-    """Return the axes counted from the front; None means all of them."""
+def normalize_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
+    """Return the axes as indices from the front; None means all of them."""
     if axis is None:
         return tuple(range(ndim))
-    return tuple(axis_of(one, ndim) for one in ((axis,) if isinstance(axis, int) else axis))
+    return tuple(normalize_axis(one, ndim) for one in ((axis,) if isinstance(axis, int) else axis))
 
 
 def flat_or_axis(x: ArrayLike, axis: int | None) -> tuple[ndarray, int]:
-    """Return the array and the axis counted from the front; without one, the array in one dimension and 0."""
+    """Return the array and the axis as an index from the front; without an axis, the flat array and 0."""
     given = asarray(x)
-    return (given.reshape(-1), 0) if axis is None else (given, axis_of(axis, given.ndim))
+    return (given.reshape(-1), 0) if axis is None else (given, normalize_axis(axis, given.ndim))
 
 
-def along(axis: int, item: Any) -> tuple[Any, ...]:
-    """Return the index that takes `item` along an axis."""
+def index_along(axis: int, item: Any) -> tuple[Any, ...]:
+    """Return the index that applies `item` to one axis and takes all of the axes before it."""
     return (slice(None),) * axis + (item,)
 
 
-def alike(arrays: Iterable[ArrayLike], dtype: DType | None = None) -> list[ndarray]:
-    """Return arrays of one dtype, that of all together."""
+def to_common_dtype(arrays: Iterable[ArrayLike], dtype: DType | None = None) -> list[ndarray]:
+    """Return the arrays converted to `dtype`, or without one to the dtype that they all promote to."""
     parts = [asarray(part) for part in arrays]
     if not parts:
         raise ShapeError("at least one array is needed")
@@ -62,31 +62,31 @@ def alike(arrays: Iterable[ArrayLike], dtype: DType | None = None) -> list[ndarr
     return [asarray(part, dtype) for part in parts]
 
 
-def floating(x: ArrayLike) -> ndarray:
-    """Return the array as floats: float64 for int32 and int64, float32 for smaller integers and bool."""
+def to_floating(x: ArrayLike) -> ndarray:
+    """Return the array converted to floats: float64 for int32 and int64, float32 for smaller integers and bool."""
     given = asarray(x)
     return given if given.dtype in FLOATS else given.astype(_float_for(given))
 
 
-def beside(x: ArrayLike, other: ndarray) -> ndarray:
-    """Return the array; a float of Python's has the dtype of the one beside it, and loses no digit in float64."""
+def operand_for(x: ArrayLike, other: ndarray) -> ndarray:
+    """Return the array; a Python float takes the floating dtype of `other`, so that float64 keeps all its digits."""
     return asarray(x, _float_for(other)) if isinstance(x, float) else asarray(x)
 
 
-def pair(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
-    """Return two arrays, of which a float of Python's has the dtype of the other."""
+def operands(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
+    """Return two arrays; a Python float takes the floating dtype of the other operand."""
     if isinstance(a, float):
         right = asarray(b)
-        return beside(a, right), right
+        return operand_for(a, right), right
     left = asarray(a)
-    return left, beside(b, left)
+    return left, operand_for(b, left)
 
 
 def _float_for(x: ndarray) -> DType:
     return x.dtype if x.dtype in FLOATS else "float64" if x.itemsize >= 4 else "float32"
 
 
-def sizes(shape: int | Iterable[int]) -> tuple[int, ...]:
+def as_shape(shape: int | Iterable[int]) -> tuple[int, ...]:
     """Return a shape as a tuple."""
     return (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
 

@@ -1,4 +1,4 @@
-"""Names of dtypes, and numbers."""
+"""Dtype names, mathematical constants, and the limits of dtypes."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ _MANTISSAS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126)
 
 
 class finfo:  # noqa: N801 -- NumPy's name
-    """The limits of a floating dtype."""
+    """Limits of a floating dtype."""
 
     def __init__(self, dtype: DType) -> None:
         self.dtype = _core.full((), 0, dtype).dtype
         if self.dtype not in _MANTISSAS:
-            raise DTypeError(f"finfo of {self.dtype}, which is no floating dtype")
+            raise DTypeError(f"finfo of {self.dtype}, which is not a floating dtype; use iinfo for integers")
         self.nmant, self.minexp = _MANTISSAS[self.dtype]
         self.bits = 8 * _core.full((), 0, self.dtype).itemsize
         self.eps = 2.0**-self.nmant
@@ -88,12 +88,12 @@ class finfo:  # noqa: N801 -- NumPy's name
 
 
 class iinfo:  # noqa: N801 -- NumPy's name
-    """The limits of an integer dtype."""
+    """Limits of an integer dtype."""
 
     def __init__(self, dtype: DType) -> None:
         self.dtype = _core.full((), 0, dtype).dtype
         if not self.dtype.startswith(("int", "uint")):
-            raise DTypeError(f"iinfo of {self.dtype}, which is no integer dtype")
+            raise DTypeError(f"iinfo of {self.dtype}, which is not an integer dtype; use finfo for floats")
         self.bits = 8 * _core.full((), 0, self.dtype).itemsize
         unsigned = self.dtype.startswith("uint")
         self.min = 0 if unsigned else -(1 << (self.bits - 1))
@@ -101,12 +101,12 @@ class iinfo:  # noqa: N801 -- NumPy's name
 
 
 def promote_types(a: DType, b: DType) -> str:
-    """Return the dtype that holds both."""
+    """Return the dtype that both convert to when they are combined."""
     return _core.promote(a, b)
 
 
 def result_type(*of: ArrayLike | DType) -> str:
-    """Return the dtype that holds all: of arrays, and of dtypes by name."""
+    """Return the dtype that all arrays and dtypes given convert to when they are combined."""
     names = [_core.full((), 0, one).dtype if isinstance(one, str | type) else _core.asarray(one).dtype for one in of]
     result = names[0]
     for name in names[1:]:
@@ -115,17 +115,17 @@ def result_type(*of: ArrayLike | DType) -> str:
 
 
 def can_cast(source: DType, to: DType) -> builtins.bool:
-    """Whether every number of one dtype is one of the other."""
+    """Return whether every number of the one dtype can be represented in the other."""
     return promote_types(source, to) == _core.full((), 0, to).dtype
 
 
 def isscalar(x: object) -> builtins.bool:
-    """Whether it is one of Python's numbers or texts; an array without dimensions is none, as in NumPy."""
+    """Return whether the value is a Python number or string; an array without dimensions is not, as in NumPy."""
     return isinstance(x, int | float | complex | str | bytes)
 
 
 def iterable(x: object) -> builtins.bool:
-    """Whether it can be iterated over."""
+    """Return whether the value can be iterated over."""
     try:
         iter(x)  # type: ignore[call-overload]
     except TypeError:

@@ -1,4 +1,4 @@
-"""New arrays."""
+"""Creation of arrays: from values, buffers and ranges, and filled with constants or windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import FLOATS, asarray, operator, sizes
+from walle.engine_ext.np.base import FLOATS, as_shape, asarray, operator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = [
     "meshgrid", "ndarray", "ones", "ones_like", "tri", "tril", "triu", "vander", "zeros", "zeros_like",
 ]  # fmt: skip
 
-# The value as an array; an array or buffer that has the dtype already is shared, not copied.
+# Converts the value to an array; an array or buffer that already has the dtype is shared, not copied.
 asanyarray = asarray
 
 
@@ -45,7 +45,7 @@ def astype(x: ArrayLike, dtype: DType) -> ndarray:
 
 
 def ascontiguousarray(value: ArrayLike, dtype: DType | None = None) -> ndarray:
-    """Return the array with its elements row by row, copied only where they are not; at least one dimension."""
+    """Return the array in row-major order with at least one dimension; it is copied only if it is in another order."""
     given = _core.contiguous(asarray(value, dtype))
     return given if given.ndim else given.reshape(1)
 
@@ -63,7 +63,7 @@ def ones(shape: Shape, dtype: DType = "float32") -> ndarray:
 
 
 def empty(shape: Shape, dtype: DType = "float32") -> ndarray:
-    """Return an array of zeros: memory of an earlier task is never shown."""
+    """Return an array of zeros, because uninitialised memory could show an earlier task's data."""
     return _core.full(shape, 0, dtype)
 
 
@@ -85,11 +85,11 @@ def empty_like(x: ArrayLike, dtype: DType | None = None) -> ndarray:
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: DType | None = None) -> ndarray:
-    """Return start, start + step, ... up to, not including, stop."""
+    """Return start, start + step, and so on; `stop` is excluded."""
     if stop is None:
         start, stop = 0, start
     if step == 0:
-        raise ShapeError("arange with a step of 0")
+        raise ShapeError("arange with a step of 0; give a positive or negative step")
     whole = all(isinstance(number, int) for number in (start, stop, step))
     count = max(0, -int(-(stop - start) // step))
     return _core.arange(start, step, count, dtype or ("int64" if whole else "float32"))
@@ -97,9 +97,9 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
 
 def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True, retstep: bool = False,
              dtype: DType = "float32") -> Any:  # fmt: skip
-    """Return `num` evenly spaced numbers; with `retstep` also the step."""
+    """Return `num` evenly spaced numbers; `retstep` adds the step."""
     if num < 0:
-        raise ShapeError(f"linspace of {num} numbers")
+        raise ShapeError(f"linspace of {num} numbers; `num` must not be negative")
     parts = num - 1 if endpoint else num
     step = (stop - start) / parts if parts > 0 else float("nan")
     line = _core.arange(0, 1, num, "float64") * (step if parts > 0 else 0.0) + float(start)
@@ -117,9 +117,9 @@ def logspace(start: float, stop: float, num: int = 50, endpoint: bool = True, ba
 
 
 def geomspace(start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = "float32") -> ndarray:
-    """Return `num` numbers, each the one before times the same factor."""
+    """Return `num` numbers of a geometric sequence."""
     if start == 0 or stop == 0 or (start < 0) != (stop < 0):
-        raise ShapeError(f"geomspace from {start} to {stop}; neither may be 0 and both have one sign")
+        raise ShapeError(f"geomspace from {start} to {stop}; both must be other than 0 and have the same sign")
     parts = num - 1 if endpoint else num
     factor = (stop / start) ** (1 / parts) if parts > 0 else 1.0
     line = _core.binary("Power", _core.full((), factor, "float64"), _core.arange(0, 1, num, "float64")) * float(start)
@@ -176,12 +176,12 @@ def triu(x: ArrayLike, k: int = 0) -> ndarray:
 def _matrices(x: ArrayLike, name: str) -> ndarray:
     given = asarray(x)
     if given.ndim == 0:
-        raise ShapeError(f"{name} of an array without dimensions")
+        raise ShapeError(f"{name} of an array without dimensions; it takes one dimension or more")
     return _core.broadcast_to(given, (given.size, given.size)) if given.ndim == 1 else given
 
 
 def vander(x: ArrayLike, n: int | None = None, increasing: bool = False) -> ndarray:
-    """Return the powers of each number in a row, the highest first unless `increasing`."""
+    """Return a matrix whose rows hold the powers of each number, the highest first unless `increasing`."""
     given = asarray(x)
     count = given.size if n is None else n
     powers = _core.arange(0, 1, count, "int64") if increasing else _core.arange(count - 1, -1, count, "int64")
@@ -190,7 +190,7 @@ def vander(x: ArrayLike, n: int | None = None, increasing: bool = False) -> ndar
 
 
 def meshgrid(*axes: ArrayLike, sparse: bool = False, indexing: str = "xy") -> list[ndarray]:
-    """Return coordinates over the grid of the axes; the first two are swapped where `indexing` is "xy"."""
+    """Return the coordinates over the grid of the axes; `indexing` "xy" swaps the first two."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid with indexing {indexing!r}; known are 'xy' and 'ij'")
     lines = [asarray(axis).reshape(-1) for axis in axes]
@@ -208,7 +208,7 @@ def meshgrid(*axes: ArrayLike, sparse: bool = False, indexing: str = "xy") -> li
 
 
 def indices(dimensions: Sequence[int], dtype: DType = "int64", sparse: bool = False) -> Any:
-    """Return each element's coordinates: an array (rank, *dimensions), or one open array an axis if `sparse`."""
+    """Return each element's coordinates: an array (rank, *dimensions), or if `sparse` one open array for each axis."""
     lines = [_core.arange(0, 1, n, dtype) for n in dimensions]
     open_lines = [line.reshape([-1 if i == at else 1 for i, _ in enumerate(lines)]) for at, line in enumerate(lines)]
     if sparse:
@@ -220,29 +220,29 @@ def indices(dimensions: Sequence[int], dtype: DType = "int64", sparse: bool = Fa
 
 
 def fromfunction(function: Callable[..., ArrayLike], shape: Shape, *, dtype: DType = "float32") -> ndarray:
-    """Return function(*coordinates), called once with arrays."""
-    return asarray(function(*indices(sizes(shape), dtype)))
+    """Return `function(*coordinates)`; it is called once, with arrays."""
+    return asarray(function(*indices(as_shape(shape), dtype)))
 
 
 def fromiter(values: Iterable[float], dtype: DType, count: int = -1) -> ndarray:
-    """Return the values of an iterable, the first `count` of them where that is not -1."""
+    """Return the values of an iterable: the first `count` of them, or all if it is -1."""
     numbers = list(values if count < 0 else islice(values, count))
     if count >= 0 and len(numbers) < count:
-        raise ShapeError(f"the iterable gave {len(numbers)} of {count} values")
+        raise ShapeError(f"the iterable ended after {len(numbers)} of {count} values")
     return asarray(numbers, dtype)
 
 
 def frombuffer(buffer: Any, dtype: DType = "float32", count: int = -1, offset: int = 0) -> ndarray:
-    """Return a view of a buffer's bytes from `offset` on as numbers of one dtype."""
+    """Return a view of a buffer's bytes, from `offset` on, as numbers of one dtype."""
     like = _core.full((), 0, dtype)
     name, item = like.dtype, like.itemsize
     data = memoryview(buffer).cast("B")[offset:]
     if count < 0 and len(data) % item:
-        raise ShapeError(f"{len(data)} bytes are no whole number of {name} elements")
-    wanted = len(data) // item if count < 0 else count
-    if wanted * item > len(data):
-        raise ShapeError(f"{len(data)} bytes hold no {wanted} elements of {name}")
-    numbers: Any = data[: wanted * item].cast(_FORMATS[name])  # type: ignore[call-overload]
+        raise ShapeError(f"{len(data)} bytes do not divide into elements of {name}, {item} bytes each")
+    length = len(data) // item if count < 0 else count
+    if length * item > len(data):
+        raise ShapeError(f"{len(data)} bytes hold fewer than {length} elements of {name}")
+    numbers: Any = data[: length * item].cast(_FORMATS[name])  # type: ignore[call-overload]
     return asarray(numbers)
 
 
@@ -253,12 +253,12 @@ _FORMATS = {
 
 
 def fromstring(text: str, dtype: DType = "float32", count: int = -1, sep: str = " ") -> ndarray:
-    """Return the numbers of a text, the first `count` of them where that is not -1; between them stands `sep`."""
+    """Return the numbers of a text, separated by `sep`: the first `count` of them, or all if it is -1."""
     words = text.split(sep.strip() or None)
     return fromiter([float(word) if "float" in str(dtype) else int(word) for word in words], dtype, count)
 
 
-# Windows of n numbers, each 1 in the middle.
+# Window functions of n numbers, with a peak of 1.
 
 
 def _cosine_window(n: int, weights: tuple[float, ...]) -> ndarray:
@@ -282,7 +282,7 @@ def blackman(n: int) -> ndarray:
 
 
 def bartlett(n: int) -> ndarray:
-    """Return a triangle."""
+    """Return a triangular window that is 0 at both ends."""
     if n < 2:
         return _core.full((max(n, 0),), 1, "float64")
     return 1 - _core.unary("Abs", _core.arange(0, 1, n, "float64") * (2 / (n - 1)) - 1.0)

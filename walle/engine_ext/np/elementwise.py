@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, powers, trigonometry, comparison, logic and bits, rounding."""
+"""Elementwise functions: arithmetic, powers, trigonometry, comparison, logic and bits, rounding."""
 # ruff: noqa: A001 -- NumPy's names
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import builtins
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import binary_function, ndarray, unary_function
-from walle.engine_ext.np.base import FLOATS, asarray, floating, pair
+from walle.engine_ext.np.base import FLOATS, asarray, operands, to_floating
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def positive(x: ArrayLike) -> ndarray:
 
 
 def fabs(x: ArrayLike) -> ndarray:
-    return abs(floating(x))
+    return abs(to_floating(x))
 
 
 def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
@@ -204,17 +204,17 @@ def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def lcm(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return the least common multiple; 0 where one of them is 0."""
+    """Return the least common multiple; 0 if either number is 0."""
     divisor = gcd(a, b)
     return abs(asarray(a, divisor.dtype) // divisor * asarray(b, divisor.dtype))  # 0 // 0 is 0
 
 
 def deg2rad(x: ArrayLike) -> ndarray:
-    return floating(x) * (3.141592653589793 / 180)
+    return to_floating(x) * (3.141592653589793 / 180)
 
 
 def rad2deg(x: ArrayLike) -> ndarray:
-    return floating(x) * (180 / 3.141592653589793)
+    return to_floating(x) * (180 / 3.141592653589793)
 
 
 radians, degrees = deg2rad, rad2deg
@@ -223,26 +223,26 @@ radians, degrees = deg2rad, rad2deg
 def logaddexp2(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return log2(2**a + 2**b)."""
     ln2 = 0.6931471805599453
-    left, right = pair(a, b)
-    return logaddexp(floating(left) * ln2, floating(right) * ln2) / ln2
+    left, right = operands(a, b)
+    return logaddexp(to_floating(left) * ln2, to_floating(right) * ln2) / ln2
 
 
 def sinc(x: ArrayLike) -> ndarray:
-    """Return sin(pi x) / (pi x), 1 at 0."""
-    angle_ = floating(x) * 3.141592653589793
+    """Return sin(pi x) / (pi x), and 1 at 0."""
+    angle_ = to_floating(x) * 3.141592653589793
     zero = angle_ == 0
     return _core.where(zero, 1, sin(angle_) / _core.where(zero, 1, angle_))
 
 
 def heaviside(x: ArrayLike, at_zero: ArrayLike) -> ndarray:
-    """Return 0 below zero, 1 above, `at_zero` at it; NaN stays."""
-    given = floating(x)
+    """Return 0 for negative, 1 for positive numbers, `at_zero` for 0 and NaN for NaN."""
+    given = to_floating(x)
     return _core.where(given == 0, at_zero, _core.where(isnan(given), given, (given > 0).astype(given.dtype)))
 
 
 def angle(x: ArrayLike, deg: bool = False) -> ndarray:
     """Return the angle of real numbers in the complex plane: 0, or pi for negative ones."""
-    given = floating(x)
+    given = to_floating(x)
     half = _core.full((), 180.0 if deg else 3.141592653589793, given.dtype)
     return _core.where(isnan(given), given, _core.where(signbit(given), half, half * 0))
 
@@ -257,7 +257,7 @@ def i0(x: ArrayLike) -> ndarray:
         total = total + term
         if not (term > total * 1e-17).any():
             break
-    return total.astype(floating(given).dtype)
+    return total.astype(to_floating(given).dtype)
 
 
 def divmod(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
@@ -265,27 +265,27 @@ def divmod(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
 
 
 def modf(x: ArrayLike) -> tuple[ndarray, ndarray]:
-    """Return the parts behind and before the point, each with the number's sign."""
-    given = floating(x)
+    """Return the fractional and the integral parts, each with the number's sign."""
+    given = to_floating(x)
     whole = trunc(given)
     return copysign(_core.where(isinf(given), 0, given - whole), given), whole
 
 
 def frexp(x: ArrayLike) -> tuple[ndarray, ndarray]:
     """Return m and k with x = m * 2**k and 0.5 <= |m| < 1."""
-    given = floating(x)
+    given = to_floating(x)
     return _core.unary("Mantissa", given), _core.unary("Exponent", given).astype("int32")
 
 
 def ldexp(x: ArrayLike, k: ArrayLike) -> ndarray:
     """Return x * 2**k."""
-    given = floating(x)
+    given = to_floating(x)
     return _core.binary("ScaleByPower", given, asarray(k, "int64").astype(given.dtype))
 
 
 def spacing(x: ArrayLike) -> ndarray:
-    """Return the gap to the next number away from zero, with the number's sign."""
-    return _core.unary("Spacing", floating(x))
+    """Return the distance to the next representable number away from zero, with the number's sign."""
+    return _core.unary("Spacing", to_floating(x))
 
 
 def floor(x: ArrayLike) -> ndarray:
@@ -313,7 +313,7 @@ def _whole(op: str, x: ArrayLike) -> ndarray:
 
 
 def round(x: ArrayLike, decimals: int = 0) -> ndarray:
-    """Return the nearest numbers with so many decimals, halves to even."""
+    """Return the numbers rounded to `decimals` decimal places, halves to even."""
     given = asarray(x)
     if given.dtype not in FLOATS:
         if decimals >= 0 or given.dtype == "bool":
@@ -354,7 +354,7 @@ def logical_xor(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return the greater; where one is NaN, the other."""
+    """Return the greater number; if one is NaN, the other."""
     result = maximum(a, b)
     if result.dtype not in FLOATS or not isnan(result).any():
         return result
@@ -363,7 +363,7 @@ def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return the less; where one is NaN, the other."""
+    """Return the smaller number; if one is NaN, the other."""
     result = minimum(a, b)
     if result.dtype not in FLOATS or not isnan(result).any():
         return result
@@ -378,7 +378,7 @@ def clip(x: ArrayLike, low: ArrayLike | None = None, high: ArrayLike | None = No
 
 def nan_to_num(x: ArrayLike, copy: bool = True, nan: float = 0.0, posinf: float | None = None,
                neginf: float | None = None) -> ndarray:  # fmt: skip
-    """Return x with NaN and infinities replaced: by 0 and the dtype's greatest and least number unless told."""
+    """Return x with NaN and infinities replaced, by default by 0 and the dtype's greatest and least numbers."""
     given = asarray(x)
     if given.dtype not in FLOATS:
         return given.copy() if copy else given
@@ -395,7 +395,7 @@ def nan_to_num(x: ArrayLike, copy: bool = True, nan: float = 0.0, posinf: float 
 
 
 def isclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> ndarray:
-    left, right = pair(a, b)
+    left, right = operands(a, b)
     near = (abs(subtract(left, right)) <= atol + rtol * abs(right)) & isfinite(right) | equal(left, right)
     return near | (isnan(left) & isnan(right)) if equal_nan else near
 
@@ -405,7 +405,7 @@ def allclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8,
 
 
 def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False) -> bool:
-    left, right = pair(a, b)
+    left, right = operands(a, b)
     if left.shape != right.shape:
         return False
     same = left == right
@@ -415,9 +415,9 @@ def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False) -> bool:
 
 
 def array_equiv(a: ArrayLike, b: ArrayLike) -> bool:
-    """Whether they are equal once broadcast against each other."""
+    """Return whether the arrays are equal once they are broadcast against each other."""
     try:
-        left, right = pair(a, b)
+        left, right = operands(a, b)
         return bool((left == right).all())
     except ValueError:
         return False

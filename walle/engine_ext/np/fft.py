@@ -1,6 +1,6 @@
-"""`walle.np.fft`. A complex array is one of real numbers whose last axis has two: real and imaginary part.
+"""`walle.np.fft`: Fourier transforms; complex arrays are real ones with a last axis of two, real and imaginary part.
 
-`axis` and `axes` count without that last axis, so that they mean what they mean in NumPy.
+`axis` and `axes` do not count that last axis, so that they mean the same as in NumPy.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import asarray, axes_of, axis_of, floating, operator
+from walle.engine_ext.np.base import asarray, normalize_axes, normalize_axis, operator, to_floating
 from walle.engine_ext.np.manipulation import roll
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def _scale(norm: str | None, n: int, *, inverse: bool) -> float:
-    """Return the factor on top of the 1 / n that an inverse has by itself."""
+    """Return the factor of a normalisation, beside the 1 / n that the inverse operator already applies."""
     scales = {None: 1.0, "backward": 1.0, "ortho": n**0.5 if inverse else n**-0.5, "forward": n if inverse else 1 / n}
     if norm not in scales:
         raise ShapeError(f"norm {norm!r}; known are backward, ortho and forward")
@@ -32,11 +32,11 @@ def _scale(norm: str | None, n: int, *, inverse: bool) -> float:
 
 
 def _transform(x: ndarray, n: int | None, axis: int, norm: str | None, *, inverse: bool, onesided: bool) -> ndarray:
-    """Transform along an axis of an array that has its last axis for the parts."""
-    at = axis_of(axis, x.ndim - 1)
+    """Return the transform along an axis of an array whose last axis is real and imaginary part."""
+    at = normalize_axis(axis, x.ndim - 1)
     length = n if n is not None else 2 * (x.shape[at] - 1) if inverse and onesided else x.shape[at]
     if length < 1:
-        raise ShapeError(f"a Fourier transform of length {length}")
+        raise ShapeError(f"a Fourier transform of length {length}; the length must be positive")
     inputs = [x, asarray(length, "int64"), asarray(at, "int64")]
     result = operator("DFT", inputs, inverse=int(inverse), onesided=int(onesided))
     scale = _scale(norm, length, inverse=inverse)
@@ -44,18 +44,18 @@ def _transform(x: ndarray, n: int | None, axis: int, norm: str | None, *, invers
 
 
 def _real(x: ArrayLike) -> ndarray:
-    return floating(x)[..., None]
+    return to_floating(x)[..., None]
 
 
 def _complex(x: ArrayLike, name: str) -> ndarray:
-    given = floating(x)
+    given = to_floating(x)
     if given.ndim < 2 or given.shape[-1] != 2:
         raise ShapeError(f"{name} of shape {given.shape}; the last axis holds real and imaginary part")
     return given
 
 
 def fft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None, *, real: bool = False) -> ndarray:
-    """Return the transform of complex numbers (..., n, 2), or with `real` of real ones (..., n)."""
+    """Return the transform of complex numbers (..., n, 2), or if `real` of real ones (..., n)."""
     given = _real(x) if real else _complex(x, "fft")
     return _transform(given, n, axis, norm, inverse=False, onesided=False)
 
@@ -65,22 +65,22 @@ def ifft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = 
 
 
 def rfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> ndarray:
-    """Return the first n // 2 + 1 numbers of the transform of real ones; the others are their conjugates."""
+    """Return the first n // 2 + 1 numbers of the transform of real numbers; the rest are their conjugates."""
     return _transform(_real(x), n, axis, norm, inverse=False, onesided=True)
 
 
 def irfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> ndarray:
-    """Return real numbers from the first n // 2 + 1 of their transform; n is even unless told."""
+    """Return `n` real numbers from the first n // 2 + 1 of their transform; n is even by default."""
     return _transform(_complex(x, "irfft"), n, axis, norm, inverse=True, onesided=True)[..., 0]
 
 
 def _lengths(x: ndarray, s: Sequence[int] | None, axes: Axis) -> list[tuple[int, int | None]]:
-    """Return (axis, length) pairs for an array with an axis for the parts."""
-    chosen = axes_of(axes, x.ndim - 1)
+    """Return (axis, length) pairs of an array whose last axis is real and imaginary part."""
+    chosen = normalize_axes(axes, x.ndim - 1)
     if axes is None and s is not None:
         chosen = chosen[len(chosen) - len(s) :]
     if s is not None and len(s) != len(chosen):
-        raise ShapeError(f"{len(s)} lengths for {len(chosen)} axes")
+        raise ShapeError(f"{len(s)} lengths for {len(chosen)} axes; give one length for each axis")
     return [(at, None if s is None else s[i]) for i, at in enumerate(chosen)]
 
 
@@ -145,13 +145,13 @@ def rfftfreq(n: int, d: float = 1.0) -> ndarray:
 
 
 def fftshift(x: ArrayLike, axes: Axis = None) -> ndarray:
-    """Return the array with frequency 0 in the middle of the axes; name the axes of a complex array."""
+    """Return the array with frequency 0 moved to the middle of the axes; give `axes` for a complex array."""
     given = asarray(x)
-    chosen = axes_of(axes, given.ndim)
+    chosen = normalize_axes(axes, given.ndim)
     return roll(given, [given.shape[at] // 2 for at in chosen], chosen)
 
 
 def ifftshift(x: ArrayLike, axes: Axis = None) -> ndarray:
     given = asarray(x)
-    chosen = axes_of(axes, given.ndim)
+    chosen = normalize_axes(axes, given.ndim)
     return roll(given, [-(given.shape[at] // 2) for at in chosen], chosen)

@@ -1,4 +1,4 @@
-"""Picking and putting elements: by place, by mask, by condition, along diagonals."""
+"""Indexing: reading and writing elements by index, mask, condition and diagonal; coordinates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import product as cartesian
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import alike, along, asarray, flat_or_axis, operator, product, sizes
+from walle.engine_ext.np.base import as_shape, asarray, flat_or_axis, index_along, operator, product, to_common_dtype
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ __all__ = [
 
 
 def where(condition: ArrayLike, a: ArrayLike | None = None, b: ArrayLike | None = None) -> Any:
-    """Return a where the condition holds and b elsewhere; of the condition alone, the coordinates where it holds."""
+    """Return a where the condition is true, else b; for a condition alone, the coordinates of true elements."""
     if a is None and b is None:
         return nonzero(condition)
     if a is None or b is None:
-        raise ShapeError("where takes both choices or neither")
+        raise ShapeError("where with one of its two choices; give both or neither")
     return _core.where(condition, a, b)
 
 
@@ -37,7 +37,7 @@ def nonzero(x: ArrayLike) -> tuple[ndarray, ...]:
     """Return one array of coordinates for each axis."""
     given = asarray(x)
     if given.ndim == 0:
-        raise ShapeError("nonzero of an array without dimensions")
+        raise ShapeError("nonzero of an array without dimensions; reshape it to one dimension")
     places = operator("NonZero", [given])
     return tuple(places[axis] for axis in range(given.ndim))
 
@@ -47,13 +47,13 @@ def flatnonzero(x: ArrayLike) -> ndarray:
 
 
 def argwhere(x: ArrayLike) -> ndarray:
-    """Return the coordinates of what is not 0, (count, rank)."""
+    """Return the coordinates of the elements that are not 0, shape (count, rank)."""
     given = asarray(x)
     return operator("NonZero", [given]).T.copy() if given.ndim else _core.full((int(bool(given)), 0), 0, "int64")
 
 
 def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None, mode: str = "raise") -> ndarray:
-    """Return the elements at indices along an axis; `mode` "wrap" or "clip" takes those outside too."""
+    """Return the elements at indices along an axis; `mode` "wrap" or "clip" accepts indices out of range."""
     given, at = flat_or_axis(x, axis)
     places = asarray(indices)
     if mode == "wrap":
@@ -63,15 +63,15 @@ def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None, mode: str = 
     elif mode != "raise":
         raise ShapeError(f"take in mode {mode!r}; known are raise, wrap and clip")
     if places.ndim == 0:
-        return given[along(at, int(places))].copy()
-    return given[along(at, places) if at else places]
+        return given[index_along(at, int(places))].copy()
+    return given[index_along(at, places) if at else places]
 
 
 def _axis_key(x: ndarray, indices: ArrayLike, axis: int | None) -> tuple[ndarray, tuple[ndarray, ...]]:
     given, at = flat_or_axis(x, axis)
     places = asarray(indices)
     if places.ndim != given.ndim:
-        raise ShapeError(f"indices of {places.ndim} dimensions into {given.ndim}")
+        raise ShapeError(f"indices of {places.ndim} dimensions for an array of {given.ndim}; the numbers must be equal")
     key = tuple(
         places
         if one == at
@@ -82,7 +82,7 @@ def _axis_key(x: ndarray, indices: ArrayLike, axis: int | None) -> tuple[ndarray
 
 
 def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int | None = -1) -> ndarray:
-    """Return for each line along an axis the elements at its own indices, as argsort gives them."""
+    """Return, for each line along an axis, the elements at its own indices, such as those of argsort."""
     given, key = _axis_key(asarray(x), indices, axis)
     return given[key]
 
@@ -95,41 +95,41 @@ def put_along_axis(x: ndarray, indices: ArrayLike, values: ArrayLike, axis: int 
 
 
 def put(x: ndarray, indices: ArrayLike, values: ArrayLike) -> None:
-    """Write values, from the first again where they do not suffice, at places of the flat array."""
+    """Write values at indices of the flat array; too few values are repeated."""
     places = asarray(indices, "int64").reshape(-1)
     flat = x.reshape(-1)
-    flat[places] = _repeated(asarray(values, x.dtype), places.size)
+    flat[places] = _repeat_to(asarray(values, x.dtype), places.size)
     if x.ndim != 1:
         x[...] = flat.reshape(x.shape)
 
 
-def _repeated(values: ndarray, count: int) -> ndarray:
+def _repeat_to(values: ndarray, count: int) -> ndarray:
     flat = values.reshape(-1)
     if count in (0, flat.size):
         return flat[:count]
     if flat.size == 0:
-        raise ShapeError("no values to write")
+        raise ShapeError("no values to write; give one value or more")
     return operator("Tile", [flat], repeats=(-(-count // flat.size),))[:count]
 
 
 def place(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
-    """Write values one after the other, from the first again where they do not suffice, where the mask holds."""
+    """Write values in turn to the elements where the mask is true; too few values are repeated."""
     chosen = asarray(mask, "bool").reshape(x.shape)
-    x[chosen] = _repeated(asarray(values, x.dtype), int(chosen.sum()))
+    x[chosen] = _repeat_to(asarray(values, x.dtype), int(chosen.sum()))
 
 
 def putmask(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
-    """Write, where the mask holds, the value of the same place, values being repeated over the array."""
-    filled = _repeated(asarray(values, x.dtype), x.size).reshape(x.shape)
+    """Write, where the mask is true, the value at the same index; values are repeated over the array."""
+    filled = _repeat_to(asarray(values, x.dtype), x.size).reshape(x.shape)
     x[...] = _core.where(mask, filled, x)
 
 
 def choose(choice: ArrayLike, choices: Sequence[ArrayLike]) -> ndarray:
-    """Return for each element the choice of its number."""
+    """Return, for each element, the element of the choice that it numbers."""
     which = asarray(choice, "int64")
-    options = alike(choices)
+    options = to_common_dtype(choices)
     if which.size and (int(which.min()) < 0 or int(which.max()) >= len(options)):
-        raise ShapeError(f"choose with numbers outside 0 to {len(options) - 1}")
+        raise ShapeError(f"choose with an index outside 0 to {len(options) - 1}")
     result = options[0]
     for number, option in enumerate(options[1:], 1):
         result = _core.where(which == number, option, result)
@@ -137,9 +137,11 @@ def choose(choice: ArrayLike, choices: Sequence[ArrayLike]) -> ndarray:
 
 
 def select(conditions: Sequence[ArrayLike], choices: Sequence[ArrayLike], default: ArrayLike = 0) -> ndarray:
-    """Return the choice of the first condition that holds."""
+    """Return, for each element, the choice of the first condition that is true."""
     if len(conditions) != len(choices) or not conditions:
-        raise ShapeError(f"select with {len(conditions)} conditions and {len(choices)} choices")
+        raise ShapeError(
+            f"select with {len(conditions)} conditions and {len(choices)} choices; give one choice for each"
+        )
     result: ArrayLike = default
     for condition, option in zip(reversed(conditions), reversed(choices), strict=True):
         result = _core.where(condition, option, result)
@@ -147,7 +149,7 @@ def select(conditions: Sequence[ArrayLike], choices: Sequence[ArrayLike], defaul
 
 
 def compress(condition: ArrayLike, x: ArrayLike, axis: int | None = None) -> ndarray:
-    """Return the slices along an axis whose condition holds."""
+    """Return the slices along an axis whose condition is true."""
     if isinstance(condition, ndarray) and condition.dtype != "bool" and asarray(x).dtype == "bool":
         condition, x = x, condition  # called as a method: x.compress(condition)
     given, at = flat_or_axis(x, axis)
@@ -162,7 +164,7 @@ def extract(condition: ArrayLike, x: ArrayLike) -> ndarray:
 
 
 def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> ndarray:
-    """Return a read-only view of the diagonals of the plane of two axes, along the last axis."""
+    """Return a read-only view of the diagonals of the plane of two axes; they are its last axis."""
     return _core.diagonal(asarray(x), offset, axis1, axis2)
 
 
@@ -171,12 +173,12 @@ def trace(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> ndar
 
 
 def fill_diagonal(x: ndarray, value: ArrayLike) -> None:
-    """Write a value, or values in turn, on the main diagonal."""
+    """Write a value, or values in turn, to the main diagonal."""
     if x.ndim < 2 or (x.ndim > 2 and len(set(x.shape)) != 1):
         raise ShapeError(f"fill_diagonal of shape {x.shape}; it takes a matrix, or more axes of one size")
     count = min(x.shape)
     line = _core.arange(0, 1, count, "int64")
-    x[(line,) * x.ndim] = _repeated(asarray(value, x.dtype), count)
+    x[(line,) * x.ndim] = _repeat_to(asarray(value, x.dtype), count)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[ndarray, ...]:
@@ -191,7 +193,7 @@ def diag_indices_from(x: ArrayLike) -> tuple[ndarray, ...]:
 
 
 def mask_indices(n: int, mask: Callable[[ndarray, int], ndarray], k: int = 0) -> tuple[ndarray, ...]:
-    """Return the coordinates of an n x n matrix that a function such as triu leaves."""
+    """Return the coordinates of an n x n matrix that a function such as triu keeps."""
     return nonzero(mask(_core.full((n, n), 1, "int64"), k))
 
 
@@ -219,7 +221,7 @@ def triu_indices_from(x: ArrayLike, k: int = 0) -> tuple[ndarray, ...]:
 
 
 def ix_(*lines: ArrayLike) -> tuple[ndarray, ...]:
-    """Return arrays that index the grid of the given lines."""
+    """Return index arrays that select the grid of the given vectors."""
     result = []
     for at, line in enumerate(lines):
         places = asarray(line)
@@ -234,11 +236,11 @@ def ix_(*lines: ArrayLike) -> tuple[ndarray, ...]:
 
 
 def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
-    """Return the coordinates of places of the flat array."""
+    """Return the coordinates of indices of the flat array."""
     rest = asarray(indices, "int64")
-    lengths = sizes(shape)
-    if _outside(rest, product(lengths)):
-        raise ShapeError(f"a place outside an array of shape {lengths}")
+    lengths = as_shape(shape)
+    if _is_outside(rest, product(lengths)):
+        raise ShapeError(f"unravel_index with an index outside an array of shape {lengths}")
     if len(lengths) < 2:
         return (rest.copy(),) * len(lengths)
     result = []
@@ -248,24 +250,24 @@ def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
     return (rest, *reversed(result))
 
 
-def _outside(places: ndarray, length: int) -> bool:
-    """Whether an int64 place is negative or not below the length; read without a sign, negative ones are great."""
+def _is_outside(places: ndarray, length: int) -> bool:
+    """Return whether an int64 index is out of range; read as unsigned, a negative index exceeds every length."""
     return bool((places.view("uint64") >= length).any())
 
 
 def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mode: str = "raise") -> ndarray:
-    """Return places of the flat array from one array of coordinates for each axis."""
+    """Return indices of the flat array from one array of coordinates for each axis."""
     lines = [asarray(line, "int64") for line in coordinates]
     if len(lines) != len(dims):
-        raise ShapeError(f"{len(lines)} coordinates for {len(dims)} dimensions")
+        raise ShapeError(f"{len(lines)} coordinate arrays for {len(dims)} dimensions; give one for each")
     result: ndarray | None = None
     for line, length in zip(lines, dims, strict=True):
         if mode == "wrap":
             inside = line % length
         elif mode == "clip":
             inside = _core.binary("Minimum", _core.binary("Maximum", line, 0), length - 1)
-        elif _outside(line, length):
-            raise ShapeError(f"a coordinate outside an axis of size {length}")
+        elif _is_outside(line, length):
+            raise ShapeError(f"ravel_multi_index with a coordinate outside an axis of size {length}")
         else:
             inside = line
         result = inside if result is None else result * length + inside
@@ -273,12 +275,12 @@ def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mod
 
 
 def ndindex(*shape: Any) -> Iterator[tuple[int, ...]]:
-    """Go through all coordinates of a shape, the last axis fastest."""
-    lengths = sizes(shape[0]) if len(shape) == 1 else shape
+    """Iterate over the coordinates of a shape, the last axis fastest."""
+    lengths = as_shape(shape[0]) if len(shape) == 1 else shape
     return cartesian(*(range(length) for length in lengths))
 
 
 def ndenumerate(x: ArrayLike) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Go through all coordinates with Python's number of the element there."""
+    """Iterate over (coordinates, element as a Python number)."""
     given = asarray(x)
     return zip(ndindex(given.shape), given.reshape(-1).tolist(), strict=True)

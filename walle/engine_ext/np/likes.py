@@ -1,4 +1,4 @@
-"""What the functions of walle.np take: types for annotations, never loaded at run time."""
+"""Argument types of walle.np, for annotations only; never loaded at run time."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol

@@ -1,11 +1,11 @@
-"""`walle.np.linalg`: matrices in the last two dimensions, stacks of them in the others. Computed in float64."""
+"""`walle.np.linalg`: linear algebra on stacks of matrices, the last two dimensions; computed in float64."""
 
 from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import asarray, axis_of, floating, operator
+from walle.engine_ext.np.base import asarray, normalize_axis, operator, to_floating
 from walle.engine_ext.np.indexing import diagonal, trace
 from walle.engine_ext.np.manipulation import matrix_transpose
 from walle.engine_ext.np.products import cross, matmul, outer, tensordot, vecdot
@@ -25,11 +25,11 @@ __all__ = [
 
 
 class LinAlgError(ValueError):
-    """A matrix that has not what is asked of it: singular, not positive definite, without convergence."""
+    """A matrix that a function cannot work on: singular, not positive definite, not square, or without convergence."""
 
 
 def _matrices(x: ArrayLike, name: str, *, square: bool = True) -> ndarray:
-    given = floating(x)
+    given = to_floating(x)
     if given.dtype not in ("float32", "float64"):
         given = given.astype("float32")
     if given.ndim < 2 or (square and given.shape[-1] != given.shape[-2]):
@@ -37,7 +37,7 @@ def _matrices(x: ArrayLike, name: str, *, square: bool = True) -> ndarray:
     return given
 
 
-def _factored(op: str, inputs: list[ndarray], **attributes: Any) -> ndarray:
+def _factorize(op: str, inputs: list[ndarray], **attributes: Any) -> ndarray:
     try:
         return operator(op, inputs, **attributes)
     except ShapeError as error:
@@ -45,28 +45,30 @@ def _factored(op: str, inputs: list[ndarray], **attributes: Any) -> ndarray:
 
 
 def solve(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return x with a @ x = b; b is a vector, or matrices.
+    """Return x with a @ x = b; b is a vector or a stack of matrices.
 
     Raises:
         LinAlgError: a matrix is singular or not square.
     """
-    left, right = _matrices(a, "solve"), floating(b)
+    left, right = _matrices(a, "solve"), to_floating(b)
     dtype = _core.promote(left.dtype, right.dtype)
     left, right = asarray(left, dtype), asarray(right, dtype)
     vector = right.ndim == 1
     if vector:
         right = right[:, None]
     if right.shape[-2] != left.shape[-1]:
-        raise LinAlgError(f"solve of shapes {left.shape} and {asarray(b).shape}")
+        raise LinAlgError(
+            f"solve of shapes {left.shape} and {asarray(b).shape}; both must have the same number of rows"
+        )
     stack = (left[..., 0, 0] + right[..., 0, 0]).shape if left.ndim > 2 or right.ndim > 2 else ()
     left = _core.broadcast_to(left, (*stack, *left.shape[-2:]))
     right = _core.broadcast_to(right, (*stack, *right.shape[-2:]))
-    result = _factored("Solve", [left, right])
+    result = _factorize("Solve", [left, right])
     return result[..., 0] if vector else result
 
 
 def inv(a: ArrayLike) -> ndarray:
-    """Return the inverse.
+    """Return the inverse of each matrix.
 
     Raises:
         LinAlgError: a matrix is singular or not square.
@@ -74,7 +76,7 @@ def inv(a: ArrayLike) -> ndarray:
     given = _matrices(a, "inv")
     one = _core.full((given.shape[-1],) * 2, 0, given.dtype)
     one.reshape(-1)[:: given.shape[-1] + 1] = 1
-    return _factored("Solve", [given, _core.broadcast_to(one, given.shape)])
+    return _factorize("Solve", [given, _core.broadcast_to(one, given.shape)])
 
 
 def det(a: ArrayLike) -> ndarray:
@@ -82,25 +84,25 @@ def det(a: ArrayLike) -> ndarray:
 
 
 def slogdet(a: ArrayLike) -> tuple[ndarray, ndarray]:
-    """Return the determinant's sign and the logarithm of its size."""
+    """Return the determinant's sign and the logarithm of its absolute value."""
     parts = operator("Det", [_matrices(a, "slogdet")], logarithm=1)
     return parts[..., 0].copy(), parts[..., 1].copy()
 
 
 def cholesky(a: ArrayLike, *, upper: bool = False) -> ndarray:
-    """Return the lower triangle l with l @ l.T = a, or the upper one.
+    """Return the lower triangular l with l @ l.T = a, or its transpose.
 
     Raises:
         LinAlgError: a matrix is not positive definite or not square.
     """
     given = _matrices(a, "cholesky")
     if upper:
-        return matrix_transpose(_factored("Cholesky", [matrix_transpose(given)]))
-    return _factored("Cholesky", [given])
+        return matrix_transpose(_factorize("Cholesky", [matrix_transpose(given)]))
+    return _factorize("Cholesky", [given])
 
 
 def qr(a: ArrayLike, mode: str = "reduced") -> Any:
-    """Return q with orthonormal columns and the upper triangle r; `mode` is reduced, complete, or r alone."""
+    """Return q with orthonormal columns and the upper triangular r; `mode` is reduced, complete, or r (r alone)."""
     given = _matrices(a, "qr", square=False)
     if mode not in ("reduced", "complete", "r"):
         raise ShapeError(f"qr in mode {mode!r}; known are reduced, complete and r")
@@ -117,35 +119,35 @@ def eigh(a: ArrayLike, uplo: str = "L") -> tuple[ndarray, ndarray]:
     Only the lower triangle is read, or the upper one (`uplo` "U").
     """
     given = _matrices(a, "eigh")
-    parts = _factored("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given])
+    parts = _factorize("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given])
     return parts[..., 0, :], parts[..., 1:, :]
 
 
 def eigvalsh(a: ArrayLike, uplo: str = "L") -> ndarray:
-    """Return the eigenvalues alone, in less time."""
+    """Return the eigenvalues in ascending order; takes less time than eigh."""
     given = _matrices(a, "eigvalsh")
-    return _factored("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given], vectors=0)[..., 0, :]
+    return _factorize("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given], vectors=0)[..., 0, :]
 
 
 def svd(a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    """Return u, s, vh with a = u @ diag(s) @ vh, s in descending order; s alone without `compute_uv`."""
+    """Return u, s, vh with a = u @ diag(s) @ vh and s in descending order; only s unless `compute_uv`."""
     given = _matrices(a, "svd", square=False)
     m, n = given.shape[-2:]
     k = min(m, n)
     if not compute_uv:
-        return _factored("Svd", [given], vectors=0)[..., 0, :]
-    parts = _factored("Svd", [given])
+        return _factorize("Svd", [given], vectors=0)[..., 0, :]
+    parts = _factorize("Svd", [given])
     s = parts[..., 0, :]
     u, v = parts[..., 1 : m + 1, :], parts[..., m + 1 :, :]
     if full_matrices and m > k:
-        u = _completed(u, m, k)
+        u = _complete_basis(u, m, k)
     if full_matrices and n > k:
-        v = _completed(v, n, k)
+        v = _complete_basis(v, n, k)
     return u, s, matrix_transpose(v)
 
 
-def _completed(q: ndarray, m: int, k: int) -> ndarray:
-    """Return a basis of m vectors whose first k are the given ones."""
+def _complete_basis(q: ndarray, m: int, k: int) -> ndarray:
+    """Return an orthonormal basis of m vectors whose first k are the given ones."""
     whole, _ = qr(q, "complete")
     return operator("Concat", [q, whole[..., k:]], axis=q.ndim - 1) if m > k else q
 
@@ -156,7 +158,7 @@ def svdvals(a: ArrayLike) -> ndarray:
 
 
 def pinv(a: ArrayLike, rcond: float | None = None) -> ndarray:
-    """Return the inverse on what the matrix reaches; singular values below rcond times the greatest count as 0."""
+    """Return the pseudo-inverse; singular values below rcond times the greatest count as 0."""
     given = _matrices(a, "pinv", square=False)
     u, s, vh = svd(given, full_matrices=False)
     limit = 1e-15 if rcond is None else rcond
@@ -168,8 +170,8 @@ def pinv(a: ArrayLike, rcond: float | None = None) -> ndarray:
 
 
 def matrix_rank(a: ArrayLike, tol: float | None = None) -> ndarray:
-    """Return how many singular values are above `tol`, by default the greatest times the larger size times eps."""
-    given = floating(a)
+    """Return the number of singular values above `tol`: by default the greatest times the larger size times eps."""
+    given = to_floating(a)
     if given.ndim < 2:
         return asarray(int(bool((given != 0).any())))
     s = svdvals(given)
@@ -179,12 +181,12 @@ def matrix_rank(a: ArrayLike, tol: float | None = None) -> ndarray:
 
 
 def lstsq(a: ArrayLike, b: ArrayLike, rcond: float | None = None) -> tuple[ndarray, ndarray, int, ndarray]:
-    """Return x with the least |a @ x - b|, the squared rests (none without full rank), a's rank and singular values."""
-    left, right = _matrices(a, "lstsq", square=False), floating(b)
+    """Return x with the least |a @ x - b|, squared residuals (empty without full rank), rank, singular values."""
+    left, right = _matrices(a, "lstsq", square=False), to_floating(b)
     dtype = _core.promote(left.dtype, right.dtype)
     left, right = asarray(left, dtype), asarray(right, dtype)
     if left.ndim != 2 or right.ndim not in (1, 2) or right.shape[0] != left.shape[0]:
-        raise LinAlgError(f"lstsq of shapes {left.shape} and {right.shape}")
+        raise LinAlgError(f"lstsq of shapes {left.shape} and {right.shape}; both must have the same number of rows")
     m, n = left.shape
     u, s, vh = svd(left, full_matrices=False)
     eps = 2.0**-52 if dtype == "float64" else 2.0**-23
@@ -202,24 +204,24 @@ def lstsq(a: ArrayLike, b: ArrayLike, rcond: float | None = None) -> tuple[ndarr
 
 
 def norm(x: ArrayLike, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
-    """Return a vector's or a matrix' norm: along one axis, over two, or over all of the array."""
-    given = floating(x)
+    """Return the norm of vectors (one axis), of matrices (two axes), or of the whole array."""
+    given = to_floating(x)
     if axis is None:
         if ord is None or (ord == 2 and given.ndim == 1) or (ord == "fro" and given.ndim == 2):
             result = _core.unary("Sqrt", _square_sum(given.reshape(-1)))
             return result.reshape((1,) * given.ndim) if keepdims else result
         axes = tuple(range(given.ndim))
     else:
-        axes = tuple(axis_of(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
+        axes = tuple(normalize_axis(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
     if len(axes) == 1:
         return _vector_norm(given, 2 if ord is None else ord, axes[0], keepdims)
     if len(axes) == 2:
         return _matrix_norm(given, "fro" if ord is None else ord, axes, keepdims)
-    raise ShapeError(f"norm of order {ord} over {len(axes)} axes")
+    raise ShapeError(f"norm of order {ord} over {len(axes)} axes; give one axis for vectors or two for matrices")
 
 
 def _square_sum(x: ndarray) -> ndarray:
-    """Return the sum of a vector's squares, by products of pieces short enough to be exact to a few units."""
+    """Return the sum of a vector's squares, by products of pieces that are short enough for an error of a few ulp."""
     piece = 1024
     whole = x.size // piece * piece
     if not whole:
@@ -231,10 +233,10 @@ def _square_sum(x: ndarray) -> ndarray:
 
 def _vector_norm(x: ndarray, order: float | str, axis: int | tuple[int, ...] | None, keepdims: bool) -> ndarray:
     if isinstance(order, str):
-        raise ShapeError(f"a vector has no norm of order {order!r}")
+        raise ShapeError(f"a vector has no norm of order {order!r}; give a number")
     size = _core.unary("Abs", x)
     if order == float("inf") and x.size == 0:
-        order = 1  # of nothing it is 0
+        order = 1  # an empty vector has norm 0
     if order == float("inf"):
         return _core.reduce("ReduceMax", size, axis, keepdims)
     if order == float("-inf"):
@@ -251,7 +253,7 @@ def _vector_norm(x: ndarray, order: float | str, axis: int | tuple[int, ...] | N
 def _matrix_norm(x: ndarray, order: float | str, axes: tuple[int, ...], keepdims: bool) -> ndarray:
     rows, columns = axes
     if rows == columns:
-        raise ShapeError("a matrix norm over one axis twice")
+        raise ShapeError("a matrix norm over the same axis twice; give two axes")
     if order == "fro":
         return _core.unary("Sqrt", _core.reduce("ReduceSum", x * x, axes, keepdims))
     if order in (1, -1, float("inf"), float("-inf")):
@@ -266,27 +268,27 @@ def _matrix_norm(x: ndarray, order: float | str, axes: tuple[int, ...], keepdims
         value = _core.reduce(op, s, -1, False)
         result = value.reshape([1 if at in axes else size for at, size in enumerate(x.shape)])
     else:
-        raise ShapeError(f"a matrix has no norm of order {order!r}")
+        raise ShapeError(f"a matrix has no norm of order {order!r}; known are fro, nuc, 1, -1, 2, -2, inf and -inf")
     return result if keepdims else result.reshape([size for at, size in enumerate(x.shape) if at not in axes])
 
 
 def vector_norm(x: ArrayLike, *, axis: Axis = None, ord: float = 2, keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
-    given = floating(x)
+    given = to_floating(x)
     where = (
         None
         if axis is None
-        else tuple(axis_of(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
+        else tuple(normalize_axis(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
     )
     return _vector_norm(given, ord, where, keepdims)
 
 
 def matrix_norm(x: ArrayLike, *, ord: float | str = "fro", keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
-    given = floating(x)
-    return _matrix_norm(given, ord, (axis_of(-2, given.ndim), axis_of(-1, given.ndim)), keepdims)
+    given = to_floating(x)
+    return _matrix_norm(given, ord, (normalize_axis(-2, given.ndim), normalize_axis(-1, given.ndim)), keepdims)
 
 
 def cond(a: ArrayLike, p: float | str | None = None) -> ndarray:
-    """Return how far the matrix may stretch errors, in a norm: by default the extreme singular values' ratio."""
+    """Return the condition number in a norm: by default the greatest singular value over the least."""
     given = _matrices(a, "cond", square=False)
     if p in (None, 2, -2):
         s = svdvals(given)
@@ -295,7 +297,7 @@ def cond(a: ArrayLike, p: float | str | None = None) -> ndarray:
 
 
 def matrix_power(a: ArrayLike, n: int) -> ndarray:
-    """Return the product of n factors a; of the inverse where n is negative."""
+    """Return a to the power n; for a negative n, the inverse to the power -n."""
     given = asarray(a)
     if given.ndim < 2 or given.shape[-1] != given.shape[-2]:
         raise LinAlgError(f"matrix_power of shape {given.shape}; it takes square matrices")
@@ -316,10 +318,10 @@ def matrix_power(a: ArrayLike, n: int) -> ndarray:
 
 
 def multi_dot(arrays: Sequence[ArrayLike]) -> ndarray:
-    """Return the product of all, in the order of fewest multiplications."""
+    """Return the product of all arrays, in the order that takes the fewest multiplications."""
     given = [asarray(x) for x in arrays]
     if len(given) < 2:
-        raise ShapeError("multi_dot needs at least two arrays")
+        raise ShapeError("multi_dot of fewer than two arrays; give two or more")
     first, last = given[0].ndim == 1, given[-1].ndim == 1
     given[0] = given[0].reshape(1, -1) if first else given[0]
     given[-1] = given[-1].reshape(-1, 1) if last else given[-1]

@@ -1,4 +1,4 @@
-"""Shapes, axes, joining, splitting, repeating, padding. What NumPy gives as a view is a view here."""
+"""Shape manipulation: shapes, axes, joining, splitting, repeating, padding. Views in NumPy are views here."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
 from walle.engine_ext.np.base import (
-    alike,
-    along,
+    as_shape,
     asarray,
-    axes_of,
-    axis_of,
     flat_or_axis,
+    index_along,
+    normalize_axes,
+    normalize_axis,
+    operands,
     operator,
-    pair,
     product,
-    sizes,
+    to_common_dtype,
 )
 
 TYPE_CHECKING = False
@@ -47,14 +47,14 @@ def ndim(x: ArrayLike) -> int:
 
 def size(x: ArrayLike, axis: Axis = None) -> int:
     given = asarray(x)
-    return given.size if axis is None else product([given.shape[at] for at in axes_of(axis, given.ndim)])
+    return given.size if axis is None else product([given.shape[at] for at in normalize_axes(axis, given.ndim)])
 
 
-# One array seen otherwise.
+# Views of one array.
 
 
 def reshape(x: ArrayLike, shape: Shape) -> ndarray:
-    """Return a view where the elements lie row by row already, else a copy."""
+    """Return a view if the elements are in row-major order already, else a copy."""
     return asarray(x).reshape(shape)
 
 
@@ -83,11 +83,11 @@ def swapaxes(x: ArrayLike, axis1: int, axis2: int) -> ndarray:
 
 
 def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> ndarray:
-    """Return a view with axes at other places, the others in their order."""
+    """Return a view with axes moved to other positions; the other axes keep their order."""
     given = asarray(x)
-    sources, targets = axes_of(source, given.ndim), axes_of(destination, given.ndim)
+    sources, targets = normalize_axes(source, given.ndim), normalize_axes(destination, given.ndim)
     if len(sources) != len(targets) or len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
-        raise ShapeError(f"moveaxis of {source} to {destination}; as many places as axes, none twice")
+        raise ShapeError(f"moveaxis of {source} to {destination}; give one position for each axis, and none twice")
     order = [axis for axis in range(given.ndim) if axis not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
@@ -95,49 +95,49 @@ def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Seque
 
 
 def rollaxis(x: ArrayLike, axis: int, start: int = 0) -> ndarray:
-    """Return a view with an axis put before the one at `start`."""
+    """Return a view with an axis moved before the one at `start`."""
     given = asarray(x)
-    at = axis_of(axis, given.ndim)
+    at = normalize_axis(axis, given.ndim)
     before = start + given.ndim if start < 0 else start
     if not 0 <= before <= given.ndim:
-        raise ShapeError(f"rollaxis to {start} of {given.ndim} dimensions")
+        raise ShapeError(f"rollaxis to {start} of {given.ndim} dimensions; `start` is at most {given.ndim}")
     order = [one for one in range(given.ndim) if one != at]
     order.insert(before - (at < before), at)
     return given.transpose(order)
 
 
 def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> ndarray:
-    """Return a view with axes of size 1 at the given places of the result."""
+    """Return a view with axes of size 1 at the given positions of the result."""
     given = asarray(x)
     if isinstance(axis, int):
-        return given[along(axis_of(axis, given.ndim + 1), None)]
+        return given[index_along(normalize_axis(axis, given.ndim + 1), None)]
     chosen = tuple(axis)
     rank = given.ndim + len(chosen)
-    at = axes_of(chosen, rank)
+    at = normalize_axes(chosen, rank)
     if len(set(at)) != len(at):
         raise ShapeError(f"expand_dims names an axis twice: {axis}")
     return given[tuple(None if one in at else slice(None) for one in range(rank))] if at else given
 
 
 def squeeze(x: ArrayLike, axis: Axis = None) -> ndarray:
-    """Return a view without axes of size 1, all of them or those named."""
+    """Return a view without axes of size 1: all of them, or those named."""
     given = asarray(x)
     shape = given.shape
     if axis is None:
         return given.reshape([size for size in shape if size != 1]) if 1 in shape else given
-    axes = axes_of(axis, len(shape))
+    axes = normalize_axes(axis, len(shape))
     if any(shape[at] != 1 for at in axes):
         raise ShapeError(f"squeeze of axes {sorted(axes)} of shape {shape}; each must be 1")
     return given.reshape([size for at, size in enumerate(shape) if at not in axes])
 
 
 def flip(x: ArrayLike, axis: Axis = None) -> ndarray:
-    """Return a view with axes backwards."""
+    """Return a view with axes reversed."""
     given = asarray(x)
     if axis is None:
         return given[(*(_BACKWARDS,) * given.ndim, ...)]
     key = [slice(None)] * given.ndim
-    for at in axes_of(axis, given.ndim):
+    for at in normalize_axes(axis, given.ndim):
         key[at] = _BACKWARDS
     return given[tuple(key)]
 
@@ -154,9 +154,9 @@ def flipud(x: ArrayLike) -> ndarray:
 
 
 def rot90(x: ArrayLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> ndarray:
-    """Return a view turned k times by 90 degrees, from the first axis towards the second."""
+    """Return a view rotated k times by 90 degrees, from the first axis towards the second."""
     given = asarray(x)
-    first, second = axes_of(axes, given.ndim)
+    first, second = normalize_axes(axes, given.ndim)
     if first == second:
         raise ShapeError(f"rot90 in the plane of {tuple(axes)}; the axes must differ")
     if k % 4 == 2:
@@ -190,13 +190,13 @@ def atleast_3d(*arrays: ArrayLike) -> Any:
 
 
 def broadcast_to(x: ArrayLike, shape: Shape) -> ndarray:
-    """Return a view that repeats elements; it cannot be written."""
+    """Return a read-only view that repeats elements."""
     return _core.broadcast_to(x, shape)
 
 
 def broadcast_shapes(*shapes: Shape) -> tuple[int, ...]:
-    """Return the shape that all broadcast to."""
-    rows = [sizes(one) for one in shapes]
+    """Return the shape that all shapes broadcast to."""
+    rows = [as_shape(one) for one in shapes]
     rank = builtins.max((len(row) for row in rows), default=0)
     result = [1] * rank
     for row in rows:
@@ -215,26 +215,26 @@ def broadcast_arrays(*arrays: ArrayLike) -> tuple[ndarray, ...]:
 
 
 def sliding_window_view(x: ArrayLike, window_shape: Shape, axis: Axis = None) -> ndarray:
-    """Return a read-only view of all windows; their own axes come last."""
+    """Return a read-only view of all windows; the axes within a window are the last ones."""
     given = asarray(x)
-    lengths = sizes(window_shape)
-    axes = axes_of(axis, given.ndim)
+    lengths = as_shape(window_shape)
+    axes = normalize_axes(axis, given.ndim)
     if len(lengths) != len(axes):
-        raise ShapeError(f"windows of shape {lengths} along {len(axes)} axes")
+        raise ShapeError(f"windows of shape {lengths} along {len(axes)} axes; give one length for each axis")
     outer = list(given.shape)
     steps = [stride // given.itemsize for stride in given.strides]
     for at, length in zip(axes, lengths, strict=True):
         outer[at] -= length - 1
         if outer[at] < 1 or length < 0:
-            raise ShapeError(f"windows of shape {lengths} in an array of shape {given.shape}")
+            raise ShapeError(f"windows of shape {lengths} do not fit an array of shape {given.shape}")
     return _core.as_strided(given, (*outer, *lengths), (*steps, *(steps[at] for at in axes)))
 
 
-# Several arrays.
+# Joining and splitting.
 
 
 def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> ndarray:
-    parts = alike(arrays)
+    parts = to_common_dtype(arrays)
     if axis is None:
         parts, axis = [part.reshape(-1) for part in parts], 0
     return operator("Concat", parts, axis=axis)
@@ -244,8 +244,8 @@ concat = concatenate
 
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> ndarray:
-    """Return the arrays, all of one shape, along a new axis."""
-    return operator("Stack", alike(arrays), axis=axis)
+    """Return the arrays joined along a new axis; all have one shape."""
+    return operator("Stack", to_common_dtype(arrays), axis=axis)
 
 
 def unstack(x: ArrayLike, axis: int = 0) -> tuple[ndarray, ...]:
@@ -270,13 +270,13 @@ def dstack(arrays: Sequence[ArrayLike]) -> ndarray:
 
 
 def column_stack(arrays: Sequence[ArrayLike]) -> ndarray:
-    """Return vectors and matrices side by side, a vector as one column."""
+    """Return vectors and matrices side by side; a vector is one column."""
     given = [asarray(x) for x in arrays]
     return concatenate([x.reshape(-1, 1) if x.ndim < 2 else x for x in given], 1)
 
 
 def block(arrays: Any) -> ndarray:
-    """Return nested lists of blocks put together: the innermost lists along the last axis, and so on outwards."""
+    """Return nested lists of blocks joined: the innermost lists along the last axis, the next ones before it."""
 
     def depth(item: Any) -> int:
         return 1 + builtins.max(map(depth, item)) if isinstance(item, list) else 0
@@ -297,25 +297,25 @@ def block(arrays: Any) -> ndarray:
 
 
 def array_split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> list[ndarray]:
-    """Return views: so many parts, the first ones longer by one where need be, or those between positions."""
+    """Return views: n parts, of which the first may be longer by one, or the parts between given positions."""
     given = asarray(x)
-    at = axis_of(axis, given.ndim)
+    at = normalize_axis(axis, given.ndim)
     length = given.shape[at]
     if isinstance(parts, int):
         if parts < 1:
-            raise ShapeError(f"a split into {parts} parts")
+            raise ShapeError(f"a split into {parts} parts; the number must be positive")
         each, more = builtins.divmod(length, parts)
         cuts = [each * i + builtins.min(i, more) for i in range(1, parts)]
     else:
         cuts = list(parts)
     bounds = zip([0, *cuts], [*cuts, length], strict=True)
-    return [given[along(at, slice(first, last))] for first, last in bounds]
+    return [given[index_along(at, slice(first, last))] for first, last in bounds]
 
 
 def split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> list[ndarray]:
-    """Return views: `parts` equal ones, or those between the given positions."""
+    """Return views: `parts` equal ones, or the parts between given positions."""
     given = asarray(x)
-    length = given.shape[axis_of(axis, given.ndim)]
+    length = given.shape[normalize_axis(axis, given.ndim)]
     if isinstance(parts, int) and (parts < 1 or length % parts):
         raise ShapeError(f"an axis of {length} does not split into {parts} equal parts")
     return array_split(given, parts, axis)
@@ -333,45 +333,47 @@ def dsplit(x: ArrayLike, parts: int | Sequence[int]) -> list[ndarray]:
     return split(x, parts, 2)
 
 
-# Repeating, adding and leaving out.
+# Repeating, inserting and deleting.
 
 
 def tile(x: ArrayLike, repeats: int | Sequence[int]) -> ndarray:
     given = asarray(x)
-    times = sizes(repeats)
+    times = as_shape(repeats)
     rank = builtins.max(given.ndim, len(times))
     shaped = given.reshape((1,) * (rank - given.ndim) + given.shape)
     return operator("Tile", [shaped], repeats=(1,) * (rank - len(times)) + times)
 
 
 def repeat(x: ArrayLike, repeats: int | ArrayLike, axis: int | None = None) -> ndarray:
-    """Return each element so many times in a row; `repeats` is one number or one for each."""
+    """Return each element repeated in place; `repeats` is one count, or one for each element."""
     given, at = flat_or_axis(x, axis)
     times = asarray(repeats, "int64").reshape(-1)
     if times.size == 1:
         count = int(times)
         if count < 0:
-            raise ShapeError(f"repeat of {count} times")
-        spread = given[along(at + 1, None)] if at + 1 < given.ndim else given[..., None]
+            raise ShapeError(f"repeat of {count} times; the count must not be negative")
+        spread = given[index_along(at + 1, None)] if at + 1 < given.ndim else given[..., None]
         wide = _core.broadcast_to(spread, (*given.shape[: at + 1], count, *given.shape[at + 1 :]))
         return wide.reshape((*given.shape[:at], given.shape[at] * count, *given.shape[at + 1 :]))
     if times.size != given.shape[at] or (times < 0).any():
-        raise ShapeError(f"repeat of {given.shape[at]} elements by {times.size} counts; one each, none negative")
+        raise ShapeError(
+            f"repeat of {given.shape[at]} elements by {times.size} counts; give one for each, none negative"
+        )
     return operator("Repeat", [given], axis=at, repeats=times.tolist())
 
 
 def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axis = None) -> ndarray:
-    """Return the elements moved on along axes, the last ones to the front; of the flat array where no axis is named."""
+    """Return the elements shifted along axes, or in the flat array without an axis; the last ones move to the front."""
     given = asarray(x)
     if axis is None:
         return roll(given.reshape(-1), shift, 0).reshape(given.shape)
-    shifts, axes = sizes(shift), axes_of(axis, given.ndim)
+    shifts, axes = as_shape(shift), normalize_axes(axis, given.ndim)
     if len(shifts) == 1:
         shifts *= len(axes)
     elif len(axes) == 1:
         axes *= len(shifts)
     if len(shifts) != len(axes):
-        raise ShapeError(f"roll by {len(shifts)} shifts along {len(axes)} axes")
+        raise ShapeError(f"roll by {len(shifts)} shifts along {len(axes)} axes; give one shift, or one for each axis")
     by: dict[int, int] = {}
     for at, step in zip(axes, shifts, strict=True):
         by[at] = by.get(at, 0) + step
@@ -379,19 +381,19 @@ def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axis = None) -> ndarray
 
 
 def resize(x: ArrayLike, shape: Shape) -> ndarray:
-    """Return the elements in another shape, from the first again where they do not suffice."""
+    """Return the elements in another shape; too few elements are repeated."""
     given = asarray(x)
     if given.size == 0:
         return _core.full(shape, 0, given.dtype)
-    return operator("Cycle", [given], shape=sizes(shape))
+    return operator("Cycle", [given], shape=as_shape(shape))
 
 
 def append(x: ArrayLike, values: ArrayLike, axis: int | None = None) -> ndarray:
-    return concatenate(pair(x, values), axis)
+    return concatenate(operands(x, values), axis)
 
 
 def insert(x: ArrayLike, places: Any, values: ArrayLike, axis: int | None = None) -> ndarray:
-    """Return the array with values put before places of it."""
+    """Return the array with values inserted before the given positions."""
     given, at = flat_or_axis(x, axis)
     length = given.shape[at]
     if isinstance(places, slice):
@@ -401,7 +403,7 @@ def insert(x: ArrayLike, places: Any, values: ArrayLike, axis: int | None = None
         where = number.reshape(-1).tolist()
     for place in where:
         if not -length <= place <= length:
-            raise IndexError(f"insertion at {place} of an axis of size {length}")
+            raise IndexError(f"insert at {place} of an axis of size {length}; the position is {-length} to {length}")
     where = [place + length if place < 0 else place for place in where]
     added = asarray(values, given.dtype)
     if len(where) == 1:
@@ -411,7 +413,9 @@ def insert(x: ArrayLike, places: Any, values: ArrayLike, axis: int | None = None
             added = moveaxis(added, 0, at)
         wide = added.shape[at - given.ndim] if added.ndim >= given.ndim - at and added.ndim else 1
         target = _core.broadcast_to(added, (*given.shape[:at], wide, *given.shape[at + 1 :]))
-        return concatenate([given[along(at, slice(None, place))], target, given[along(at, slice(place, None))]], at)
+        return concatenate(
+            [given[index_along(at, slice(None, place))], target, given[index_along(at, slice(place, None))]], at
+        )
     order = sorted(range(len(where)), key=lambda i: where[i])
     spots = [0] * len(where)
     for shift, i in enumerate(order):
@@ -419,17 +423,17 @@ def insert(x: ArrayLike, places: Any, values: ArrayLike, axis: int | None = None
     result = _core.full((*given.shape[:at], length + len(where), *given.shape[at + 1 :]), 0, given.dtype)
     taken = set(spots)
     old = [i for i in range(length + len(where)) if i not in taken]
-    result[along(at, asarray(old, "int64"))] = given
-    result[along(at, asarray(spots, "int64"))] = added
+    result[index_along(at, asarray(old, "int64"))] = given
+    result[index_along(at, asarray(spots, "int64"))] = added
     return result
 
 
 def delete(x: ArrayLike, places: Any, axis: int | None = None) -> ndarray:
-    """Return the array without the elements at places: an int, a slice, indices or a mask."""
+    """Return the array without some elements along an axis; `obj` is an int, a slice, indices or a mask."""
     given, at = flat_or_axis(x, axis)
     keep = _core.full((given.shape[at],), True, "bool")
     keep[places if isinstance(places, slice | int) else asarray(places)] = False
-    return given[along(at, keep)]
+    return given[index_along(at, keep)]
 
 
 def trim_zeros(x: ArrayLike, trim: str = "fb") -> ndarray:
@@ -444,7 +448,7 @@ def trim_zeros(x: ArrayLike, trim: str = "fb") -> ndarray:
 
 
 def copyto(to: ndarray, source: ArrayLike, where: ArrayLike | None = None) -> None:
-    """Put the source into an array, where the mask says so."""
+    """Write the source into an array, where the mask is true."""
     if where is None:
         to[...] = asarray(source, to.dtype)
     else:
@@ -453,7 +457,7 @@ def copyto(to: ndarray, source: ArrayLike, where: ArrayLike | None = None) -> No
 
 def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, constant_values: Any = 0,
         end_values: Any = 0) -> ndarray:  # fmt: skip
-    """Return a copy with a border; `width` is one number, one pair, or one pair per axis.
+    """Return a copy with a border; `width` is one number, one pair, or one pair for each axis.
 
     Modes are constant, edge, reflect, symmetric, wrap, linear_ramp (to `end_values`), maximum, mean, minimum and empty
     (zeros).
@@ -461,14 +465,14 @@ def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, con
     given = asarray(x)
     pairs = _pairs(width, given.ndim)
     if any(number < 0 for pair in pairs for number in pair):
-        raise ShapeError(f"pad by {width}; no width may be negative")
+        raise ShapeError(f"pad by {width}; widths must not be negative")
     if mode == "empty":
         mode, constant_values = "constant", 0
     if mode in ("edge", "reflect", "symmetric", "wrap"):
         result = given
         for at, (before, after) in enumerate(pairs):
             if before or after:
-                result = result[along(at, _border(given.shape[at], before, after, mode))]
+                result = result[index_along(at, _border_indices(given.shape[at], before, after, mode))]
         return result.copy() if result is given else result
     if mode == "constant":
         fills = _pairs(constant_values, given.ndim)
@@ -478,9 +482,9 @@ def pad(x: ArrayLike, width: int | Sequence[Any], mode: str = "constant", *, con
             return operator("Pad", [given, asarray(pads, "int64"), fill])
         result = given
         for at, ((before, after), (low, high)) in enumerate(zip(pairs, fills, strict=True)):
-            result = _joined(result, at, before, after, asarray(low, given.dtype), asarray(high, given.dtype))
+            result = _join_borders(result, at, before, after, asarray(low, given.dtype), asarray(high, given.dtype))
         return result
-    return _computed_border(given, pairs, mode, _pairs(end_values, given.ndim))
+    return _compute_border(given, pairs, mode, _pairs(end_values, given.ndim))
 
 
 def _pairs(width: Any, ndim: int) -> list[tuple[Any, Any]]:
@@ -494,14 +498,14 @@ def _pairs(width: Any, ndim: int) -> list[tuple[Any, Any]]:
     if len(pairs) == 1:
         pairs *= ndim
     if len(pairs) != ndim or any(len(pair) != 2 for pair in pairs):
-        raise ShapeError(f"pad of {ndim} dimensions by {width}")
+        raise ShapeError(f"pad of {ndim} dimensions by {width}; give a number, a pair, or one pair for each axis")
     return pairs
 
 
-def _border(length: int, before: int, after: int, mode: str) -> ndarray:
-    """Return which element of an axis stands at each place of the padded one."""
+def _border_indices(length: int, before: int, after: int, mode: str) -> ndarray:
+    """Return, for each index of the padded axis, the index of the element that is there."""
     if length == 0:
-        raise ShapeError(f"pad of an axis without elements in mode {mode!r}")
+        raise ShapeError(f"pad of an axis without elements in mode {mode!r}; use constant or empty")
     place = _core.arange(-before, 1, before + length + after, "int64")
     if mode == "edge":
         return _core.binary("Minimum", _core.binary("Maximum", place, 0), length - 1)
@@ -516,14 +520,14 @@ def _border(length: int, before: int, after: int, mode: str) -> ndarray:
     return _core.binary("Minimum", turn, 2 * length - 2 - turn)
 
 
-def _joined(x: ndarray, at: int, before: int, after: int, low: ndarray, high: ndarray) -> ndarray:
-    """Return the array with `low` and `high` broadcast into borders along an axis."""
+def _join_borders(x: ndarray, at: int, before: int, after: int, low: ndarray, high: ndarray) -> ndarray:
+    """Return the array with borders along an axis, `low` before and `high` after, each broadcast."""
     left = _core.broadcast_to(low, (*x.shape[:at], before, *x.shape[at + 1 :]))
     right = _core.broadcast_to(high, (*x.shape[:at], after, *x.shape[at + 1 :]))
     return concatenate([left, x, right], at) if before or after else x
 
 
-def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, ends: list[tuple[Any, Any]]) -> ndarray:
+def _compute_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, ends: list[tuple[Any, Any]]) -> ndarray:
     statistics = {"maximum": "ReduceMax", "minimum": "ReduceMin", "mean": "ReduceMean"}
     result = given
     for at, (before, after) in enumerate(pairs):
@@ -532,9 +536,9 @@ def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, en
             if mode == "mean" and value.dtype != given.dtype:
                 value = _core.unary("Round", value) if given.dtype not in ("float32", "float64") else value
             edge = value.astype(given.dtype)
-            result = _joined(result, at, before, after, edge, edge)
+            result = _join_borders(result, at, before, after, edge, edge)
         elif mode == "linear_ramp":
-            low, high = result[along(at, slice(0, 1))], result[along(at, slice(-1, None))]
+            low, high = result[index_along(at, slice(0, 1))], result[index_along(at, slice(-1, None))]
             line = [1] * given.ndim
             line[at] = -1
             up = (_core.arange(0, 1, before, "float64") / float(builtins.max(before, 1))).reshape(line)
@@ -544,7 +548,7 @@ def _computed_border(given: ndarray, pairs: list[tuple[Any, Any]], mode: str, en
             right = high.astype("float64") * down + (1.0 - down) * last
             if not given.dtype.startswith("float"):
                 left, right = _core.unary("Floor", left), _core.unary("Floor", right)
-            result = _joined(result, at, before, after, left.astype(given.dtype), right.astype(given.dtype))
+            result = _join_borders(result, at, before, after, left.astype(given.dtype), right.astype(given.dtype))
         else:
             raise ShapeError(
                 f"pad in mode {mode!r}; known are constant, edge, reflect, symmetric, wrap, linear_ramp, maximum, "

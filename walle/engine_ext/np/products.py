@@ -1,11 +1,19 @@
-"""Products and sums of products: MatMul and Einsum under NumPy's names."""
+"""Products of arrays: MatMul and Einsum under NumPy's names."""
 
 from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import alike, asarray, axes_of, axis_of, operator, pair, product
+from walle.engine_ext.np.base import (
+    asarray,
+    normalize_axes,
+    normalize_axis,
+    operands,
+    operator,
+    product,
+    to_common_dtype,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,14 +42,14 @@ def matmul(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def dot(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return the sum of products over the last axis of a and the last but one of b (the only one of a vector)."""
-    left, right = pair(a, b)
+    """Return the sum of products over the last axis of `a` and the last but one (or only) axis of `b`."""
+    left, right = operands(a, b)
     if left.ndim == 0 or right.ndim == 0:
         return _core.binary("Mul", left, right)
     if right.ndim <= 2:
         return _core.binary("MatMul", left, right)
     rows = left.reshape(product(left.shape[:-1]), left.shape[-1]) if left.ndim > 2 else left
-    stacked = _core.binary("MatMul", rows, right)  # a matrix for each of the right's
+    stacked = _core.binary("MatMul", rows, right)  # one matrix for each matrix of the right operand
     if left.ndim == 1:
         return stacked
     result = stacked.transpose((stacked.ndim - 2, *range(stacked.ndim - 2), stacked.ndim - 1))
@@ -53,8 +61,8 @@ def vdot(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return the sum of products over both last axes."""
-    left, right = pair(a, b)
+    """Return the sum of products over the last axes of both."""
+    left, right = operands(a, b)
     if left.ndim == 0 or right.ndim == 0:
         return _core.binary("Mul", left, right)
     if right.ndim == 1:
@@ -65,12 +73,12 @@ def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def outer(a: ArrayLike, b: ArrayLike) -> ndarray:
-    left, right = pair(a, b)
+    left, right = operands(a, b)
     return _core.binary("Mul", left.reshape(-1, 1), right.reshape(1, -1))
 
 
 def vecdot(a: ArrayLike, b: ArrayLike, axis: int = -1) -> ndarray:
-    """Return the sums of products along an axis, the others broadcast."""
+    """Return the sums of products along an axis; the other axes are broadcast."""
     products = _core.binary("Mul", a, b)
     result = products.sum(axis)
     return result if products.dtype == result.dtype else result.astype(products.dtype)
@@ -89,17 +97,20 @@ def vecmat(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[int | Sequence[int]] = 2) -> ndarray:
-    """Return the sum of products over pairs of axes: the last n of a and first n of b, or those named."""
+    """Return the sum of products over pairs of axes: the last n of `a` and the first n of `b`, or those named."""
     left, right = asarray(a), asarray(b)
     if isinstance(axes, int):
         gone_left, gone_right = tuple(range(left.ndim - axes, left.ndim)), tuple(range(axes))
     else:
         first, second = axes
-        gone_left, gone_right = axes_of(first, left.ndim), axes_of(second, right.ndim)
+        gone_left, gone_right = normalize_axes(first, left.ndim), normalize_axes(second, right.ndim)
     if len(gone_left) != len(gone_right) or any(
         left.shape[i] != right.shape[j] for i, j in zip(gone_left, gone_right, strict=True)
     ):
-        raise ShapeError(f"tensordot of shapes {left.shape} and {right.shape} over axes {gone_left} and {gone_right}")
+        raise ShapeError(
+            f"tensordot of shapes {left.shape} and {right.shape} over axes {gone_left} and {gone_right}; "
+            "paired axes must have equal sizes"
+        )
     kept_left = tuple(i for i in range(left.ndim) if i not in gone_left)
     kept_right = tuple(i for i in range(right.ndim) if i not in gone_right)
     shape = tuple(left.shape[i] for i in kept_left) + tuple(right.shape[i] for i in kept_right)
@@ -111,13 +122,13 @@ def tensordot(a: ArrayLike, b: ArrayLike, axes: int | Sequence[int | Sequence[in
 
 
 def einsum(equation: str, *arrays: ArrayLike) -> ndarray:
-    """Return the sum of products that an equation such as "ij,jk->ik" names."""
-    return operator("Einsum", list(alike(arrays)), equation=equation)
+    """Return the sum of products that an equation such as "ij,jk->ik" describes."""
+    return operator("Einsum", list(to_common_dtype(arrays)), equation=equation)
 
 
 def kron(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return blocks of b, each times one element of a."""
-    left, right = pair(a, b)
+    """Return the Kronecker product: a block of `b` for each element of `a`, multiplied by it."""
+    left, right = operands(a, b)
     rank = max(left.ndim, right.ndim)
     one = (1,) * (rank - left.ndim) + left.shape
     two = (1,) * (rank - right.ndim) + right.shape
@@ -129,8 +140,8 @@ def kron(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 def cross(a: ArrayLike, b: ArrayLike, axis: int = -1) -> ndarray:
     """Return the vector products of vectors of three numbers along an axis."""
-    left, right = alike([a, b])
-    at, other = axis_of(axis, left.ndim), axis_of(axis, right.ndim)
+    left, right = to_common_dtype([a, b])
+    at, other = normalize_axis(axis, left.ndim), normalize_axis(axis, right.ndim)
     if left.shape[at] != 3 or right.shape[other] != 3:
         raise ShapeError(f"cross of shapes {left.shape} and {right.shape}; the axis must have 3 numbers")
 

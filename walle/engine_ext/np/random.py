@@ -1,6 +1,6 @@
-"""`walle.np.random`: numbers of a counter (Philox), so that a seed gives the same ones on every machine and backend.
+"""`walle.np.random`: random numbers of a counter (Philox): a seed gives the same ones on every machine and backend.
 
-They are not NumPy's numbers for the same seed: its legacy functions and its default generator are of other kinds.
+NumPy's numbers for the same seed differ: its legacy functions and its default generator are of other kinds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import along, asarray, axis_of, operator, product, sizes
+from walle.engine_ext.np.base import as_shape, asarray, index_along, normalize_axis, operator, product
 from walle.engine_ext.np.sorting import argsort, searchsorted
 
 TYPE_CHECKING = False
@@ -31,8 +31,8 @@ def _signed(word: int) -> int:
     return (word + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _mixed(word: int) -> int:
-    """Return 64 well mixed bits of a number (splitmix64's finalizer), so that near seeds give keys far apart."""
+def _hash64(word: int) -> int:
+    """Return a 64-bit hash of a number (splitmix64's finalizer), so that similar seeds give unrelated keys."""
     word = (word + 0x9E3779B97F4A7C15) % (1 << 64)
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB % (1 << 64)
@@ -40,13 +40,13 @@ def _mixed(word: int) -> int:
 
 
 class Generator:
-    """Random numbers from a seed; without one, from the system's entropy."""
+    """Generator of random numbers from a seed; without one, from the system's entropy."""
 
     def __init__(self, seed: int | None = None) -> None:
         number = int.from_bytes(os.urandom(16)) if seed is None else int(seed)
         if number < 0:
-            raise ShapeError(f"seed {number}; it must not be negative")
-        self._key = _mixed(number % (1 << 64)) ^ _mixed(number >> 64)
+            raise ShapeError(f"seed {number}; a seed must not be negative")
+        self._key = _hash64(number % (1 << 64)) ^ _hash64(number >> 64)
         self._stream = 0
         self._counter = 0
         self._children = 0
@@ -58,28 +58,28 @@ class Generator:
         return result
 
     def spawn(self, count: int) -> list[Generator]:
-        """Return generators whose numbers are independent of this one's and of each other's."""
+        """Return n generators whose numbers are independent of this generator's and of each other's."""
         made = []
         for _ in range(count):
             self._children += 1
             child = Generator(0)
             child._key = self._key
-            child._stream = _mixed(self._stream ^ _mixed(self._children))
+            child._stream = _hash64(self._stream ^ _hash64(self._children))
             made.append(child)
         return made
 
     def random(self, size: Shape | None = None, dtype: DType = "float32") -> ndarray:
-        """Return numbers in [0, 1), evenly spread."""
+        """Return uniformly distributed numbers in [0, 1)."""
         return self._numbers(_shape(size), _floating(dtype))
 
     def uniform(self, low: ArrayLike = 0.0, high: ArrayLike = 1.0, size: Shape | None = None,
                 dtype: DType = "float32") -> ndarray:  # fmt: skip
         bottom, top = asarray(low), asarray(high)
-        shape = (bottom + top).shape if size is None else sizes(size)
+        shape = (bottom + top).shape if size is None else as_shape(size)
         return (bottom + (top - bottom) * self._numbers(shape, _floating(dtype))).astype(dtype)
 
     def standard_normal(self, size: Shape | None = None, dtype: DType = "float32") -> ndarray:
-        """Return normally distributed numbers of mean 0 and deviation 1 (Box and Muller 1958)."""
+        """Return normally distributed numbers of mean 0 and standard deviation 1 (Box and Muller 1958)."""
         shape, name = _shape(size), _floating(dtype)
         count = product(shape)
         half = (count + 1) // 2
@@ -94,24 +94,24 @@ class Generator:
     def normal(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, size: Shape | None = None,
                dtype: DType = "float32") -> ndarray:  # fmt: skip
         middle, spread = asarray(loc), asarray(scale)
-        shape = (middle + spread).shape if size is None else sizes(size)
+        shape = (middle + spread).shape if size is None else as_shape(size)
         return (middle + spread * self.standard_normal(shape, dtype)).astype(dtype)
 
     def exponential(self, scale: ArrayLike = 1.0, size: Shape | None = None, dtype: DType = "float32") -> ndarray:
         spread = asarray(scale)
-        shape = spread.shape if size is None else sizes(size)
+        shape = spread.shape if size is None else as_shape(size)
         return (-_core.unary("Log", 1 - self._numbers(shape, _floating(dtype))) * spread).astype(dtype)
 
     def integers(self, low: int, high: int | None = None, size: Shape | None = None, dtype: DType = "int64",
                  endpoint: bool = False) -> ndarray:  # fmt: skip
-        """Return whole numbers from low up to, not including, high; from 0 up to low without high."""
+        """Return integers in [low, high), or in [0, low) without `high`."""
         if high is None:
             low, high = 0, low
         span = high - low + endpoint
         if not 0 < span <= 1 << 62:
-            raise ShapeError(f"integers from {low} up to {high}; there must be 1 to 2^62 of them")
+            raise ShapeError(f"integers from {low} up to {high}; the range must hold 1 to 2^62 integers")
         shape = _shape(size)
-        if span <= 1 << 16:  # 48 bits times the span keep within 64: no number is off by more than 2^-32
+        if span <= 1 << 16:  # 48 bits times the span stay within 64: no probability is off by more than 2^-32
             bits = self._numbers(shape, "uint64").view("int64") >> 16 & ((1 << 47) - 1)
             chosen = bits * span >> 47
         else:
@@ -119,24 +119,24 @@ class Generator:
         return (chosen + low).astype(dtype)
 
     def permutation(self, x: int | ArrayLike, axis: int = 0) -> ndarray:
-        """Return 0 to x - 1, or the slices of an array along an axis, in random order."""
+        """Return the numbers 0 to x - 1, or the slices of an array along an axis, in random order."""
         given = _core.arange(0, 1, x, "int64") if isinstance(x, int) else asarray(x)
-        at = axis_of(axis, given.ndim)
-        return given[along(at, argsort(self._numbers((given.shape[at],), "float64")))]
+        at = normalize_axis(axis, given.ndim)
+        return given[index_along(at, argsort(self._numbers((given.shape[at],), "float64")))]
 
     def shuffle(self, x: ndarray, axis: int = 0) -> None:
-        """Put the slices of an array along an axis in random order, in place."""
+        """Shuffle the slices of an array along an axis, in place."""
         x[...] = self.permutation(x, axis)
 
     def choice(self, x: int | ArrayLike, size: Shape | None = None, replace: bool = True, p: ArrayLike | None = None,
                axis: int = 0) -> ndarray:  # fmt: skip
-        """Return slices of an array (or numbers below x) picked at random, with probabilities p where given."""
+        """Return random slices of an array, or numbers below x; `p` are their probabilities, uniform by default."""
         given = _core.arange(0, 1, x, "int64") if isinstance(x, int) else asarray(x)
-        at = axis_of(axis, given.ndim)
+        at = normalize_axis(axis, given.ndim)
         population, shape = given.shape[at], _shape(size)
         count = product(shape)
         if population == 0 and count:
-            raise ShapeError("choice among nothing")
+            raise ShapeError("choice among no elements; give one element or more")
         weights = None if p is None else asarray(p, "float64")
         if weights is not None and (
             weights.shape != (population,) or (weights < 0).any() or abs(float(weights.sum()) - 1) > 1e-6
@@ -150,16 +150,18 @@ class Generator:
                 places = searchsorted(line / line[-1], self._numbers(shape, "float64"), "right")
         else:
             if count > (population if weights is None else int((weights > 0).sum())):
-                raise ShapeError(f"choice of {count} among {population} without replacement")
+                raise ShapeError(
+                    f"choice of {count} among {population} without replacement; ask for at most {population}"
+                )
             waits = self._numbers((population,), "float64")
-            if weights is not None:  # exponential waiting times of those rates: the first ones are the choice
+            if weights is not None:  # exponential waiting times at these rates: the earliest ones are the choice
                 waits = _core.where(weights > 0, -_core.unary("Log", 1 - waits) / weights, float("inf"))
             places = argsort(waits)[:count].reshape(shape)
-        return given[along(at, places)] if shape else given[along(at, int(places))].copy()
+        return given[index_along(at, places)] if shape else given[index_along(at, int(places))].copy()
 
 
 def _shape(size: Shape | None) -> tuple[int, ...]:
-    return () if size is None else sizes(size)
+    return () if size is None else as_shape(size)
 
 
 def _floating(dtype: DType) -> str:
@@ -173,7 +175,7 @@ def default_rng(seed: int | Generator | None = None) -> Generator:
     return seed if isinstance(seed, Generator) else Generator(seed)
 
 
-# The functions without a generator share one, of this interpreter.
+# The module's functions share one generator, that of this interpreter.
 
 _shared: list[Generator] = []
 
@@ -185,7 +187,7 @@ def _generator() -> Generator:
 
 
 def seed(seed: int | None = None) -> None:
-    """Start the shared generator anew."""
+    """Replace the shared generator by one with a new seed."""
     _shared[:] = [Generator(seed)]
 
 

@@ -1,4 +1,4 @@
-"""Over axes: sums, means, extremes, running totals, and the same without NaN."""
+"""Reductions over axes: sums, means, extremes, cumulative sums, and the same without NaN; differences."""
 # ruff: noqa: A001 -- NumPy's names
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
 from walle.engine_ext.np.base import (
     FLOATS,
-    along,
     asarray,
-    axes_of,
-    axis_of,
-    beside,
     flat_or_axis,
-    floating,
+    index_along,
+    normalize_axes,
+    normalize_axis,
+    operand_for,
     operator,
     product,
+    to_floating,
 )
 
 TYPE_CHECKING = False
@@ -33,27 +33,27 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _typed(x: ArrayLike, dtype: DType | None) -> ndarray:
+def _as_dtype(x: ArrayLike, dtype: DType | None) -> ndarray:
     return asarray(x) if dtype is None else asarray(x, dtype)
 
 
-def _gathered(op: str, join: str, x: ndarray, axis: Axis, keepdims: bool, initial: float | None,
+def _reduce_where(op: str, join: str, x: ndarray, axis: Axis, keepdims: bool, initial: float | None,
               where: ArrayLike | None, neutral: float | None) -> ndarray:  # fmt: skip
-    """Return a reduction of the elements where `where` holds, begun with `initial`; `neutral` changes no result."""
+    """Return a reduction of the elements where `where` is true, starting with `initial`; `neutral` is its identity."""
     if initial is None and where is None:
         return _core.reduce(op, x, axis, keepdims)
     fill = initial if neutral is None else neutral
     if fill is None:
-        raise ShapeError("the greatest or least of some elements only needs `initial`, for there may be none")
+        raise ShapeError("max or min with `where` needs `initial`, because it may leave no element")
     first = asarray(fill, x.dtype)
     given = x if where is None else _core.where(where, x, first)
-    if neutral is None and 0 in [given.shape[at] for at in axes_of(axis, given.ndim)]:
-        return _core.full(_reduced(given.shape, axes_of(axis, given.ndim), keepdims), first, given.dtype)
+    if neutral is None and 0 in [given.shape[at] for at in normalize_axes(axis, given.ndim)]:
+        return _core.full(_reduced_shape(given.shape, normalize_axes(axis, given.ndim), keepdims), first, given.dtype)
     result = _core.reduce(op, given, axis, keepdims)
     return result if initial is None else _core.binary(join, result, asarray(initial, result.dtype))
 
 
-def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+def _reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
     if keepdims:
         return tuple(1 if at in axes else size for at, size in enumerate(shape))
     return tuple(size for at, size in enumerate(shape) if at not in axes)
@@ -61,50 +61,50 @@ def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> t
 
 def sum(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
         initial: float | None = None, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
-    """Return the sum; floats are gathered in float64 along the innermost axis, integers in int64.
+    """Return the sum; floats are summed in float64 along the innermost axis, integers in int64.
 
-    It begins with `initial` and takes only the elements where `where` holds.
+    It starts with `initial` and takes only the elements where `where` is true.
     """
-    return _gathered("ReduceSum", "Add", _typed(x, dtype), axis, keepdims, initial, where, 0)
+    return _reduce_where("ReduceSum", "Add", _as_dtype(x, dtype), axis, keepdims, initial, where, 0)
 
 
 def prod(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
          initial: float | None = None, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
-    return _gathered("ReduceProd", "Mul", _typed(x, dtype), axis, keepdims, initial, where, 1)
+    return _reduce_where("ReduceProd", "Mul", _as_dtype(x, dtype), axis, keepdims, initial, where, 1)
 
 
 def mean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False,
          where: ArrayLike | None = None) -> ndarray:  # fmt: skip
-    """Return the mean, of the elements where `where` holds."""
-    given = _typed(x, dtype)
+    """Return the mean of the elements where `where` is true."""
+    given = _as_dtype(x, dtype)
     if where is None:
         return _core.reduce("ReduceMean", given, axis, keepdims)
-    return sum(floating(given), axis, keepdims=keepdims, where=where) / _chosen(given, axis, keepdims, where)
+    return sum(to_floating(given), axis, keepdims=keepdims, where=where) / _count_where(given, axis, keepdims, where)
 
 
-def _chosen(x: ndarray, axis: Axis, keepdims: bool, where: ArrayLike) -> ndarray:
-    """Return how many elements are taken, as floats."""
+def _count_where(x: ndarray, axis: Axis, keepdims: bool, where: ArrayLike) -> ndarray:
+    """Return the number of elements where `where` is true, as floats."""
     flags = _core.broadcast_to(asarray(where, "bool"), x.shape)
-    return _core.reduce("ReduceSum", flags, axis, keepdims).astype(floating(x).dtype)
+    return _core.reduce("ReduceSum", flags, axis, keepdims).astype(to_floating(x).dtype)
 
 
 def max(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, initial: float | None = None,
         where: ArrayLike | None = None) -> ndarray:  # fmt: skip
-    """Return the greatest of the elements where `where` holds, `initial` at least."""
-    return _gathered("ReduceMax", "Maximum", asarray(x), axis, keepdims, initial, where, None)
+    """Return the greatest of `initial` and the elements where `where` is true."""
+    return _reduce_where("ReduceMax", "Maximum", asarray(x), axis, keepdims, initial, where, None)
 
 
 def min(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, initial: float | None = None,
         where: ArrayLike | None = None) -> ndarray:  # fmt: skip
-    """Return the least of the elements where `where` holds, `initial` at most."""
-    return _gathered("ReduceMin", "Minimum", asarray(x), axis, keepdims, initial, where, None)
+    """Return the least of `initial` and the elements where `where` is true."""
+    return _reduce_where("ReduceMin", "Minimum", asarray(x), axis, keepdims, initial, where, None)
 
 
 amax, amin = max, min
 
 
 def ptp(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    """Return the greatest less the least."""
+    """Return the greatest element minus the least."""
     return max(x, axis, keepdims=keepdims) - min(x, axis, keepdims=keepdims)
 
 
@@ -117,14 +117,14 @@ def argmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> 
 
 
 def all(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
-    """Whether all elements hold, of those where `where` does."""
+    """Return whether all elements are true, of those where `where` is true."""
     if where is not None:
         x = _core.where(where, asarray(x, "bool"), True)
     return _core.reduce("All", x, axis, keepdims)
 
 
 def any(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:
-    """Whether any element holds, of those where `where` does."""
+    """Return whether any element is true, of those where `where` is true."""
     if where is not None:
         x = _core.where(where, asarray(x, "bool"), False)
     return _core.reduce("Any", x, axis, keepdims)
@@ -136,13 +136,13 @@ def count_nonzero(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) ->
 
 def var(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
         keepdims: bool = False, where: ArrayLike | None = None) -> ndarray:  # fmt: skip
-    """Return the mean square of what is left when the mean is taken away, over n - ddof."""
-    given = floating(_typed(x, dtype))
+    """Return the variance: the sum of squared differences from the mean, over n - ddof."""
+    given = to_floating(_as_dtype(x, dtype))
     centred = given - mean(given, axis, keepdims=True, where=where)
     total = sum(centred * centred, axis, keepdims=keepdims, where=where)
     if where is not None:
-        return total / (_chosen(given, axis, keepdims, where) - float(ddof))
-    return total / float(product([given.shape[at] for at in axes_of(axis, given.ndim)]) - ddof)
+        return total / (_count_where(given, axis, keepdims, where) - float(ddof))
+    return total / float(product([given.shape[at] for at in normalize_axes(axis, given.ndim)]) - ddof)
 
 
 def std(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
@@ -152,33 +152,33 @@ def std(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float
 
 def average(x: ArrayLike, axis: Axis = None, weights: ArrayLike | None = None, returned: bool = False, *,
             keepdims: bool = False) -> Any:  # fmt: skip
-    """Return the weighted mean; with `returned` also the sum of the weights."""
-    given = floating(x)
+    """Return the weighted mean; `returned` adds the sum of the weights."""
+    given = to_floating(x)
     if weights is None:
         result = mean(given, axis, keepdims=keepdims)
-        count = product([given.shape[at] for at in axes_of(axis, given.ndim)])
+        count = product([given.shape[at] for at in normalize_axes(axis, given.ndim)])
         return (result, _core.full(result.shape, count, result.dtype)) if returned else result
-    heavy = floating(weights)
-    if heavy.shape != given.shape:
-        if not isinstance(axis, int) or heavy.shape != (given.shape[axis],):
-            raise ShapeError(f"weights of shape {heavy.shape} for an array of shape {given.shape} along axis {axis}")
-        heavy = heavy.reshape([-1 if at == axis_of(axis, given.ndim) else 1 for at in range(given.ndim)])
-    total = sum(_core.broadcast_to(heavy, given.shape), axis, keepdims=keepdims)
+    weight = to_floating(weights)
+    if weight.shape != given.shape:
+        if not isinstance(axis, int) or weight.shape != (given.shape[axis],):
+            raise ShapeError(f"weights of shape {weight.shape} for an array of shape {given.shape} along axis {axis}")
+        weight = weight.reshape([-1 if at == normalize_axis(axis, given.ndim) else 1 for at in range(given.ndim)])
+    total = sum(_core.broadcast_to(weight, given.shape), axis, keepdims=keepdims)
     if (total == 0).any():
-        raise ZeroDivisionError("the weights of an average sum up to 0")
-    result = sum(given * heavy, axis, keepdims=keepdims) / total
+        raise ZeroDivisionError("the weights of an average sum to 0")
+    result = sum(given * weight, axis, keepdims=keepdims) / total
     return (result, total) if returned else result
 
 
 def cumsum(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
-    return _running("CumSum", _typed(x, dtype), axis)
+    return _cumulate("CumSum", _as_dtype(x, dtype), axis)
 
 
 def cumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -> ndarray:
-    return _running("CumProd", _typed(x, dtype), axis)
+    return _cumulate("CumProd", _as_dtype(x, dtype), axis)
 
 
-def _running(op: str, x: ArrayLike, axis: int | None) -> ndarray:
+def _cumulate(op: str, x: ArrayLike, axis: int | None) -> ndarray:
     given, at = flat_or_axis(x, axis)
     if given.dtype not in FLOATS:
         given = asarray(given, "uint64" if given.dtype.startswith("uint") else "int64")
@@ -195,15 +195,15 @@ def cumulative_prod(x: ArrayLike, *, axis: int | None = None, dtype: DType | Non
     return _with_initial(cumprod(x, axis, dtype), 0 if axis is None else axis, 1, include_initial)
 
 
-def _with_initial(totals: ndarray, axis: int, initial: int, wanted: bool) -> ndarray:
-    if not wanted:
+def _with_initial(totals: ndarray, axis: int, initial: int, include_initial: bool) -> ndarray:
+    if not include_initial:
         return totals
-    at = axis_of(axis, totals.ndim)
+    at = normalize_axis(axis, totals.ndim)
     first = _core.full((*totals.shape[:at], 1, *totals.shape[at + 1 :]), initial, totals.dtype)
     return operator("Concat", [first, totals], axis=at)
 
 
-# The same over what is not NaN.
+# The same without NaN.
 
 
 def _without_nan(x: ArrayLike, instead: float) -> tuple[ndarray, ndarray]:
@@ -230,7 +230,7 @@ def nancumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None
     return cumprod(_without_nan(x, 1)[0], axis, dtype)
 
 
-def _extreme(op: str, x: ArrayLike, axis: Axis, instead: float, keepdims: bool) -> ndarray:
+def _nan_extreme(op: str, x: ArrayLike, axis: Axis, instead: float, keepdims: bool) -> ndarray:
     filled, missing = _without_nan(x, instead)
     result = _core.reduce(op, filled, axis, keepdims)
     if filled.dtype not in FLOATS:
@@ -239,28 +239,28 @@ def _extreme(op: str, x: ArrayLike, axis: Axis, instead: float, keepdims: bool) 
 
 
 def nanmax(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    """Return the greatest that is not NaN; NaN where there is none."""
-    return _extreme("ReduceMax", x, axis, float("-inf"), keepdims)
+    """Return the greatest element that is not NaN; NaN if all are."""
+    return _nan_extreme("ReduceMax", x, axis, float("-inf"), keepdims)
 
 
 def nanmin(x: ArrayLike, axis: Axis = None, *, keepdims: bool = False) -> ndarray:
-    """Return the least that is not NaN; NaN where there is none."""
-    return _extreme("ReduceMin", x, axis, float("inf"), keepdims)
+    """Return the least element that is not NaN; NaN if all are."""
+    return _nan_extreme("ReduceMin", x, axis, float("inf"), keepdims)
 
 
-def _place(op: str, x: ArrayLike, axis: int | None, instead: float, keepdims: bool) -> ndarray:
+def _nan_arg_extreme(op: str, x: ArrayLike, axis: int | None, instead: float, keepdims: bool) -> ndarray:
     filled, missing = _without_nan(x, instead)
     if filled.dtype in FLOATS and bool(all(missing, axis).any()):
-        raise ShapeError("a slice has nothing but NaN")
+        raise ShapeError("nanargmax or nanargmin of a slice that is all NaN")
     return _core.reduce(op, filled, axis, keepdims)
 
 
 def nanargmax(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
-    return _place("ArgMax", x, axis, float("-inf"), keepdims)
+    return _nan_arg_extreme("ArgMax", x, axis, float("-inf"), keepdims)
 
 
 def nanargmin(x: ArrayLike, axis: int | None = None, *, keepdims: bool = False) -> ndarray:
-    return _place("ArgMin", x, axis, float("inf"), keepdims)
+    return _nan_arg_extreme("ArgMin", x, axis, float("inf"), keepdims)
 
 
 def _counts(missing: ndarray, axis: Axis, keepdims: bool, dtype: str) -> ndarray:
@@ -268,13 +268,13 @@ def _counts(missing: ndarray, axis: Axis, keepdims: bool, dtype: str) -> ndarray
 
 
 def nanmean(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, *, keepdims: bool = False) -> ndarray:
-    filled, missing = _without_nan(floating(_typed(x, dtype)), 0)
+    filled, missing = _without_nan(to_floating(_as_dtype(x, dtype)), 0)
     return sum(filled, axis, keepdims=keepdims) / _counts(missing, axis, keepdims, filled.dtype)
 
 
 def nanvar(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
            keepdims: bool = False) -> ndarray:  # fmt: skip
-    filled, missing = _without_nan(floating(_typed(x, dtype)), 0)
+    filled, missing = _without_nan(to_floating(_as_dtype(x, dtype)), 0)
     middle = sum(filled, axis, keepdims=True) / _counts(missing, axis, True, filled.dtype)
     centred = _core.where(missing, 0, filled - middle)
     free = _counts(missing, axis, keepdims, filled.dtype) - float(ddof)
@@ -287,17 +287,17 @@ def nanstd(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: fl
     return _core.unary("Sqrt", nanvar(x, axis, dtype, ddof, keepdims=keepdims))
 
 
-# Between neighbours.
+# Differences of neighbours, gradients and integrals.
 
 
 def diff(x: ArrayLike, n: int = 1, axis: int = -1) -> ndarray:
-    """Return the differences of neighbours, n times."""
+    """Return the n-th differences of neighbours."""
     result = asarray(x)
-    at = axis_of(axis, result.ndim)
+    at = normalize_axis(axis, result.ndim)
     if n < 0:
-        raise ShapeError(f"diff of order {n}")
+        raise ShapeError(f"diff of order {n}; the order must not be negative")
     for _ in range(n):
-        high, low = result[along(at, slice(1, None))], result[along(at, slice(None, -1))]
+        high, low = result[index_along(at, slice(1, None))], result[index_along(at, slice(None, -1))]
         result = high != low if result.dtype == "bool" else high - low
     return result
 
@@ -310,18 +310,20 @@ def ediff1d(x: ArrayLike, to_end: ArrayLike | None = None, to_begin: ArrayLike |
 
 
 def gradient(x: ArrayLike, *spacing: float | ArrayLike, axis: Axis = None, edge_order: int = 1) -> Any:
-    """Return the slope along each axis by central differences, one-sided of `edge_order` at both ends.
+    """Return the gradient along each axis by central differences, one-sided of order `edge_order` at both ends.
 
-    `spacing` is one distance for all axes, one for each, or coordinates.
+    `spacing` is one distance for all axes, one distance for each axis, or each axis' coordinates.
     """
-    given = floating(x)
-    axes = axes_of(axis, given.ndim)
+    given = to_floating(x)
+    axes = normalize_axes(axis, given.ndim)
     steps: list[Any] = list(spacing) * (len(axes) if len(spacing) == 1 else 1) if spacing else [1.0] * len(axes)
     if len(steps) != len(axes):
-        raise ShapeError(f"gradient along {len(axes)} axes with {len(steps)} spacings")
+        raise ShapeError(
+            f"gradient along {len(axes)} axes with {len(steps)} spacings; give one spacing, or one for each axis"
+        )
     if edge_order not in (1, 2):
         raise ShapeError(f"gradient with edge_order {edge_order}; it is 1 or 2")
-    slopes = [_slope(given, at, beside(step, given), edge_order) for at, step in zip(axes, steps, strict=True)]
+    slopes = [_slope(given, at, operand_for(step, given), edge_order) for at, step in zip(axes, steps, strict=True)]
     return slopes[0] if len(slopes) == 1 else tuple(slopes)
 
 
@@ -331,22 +333,24 @@ def _slope(f: ndarray, at: int, step: ndarray, edge_order: int) -> ndarray:
         raise ShapeError(f"gradient along an axis of size {n}; edge_order {edge_order} needs {edge_order + 1}")
 
     def part(first: int | None, last: int | None) -> ndarray:
-        return f[along(at, slice(first, last))]
+        return f[index_along(at, slice(first, last))]
 
-    if step.ndim == 0:  # the same weights for all, in the order of rounding that NumPy has
+    if step.ndim == 0:  # the same weights everywhere, in NumPy's order of rounding
         low = second = third = high = asarray(step, f.dtype)
         inner = (part(2, None) - part(None, -2)) / (2 * low)
     elif step.shape == (n,):
         gaps = diff(asarray(step, f.dtype)).reshape([-1 if one == at else 1 for one in range(f.ndim)])
-        a, b = gaps[along(at, slice(None, -1))], gaps[along(at, slice(1, None))]
-        low, second, third, high = (gaps[along(at, slice(i, i + 1 or None))] for i in (0, 1, -2, -1))
+        a, b = gaps[index_along(at, slice(None, -1))], gaps[index_along(at, slice(1, None))]
+        low, second, third, high = (gaps[index_along(at, slice(i, i + 1 or None))] for i in (0, 1, -2, -1))
         inner = (
             part(None, -2) * (-b / (a * (a + b)))
             + part(1, -1) * ((b - a) / (a * b))
             + part(2, None) * (a / (b * (a + b)))
         )
     else:
-        raise ShapeError(f"coordinates of shape {step.shape} along an axis of size {n}")
+        raise ShapeError(
+            f"gradient with coordinates of shape {step.shape} along an axis of size {n}; give a vector of that size"
+        )
     if edge_order == 1:
         first, last = (part(1, 2) - part(0, 1)) / low, (part(-1, None) - part(-2, -1)) / high
     else:
@@ -366,10 +370,10 @@ def _slope(f: ndarray, at: int, step: ndarray, edge_order: int) -> ndarray:
 
 
 def trapezoid(y: ArrayLike, x: ArrayLike | None = None, dx: float = 1.0, axis: int = -1) -> ndarray:
-    """Return the integral by trapezoids."""
-    given = floating(y)
-    at = axis_of(axis, given.ndim)
-    pairs = given[along(at, slice(1, None))] + given[along(at, slice(None, -1))]
+    """Return the integral by the trapezoidal rule."""
+    given = to_floating(y)
+    at = normalize_axis(axis, given.ndim)
+    pairs = given[index_along(at, slice(1, None))] + given[index_along(at, slice(None, -1))]
     if x is None:
         return sum(pairs * (dx / 2.0), at)
     place = asarray(x)

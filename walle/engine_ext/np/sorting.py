@@ -1,11 +1,11 @@
-"""Order: sorting, searching, the k-th elements, sets."""
+"""Sorting, searching, partitions and sets."""
 
 from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import FLOATS, alike, asarray, axis_of, flat_or_axis, operator, pair
+from walle.engine_ext.np.base import FLOATS, asarray, flat_or_axis, normalize_axis, operands, operator, to_common_dtype
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def sort(x: ArrayLike, axis: int | None = -1) -> ndarray:
 
 
 def argsort(x: ArrayLike, axis: int | None = -1) -> ndarray:
-    """Return where each element of the sorted array comes from; equal elements stay in order."""
+    """Return the indices that sort the array; equal elements stay in order."""
     return _ordered("TopIndices", x, axis)
 
 
@@ -41,7 +41,7 @@ def msort(x: ArrayLike) -> ndarray:
 
 
 def partition(x: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> ndarray:
-    """Return the array with its k-th element in place; here all others are sorted too."""
+    """Return the array with its k-th element in its sorted position; all other elements are sorted too."""
     _check_kth(x, kth, axis)
     return sort(x, axis)
 
@@ -54,11 +54,11 @@ def argpartition(x: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) 
 def _check_kth(x: ArrayLike, kth: int | Sequence[int], axis: int | None) -> None:
     given, at = flat_or_axis(x, axis)
     for place in (kth,) if isinstance(kth, int) else kth:
-        axis_of(place, given.shape[at])
+        normalize_axis(place, given.shape[at])
 
 
 def lexsort(keys: Sequence[ArrayLike] | ndarray, axis: int = -1) -> ndarray:
-    """Return the order by the last key, then by the one before, and so on."""
+    """Return the indices that sort by the last key, then by the one before, and so on."""
     order: ndarray | None = None
     for key in keys:
         line = asarray(key)
@@ -71,30 +71,30 @@ def lexsort(keys: Sequence[ArrayLike] | ndarray, axis: int = -1) -> ndarray:
 
             order = take_along_axis(order, argsort(take_along_axis(line, order, axis), axis), axis)
     if order is None:
-        raise ShapeError("lexsort of no keys")
+        raise ShapeError("lexsort without keys; give one key or more")
     return order
 
 
 def searchsorted(x: ArrayLike, values: ArrayLike, side: str = "left", sorter: ArrayLike | None = None) -> ndarray:
-    """Return where each value belongs in an ascending vector: before its equals, or behind them (side "right")."""
+    """Return the insertion index of each value in an ascending vector: before equal ones, or after (side "right")."""
     if side not in ("left", "right"):
         raise ShapeError(f"searchsorted on side {side!r}; known are left and right")
     if isinstance(values, float):
-        values = asarray(values, "float64")  # no digit of it is lost
-    line, wanted = alike([x, values])
+        values = asarray(values, "float64")  # keeps all digits of a Python float
+    line, needles = to_common_dtype([x, values])
     if line.ndim != 1:
-        raise ShapeError(f"searchsorted in shape {line.shape}; it takes a vector")
+        raise ShapeError(f"searchsorted in an array of shape {line.shape}; it takes a vector")
     if sorter is not None:
         line = line[asarray(sorter)]
-    return operator("SearchSorted", [line, wanted], right=int(side == "right"))
+    return operator("SearchSorted", [line, needles], right=int(side == "right"))
 
 
 def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False) -> ndarray:
-    """Return the number of the bin of each value; bins ascend or descend."""
+    """Return the index of each value's bin; bins ascend or descend."""
     edges = asarray(bins)
     if edges.size > 1 and bool((edges[1:] < edges[:-1]).any()):
         if bool((edges[1:] > edges[:-1]).any()):
-            raise ShapeError("digitize with bins that neither ascend nor descend")
+            raise ShapeError("digitize with unsorted bins; sort them in ascending or descending order")
         return edges.size - searchsorted(edges[::-1], x, "left" if right else "right")
     return searchsorted(edges, x, "left" if right else "right")
 
@@ -104,10 +104,10 @@ def digitize(x: ArrayLike, bins: ArrayLike, right: bool = False) -> ndarray:
 
 def unique(x: ArrayLike, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
            axis: int | None = None, *, equal_nan: bool = True) -> Any:  # fmt: skip
-    """Return the sorted distinct elements, or slices; also where each is first, which each one is, how often."""
+    """Return the sorted distinct elements or slices; on request also first indices, inverse and counts."""
     given = asarray(x)
     if axis is not None:
-        at = axis_of(axis, given.ndim)
+        at = normalize_axis(axis, given.ndim)
         values, first, inverse, counts = _core.evaluate("Unique", [given], {"axis": at, "sorted": 1}, 4)
         results = [values, first, inverse, counts]
         asked = [True, return_index, return_inverse, return_counts]
@@ -120,21 +120,21 @@ def unique(x: ArrayLike, return_index: bool = False, return_inverse: bool = Fals
     elif return_index or return_inverse:
         order = argsort(flat)
         ordered = flat[order]
-        starts = _starts(ordered, equal_nan)
+        starts = _run_starts(ordered, equal_nan)
         inverse = _core.full(order.shape, 0, "int64")
         inverse[order] = operator("CumSum", [starts.astype("int64"), asarray(0, "int64")]) - 1
         results = [ordered[starts], order[starts], inverse.reshape(given.shape), _run_lengths(starts)]
     else:
         ordered = sort(flat)
-        starts = _starts(ordered, equal_nan)
+        starts = _run_starts(ordered, equal_nan)
         results = [ordered[starts], starts, starts, _run_lengths(starts) if return_counts else starts]
     asked = [True, return_index, return_inverse, return_counts]
     chosen = [result for result, one in zip(results, asked, strict=True) if one]
     return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
 
-def _starts(ordered: ndarray, equal_nan: bool) -> ndarray:
-    """Return a mask of the first of each run of equal elements; NaN is last in order."""
+def _run_starts(ordered: ndarray, equal_nan: bool) -> ndarray:
+    """Return a mask that is true at the first of each run of equal elements; NaN sorts last."""
     starts = _core.full(ordered.shape, True, "bool")
     starts[1:] = ordered[1:] != ordered[:-1]
     last = float(ordered[-1]) if equal_nan and ordered.dtype in FLOATS else 0.0
@@ -164,9 +164,9 @@ def unique_inverse(x: ArrayLike) -> tuple[ndarray, ndarray]:
 
 
 def isin(x: ArrayLike, among: ArrayLike, *, invert: bool = False) -> ndarray:
-    """Return whether each element is one of others."""
-    left, right = pair(x, among)
-    given, others = alike([left, right.reshape(-1)])
+    """Return, for each element, whether it is among the others."""
+    left, right = operands(x, among)
+    given, others = to_common_dtype([left, right.reshape(-1)])
     if others.size == 0:
         return _core.full(given.shape, invert, "bool")
     if others.size <= _FEW_OTHERS:
@@ -182,20 +182,20 @@ def isin(x: ArrayLike, among: ArrayLike, *, invert: bool = False) -> ndarray:
     return ~found if invert else found
 
 
-_FEW_OTHERS = 16  # up to which comparing with each is quicker than searching among them in order
+_FEW_OTHERS = 16  # up to this many, comparing with each is faster than sorting and searching
 
 in1d = isin
 
 
 def union1d(a: ArrayLike, b: ArrayLike) -> ndarray:
-    left, right = alike([a, b])
+    left, right = to_common_dtype([a, b])
     result: ndarray = unique(operator("Concat", [left.reshape(-1), right.reshape(-1)], axis=0))
     return result
 
 
 def intersect1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndarray:
-    """Return the sorted elements of both."""
-    left, right = (x.reshape(-1) for x in alike([a, b]))
+    """Return the sorted elements that are in both."""
+    left, right = (x.reshape(-1) for x in to_common_dtype([a, b]))
     if not assume_unique:
         left, right = unique(left), unique(right)
     ordered = sort(operator("Concat", [left, right], axis=0))
@@ -203,7 +203,7 @@ def intersect1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndar
 
 
 def setdiff1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndarray:
-    """Return the sorted elements of the first that the second lacks."""
+    """Return the sorted elements of the first that are not in the second."""
     left = asarray(a).reshape(-1)
     if not assume_unique:
         left = unique(left)
@@ -211,8 +211,8 @@ def setdiff1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndarra
 
 
 def setxor1d(a: ArrayLike, b: ArrayLike, assume_unique: bool = False) -> ndarray:
-    """Return the sorted elements of just one of both."""
-    left, right = (x.reshape(-1) for x in alike([a, b]))
+    """Return the sorted elements that are in exactly one of the two."""
+    left, right = (x.reshape(-1) for x in to_common_dtype([a, b]))
     if not assume_unique:
         left, right = unique(left), unique(right)
     ordered = sort(operator("Concat", [left, right], axis=0))

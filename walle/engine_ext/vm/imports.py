@@ -33,7 +33,7 @@ ALLOWED_IMPORTS = frozenset(
         "abc", "array", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal",
         "enum", "fractions", "functools", "hashlib", "heapq", "io", "itertools", "json", "math", "numbers", "operator",
         "random", "re", "statistics", "string", "struct", "textwrap", "time", "types", "typing", "unicodedata", "zlib",
-        "__future__", "walle.np", "walle.cv", "walle.nn",
+        "__future__", "walle.np", "walle.cv",
     }
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of
 
     def __init__(self, module: str, file: str, line: int) -> None:
         super().__init__(
-            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv, walle.nn and "
+            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv and "
             f"walle.engine_ext.vm.imports.ALLOWED_IMPORTS"
         )
         self.module = module

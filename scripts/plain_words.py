@@ -1,0 +1,195 @@
+"""Check of the words in sources and documents: phrases that are hard to read, with the plain ones to write instead.
+
+usage: plain_words.py [PATH...]
+
+Reads the tracked files below each PATH (by default, of the whole checkout). Prints each finding as
+"file:line: phrase: advice", and exits with 1 if there is one. Where a rule is wrong in one place, add an entry to
+EXCEPTIONS; do not weaken the rule.
+"""
+
+import ast
+import bisect
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+SUFFIXES = (".py", ".h", ".cpp", ".inc", ".md", ".toml", ".sh")
+
+
+class Finding(NamedTuple):
+    """A phrase in a file that a rule refuses."""
+
+    path: str
+    line: int
+    phrase: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.phrase!r}: {self.advice}"
+
+
+# A pattern, in any letter case, and the words to write instead. A phrase may go over lines: see `_flat`.
+PHRASES: tuple[tuple[str, str], ...] = (
+    (r"\bhang(?:s|ing)? on\b", "write 'depends on', 'is connected to'"),
+    (r"\bheed(?:s|ed|ing)?\b", "write 'is read', 'is supported', 'is ignored'"),
+    (r"\banew\b", "write 'again' or 'a new ...'"),
+    (r"\bdespair\w*", "write 'cancel'"),
+    (r"\bfor ever\b", "write 'indefinitely', 'without end' or 'permanently'"),
+    (r"\bfor good\b(?! (?:measure|reason))", "write 'permanently', 'until the process exits'"),
+    (r"\bthere (?:is|was) no such\b", "write 'X does not exist' or 'unknown X'"),
+    (
+        r"(?<!there )\bis no (?!longer\b|more\b|less\b|\w+er\b)[a-z]+",
+        "write 'is not a ...', or 'has no ...'",
+    ),
+    (r"\bnobody (?:wants|lived|looks|keeps)\b", "say who: 'it was cancelled', 'unused', 'unread'"),
+    (r"\bbef(?:ell|alls?|allen)\b", "write 'the outcome of'"),
+    (r"\bso many\b(?! \w+ that)", "write 'n', 'count', 'a given number of'"),
+    (r"\btaken away\b", "write 'removed', 'subtracted'; say by whom"),
+    (r"\blets? go\b", "write 'released'; say by whom"),
+    (r"\b(?:is|are|was|were|be|been) given up\b", "write 'abandoned', 'released', 'retired'; say by whom"),
+    (r"\bcom(?:es?|ing) to rest\b", "write 'is parked', 'is retired'"),
+    (r"\b\w+ed no more\b(?! than)", "write 'stop ...ing', 'no longer'"),
+    (
+        r"\b(?:left|leaves?|leaving|stays?|others|remains?) as (?:it is|they are)\b",
+        "write 'unchanged'",
+    ),
+    (r"\blooks? for (?:a|its|the next|another) call\b", "write 'spins for N µs, then blocks'"),
+    (r"\bwhat it costs\b", "write what is counted: 'bytes leaked', 'microseconds'"),
+    (r"\bit is not to come\b", "say what happens: 'never arrives'"),
+    (r"\battentive\w*", "write 'spinning'"),
+    (r"\bdesk\b", "write 'loop calls'"),
+    (r"\bwip(?:e|es|ed|ing)\b", "write 'reset'"),
+    (r"\btenan(?:t|ts|cy|cies)\b", "write 'task', 'work context'"),
+)
+
+# Names of variables, functions and fields, whole or as one word of them (`told`, `told_`, `is_told`).
+NAMES: tuple[tuple[str, str], ...] = (
+    ("told", "name what it holds, such as `read_attributes`"),
+    ("despair", "write `cancel`"),
+    ("giver", "name what it holds, such as `bias_input`"),
+    ("tenant", "write `work_context`"),
+)
+
+_OPENING = re.compile(r"(?:What|Who|Whose|Where|Whether|How)\b")
+_OPENING_ADVICE = "begin a module's docstring with a noun phrase, a function's with a verb"
+
+# (path, phrase as found in lower case, reason). A path that ends with "/" stands for the files below it.
+EXCEPTIONS: tuple[tuple[str, str, str], ...] = (
+    ("scripts/plain_words.py", "", "the list itself"),
+    ("tests/test_plain_words.py", "", "wrong phrases are what it is about"),
+)
+
+
+def findings(path: str, text: str) -> list[Finding]:
+    """Return what the rules refuse in a file's text, sorted by line; `path` is relative to the checkout."""
+    found = [*_phrases(path, text), *_names(path, text), *_openings(path, text)]
+    return sorted(one for one in found if not _excepted(one))
+
+
+def _excepted(finding: Finding) -> bool:
+    return any(
+        (finding.path == path or (path.endswith("/") and finding.path.startswith(path)))
+        and phrase in {"", finding.phrase.lower()}
+        for path, phrase, _ in EXCEPTIONS
+    )
+
+
+def _flat(text: str) -> tuple[str, list[int]]:
+    """Return the lines joined by single spaces, without margins and comment marks, and where each line begins."""
+    parts, starts, at = [], [], 0
+    for line in text.splitlines():
+        part = re.sub(r"^\s*(?:#+|//+|\*|>|- )?\s*", "", line).rstrip()
+        starts.append(at)
+        parts.append(part)
+        at += len(part) + 1
+    return " ".join(parts), starts
+
+
+_PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in PHRASES]
+
+
+def _phrases(path: str, text: str) -> Iterator[Finding]:
+    flat, starts = _flat(text)
+    for pattern, advice in _PATTERNS:
+        for match in pattern.finditer(flat):
+            yield Finding(path, bisect.bisect_right(starts, match.start()), match[0], advice)
+
+
+# A comment, a raw string, a string, a character.
+_CPP_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+
+
+def _identifiers(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield the identifiers of a source file with their lines; comments and strings are left out."""
+    if path.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME:
+                yield token.start[0], token.string
+    elif path.endswith((".h", ".cpp", ".inc")):
+        code = _CPP_TEXT.sub(lambda match: "\n" * match[0].count("\n"), text)
+        for number, line in enumerate(code.splitlines(), start=1):
+            for match in re.finditer(r"[A-Za-z_]\w*", line):
+                yield number, match[0]
+
+
+def _names(path: str, text: str) -> Iterator[Finding]:
+    for number, name in _identifiers(path, text):
+        if name.startswith("test_"):  # a sentence
+            for finding in _phrases(path, name.replace("_", " ")):
+                yield finding._replace(line=number)
+            continue
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+        for word, advice in NAMES:
+            if word in words:
+                yield Finding(path, number, name, advice)
+
+
+def _openings(path: str, text: str) -> Iterator[Finding]:
+    """Yield the docstrings, and the headers of C++ files, that begin with a question word."""
+    if path.endswith(".py"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                opening = _OPENING.match(ast.get_docstring(node) or "")
+                if opening:
+                    yield Finding(path, node.body[0].lineno, opening[0], _OPENING_ADVICE)
+    elif path.endswith((".h", ".cpp", ".inc")):
+        opening = _OPENING.match(text.removeprefix("//").lstrip())
+        if opening:
+            yield Finding(path, 1, opening[0], _OPENING_ADVICE)
+
+
+def tracked(paths: list[str]) -> list[str]:
+    """Return the tracked files below the paths that the check reads, relative to the checkout.
+
+    Raises subprocess.CalledProcessError where a path is outside the checkout or has no tracked file.
+    """
+    command = ["git", "ls-files", "-z", "--full-name", "--error-unmatch", "--", *(paths or [ROOT])]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [name for name in listed if name.endswith(SUFFIXES) and (ROOT / name).is_file()]
+
+
+def main() -> int:
+    """Print the findings; return the exit status."""
+    try:
+        names = tracked(sys.argv[1:])
+    except subprocess.CalledProcessError as error:
+        print(error.stderr.strip(), file=sys.stderr)
+        return 2
+    found = []
+    for name in names:
+        found += findings(name, (ROOT / name).read_text(encoding="utf-8"))
+    for one in found:
+        print(one, file=sys.stderr)
+    if found:
+        print(f"{len(found)} phrases to rewrite; the list is in scripts/plain_words.py", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The check of words: a wrong phrase is found at its line; text that only looks like one passes."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECK = Path(__file__).parents[1] / "scripts/plain_words.py"
+SCRIPT = runpy.run_path(str(CHECK))
+
+
+def found(path: str, text: str) -> list[tuple[int, str]]:
+    findings: list[Any] = SCRIPT["findings"](path, text)
+    return [(one.line, one.phrase) for one in findings]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "line", "phrase"),
+    [
+        ("a.md", "One line.\n\nThe shape hangs on an input.\n", 3, "hangs on"),
+        ("a.h", "#pragma once\n// The shape hangs\n// on an input.\n", 2, "hangs on"),  # over a line's end
+        ("a.py", "X = 1\nraise Error('attribute x is not heeded')\n", 2, "heeded"),
+        ("a.py", "def f():\n    # Start the generator anew.\n    pass\n", 2, "anew"),
+        ("a.cpp", "void despair();\n", 1, "despair"),
+        ("a.md", "It waits For Ever.\n", 1, "For Ever"),
+        ("a.md", "It stops for good.\n", 1, "for good"),
+        ("a.md", "There is no such task.\n", 1, "There is no such"),
+        ("a.cpp", 'throw Error("the model is no regular file");\n', 1, "is no regular"),
+        ("a.md", "Work that nobody wants.\n", 1, "nobody wants"),
+        ("a.md", "It reports what befell a task.\n", 1, "befell"),
+        ("a.md", "It reads so many bytes.\n", 1, "so many"),
+        ("a.md", "The lock is let go.\n", 1, "let go"),
+        ("a.md", "The VM was given up.\n", 1, "was given up"),
+        ("a.md", "The task is triggered no more.\n", 1, "triggered no more"),
+        ("a.md", "The value stays as it is.\n", 1, "stays as it is"),
+        ("a.md", "The interpreter is wiped.\n", 1, "wiped"),
+        ("a.toml", "# the tenant of an interpreter\n", 1, "tenant"),
+        ("a.sh", "# it comes to rest\n", 1, "comes to rest"),
+    ],
+)
+def test_a_wrong_phrase_is_found_at_its_line(path: str, text: str, line: int, phrase: str) -> None:
+    assert (line, phrase) in found(path, text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a.md", "There is no file, and there is no\nkey; it is no longer than 3, is no more.\n"),
+        ("a.md", "It has so many tasks that it stops. For good reason.\n"),
+        ("a.md", "The server gives up after 3 attempts; it needed no more than 2.\n"),
+        ("a.py", "def read(path):\n    '''Return what was told.'''\n    return 'told'\n"),
+        ("a.cpp", '// told apart\nint x = count("told = 1");\n'),
+        ("a.py", "def test_what_is_told():\n    pass\n"),
+        ("a.cpp", "// A row.\n// Whether a row is empty.\nbool empty();\n"),
+    ],
+)
+def test_other_words_pass(path: str, text: str) -> None:
+    assert found(path, text) == []
+
+
+def test_names_are_read_in_code_alone() -> None:
+    assert found("a.py", "\ntold = 1  # told\n") == [(2, "told")]
+    assert found("a.cpp", '/* told\n*/ bool told_ = is_told("told");\n') == [(2, "is_told"), (2, "told_")]
+    assert found("a.h", "struct OnlyGiver {};\n") == [(1, "OnlyGiver")]
+    assert found("a.md", "told = 1\n") == []
+
+
+def test_the_name_of_a_test_is_read_as_a_sentence() -> None:
+    assert found("a.py", "\ndef test_shapes_hang_on_inputs():\n    pass\n") == [(2, "hang on")]
+    assert found("a.py", "def shapes_hang_on_inputs():\n    pass\n") == []
+
+
+@pytest.mark.parametrize("word", ["What", "Who", "Whose", "Where", "Whether", "How"])
+def test_docstrings_that_begin_with_a_question_word(word: str) -> None:
+    assert found("a.py", f'"""{word} this is."""\n') == [(1, word)]
+    assert found("a.py", f'"""Frames."""\n\n\ndef f():\n    """{word} this is."""\n') == [(5, word)]
+    assert found("a.py", f'class C:\n    """{word} this is."""\n') == [(2, word)]
+    assert found("a.h", f"// {word} this is.\n#pragma once\n") == [(1, word)]
+    assert found("a.md", f"{word} this is.\n") == []
+    assert found("a.py", f'"""{word}ever."""\n') == []
+
+
+def test_an_exception_is_for_its_path_and_phrase() -> None:
+    text = "It hangs on a lock.\n"
+    assert found("docs/a.md", text) == [(1, "hangs on")]
+    exceptions = SCRIPT["findings"].__globals__["EXCEPTIONS"]
+    SCRIPT["findings"].__globals__["EXCEPTIONS"] = (("docs/", "hangs on", "for this test"),)
+    try:
+        assert found("docs/a.md", text) == []
+        assert found("docs/a.md", "It is done anew.\n") == [(1, "anew")]
+        assert found("doc/a.md", text) == [(1, "hangs on")]
+    finally:
+        SCRIPT["findings"].__globals__["EXCEPTIONS"] = exceptions
+
+
+def test_each_exception_is_needed() -> None:
+    root = CHECK.parents[1]
+    for path, _, reason in SCRIPT["EXCEPTIONS"]:
+        assert (root / path).exists(), path
+        assert reason
+
+
+def run(*paths: str) -> tuple[int, str]:
+    result = subprocess.run(
+        [sys.executable, str(CHECK), *paths], cwd=CHECK.parents[1], capture_output=True, text=True, check=False
+    )
+    return result.returncode, result.stderr
+
+
+def test_the_paths_given_are_read() -> None:
+    assert run("scripts/plain_words.py") == (0, "")
+    assert run("scripts", "tests/test_plain_words.py") == (0, "")
+
+
+def test_a_path_without_tracked_files_is_refused(tmp_path: Path) -> None:
+    code, text = run("scripts/no_such_folder")
+    assert (code, "no_such_folder" in text) == (2, True)
+    assert run(str(tmp_path))[0] == 2
