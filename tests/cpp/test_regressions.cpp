@@ -98,11 +98,11 @@ void found() {
 }
 
 void whole_numbers() {
-  using walle::whole_of;
-  CHECK(whole_of(-2.9) == -2);
-  CHECK(whole_of(1e300) == std::int64_t{1} << 60);
-  CHECK(whole_of(-INFINITY) == -(std::int64_t{1} << 60));
-  CHECK(whole_of(NAN) == 0);
+  using walle::truncate_to_int64;
+  CHECK(truncate_to_int64(-2.9) == -2);
+  CHECK(truncate_to_int64(1e300) == std::int64_t{1} << 60);
+  CHECK(truncate_to_int64(-INFINITY) == -(std::int64_t{1} << 60));
+  CHECK(truncate_to_int64(NAN) == 0);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ Outcome attempt(std::span<const std::uint8_t> file) {
     return true;
   }();
   (void)measured;
-  limit_storage(kStorageBytes);
+  set_storage_limit(kStorageBytes);
   std::shared_ptr<const Graph> graph;
   try {
     graph = load_graph(storage_of(file));

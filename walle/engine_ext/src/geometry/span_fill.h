@@ -7,6 +7,6 @@ namespace walle {
 
 // `image` is [height, width] or [height, width, channels], a view or not; `spans` int32 [count, 3] as LineSpans gives them;
 // `colour` one pixel of the image's dtype. Throws Error (shape, dtype) where they do not fit or the image cannot be written.
-void paint(const Tensor& image, const Tensor& spans, const Tensor& colour);
+void fill_spans(const Tensor& image, const Tensor& spans, const Tensor& colour);
 
 }  // namespace walle

@@ -1,10 +1,10 @@
-#include "geometry/paint.h"
+#include "geometry/span_fill.h"
 
 #include <cstring>
 
 namespace walle {
 
-void paint(const Tensor& image, const Tensor& spans, const Tensor& colour) {
+void fill_spans(const Tensor& image, const Tensor& spans, const Tensor& colour) {
   if (image.ndim() != 2 && image.ndim() != 3)
     throw Error(ErrorKind::shape, "an image is [height, width] or [height, width, channels], not " + to_string(image.shape()));
   if (!image.storage() || !image.storage()->writable()) throw Error(ErrorKind::dtype, "the image is read-only; copy it first");
