@@ -60,7 +60,7 @@ void Team::share(std::int64_t count, Call call, void* work) noexcept {
   }
   call_ = call;
   work_ = work;
-  stopping_ = stopping_here();
+  stopping_ = current_stop_flag();
   for (int member = 0; member < size(); ++member) {
     share_of_[member].next.store(count * member / size(), std::memory_order_relaxed);
     share_of_[member].end = count * (member + 1) / size();

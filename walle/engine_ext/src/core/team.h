@@ -24,12 +24,13 @@ class Team {
   int size() const noexcept { return static_cast<int>(threads_.size()) + 1; }
 
   // work(i, member) for each i in [0, count), spread over the members (0 to size - 1), and back when all are done. One call at a
-  // time; `work` must not throw and must not call this team. Where the caller's tenant is asked to stop, what has not begun is
-  // left out, and the caller is to end as between operators. `operations` is what there is to do in all, as far as it is known.
+  // time; `work` must not throw and must not call this team. Where a stop of the caller's work context is requested, what has not
+  // begun is left out, and the caller is to end as between operators. `operations` is what there is to do in all, as far as it is
+  // known.
   template <class F>
   void each(std::int64_t count, F&& work, double operations = kWorthSharing) noexcept {
     if (threads_.empty() || count <= 1 || operations < kWorthSharing) {
-      const std::atomic<bool>* stopping = stopping_here();
+      const std::atomic<bool>* stopping = current_stop_flag();
       for (std::int64_t i = 0; i < count && !is_set(stopping); ++i) work(i, 0);
       return;
     }
@@ -48,9 +49,9 @@ class Team {
     std::int64_t end = 0;
   };
 
-  static const std::atomic<bool>* stopping_here() noexcept {
-    const Tenant* tenant = tenant_here().get();
-    return tenant != nullptr ? &tenant->stopping : nullptr;
+  static const std::atomic<bool>* current_stop_flag() noexcept {
+    const WorkContext* context = current_work_context().get();
+    return context != nullptr ? &context->stopping : nullptr;
   }
   static bool is_set(const std::atomic<bool>* flag) noexcept { return flag != nullptr && flag->load(std::memory_order_relaxed); }
 
@@ -62,7 +63,7 @@ class Team {
   int process_ = 0;
   Call call_ = nullptr;
   void* work_ = nullptr;
-  const std::atomic<bool>* stopping_ = nullptr;      // of the caller's tenant, null where it has none
+  const std::atomic<bool>* stopping_ = nullptr;      // of the caller's context, null where it has none
   std::unique_ptr<Share[]> share_of_;                // by member
   alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when there is work, or the end
   alignas(64) std::atomic<int> busy_{0};             // helpers that have not finished this round

@@ -20,9 +20,9 @@ std::atomic<std::size_t> limit_bytes{static_cast<std::size_t>(::sysconf(_SC_PHYS
 
 }  // namespace
 
-std::shared_ptr<Tenant>& tenant_here() noexcept {
-  thread_local std::shared_ptr<Tenant> tenant;
-  return tenant;
+std::shared_ptr<WorkContext>& current_work_context() noexcept {
+  thread_local std::shared_ptr<WorkContext> context;
+  return context;
 }
 
 std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
@@ -34,9 +34,9 @@ void set_storage_limit(std::size_t bytes) noexcept { limit_bytes.store(bytes, st
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment, limit = storage_limit();
   if (padded < size_bytes || padded > limit || live_storage_bytes() > limit - padded) throw std::bad_alloc();
-  const std::shared_ptr<Tenant>& tenant = tenant_here();
+  const std::shared_ptr<WorkContext>& context = current_work_context();
   const auto counted = static_cast<std::int64_t>(padded);
-  if (tenant && !tenant->may_take(counted)) throw std::bad_alloc();
+  if (context && !context->may_allocate(counted)) throw std::bad_alloc();
   const Block taken = take_block(padded);
   std::byte* data = taken.data;
   if (data == nullptr) throw std::bad_alloc();
@@ -47,11 +47,11 @@ std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
     give_back(taken);
     live_bytes.fetch_sub(padded, std::memory_order_relaxed);
   };
-  if (!tenant) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));
-  tenant->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
-  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [free_it, counted, tenant = tenant] {
+  if (!context) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));
+  context->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
+  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [free_it, counted, context = context] {
     free_it();
-    tenant->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
+    context->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
   }));
 }
 

@@ -1,5 +1,4 @@
-// What the code on a thread answers to where it runs for a VM: an account of the engine memory that it takes, and a wish that it
-// stop (§4.3).
+// Per-thread work context: an account of engine memory and a stop flag, set where a thread runs for a VM (§4.3).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,48 +7,50 @@
 
 namespace walle {
 
-class Tenant {
+class WorkContext {
  public:
-  virtual ~Tenant() = default;
+  virtual ~WorkContext() = default;
 
-  // Asked before engine memory is taken, on the thread that takes it; false where it may not be had.
-  virtual bool may_take(std::int64_t size_bytes) = 0;
+  // Called on the allocating thread before engine memory is allocated; false refuses the allocation.
+  virtual bool may_allocate(std::int64_t size_bytes) = 0;
 
-  std::atomic<std::int64_t> engine_bytes{0};  // that its threads took and nobody has given back yet, on whichever thread
-  std::atomic<bool> stopping{false};
+  std::atomic<std::int64_t> engine_bytes{0};  // allocated by its threads and not yet freed, on whichever thread
+  std::atomic<bool> stopping{false};          // a stop was requested
 };
 
-// That of this thread; null where it runs for nobody.
-std::shared_ptr<Tenant>& tenant_here() noexcept;
+// The context of this thread; null where it runs for no VM.
+std::shared_ptr<WorkContext>& current_work_context() noexcept;
 
-// Long work was asked to stop. Thrown between operators.
+// Long work was stopped on request. Thrown between operators.
 class WorkStopped : public std::runtime_error {
  public:
   WorkStopped() : std::runtime_error("the call was stopped in the engine") {}
 };
 
-inline void stop_if_asked() {
-  if (const auto& tenant = tenant_here(); tenant && tenant->stopping.load(std::memory_order_relaxed)) throw WorkStopped();
+inline void throw_if_stopped() {
+  if (const auto& context = current_work_context(); context && context->stopping.load(std::memory_order_relaxed))
+    throw WorkStopped();
 }
 
-// For loops over what no memory bounds, as a broadcast view is any number of elements: whether the work is still wanted, looked
-// up every few million elements.
-class Wanted {
+// Polls the stop flag every few million elements. For loops that memory does not bound: a broadcast view has any number of
+// elements.
+class StopPoll {
  public:
-  // Of the next so many elements, before they are worked on; once it is false it stays so.
-  bool next(std::int64_t elements) noexcept {
-    if (tenant_ == nullptr || (left_ -= elements) > 0) return is_;
-    left_ = kEvery;
-    return is_ = is_ && !tenant_->stopping.load(std::memory_order_relaxed);
+  // Counts `elements` before they are worked on; returns false once a stop was requested, and from then on.
+  bool proceed(std::int64_t elements) noexcept {
+    if (context_ == nullptr || (left_ -= elements) > 0) return !stopped_;
+    left_ = kInterval;
+    stopped_ = stopped_ || context_->stopping.load(std::memory_order_relaxed);
+    return !stopped_;
   }
-  explicit operator bool() const noexcept { return is_; }
+  bool stopped() const noexcept { return stopped_; }
 
-  static constexpr std::int64_t kEvery = std::int64_t{1} << 22;
+  static constexpr std::int64_t kInterval = std::int64_t{1} << 22;
 
  private:
-  const Tenant* tenant_ = tenant_here().get();
-  std::int64_t left_ = kEvery;
-  bool is_ = true;
+  const WorkContext* context_ = current_work_context().get();
+  std::int64_t left_ = kInterval;
+  bool stopped_ = false;
 };
 
 }  // namespace walle

@@ -42,7 +42,7 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
   std::shared_ptr<Storage> scratch;
   if (step->scratch_bytes() > 0) scratch = Storage::allocate(step->scratch_bytes());
   step->run(addresses.data(), result.raw(), scratch ? scratch->data() : nullptr);
-  stop_if_asked();  // what it gave may not be whole
+  throw_if_stopped();  // what it gave may not be whole
   if (const char* fault = step->take_fault()) throw Error(ErrorKind::shape, std::string(op.name) + ": " + fault);
   return result;
 }

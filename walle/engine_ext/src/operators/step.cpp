@@ -169,13 +169,13 @@ class ReduceStep final : public SharedStep {
 
   void run_elements(const LoopNest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
-    Wanted wanted;
+    StopPoll poll;
     kept.walk(places, 0, [&](const auto& to) {
       bool first = true;
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
-        for (std::int64_t done = 0; done < row; done += Wanted::kEvery) {
-          const std::int64_t count = std::min(Wanted::kEvery, row - done);
-          if (!wanted.next(count)) return false;
+        for (std::int64_t done = 0; done < row; done += StopPoll::kInterval) {
+          const std::int64_t count = std::min(StopPoll::kInterval, row - done);
+          if (!poll.proceed(count)) return false;
           alignas(8) std::byte part[8];
           reduce_(from[0] + done * stride * static_cast<std::int64_t>(item_), stride, count, first ? to[1] : part);
           if (!first) join_(to[1], 1, part, 1, to[1], 1);
@@ -183,19 +183,19 @@ class ReduceStep final : public SharedStep {
         }
         return true;
       });
-      return static_cast<bool>(wanted);
+      return !poll.stopped();
     });
   }
   void run_rows(const LoopNest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = kept.row(), stride = kept.row_stride(0, item_);
     const bool at_once =
         sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
-    Wanted wanted;
+    StopPoll poll;
     kept.walk(places, 1, [&](const auto& to) {
-      if (at_once) return sum_columns(to[0], to[1], row, wanted);
+      if (at_once) return sum_columns(to[0], to[1], row, poll);
       bool first = true;
       nests_.reduced.walk({to[0]}, 0, [&](const auto& from) {
-        if (!wanted.next(row)) return false;
+        if (!poll.proceed(row)) return false;
         if (first)
           copy_(from[0], stride, to[1], row);
         else
@@ -203,15 +203,15 @@ class ReduceStep final : public SharedStep {
         first = false;
         return true;
       });
-      return static_cast<bool>(wanted);
+      return !poll.stopped();
     });
   }
 
-  bool sum_columns(const std::byte* input, std::byte* output, std::int64_t columns, Wanted& wanted) const noexcept {
+  bool sum_columns(const std::byte* input, std::byte* output, std::int64_t columns, StopPoll& poll) const noexcept {
     constexpr std::int64_t kColumns = 1 << 14;
     for (std::int64_t done = 0; done < columns; done += kColumns) {
       const std::int64_t count = std::min(kColumns, columns - done);
-      if (!wanted.next(count * nests_.reduced.row())) return false;
+      if (!poll.proceed(count * nests_.reduced.row())) return false;
       sum_rows_(reinterpret_cast<const float*>(input) + done, nests_.reduced.row_stride(0, item_), nests_.reduced.row(),
                 reinterpret_cast<float*>(output) + done, count);
     }
@@ -224,11 +224,11 @@ class ReduceStep final : public SharedStep {
     const std::int64_t row = kept.row(), count = nests_.reduced.row();
     const std::int64_t many = std::min(kShortBuffer / row, count), bytes = row * static_cast<std::int64_t>(item_);
     alignas(64) std::byte sums[kShortBuffer * 8];
-    Wanted wanted;
+    StopPoll poll;
     kept.walk(places, 1, [&](const auto& to) {
       bool first = true;
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
-        if (!wanted.next(count * row)) return false;
+        if (!poll.proceed(count * row)) return false;
         copy_(from[0], 1, sums, many * row);
         std::int64_t done = many;
         for (; done + many <= count; done += many) join_(sums, 1, from[0] + done * bytes, 1, sums, many * row);
@@ -242,7 +242,7 @@ class ReduceStep final : public SharedStep {
         }
         return true;
       });
-      return static_cast<bool>(wanted);
+      return !poll.stopped();
     });
   }
 
@@ -265,22 +265,23 @@ class ArgStep final : public Step {
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
     const std::int64_t step = (last_ ? -stride : stride) * static_cast<std::int64_t>(item_);
-    Wanted wanted;
+    StopPoll poll;
     nests_.kept.walk({inputs[0], output}, 0, [&](const auto& at) {
-      std::int64_t place = place_of_best(last_ ? at[0] - (row - 1) * step : at[0], step, row, wanted);
+      std::int64_t place = place_of_best(last_ ? at[0] - (row - 1) * step : at[0], step, row, poll);
       if (last_) place = row - 1 - place;
       std::memcpy(at[1], &place, sizeof(place));
-      return static_cast<bool>(wanted);
+      return !poll.stopped();
     });
   }
 
  private:
   // `step` is in bytes. The best of each piece runs against the best so far.
-  std::int64_t place_of_best(const std::byte* row, std::int64_t step, std::int64_t count, Wanted& wanted) const noexcept {
+  std::int64_t place_of_best(const std::byte* row, std::int64_t step, std::int64_t count, StopPoll& poll) const noexcept {
     std::int64_t best = 0;
-    for (std::int64_t done = 0; done < count && wanted.next(std::min(Wanted::kEvery, count - done)); done += Wanted::kEvery) {
+    for (std::int64_t done = 0; done < count && poll.proceed(std::min(StopPoll::kInterval, count - done));
+         done += StopPoll::kInterval) {
       std::int64_t place = 0;
-      kernel_(row + done * step, step / static_cast<std::int64_t>(item_), std::min(Wanted::kEvery, count - done), &place);
+      kernel_(row + done * step, step / static_cast<std::int64_t>(item_), std::min(StopPoll::kInterval, count - done), &place);
       place += done;
       if (done > 0) {
         alignas(8) std::byte both[16];
@@ -351,17 +352,17 @@ class MatMulStep final : public SharedStep {
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const std::int64_t weight = args_.m * args_.n * args_.k;
     if (batch_.count() == 1 && team.size() > 1 && args_.m > 1) return run_rows(team, inputs, output, scratch);
-    const Wanted asked;
-    batch_.split(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
-      Wanted wanted = asked;
+    const StopPoll initial;
+    batch_.share(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
+      StopPoll poll = initial;
       piece.walk(from, 0, [&](const auto& at) {
         GemmArgs args = args_;
         args.a = at[swapped_ ? 1 : 0];
         args.b = at[swapped_ ? 0 : 1];
         args.out = at[2];
         args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
-        run_product(gemm_, args, item_, wanted);
-        return static_cast<bool>(wanted);
+        run_product(gemm_, args, item_, poll);
+        return !poll.stopped();
       });
     });
   }
@@ -371,11 +372,11 @@ class MatMulStep final : public SharedStep {
   // One product, in pieces of its rows.
   void run_rows(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept {
     const std::int64_t pieces = std::min<std::int64_t>(args_.m, team.size());
-    const Wanted asked;
+    const StopPoll initial;
     team.each(
         pieces,
         [&](std::int64_t i, int member) {
-          Wanted wanted = asked;
+          StopPoll poll = initial;
           const std::int64_t first = args_.m * i / pieces;
           GemmArgs args = args_;
           args.m = args_.m * (i + 1) / pieces - first;
@@ -383,7 +384,7 @@ class MatMulStep final : public SharedStep {
           args.b = inputs[swapped_ ? 0 : 1];
           args.out = output + first * args_.out_row * item_;
           args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
-          run_product(gemm_, args, item_, wanted);
+          run_product(gemm_, args, item_, poll);
         },
         2.0 * static_cast<double>(args_.m * args_.n) * static_cast<double>(args_.k));
   }

@@ -24,10 +24,10 @@ std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases
                              double* us) noexcept {
   using Clock = std::chrono::steady_clock;
   std::byte* scratch = plan.arena->data() + plan.scratch_offset;
-  const Tenant* tenant = tenant_here().get();
+  const WorkContext* context = current_work_context().get();
   Clock::time_point begin = us != nullptr ? Clock::now() : Clock::time_point();
   for (const PlannedOp& op : plan.ops) {
-    if (tenant != nullptr && tenant->stopping.load(std::memory_order_relaxed)) return Fault{&op, nullptr};
+    if (context != nullptr && context->stopping.load(std::memory_order_relaxed)) return Fault{&op, nullptr};
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
       addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
     std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
@@ -38,7 +38,7 @@ std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases
     *us++ = std::chrono::duration<double, std::micro>(end - begin).count();
     begin = end;
   }
-  if (tenant != nullptr && !plan.ops.empty() && tenant->stopping.load(std::memory_order_relaxed))
+  if (context != nullptr && !plan.ops.empty() && context->stopping.load(std::memory_order_relaxed))
     return Fault{&plan.ops.back(), nullptr};  // what it gave may not be whole
   return std::nullopt;
 }

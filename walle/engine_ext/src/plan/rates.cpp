@@ -161,13 +161,13 @@ Rates measure(const Table& table, const MemoryRates& memory, double seconds) {
 // The memory of a measurement is the process's, and not that of the task whose session asked first.
 class Unaccounted {
  public:
-  Unaccounted() : tenant_(std::exchange(tenant_here(), nullptr)) {}
-  ~Unaccounted() { tenant_here() = std::move(tenant_); }
+  Unaccounted() : saved_(std::exchange(current_work_context(), nullptr)) {}
+  ~Unaccounted() { current_work_context() = std::move(saved_); }
   Unaccounted(const Unaccounted&) = delete;
   Unaccounted& operator=(const Unaccounted&) = delete;
 
  private:
-  std::shared_ptr<Tenant> tenant_;
+  std::shared_ptr<WorkContext> saved_;
 };
 
 // One for each backend that was asked for.

@@ -237,7 +237,7 @@ std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> ar
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) env[at(graph_->inputs[i])] = inputs[i];
   for (std::size_t i = 0; i < pieces_.size();) {
-    stop_if_asked();
+    throw_if_stopped();
     if (pieces_[i].interpreted)
       run_interpreted(pieces_[i], env);
     else if (!run_plain(i, env))

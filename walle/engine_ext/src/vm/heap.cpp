@@ -22,9 +22,9 @@ void count_if_here(std::int64_t size_bytes) {
   if (Heap* heap = Heap::here()) heap->count(size_bytes);
 }
 
-bool may_take(std::size_t size_bytes) {
+bool may_allocate(std::size_t size_bytes) {
   Heap* heap = Heap::here();
-  return heap == nullptr || heap->may_take(static_cast<std::int64_t>(std::min(size_bytes, std::size_t{1} << 62)));
+  return heap == nullptr || heap->may_allocate(static_cast<std::int64_t>(std::min(size_bytes, std::size_t{1} << 62)));
 }
 
 std::int64_t size_of(void* block) { return static_cast<std::int64_t>(malloc_usable_size(block)); }
@@ -34,18 +34,20 @@ void* counted(void* block) {
   return block;
 }
 
-void* raw_malloc(void*, std::size_t size) { return may_take(size) ? counted(raw_below.malloc(raw_below.ctx, size)) : nullptr; }
+void* raw_malloc(void*, std::size_t size) {
+  return may_allocate(size) ? counted(raw_below.malloc(raw_below.ctx, size)) : nullptr;
+}
 
 void* raw_calloc(void*, std::size_t count, std::size_t size) {
   std::size_t total = 0;
-  if (__builtin_mul_overflow(count, size, &total) || !may_take(total)) return nullptr;
+  if (__builtin_mul_overflow(count, size, &total) || !may_allocate(total)) return nullptr;
   return counted(raw_below.calloc(raw_below.ctx, count, size));
 }
 
 void* raw_realloc(void*, void* block, std::size_t size) {
   const std::int64_t before = block != nullptr ? size_of(block) : 0;
   if (static_cast<std::int64_t>(std::min(size, std::size_t{1} << 62)) > before &&
-      !may_take(size - static_cast<std::size_t>(before)))
+      !may_allocate(size - static_cast<std::size_t>(before)))
     return nullptr;
   void* moved = raw_below.realloc(raw_below.ctx, block, size);
   if (moved != nullptr) count_if_here(size_of(moved) - before);
@@ -58,7 +60,7 @@ void raw_free(void*, void* block) {
 }
 
 void* arena_alloc(void*, std::size_t size) {
-  void* arena = may_take(size) ? arenas_below.alloc(arenas_below.ctx, size) : nullptr;
+  void* arena = may_allocate(size) ? arenas_below.alloc(arenas_below.ctx, size) : nullptr;
   if (arena != nullptr) count_if_here(static_cast<std::int64_t>(size));
   return arena;
 }
@@ -89,7 +91,7 @@ std::int64_t Heap::used_bytes() const {
   return python_bytes_.load(std::memory_order_relaxed) + engine_bytes.load(std::memory_order_relaxed);
 }
 
-bool Heap::may_take(std::int64_t size_bytes) {
+bool Heap::may_allocate(std::int64_t size_bytes) {
   const std::int64_t limit = limit_bytes_.load(std::memory_order_relaxed);
   if (limit == 0) return true;
   const std::int64_t after = used_bytes() + size_bytes;

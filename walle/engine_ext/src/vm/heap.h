@@ -12,7 +12,7 @@ namespace walle::vm {
 
 class Interpreter;
 
-class Heap : public Tenant {
+class Heap : public WorkContext {
  public:
   // Puts counting allocators before CPython's own; once, under the main interpreter's GIL.
   static void watch();
@@ -26,7 +26,7 @@ class Heap : public Tenant {
   // Python objects and engine memory of the present VM.
   std::int64_t used_bytes() const;
 
-  bool may_take(std::int64_t size_bytes) override;
+  bool may_allocate(std::int64_t size_bytes) override;
   void count(std::int64_t size_bytes) { python_bytes_.fetch_add(size_bytes, std::memory_order_relaxed); }
 
  private:

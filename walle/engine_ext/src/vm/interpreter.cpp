@@ -238,7 +238,7 @@ std::string Interpreter::live(Home& home) {
   interpreter_of_thread = this;
   heap_ = std::make_shared<Heap>(*this);
   Heap::here() = heap_.get();
-  tenant_here() = heap_;
+  current_work_context() = heap_;
   system_thread_ = static_cast<pid_t>(syscall(SYS_gettid));
   PyEval_RestoreThread(home.thread);
   home.enter_context();
@@ -275,7 +275,7 @@ std::string Interpreter::live(Home& home) {
   }
   interpreter_of_thread = nullptr;
   Heap::here() = nullptr;
-  tenant_here() = nullptr;
+  current_work_context() = nullptr;
   return reason;
 }
 

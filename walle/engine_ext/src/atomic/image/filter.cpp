@@ -178,9 +178,9 @@ class SeparableStep final : public Step {
     const auto first = images_->combine[static_cast<int>(passes_.first)], last = images_->combine[static_cast<int>(passes_.last)];
     const std::size_t row_out = static_cast<std::size_t>(output_.row()) * out_item_;
     for (std::int64_t k = 0; k < count_x_; ++k) taps[k] = framed + static_cast<std::size_t>(k) * frame_.pixel;
-    Wanted wanted;
+    StopPoll poll;
     for (std::int64_t y = 0; y < output_.height; ++y, output += row_out) {
-      if (!wanted.next(input_.row() * (count_x_ * stride_ + count_y_))) return;
+      if (!poll.proceed(input_.row() * (count_x_ * stride_ + count_y_))) return;
       // New rows of the window replace those that it has left; a mirrored row that was replaced is computed again.
       const std::int64_t top = y * stride_ - anchor_y_;
       std::int64_t slot = ring_slot(top, count_y_);
@@ -271,9 +271,9 @@ class FilterStep final : public Step {
     const std::size_t row_in = static_cast<std::size_t>(input_.width) * frame_.pixel;
     const auto first = images_->combine[static_cast<int>(passes_.first)], last = images_->combine[static_cast<int>(passes_.last)];
     const int count = static_cast<int>(taps_.size());
-    Wanted wanted;
+    StopPoll poll;
     for (std::int64_t y = 0; y < input_.height; ++y, output += static_cast<std::size_t>(input_.row()) * out_item_) {
-      if (!wanted.next(input_.row() * count)) return;
+      if (!poll.proceed(input_.row() * count)) return;
       std::int64_t slot = ring_slot(y - anchor_y_, height_);
       for (std::int64_t t = 0; t < height_; ++t, slot = slot + 1 == height_ ? 0 : slot + 1) {
         const std::int64_t row = border_source(frame_.border, y + t - anchor_y_, input_.height);

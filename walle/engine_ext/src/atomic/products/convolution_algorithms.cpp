@@ -112,7 +112,7 @@ void depthwise_run(Team& team, const ConvShape& shape, const Table& table, const
 // One matrix product a group: rows [first, last) of weights [out_channels, k] times a matrix [k, outputs] of x as it lies, or of
 // columns.
 void multiply(const ConvShape& shape, const Table& table, const std::byte* w, const std::byte* columns, std::byte* out,
-              std::byte* scratch, std::int64_t k, std::int64_t first, std::int64_t last, Wanted wanted) noexcept {
+              std::byte* scratch, std::int64_t k, std::int64_t first, std::int64_t last, StopPoll poll) noexcept {
   const std::int64_t item = item_of(shape);
   GemmArgs args;
   args.m = last - first;
@@ -127,7 +127,7 @@ void multiply(const ConvShape& shape, const Table& table, const std::byte* w, co
   args.out = out + first * args.n * item;
   args.out_row = args.n;
   args.scratch = scratch;
-  run_product(table.gemm[shape.type()], args, item, wanted);
+  run_product(table.gemm[shape.type()], args, item, poll);
 }
 
 // In how many pieces a team shares the rows of one product, where it has not enough products to share.
@@ -150,7 +150,7 @@ double pointwise_workload(const ConvShape& shape, const Table& table) {
 void pointwise_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const std::int64_t item = item_of(shape), plane = shape.window.out_count(), products = shape.batch * shape.groups;
   const std::int64_t pieces = row_pieces(team, shape, products);
-  const Wanted wanted;
+  const StopPoll poll;
   team.each(
       products * pieces,
       [&](std::int64_t unit, int member) {
@@ -158,7 +158,7 @@ void pointwise_run(Team& team, const ConvShape& shape, const Table& table, const
         multiply(shape, table, places.w + g * shape.out_channels * shape.in_channels * item,
                  places.x + product * shape.in_channels * plane * item, places.out + product * shape.out_channels * plane * item,
                  places.scratch + member * places.scratch_bytes, shape.in_channels, shape.out_channels * piece / pieces,
-                 shape.out_channels * (piece + 1) / pieces, wanted);
+                 shape.out_channels * (piece + 1) / pieces, poll);
       },
       2 * shape.multiplications());
 }
@@ -212,11 +212,11 @@ void columns_run(Team& team, const ConvShape& shape, const Table& table, const C
   const auto columns_of = [&](int member) { return places.scratch + member * places.scratch_bytes; };
   const auto rest_of = [&](int member) { return columns_of(member) + columns_bytes(shape); };
   const auto from = [&](std::int64_t product) { return places.x + product * shape.in_channels * win.in_count() * item; };
-  const Wanted wanted;
+  const StopPoll poll;
   const auto multiply_piece = [&](std::int64_t product, std::int64_t piece, const std::byte* columns, std::byte* scratch) {
     multiply(shape, table, places.w + product % shape.groups * shape.out_channels * k * item, columns,
              places.out + product * shape.out_channels * plane * item, scratch, k, shape.out_channels * piece / pieces,
-             shape.out_channels * (piece + 1) / pieces, wanted);
+             shape.out_channels * (piece + 1) / pieces, poll);
   };
   if (win.padded())
     for (int member = 0; member < (pieces > 1 ? 1 : team.size()); ++member)

@@ -1,4 +1,4 @@
-// Matrix products that end early where nobody wants them any more (see core/work_context.h).
+// Matrix products that end early where a stop was requested (see core/work_context.h).
 #pragma once
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 namespace walle {
 
 // As gemm.run, in pieces of rows where it takes long. `item` is an element's size in bytes.
-inline void run_product(const Gemm& gemm, GemmArgs args, std::int64_t item, Wanted& wanted) noexcept {
+inline void run_product(const Gemm& gemm, GemmArgs args, std::int64_t item, StopPoll& poll) noexcept {
   constexpr std::int64_t kMost = std::int64_t{1} << 28;  // multiplications of a piece: some ten milliseconds
   constexpr std::int64_t kLeastRows = 168;               // whose products take much longer than packing B anew
   const double row = static_cast<double>(args.n) * static_cast<double>(args.k);
@@ -19,7 +19,7 @@ inline void run_product(const Gemm& gemm, GemmArgs args, std::int64_t item, Want
   for (std::int64_t first = 0; first < all; first += at_once) {
     args.m = std::min(at_once, all - first);
     // A kernel takes some eight multiplications in the time of one element of other loops.
-    if (!wanted.next(static_cast<std::int64_t>(std::min(static_cast<double>(args.m) * row / 8, 1e15)))) return;
+    if (!poll.proceed(static_cast<std::int64_t>(std::min(static_cast<double>(args.m) * row / 8, 1e15)))) return;
     gemm.run(args);
     args.a = static_cast<const std::byte*>(args.a) + args.m * args.a_row * item;
     args.out = static_cast<std::byte*>(args.out) + args.m * args.out_row * item;
