@@ -353,7 +353,7 @@ class MatMulStep final : public SharedStep {
     const std::int64_t weight = args_.m * args_.n * args_.k;
     if (batch_.count() == 1 && team.size() > 1 && args_.m > 1) return run_rows(team, inputs, output, scratch);
     const StopPoll initial;
-    batch_.share(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
+    batch_.split(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
       StopPoll poll = initial;
       piece.walk(from, 0, [&](const auto& at) {
         GemmArgs args = args_;
