@@ -1,4 +1,4 @@
-"""Tests of the documents: every path that the architecture, the paper map or a decision names exists in the repository."""
+"""Tests of the documents: every path that the architecture, the paper map or an ADR names exists in the repository."""
 
 import re
 from collections.abc import Iterator

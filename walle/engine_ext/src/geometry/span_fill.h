@@ -1,12 +1,12 @@
-// Painting: one colour moved to runs of an image's pixels, in place. The regions of a raster whose source is one pixel, given by
-// the thousand.
+// In-place filling of pixel runs (spans) with one colour: a raster of thousands of regions whose source is one pixel.
 #pragma once
 #include "core/tensor.h"
 
 namespace walle {
 
-// `image` is [height, width] or [height, width, channels], a view or not; `spans` int32 [count, 3] as LineSpans gives them;
-// `colour` one pixel of the image's dtype. Throws Error (shape, dtype) where they do not fit or the image cannot be written.
+// Fills `spans` (int32 [count, 3], as LineSpans returns them) of `image` ([height, width] or [height, width, channels], possibly
+// a view) with `colour`, one pixel of the image's dtype. Throws Error (shape, dtype) if they do not match or the image is
+// read-only.
 void fill_spans(const Tensor& image, const Tensor& spans, const Tensor& colour);
 
 }  // namespace walle
