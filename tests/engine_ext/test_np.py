@@ -186,10 +186,10 @@ def test_reductions_of_nothing() -> None:
     assert nothing.sum(1).shape == (0,)
     for empty in (nothing, nothing.astype("bool"), nothing.astype("uint8")):
         for name in ("max", "min", "argmax"):
-            with pytest.raises(ShapeError, match="has no elements"):
+            with pytest.raises(ShapeError, match="without elements"):
                 getattr(empty, name)(0)
         assert numpy.isnan(numpy.asarray(empty.mean(0))).all()
-    with pytest.raises(ShapeError, match="has no elements"):
+    with pytest.raises(ShapeError, match="without elements"):
         np.zeros((0,), "bool").max()
     assert nothing.all().item()
     assert not nothing.any().item()

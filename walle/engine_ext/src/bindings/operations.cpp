@@ -275,8 +275,8 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
     const Operand operand{input.dtype(), input.shape(), nullptr, false};
     for (const std::size_t axis_reduced : reduced_axes(op, {&operand, 1}, attributes))
       if (input.shape()[axis_reduced] == 0)
-        throw Error(ErrorKind::shape, name + " over axis " + std::to_string(axis_reduced) + " of shape " +
-                                          to_string(input.shape()) + ", which has no elements");
+        throw Error(ErrorKind::shape, name + " over axis " + std::to_string(axis_reduced) +
+                                          ", an axis without elements, of shape " + to_string(input.shape()));
   }
   const Tensor inputs[] = {input};
   Tensor result = run(op, inputs, attributes);

@@ -37,20 +37,20 @@ std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::shared_ptr<WorkContext>& context = current_work_context();
   const auto counted = static_cast<std::int64_t>(padded);
   if (context && !context->may_allocate(counted)) throw std::bad_alloc();
-  const Block taken = take_block(padded);
-  std::byte* data = taken.data;
+  const Block block = take_block(padded);
+  std::byte* data = block.data;
   if (data == nullptr) throw std::bad_alloc();
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
   std::memset(data + tail, 0, padded - tail);
   live_bytes.fetch_add(padded, std::memory_order_relaxed);
-  const auto free_it = [taken, padded] {
-    give_back(taken);
+  const auto release = [block, padded] {
+    give_back(block);
     live_bytes.fetch_sub(padded, std::memory_order_relaxed);
   };
-  if (!context) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));
+  if (!context) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, release));
   context->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
-  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [free_it, counted, context = context] {
-    free_it();
+  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [release, counted, context = context] {
+    release();
     context->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
   }));
 }

@@ -250,7 +250,7 @@ class ResizeStep final : public Step {
     planar_ = fixed_point_ && output_.channels > 1 && output_.channels <= 4;
     row_bytes_ = cache_aligned(static_cast<std::size_t>(output_.row()) * (fixed_point_ && linear ? 2 : 4));
     plane_bytes_ = planar_ ? cache_aligned(static_cast<std::size_t>(output_.row())) : 0;
-    // The row in each slot of the ring is stored behind the rows.
+    // The row in each slot of the ring is stored after the rows.
     scratch_bytes_ =
         plane_bytes_ + static_cast<std::size_t>(rows_.taps) * (row_bytes_ + sizeof(std::int64_t) + 2 * sizeof(void*));
   }
