@@ -1,4 +1,4 @@
-// What a test program needs: checks that go on after a failure and say where it was, and seeded random numbers.
+// Checks for test programs, which continue after a failure and report its place, and seeded random numbers.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -11,13 +11,13 @@ namespace check {
 
 inline int failures = 0;
 
-inline void report(bool held, const char* file, int line, const std::string& what) {
-  if (held) return;
+inline void report(bool passed, const char* file, int line, const std::string& what) {
+  if (passed) return;
   ++failures;
   std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
 }
 
-// A whole number in [low, high].
+// Returns a random integer in [low, high].
 inline std::int64_t whole(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
   return std::uniform_int_distribution<std::int64_t>(low, high)(random);
 }
@@ -25,14 +25,14 @@ inline std::int64_t whole(std::mt19937_64& random, std::int64_t low, std::int64_
 }  // namespace check
 
 #define CHECK(condition) check::report((condition), __FILE__, __LINE__, #condition)
-// The expression throws walle::Error of that kind.
-#define CHECK_ERROR(expression, wanted)                                                  \
-  do {                                                                                   \
-    bool thrown = false;                                                                 \
-    try {                                                                                \
-      (void)(expression);                                                                \
-    } catch (const walle::Error& error) {                                                \
-      thrown = error.kind() == walle::ErrorKind::wanted;                                 \
-    }                                                                                    \
-    check::report(thrown, __FILE__, __LINE__, #expression " does not fail as " #wanted); \
+// Checks that the expression throws walle::Error of the given kind.
+#define CHECK_ERROR(expression, expected)                                                  \
+  do {                                                                                     \
+    bool thrown = false;                                                                   \
+    try {                                                                                  \
+      (void)(expression);                                                                  \
+    } catch (const walle::Error& error) {                                                  \
+      thrown = error.kind() == walle::ErrorKind::expected;                                 \
+    }                                                                                      \
+    check::report(thrown, __FILE__, __LINE__, #expression " does not fail as " #expected); \
   } while (false)

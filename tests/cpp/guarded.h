@@ -1,4 +1,4 @@
-// Memory that ends where no page is mapped, so that a kernel that reads or writes a byte too far is killed.
+// Buffers that end at an unmapped page, so that a kernel that reads or writes a byte too far is killed.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ class GuardedBytes {
   std::byte *base_, *data_;
 };
 
-// Floats that end at an unmapped page; an odd count of them begins unaligned.
+// Floats that end at an unmapped page; with an odd count the first one is unaligned.
 class Guarded {
  public:
   explicit Guarded(std::size_t count) : bytes_(count * sizeof(float)) {}

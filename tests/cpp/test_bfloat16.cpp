@@ -1,5 +1,5 @@
-// The kernels of bfloat16 pairs of every backend that has them: rounding bit for bit as the plain ones, sums within a stated
-// bound of float64, in buffers that end where the memory does.
+// Tests of the bfloat16 pair kernels of every backend that has them: rounding equal bit for bit to the plain kernels, sums within
+// a stated bound of float64, in guarded buffers.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -27,7 +27,7 @@ double high_of(float pair) { return std::bit_cast<float>(std::bit_cast<std::uint
 void rounding() {
   const float step = 1.0f / 128;  // of bfloat16 from 1 to 2
   CHECK(to_bfloat16(1.0f) == 0x3f80);
-  CHECK(to_bfloat16(1.0f + step / 2) == 0x3f80);  // a tie goes to the even one
+  CHECK(to_bfloat16(1.0f + step / 2) == 0x3f80);  // ties to even
   CHECK(to_bfloat16(1.0f + 3 * step / 2) == 0x3f82);
   CHECK(to_bfloat16(1.0f + step / 2 + 1e-6f) == 0x3f81);
   CHECK(to_bfloat16(-1.0f - step) == 0xbf81);

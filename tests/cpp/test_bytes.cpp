@@ -1,4 +1,5 @@
-// The kernels of bytes of every instruction set, bit for bit as the plain ones, and products of them by a team.
+// Tests of the byte kernels of every instruction set: equal bit for bit to the plain kernels, also when a team computes a
+// product.
 #include "kernels/bytes.h"
 
 #include <bit>
@@ -26,7 +27,7 @@ void fill(std::mt19937_64& random, const Guarded& to, std::size_t count) {
 }
 bool same(const void* a, const void* b, std::size_t bytes) { return bytes == 0 || std::memcmp(a, b, bytes) == 0; }
 
-// One block of columns, so that blocks of another width mean the same.
+// One block of columns, so that blocks of every width are compared.
 void panels(const Bytes& bytes) {
   std::mt19937_64 random(12);
   for (int round = 0; round < 200; ++round) {
@@ -62,7 +63,7 @@ void panels(const Bytes& bytes) {
   }
 }
 
-// Sums at their least and greatest wrap around alike, and no product of two bytes saturates.
+// Sums at both ends of the range wrap around in the same way, and no product of two bytes saturates.
 void extremes(const Bytes& bytes) {
   PanelArgs args;
   args.rows = args.width = 1;
@@ -82,7 +83,7 @@ void extremes(const Bytes& bytes) {
   }
 }
 
-// Against the plain kernel on four columns at a time.
+// Compares with the plain kernel on four columns at a time.
 void depthwise(const Bytes& bytes) {
   std::mt19937_64 random(13);
   for (int round = 0; round < 100; ++round) {
@@ -139,7 +140,7 @@ ByteRange some_range(std::mt19937_64& random) {
           static_cast<std::int32_t>(zero)};
 }
 
-// Against the plain kernel on eight columns at a time.
+// Compares with the plain kernel on eight columns at a time.
 void finishes(const Bytes& bytes) {
   std::mt19937_64 random(14);
   for (int round = 0; round < 200; ++round) {
@@ -233,7 +234,8 @@ Tensor random_bytes(std::mt19937_64& random, DType dtype, Dims shape) {
   return tensor;
 }
 
-// A whole product on each instruction set, alone and by a team, from memory that ends at a page: the plain kernels' result.
+// Compares a whole product on each instruction set, by one thread and by a team, in guarded buffers, with the plain kernels'
+// result.
 void products(const char* op, Dims x_shape, Dims w_shape, const Attributes& attributes, bool scaled) {
   std::mt19937_64 random(16);
   const OpDef& def = *find_operator(op);

@@ -1,6 +1,6 @@
-// Packed convolutions that end in an activation and a residual, by every algorithm on every backend of this CPU, against float64:
-// in memory of just the size that there is, by one thread and by two. Among them channels that give several, and groups that are
-// merged, of which one that is not finite must spoil no other.
+// Tests of packed convolutions with a fused activation and residual, by every algorithm on every backend of this CPU, compared
+// with float64: in buffers of exactly the needed size, by one thread and by two. They include depth multipliers and merged
+// groups, where non-finite values of one group must not reach another.
 #include <cmath>
 #include <vector>
 
@@ -24,7 +24,7 @@ std::size_t place(std::int64_t image, std::int64_t channel, std::int64_t at, std
                   std::int64_t c) {
   return size(((image * ((channels + c - 1) / c) + channel / c) * plane + at) * c + channel % c);
 }
-// Lanes of no channel hold NaN.
+// Lanes without a channel hold NaN.
 std::vector<float> packed(const std::vector<float>& x, std::int64_t batch, std::int64_t channels, std::int64_t plane,
                           std::int64_t c) {
   std::vector<float> result(size(batch * ((channels + c - 1) / c) * plane * c), std::nanf(""));
@@ -87,7 +87,7 @@ void convolve(const Table& table, const PackedAlgorithm& algorithm, const Packed
           std::fabs(double{out[place(image, m, i % plane, channels, plane, c)]} - wanted - double{residual[size(i)]});
       error = std::isnan(apart) ? INFINITY : std::max(error, apart);
     }
-    // Roundings of sums of this size: Winograd's most (see test_winograd.cpp), or one for each term.
+    // Bound in roundings of sums of this size: Winograd's (see test_winograd.cpp), or one for each term.
     const auto terms = static_cast<double>(shape.in_channels * shape.window.taps());
     const double bound = std::max(130.0, terms + 3) * 0x1p-24 * (terms / 4 + 8);
     check::report(error <= bound, __FILE__, __LINE__,

@@ -1,5 +1,5 @@
-// One small model of each operator family that test_kernels.cpp does not call by itself, in every type that it takes, odd sizes,
-// with and without elements; every backend of this CPU against scalar. Sanitizers watch.
+// Tests of one small model for each operator family that test_kernels.cpp does not call, in every supported type and odd sizes,
+// with and without elements: every backend of this CPU compared with scalar. Meant for sanitized builds.
 #include <cmath>
 #include <cstring>
 
@@ -55,11 +55,11 @@ void run(const std::string& what, const ModelForm& model) {
     for (const walle::Backend& backend : walle::backends()) {
       if (!backend.available || !walle::is_exact(backend)) continue;
       const auto got = results(file, backend.name);
-      check::report(got.size() == wanted.size(), __FILE__, __LINE__, what + " gives another number of results");
+      check::report(got.size() == wanted.size(), __FILE__, __LINE__, what + " returns another number of results");
       for (std::size_t i = 0; i < got.size() && i < wanted.size(); ++i) {
         const auto *one = std::get_if<walle::Tensor>(&got[i]), *other = std::get_if<walle::Tensor>(&wanted[i]);
         check::report(got[i].index() == wanted[i].index() && (one == nullptr || near(*one, *other)), __FILE__, __LINE__,
-                      what + " on " + std::string(backend.name) + " gives another result " + std::to_string(i));
+                      what + " on " + std::string(backend.name) + " returns another result " + std::to_string(i));
       }
     }
   } catch (const walle::Error& error) {
@@ -140,7 +140,7 @@ void movements(DType t, std::int64_t n) {
   if (n > 0)
     run(of("ScatterElements", t, n), one_node("ScatterElements", {x, rows, input("updates", t, {3, 1})},
                                               {number("axis", 0), text("reduction", "max")}, 1, data.data));
-  // Indices that only a run knows are indexed rasters.
+  // Indices that are known only at run time make indexed rasters.
   run(of("Gather at run time", t, n), one_node("Gather", {x, input("rows", DType::i32, {2, 2})}, {number("axis", 0)}));
 }
 
@@ -177,7 +177,7 @@ void casts(std::int64_t n) {
     }
 }
 
-// A loop over a branch, a scan, and a way through a sequence.
+// A loop with a branch, a scan, and a path through a sequence.
 void flows(std::int64_t n) {
   const std::uint8_t f32 = code(DType::f32), i64 = code(DType::i64), b8 = code(DType::b8);
   GraphForm branch;

@@ -1,5 +1,5 @@
-// Vectorised functions of every backend of this CPU against the exact value: numbers of every exponent, the ends of every
-// formula, and what is not a number. A unit in the last place of a subnormal result is the least number.
+// Tests of the vectorised functions of every backend of this CPU, compared with the exact value: numbers of every exponent, the
+// range limits of every formula, and NaN. A unit in the last place of a subnormal result is the smallest subnormal number.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,13 +25,14 @@ Exact<T> ulp(Exact<T> exact) {
   return static_cast<Exact<T>>(std::nextafter(from, std::numeric_limits<T>::infinity())) - from;
 }
 
-// The same, NaN for NaN, zeros and infinities with their sign; otherwise within `bound` units, of `scale` where that is more.
+// Returns whether two results agree: NaN with NaN, zeros and infinities with their sign, other values within `bound` units in the
+// last place, of `scale` if that is larger.
 template <class T>
 bool near(T got, Exact<T> exact, double bound, Exact<T> scale = 0) {
   const T rounded = static_cast<T>(exact);
   if (std::isnan(got) || std::isnan(rounded)) return std::isnan(got) && std::isnan(rounded);
   if (rounded == T{0} && exact == 0) return got == T{0} && std::signbit(got) == std::signbit(rounded);
-  if (std::isinf(got) != std::isinf(rounded))  // either side of the greatest number
+  if (std::isinf(got) != std::isinf(rounded))  // rounded to different sides of the largest number
     return std::signbit(got) == std::signbit(rounded) &&
            std::fabs(std::isinf(got) ? rounded : got) == std::numeric_limits<T>::max();
   if (std::isinf(got)) return got == rounded;
@@ -76,7 +77,7 @@ std::vector<T> special() {
   return all;
 }
 
-// Of every exponent, and more of those that functions are asked for.
+// Numbers of every exponent, with more in the usual range of the functions.
 template <class T>
 std::vector<T> numbers(std::mt19937_64& random, std::size_t count) {
   std::vector<T> all = special<T>();
@@ -132,7 +133,7 @@ E log_add_exp(E a, E b) {
   return std::fmax(a, b) + std::log1p(std::exp(-std::fabs(a - b)));
 }
 
-// Every special number with every other, and any with any.
+// Pairs of all special numbers, and random pairs.
 template <class T>
 std::pair<std::vector<T>, std::vector<T>> pairs(std::mt19937_64& random, std::size_t count) {
   std::pair<std::vector<T>, std::vector<T>> all;
@@ -178,7 +179,7 @@ void floats(const Table& table, std::mt19937_64& random) {
   binary<float>(table, 0, BinaryOp::Power, "pow", [](double a, double b) { return std::pow(a, b); }, left, right, 2.0);
   binary<float>(table, 0, BinaryOp::Hypot, "hypot", [](double a, double b) { return std::hypot(a, b); }, left, right, 2.0);
   binary<float>(table, 0, BinaryOp::LogAddExp, "logaddexp", &log_add_exp<double>, left, right, 2.0, true);
-  // Exact in float64, and so the same bits.
+  // Exact in float64, so the bits are equal.
   binary<float>(table, 0, BinaryOp::Fmod, "fmod", [](double a, double b) { return std::fmod(a, b); }, left, right, 0.0);
   binary<float>(
       table, 0, BinaryOp::NextAfter, "nextafter",
@@ -194,7 +195,7 @@ void floats(const Table& table, std::mt19937_64& random) {
 
 void doubles(const Table& table, std::mt19937_64& random) {
   std::vector<double> given = numbers<double>(random, 4000);
-  // What a formula does not serve is done by the scalar loop for its whole block, and would hide the formula.
+  // A block with numbers outside a formula's range is computed by the scalar loop, which would hide the formula.
   std::sort(given.begin(), given.end(),
             [](double a, double b) { return std::isnan(a) != std::isnan(b) ? std::isnan(a) : std::fabs(a) < std::fabs(b); });
   std::vector<double> positive = given;

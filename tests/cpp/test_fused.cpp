@@ -1,5 +1,5 @@
-// The fused kernels of every backend against float64, for every tail, in buffers that end where the memory does. What they mean
-// is held to the decompositions in tests/engine_ext/test_fused.py.
+// Tests of the fused kernels of every backend, compared with float64, for every tail length, in guarded buffers.
+// tests/engine_ext/test_fused.py compares them with the decompositions.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -86,7 +86,7 @@ void softmaxes(const Table& table) {
           for (std::int64_t i = 0; i < args.count; ++i) {
             const double apart = in.data()[place(i)] - most, wanted = log ? apart - std::log(total) : std::exp(apart) / total;
             const double bound = (1e-6 + 1e-9 * static_cast<double>(args.count)) * std::max(1.0, std::fabs(wanted));
-            CHECK(std::fabs(out.data()[place(i)] - wanted) <= bound);  // sums of a column are in float32
+            CHECK(std::fabs(out.data()[place(i)] - wanted) <= bound);  // column sums are in float32
           }
         }
     }
@@ -121,7 +121,7 @@ void normalisations(const Table& table) {
         const double factor = 1 / std::sqrt(squares / count + static_cast<double>(args.epsilon));
         for (std::int64_t i = 0; i < args.count; ++i) {
           const double normal = (x[i] - mean) * factor, add = args.shift == nullptr ? 0 : args.shift[i];
-          // The mean is rounded to float32, which the factor enlarges.
+          // The rounding of the mean to float32 is multiplied by the factor.
           const double bound =
               1e-6 * (std::fabs(args.scale[i]) * (std::fabs(normal) + std::fabs(mean) * factor) + std::fabs(add));
           CHECK(std::fabs(out.data()[row * args.count + i] - (normal * args.scale[i] + add)) <= bound + 1e-7);
@@ -159,7 +159,7 @@ int main() {
   for (const Backend& backend : backends()) {
     if (!backend.available) continue;
     const Table& table = kernels(backend.name);
-    if (table.softmax == nullptr) continue;  // decompositions only
+    if (table.softmax == nullptr) continue;  // only decompositions
     maps(table);
     softmaxes(table);
     normalisations(table);

@@ -1,5 +1,5 @@
-// Groups that fill no block, merged: what lies in the lanes behind the last channel decides nothing, a NaN of one group stays in
-// it.
+// Tests of merged groups that do not fill a block: lanes after the last channel do not affect the result, and a NaN of one group
+// stays in that group.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -22,7 +22,7 @@ Floats normal(std::mt19937_64& random, std::int64_t count) {
   return made;
 }
 
-// The real lanes of a result.
+// Returns the lanes of a result that hold channels.
 Floats run(const PackedConv& conv, const Step& step, Floats& x, Tensor& w, Floats& residual, Team& team) {
   Floats out(residual.size());
   std::vector<std::byte> scratch(step.scratch_bytes() * (step.scratch_each() ? static_cast<std::size_t>(team.size()) : 1) + 64);

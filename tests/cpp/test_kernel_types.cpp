@@ -1,6 +1,5 @@
-// Every kernel of every element type on every backend of this CPU: any bits as operands, odd tails, zero sizes, strides,
-// addresses aligned to no vector, buffers that end where the memory does; results as scalar's. (test_kernels.cpp has float32's
-// closer bounds.)
+// Tests of every kernel of every element type on every backend of this CPU, compared with scalar: random bits as operands, odd
+// tails, zero sizes, strides, unaligned addresses, guarded buffers. (test_kernels.cpp has tighter bounds for float32.)
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -19,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kLengths[] = {0, 1, 3, 7, 8, 17, 33, 65, 100};
 
-// Any bits; of bools 0 and 1, of packed types what they hold.
+// Fills with random bits: 0 and 1 for bools, valid codes for packed types.
 void fill(std::mt19937_64& random, DType dtype, std::byte* data, std::int64_t count) {
   const std::size_t item = item_size(dtype);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -51,7 +50,7 @@ double number(DType dtype, const std::byte* at) {
   }
 }
 
-// The same bits; of float32 and float64 nearly the same number, any NaN for any other.
+// Returns whether two elements agree: equal bits; for float32 and float64 nearly equal numbers, and any NaN with any NaN.
 bool same(DType dtype, const std::byte* a, const std::byte* b) {
   if (std::memcmp(a, b, item_size(dtype)) == 0) return true;
   if (dtype == DType::f16) {
@@ -69,7 +68,7 @@ bool same(DType dtype, const std::byte* a, const std::byte* b) {
   if (dtype != DType::f32 && dtype != DType::f64) return false;
   const double left = number(dtype, a), right = number(dtype, b);
   if (std::isnan(left) || std::isnan(right)) return std::isnan(left) && std::isnan(right);
-  if (std::isinf(left) || std::isinf(right)) {  // either side of the greatest float
+  if (std::isinf(left) || std::isinf(right)) {  // rounded to different sides of the largest float
     return std::signbit(left) == std::signbit(right) && std::fabs(std::isinf(left) ? right : left) > 3e38;
   }
   return std::fabs(left - right) <= 1e-6 * std::fabs(right) + 3e-38;
@@ -89,7 +88,7 @@ struct Watch {
 
 std::size_t bytes(DType dtype, std::int64_t count) { return static_cast<std::size_t>(count) * item_size(dtype); }
 
-// out = f(in) by both, at strides 1, 2 and 0.
+// Compares out = f(in) of both backends at strides 1, 2 and 0.
 void unary(const std::string& what, UnaryFn fast, UnaryFn plain, DType from, DType to, std::mt19937_64& random) {
   check::report((fast == nullptr) == (plain == nullptr), __FILE__, __LINE__, what + " is not on both");
   if (fast == nullptr || plain == nullptr) return;
@@ -121,7 +120,7 @@ void binary(const std::string& what, BinaryFn fast, BinaryFn plain, DType from, 
     }
 }
 
-// Sums of any bits differ by the order of adding: floats are small whole numbers here, whose sums are exact.
+// Fills floats with small integers, whose sums are exact; sums of random bits would depend on the order of additions.
 void tame(DType dtype, std::byte* data, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t small = i * 5 % 7 - 3;
@@ -229,7 +228,7 @@ void everything(const Table& fast, const Table& plain) {
   for (std::size_t type = 0; type < kComputeCount; ++type) {
     const DType dtype = kComputeTypes[type];
     const std::string of = " of " + std::string(dtype_name(dtype));
-    if (dtype != DType::f32) {  // test_kernels.cpp has float32's, on numbers in their range
+    if (dtype != DType::f32) {  // test_kernels.cpp tests float32, on numbers in range
       for (std::size_t op = 0; op < kCountOf<UnaryOp>; ++op)
         unary("unary " + std::to_string(op) + of, fast.unary[op][type], plain.unary[op][type], dtype, dtype, random);
       for (std::size_t op = 0; op < kCountOf<BinaryOp>; ++op)

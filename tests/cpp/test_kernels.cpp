@@ -1,5 +1,5 @@
-// Kernels of every backend of this CPU against scalar: odd tails, zero sizes, strides, unaligned addresses, and buffers that end
-// where the memory does (the sanitizer, or the unmapped page, sees a byte too far).
+// Tests of the float32 kernels of every backend of this CPU, compared with scalar: odd tails, zero sizes, strides, unaligned
+// addresses, and guarded buffers (the sanitizer or the unmapped page detects an access out of bounds).
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -55,7 +55,7 @@ void elementwise(const Table& fast, const Table& plain) {
     }
     for (std::size_t op = 0; op < kCountOf<BinaryOp>; ++op) {
       if (plain.binary[op][0] == nullptr) continue;
-      // The logarithm of a sum near 1 is the small difference of two numbers, of which both backends round each.
+      // The logarithm of a sum near 1 is the small difference of two numbers, and both backends round each of them.
       const float absolute = op == static_cast<std::size_t>(BinaryOp::LogAddExp) ? 8 * kUlp : 3e-38f;
       for (const auto& [sa, sb] : {std::pair{1, 1}, {0, 1}, {1, 0}, {0, 0}}) {
         if (count == 0 && (sa == 0 || sb == 0)) continue;
@@ -94,7 +94,7 @@ void accumulation(const Table& fast, const Table& plain) {
       fill(random, in.data(), read, 4.0f);
       fill(random, out.data(), count, 4.0f);
       std::memcpy(expected.data(), out.data(), count * sizeof(float));
-      const float factor = -0.7f;  // a product beyond the range is infinite, but not where it is fused
+      const float factor = -0.7f;  // an unfused product that overflows is infinite, a fused one is not
       std::vector<float> size(count);
       for (std::size_t i = 0; i < count; ++i) size[i] = std::fabs(factor * in.data()[static_cast<std::int64_t>(i) * stride]);
       fast.axpy[0](&factor, in.data(), stride, out.data(), static_cast<std::int64_t>(count));

@@ -1,5 +1,6 @@
-// Every algorithm of Linear on every backend against sums in float64: Strassen's within its bound (strassen.cpp) and, as a sum of
-// squares, near the plain product's error; with bias, residual and bounds, alone and by a team.
+// Tests of every algorithm of Linear on every backend, compared with sums in float64: Strassen's error is within its bound
+// (strassen.cpp) and, as a sum of squares, near that of the plain product; with bias, residual and bounds, by one thread and by a
+// team.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -82,7 +83,7 @@ double most(const std::vector<float>& numbers) {
 void check_case(const Case& one) {
   constexpr double kEps = 6e-8;
   for (const LinearAlgorithm* algorithm : linear_algorithms()) {
-    if (algorithm == &kLinearPairs) continue;  // of bfloat16: another bound, held to in test_bfloat16.py
+    if (algorithm == &kLinearPairs) continue;  // bfloat16 has another bound, tested in test_bfloat16.py
     for (const std::int64_t parameter : algorithm->parameters(one.shape)) {
       CHECK(algorithm->work(one.shape, parameter).panel > 0);
       const auto found = one.run(*algorithm, parameter, 1);
@@ -121,7 +122,7 @@ int main() {
       CHECK(static_cast<std::int64_t>(depths.size()) >= d);
       for (int round = 0; round < 3; ++round) check_case(Case(random, shape));
     }
-    // Several panels of weights behind one another, and several stretches of rows.
+    // Several consecutive panels of weights, and several stretches of rows.
     check_case(Case(random, {150, 2 * linear_chunk(1 << 20, table) + 6, 2 * table.pack, &table}));
     CHECK(kLinearStrassen.parameters({7, 8, 8 * table.pack, &table}).empty());
     CHECK(kLinearStrassen.parameters({0, 8, 8 * table.pack, &table}).empty());

@@ -1,5 +1,5 @@
-// The model reader under corruption: every byte changed, every length cut, and wrong numbers behind right checksums. Nothing but
-// Error may come of it; the sanitizers watch.
+// Tests of the model reader on corrupt files: every byte changed, the file cut at every length, and wrong numbers with valid
+// checksums. Only Error may be thrown. Meant for sanitized builds.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 
 using namespace walle;
 
-// A forged shape may ask for more memory than there is: that must come as std::bad_alloc here as it does without the sanitizer.
+// A forged shape may request more memory than exists: under the sanitizer too, this must throw std::bad_alloc.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace {
@@ -94,7 +94,7 @@ Bytes small_model() {
   graph.text("starts").put(std::uint8_t{3}).put(std::uint32_t{1}).put(std::int64_t{1});
   graph.text("ends").put(std::uint8_t{3}).put(std::uint32_t{1}).put(std::int64_t{3});
   graph.text("axes").put(std::uint8_t{0}).put(std::int64_t{1});
-  // Behind its reader: the loader puts the nodes in order.
+  // After the node that reads it: the loader sorts the nodes.
   graph.text("Tanh")
       .text("tanh")
       .put(std::uint32_t{1})
@@ -109,14 +109,14 @@ Bytes small_model() {
   return whole_file(graph.bytes, data.bytes);
 }
 
-// Exactly as many bytes as the file has, so that one byte too far is seen.
+// Copies exactly the bytes of the file, so that an access out of bounds is detected.
 std::shared_ptr<Storage> storage_of(const Bytes& bytes) {
   auto* data = static_cast<std::byte*>(std::aligned_alloc(64, (bytes.size() / 64 + 1) * 64));
   if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
   return Storage::borrow(data, bytes.size(), false, [data] { std::free(data); });
 }
 
-// True where the model loads and runs; false where it is refused. Anything else ends the program.
+// Returns true if the model loads and runs, false if it is refused. Any other outcome ends the program.
 bool takes(const Bytes& bytes) {
   try {
     Session session(load_graph(storage_of(bytes)), Target{});
@@ -158,7 +158,7 @@ int main() {
   longer.push_back(0);
   CHECK(!takes(longer));
 
-  // A forger makes the checksums right: every byte of the header and the graph, alone and in pairs, set to telling values.
+  // Forged files have valid checksums: every byte of the header and the graph, alone and in pairs, is set to boundary values.
   std::mt19937_64 random(3);
   int taken = 0;
   for (std::size_t i = 8; i < model.size(); ++i) {
@@ -177,7 +177,7 @@ int main() {
     seal(forged);
     taken += takes(forged);
   }
-  std::printf("%d forged files were sound models\n", taken);
-  CHECK(taken > 0);  // a changed name or weight is no fault
+  std::printf("%d forged files were valid models\n", taken);
+  CHECK(taken > 0);  // a changed name or weight is valid
   return check::failures != 0;
 }

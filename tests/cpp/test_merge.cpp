@@ -1,4 +1,4 @@
-// Vertical merging against running both rasters.
+// Tests of vertical merging, compared with running both rasters.
 #include <algorithm>
 
 #include "check.h"
@@ -20,7 +20,7 @@ struct Stage {
   std::vector<Dims> sources;
 };
 
-// One random transform of an int32 tensor of the given shape; Concat and Stack take it twice.
+// Returns a random transform of an int32 tensor of the given shape; Concat and Stack take the tensor twice.
 Stage random_stage(std::mt19937_64& random, const Dims& shape) {
   const std::size_t rank = shape.size();
   const Operand operand{DType::i32, shape, nullptr, false};
@@ -91,9 +91,9 @@ std::vector<std::int32_t> run(const Movement& movement, const std::vector<Region
   return result;
 }
 
-// A chain of random transforms folded up as a program is: every region reads the origins of what it read, as far as they compose.
-// Values are numbered: 0 and 1 what the chain begins with, then one for each stage; regions name as their source the value they
-// read.
+// Merges a chain of random transforms as a program is merged: every region reads the origin of its source, where they compose.
+// Values are numbered: 0 and 1 are the inputs of the chain, then one for each stage; the source of a region is the number of the
+// value that it reads.
 void check_chain(std::mt19937_64& random, int& straight) {
   struct Link {
     Movement movement;
@@ -110,7 +110,7 @@ void check_chain(std::mt19937_64& random, int& straight) {
   for (std::int64_t stage = 0; stage < length && element_count(shape) > 0 && !shape.empty(); ++stage) {
     Movement movement = random_stage(random, shape).movements[0];
     if (element_count(movement.shape) > 4000) break;
-    // The first stage may read both origins; every later one the value before it, twice where it takes two.
+    // The first stage may read both inputs; a later one reads the value before it, twice if it takes two.
     for (Region& region : movement.regions)
       if (region.source != Movement::kFill) region.source = stage == 0 ? region.source : static_cast<int>(stage) + 1;
     values.push_back(run(movement, movement.regions, values));
@@ -130,7 +130,7 @@ void check_chain(std::mt19937_64& random, int& straight) {
   }
 }
 
-// The check that every composition passes in this build must see what is wrong.
+// Tests that the debug check of every composition detects wrong ones.
 void check_the_check() {
   CHECK(kCompositionsChecked);
   const std::int64_t one = 1, back = -1;
@@ -193,20 +193,20 @@ int main() {
     if (check::failures > 5) break;
   }
   std::printf("%d regions merged, %d kept\n", merged, kept);
-  CHECK(merged > 4 * kept);  // merging that gave up everywhere would agree with everything
+  CHECK(merged > 4 * kept);  // a merge that never merges would pass the comparison too
 
   int straight = 0;
   for (int round = 0; round < 2000 && check::failures == 0; ++round) check_chain(random, straight);
-  std::printf("%d values far down a chain read its origins alone\n", straight);
+  std::printf("%d values of long chains read only the inputs\n", straight);
   CHECK(straight > 1000);
 
-  // A slice across the seam of a concatenation reads both parts.
+  // A slice across the boundary of a concatenation reads both parts.
   const std::int64_t one = 1;
   const std::vector<Region> seam{Region::make(0, Dims{4}, {&one, 1}, 0, {&one, 1}, 0, 4, 10),
                                  Region::make(1, Dims{6}, {&one, 1}, 0, {&one, 1}, 4, 6, 10)};
   const auto pieces = compose(Region::make(0, Dims{5}, {&one, 1}, 2, {&one, 1}, 0, 10, 5), seam);
   CHECK(pieces && pieces->size() == 2 && (*pieces)[0].count() == 2 && (*pieces)[1].count() == 3);
-  // What nobody wrote cannot be read.
+  // Elements that no region writes cannot be read.
   CHECK(!compose(Region::make(0, Dims{10}, {&one, 1}, 0, {&one, 1}, 0, 10, 10), std::span(seam).first(1)));
   return check::failures != 0;
 }

@@ -1,5 +1,5 @@
-// The kernels of packed layouts (PanelArgs, LaneArgs) of every backend against sums in float64, whatever the width of its blocks:
-// every count of rows, cut last blocks, steps and segments, in buffers that end where the memory does.
+// Tests of the kernels of packed layouts (PanelArgs, LaneArgs) of every backend, compared with sums in float64, for every block
+// width: every row count, partial last blocks, steps and segments, in guarded buffers.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -19,7 +19,7 @@ void fill(std::mt19937_64& random, const Guarded& to, std::size_t count) {
 }
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// A sum in float64 with the size of its terms, and what Finish makes of it.
+// A sum in float64, the sum of its absolute terms, and the result of Finish on it.
 struct Exact {
   double total = 0, terms = 0;
   void add(double term) {
@@ -52,7 +52,7 @@ void panels(const Table& table) {
     }
     args.segments = segments.data();
     args.segment_count = static_cast<std::int64_t>(segments.size());
-    // Blocks side by side in rows, or one behind the other.
+    // Blocks side by side in rows, or one after another.
     const std::int64_t columns = (args.blocks - 1) * pack + args.width;
     const bool rows_first = check::whole(random, 0, 1) == 0;
     args.out_step = rows_first ? columns : pack;

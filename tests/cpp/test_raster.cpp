@@ -1,4 +1,5 @@
-// Every algorithm of rasters, on every backend that this CPU has, against the scalar raster; buffers have no room behind them.
+// Tests of every raster algorithm on every backend of this CPU, compared with the scalar raster, in buffers of exactly the needed
+// size.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -26,7 +27,7 @@ Layout plain(DType dtype, Dims shape, const Tensor* constant = nullptr) {
   return {dtype, std::move(shape), std::move(strides), constant, false};
 }
 
-// The algorithm's name; what lies in the result and is not written must stay.
+// Runs a case and returns the algorithm's name; elements that no region writes must be unchanged.
 std::string compare(const Case& one, const Table& table) {
   const std::size_t item = item_size(one.result.dtype);
   std::vector<std::vector<std::byte>> sources;
@@ -47,7 +48,7 @@ std::string compare(const Case& one, const Table& table) {
   return std::string(step->algorithm());
 }
 
-// A transposition of any axes, or a box of one.
+// A transposition of random axes, or a box of one.
 Case random_transpose(std::mt19937_64& random) {
   constexpr DType kTypes[] = {DType::f32, DType::f32, DType::i32, DType::u8, DType::i16, DType::i64};
   const DType dtype = kTypes[check::whole(random, 0, 5)];
@@ -67,7 +68,7 @@ Case random_transpose(std::mt19937_64& random) {
   return {{Region::make(0, size, src_stride, 0, contiguous_strides(all), 0, count, count)}, {plain(dtype, shape)}, {dtype, all}};
 }
 
-// Plain to packed or back, with the last block's other lanes zero.
+// Conversion from plain to packed layout or back; unused lanes of the last block are zero.
 Case random_packing(std::mt19937_64& random, std::int64_t pack, const Tensor& zero, bool there) {
   const std::int64_t channels = check::whole(random, 1, 40), pixels = check::whole(random, 1, 50);
   const std::int64_t blocks = (channels + pack - 1) / pack, whole = channels / pack, rest = channels % pack;
@@ -88,7 +89,7 @@ Case random_packing(std::mt19937_64& random, std::int64_t pack, const Tensor& ze
   return one;
 }
 
-// Any channels of one or two packed sources in any order; some lanes zero, some not written.
+// Random channels of one or two packed sources in random order; some lanes are zero, some not written.
 Case random_lanes(std::mt19937_64& random, std::int64_t pack, const Tensor& zero) {
   const std::int64_t pixels = check::whole(random, 1, 20), blocks = check::whole(random, 1, 4);
   const std::int64_t plane = pixels * pack;

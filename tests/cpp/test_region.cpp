@@ -1,4 +1,4 @@
-// Regions and the raster against loops over coordinates.
+// Tests of regions and the raster, compared with loops over coordinates.
 #include <map>
 #include <numeric>
 
@@ -14,7 +14,7 @@ struct Movement {
   std::int64_t src_offset = 0, dst_offset = 0, src_extent = 0, dst_extent = 0;
 };
 
-// A destination that no two coordinates share: a permutation of a padded box, perhaps walked backwards; any source strides.
+// A movement with random source strides whose destinations are distinct: a permutation of a padded box, possibly reversed.
 Movement random_movement(std::mt19937_64& random, std::size_t rank) {
   Movement m;
   std::vector<std::size_t> order(rank);
@@ -84,7 +84,7 @@ void against_coordinates() {
     compare<std::uint16_t>(m, region);
     compare<std::uint32_t>(m, region);
     compare<std::uint64_t>(m, region);
-    // The axes in another order are the same region.
+    // Reordered axes make an equal region.
     Movement turned = m;
     std::reverse(turned.size.begin(), turned.size.end());
     std::reverse(turned.src.begin(), turned.src.end());

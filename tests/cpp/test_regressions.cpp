@@ -1,5 +1,5 @@
-// What the fuzzer once found in the model reader, planner and kernels, and models that are hostile in ways worth naming. Each is
-// tried again; the sanitizers watch.
+// Regression tests of the model reader, planner and kernels: models that the fuzzer found, and hostile models written by hand.
+// Meant for sanitized builds.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include "core/truncate.h"
 #include "form_parts.h"
 
-// A request beyond all memory must come as std::bad_alloc here as it does without the sanitizer.
+// A request for more memory than exists must throw std::bad_alloc under the sanitizer too.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace {
@@ -27,7 +27,7 @@ ModelForm gather(std::vector<std::int64_t> plain_stride) {
                    numbers("extent", {4}), numbers("shape", {2, 3})});
 }
 
-// Loop whose body says "go on" for ever.
+// A Loop whose body always returns "continue".
 ModelForm endless() {
   GraphForm round;
   round.values = {value("i", kInput, kI64), value("go", kInput, kB8), value("x", kInput, kF32, {2}), value("again", kResult),
@@ -55,17 +55,17 @@ bool refused(const ModelForm& model) { return attempt(write(model)) == Outcome::
 
 void hostile() {
   CHECK(runs(gather({3, 1})));
-  CHECK(refused(gather({0, 1})));  // would leave most of its result as memory was
-  CHECK(refused(gather({3, 2})));  // would write behind it
+  CHECK(refused(gather({0, 1})));  // would leave most of its result uninitialised
+  CHECK(refused(gather({3, 2})));  // would write out of bounds
   CHECK(refused(gather({1, 1})));
-  CHECK(attempt(write(endless())) != Outcome::ran);  // stopped after as many rounds as the attempt gives
+  CHECK(attempt(write(endless())) != Outcome::ran);  // stopped at the iteration limit of the attempt
   ModelForm deep;
   deep.graph = nested(17);
   CHECK(refused(deep));
   const auto pads = [](std::int64_t by) { return one_node("Pad", {value("x", kInput, kF32, {2})}, {numbers("pads", {by, by})}); };
   CHECK(runs(pads(3)));
   CHECK(refused(pads(INT64_MIN)));
-  CHECK(refused(pads(std::int64_t{1} << 39)));  // more than memory has
+  CHECK(refused(pads(std::int64_t{1} << 39)));  // more than the machine's memory
   CHECK(refused(one_node("Abs", {value("x", kInput, kF32, {0, std::int64_t{1} << 47})}, {})));
   CHECK(refused(one_node("Unsqueeze", {value("x", kInput, kF32, {1})}, {numbers("axes", [] {
                            std::vector<std::int64_t> axes(1000);
@@ -73,7 +73,7 @@ void hostile() {
                            return axes;
                          }())})));
   ModelForm subgraph = one_node("Abs", {value("x", kInput, kF32, {1})}, {body("body", nested(0))});
-  CHECK(refused(subgraph));  // Abs would not heed it
+  CHECK(refused(subgraph));  // Abs does not have this attribute
   ModelForm many = one_node("Abs", {value("x", kInput, kF32, {1})}, {});
   for (int i = 0; i < 300; ++i) many.graph.nodes[0].attributes.push_back(numbers("a" + std::to_string(i), {}));
   CHECK(refused(many));
@@ -82,7 +82,7 @@ void hostile() {
   CHECK(refused(named));
 }
 
-void found() {
+void fuzzer_findings() {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(WALLE_REGRESSIONS)) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
@@ -94,22 +94,22 @@ void found() {
     seal(bytes);
     attempt(bytes);
   }
-  std::printf("%zu models that the fuzzer found\n", files.size());
+  std::printf("%zu models found by the fuzzer\n", files.size());
 }
 
-void whole_numbers() {
-  using walle::whole_of;
-  CHECK(whole_of(-2.9) == -2);
-  CHECK(whole_of(1e300) == std::int64_t{1} << 60);
-  CHECK(whole_of(-INFINITY) == -(std::int64_t{1} << 60));
-  CHECK(whole_of(NAN) == 0);
+void truncation() {
+  using walle::truncate_to_int64;
+  CHECK(truncate_to_int64(-2.9) == -2);
+  CHECK(truncate_to_int64(1e300) == std::int64_t{1} << 60);
+  CHECK(truncate_to_int64(-INFINITY) == -(std::int64_t{1} << 60));
+  CHECK(truncate_to_int64(NAN) == 0);
 }
 
 }  // namespace
 
 int main() {
-  whole_numbers();
+  truncation();
   hostile();
-  found();
+  fuzzer_findings();
   return check::failures != 0;
 }

@@ -1,5 +1,5 @@
-// Winograd's convolution on every backend of this CPU against a direct convolution in float64: both dimensions and one, odd
-// sizes, pads of either side, channels that fill no block, groups, batches, bias, residual and clamp.
+// Tests of Winograd's convolution on every backend of this CPU, compared with a direct convolution in float64: in one and two
+// dimensions, odd sizes, padding on either side, channels that do not fill a block, groups, batches, bias, residual and clamp.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -18,7 +18,8 @@ std::vector<float> numbers(std::mt19937_64& random, std::int64_t count) {
   return result;
 }
 
-// [batch, channels, plane] to packed, `padding` in the lanes of no channel; and the place of an element.
+// Converts [batch, channels, plane] to the packed layout, with `padding` in lanes without a channel; and the offset of an
+// element.
 std::int64_t packed_place(std::int64_t image, std::int64_t channel, std::int64_t at, std::int64_t channels, std::int64_t plane,
                           std::int64_t c) {
   return ((image * ((channels + c - 1) / c) + channel / c) * plane + at) * c + channel % c;
@@ -32,7 +33,7 @@ std::vector<float> packed(const std::vector<float>& x, std::int64_t batch, std::
   return result;
 }
 
-// Each sum of products in float64, and that of their magnitudes.
+// Each sum of products in float64, and the sum of their magnitudes.
 struct Sums {
   std::vector<double> value, magnitude;
 };
@@ -62,8 +63,8 @@ Sums direct(const ConvShape& shape, const std::vector<float>& x, const std::vect
   return sums;
 }
 
-// The most that a result may differ from the exact one, in units of float32's rounding of the greatest sum of magnitudes.
-// Twice and more what these seeds give.
+// Returns the largest allowed error, in units of float32's rounding of the largest sum of magnitudes. It is at least twice the
+// error of these seeds.
 double bound(std::int64_t unit, std::int64_t taps, bool square) {
   const std::int64_t size = unit + taps - 1;
   return size == 4 ? (square ? 6 : 5) : size == 6 ? (square ? 70 : 16) : square ? 130 : 24;
@@ -116,7 +117,7 @@ void convolve(const Table& table, std::mt19937_64& random, ConvShape shape, std:
                     ") of " + std::to_string(conv.channels_in()) + "x" + to_string({win.in[1], win.in[2]}) + " to " +
                     std::to_string(channels) + "x" + to_string({win.out[1], win.out[2]}) + ": " + std::to_string(units) +
                     " roundings");
-  bool finite = true;  // lanes of no channel too
+  bool finite = true;  // lanes without a channel too
   for (const float y : out) finite = finite && std::isfinite(y);
   check::report(finite, __FILE__, __LINE__, "a lane is not finite");
 }
@@ -150,7 +151,7 @@ void convolutions(const Table& table, int rounds) {
   }
 }
 
-// Where it does not apply.
+// Cases where it does not apply.
 void refusals(const Table& table) {
   PackedConv conv{{}, &table};
   conv.shape.in_channels = conv.shape.out_channels = 2 * table.pack;

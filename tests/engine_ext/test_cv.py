@@ -140,7 +140,7 @@ def test_results_go_into_dst() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda x: cv.resize(x, (0, 5)), ShapeError, "width of 0"),
+        (lambda x: cv.resize(x, (0, 5)), ShapeError, "width 0 must be at least 1"),
         (lambda x: cv.resize(x, None), ShapeError, "fx and fy"),
         (lambda x: cv.resize(x, (5, 5), interpolation=9), UnsupportedError, "INTER_"),
         (lambda x: cv.cvtColor(x, 9999), UnsupportedError, "COLOR_"),

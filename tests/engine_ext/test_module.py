@@ -243,7 +243,7 @@ def test_sequences_and_optionals_come_in_and_go_out() -> None:
     assert found["nothing"] is None
     with pytest.raises(ShapeError, match=r"SequenceInsert.*position 5 is out of range for a sequence of 2"):
         module.run({"s": parts, "place": 5, "x": numpy.array([9], "float32")})
-    with pytest.raises(DTypeError, match="several dtypes"):
+    with pytest.raises(DTypeError, match="must have one dtype"):
         module.run({"s": [*parts, parts[0].astype("float64")], "place": 0, "x": numpy.array([9], "float32")})
     with pytest.raises(ModelError, match="it must be a sequence"):
         module.run({"s": None, "place": 0, "x": numpy.array([9], "float32")})

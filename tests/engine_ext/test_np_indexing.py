@@ -124,11 +124,11 @@ def test_an_array_may_be_written_with_itself() -> None:
         ((4,), "index 4 is out of range for axis 0 of size 4"),
         (([0, 9],), "index 9 is out of range for axis 0 of size 4"),
         ((0, [[-4]]), "index -4 is out of range for axis 1 of size 3"),
-        ((0, 0, 0, 0), "4 indices for an array of 3 dimensions"),
-        ((..., ...), "more than one ellipsis"),
-        ((numpy.zeros(5, bool),), r"a mask of shape \(5,\) on axes of shape \(4,\)"),
+        ((0, 0, 0, 0), "too many indices: 4 for an array of 3 dimensions"),
+        ((..., ...), "only one ellipsis"),
+        ((numpy.zeros(5, bool),), r"a mask of shape \(5,\) does not match the indexed axes of shape \(4,\)"),
         ((1.5,), "not float"),
-        (([0.5],), "whole numbers, not float32"),
+        (([0.5],), "must be of integers or bool, not float32"),
     ],
 )
 def test_bad_keys_are_refused(key: Any, message: str) -> None:

@@ -19,14 +19,14 @@ using namespace walle;
 constexpr std::size_t kStorageBytes = std::size_t{1} << 18;
 constexpr std::int64_t kRounds = 64, kMaxElements = 1 << 14;
 
-// Exactly as many bytes as the file has, so that one byte too far is seen.
+// Copies exactly the bytes of the file, so that an access out of bounds is detected.
 std::shared_ptr<Storage> storage_of(std::span<const std::uint8_t> bytes) {
   auto* data = static_cast<std::byte*>(std::aligned_alloc(64, (bytes.size() / 64 + 1) * 64));
   if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
   return Storage::borrow(data, bytes.size(), false, [data] { std::free(data); });
 }
 
-// An input of a model: zeros, or (round 1) small numbers of both signs; open dimensions are 2.
+// Generates an input of a model: zeros, or (round 1) small numbers of both signs; unknown dimensions become 2.
 Tensor input_of(const Value& value, int round) {
   Dims shape = value.any_rank ? Dims{2, 3} : value.shape;
   for (std::int64_t& dim : shape) dim = dim < 0 ? 2 : dim;
@@ -93,21 +93,21 @@ Outcome plan_and_run(Make&& make) {
 }  // namespace
 
 Outcome attempt(std::span<const std::uint8_t> file) {
-  // Before memory is scarce: search measures each backend once.
+  // Before the memory limit is set: search measures each backend once.
   static const bool measured = [] {
     for (const Backend& backend : backends())
       if (backend.available) rates(kernels(backend.name));
     return true;
   }();
   (void)measured;
-  limit_storage(kStorageBytes);
+  set_storage_limit(kStorageBytes);
   std::shared_ptr<const Graph> graph;
   try {
     graph = load_graph(storage_of(file));
   } catch (const Error&) {
     return Outcome::refused;
   }
-  // Half of them on scalar kernels, half as search has it, by chance of their size.
+  // Selected by the file's size: scalar kernels, or the backend that search selects.
   const Target target = Target::of(file.size() % 128 == 0 ? "scalar" : "auto", 1);
   const Outcome session = plan_and_run([&] { return std::make_unique<Session>(graph, target); });
   const Outcome module = plan_and_run([&] { return std::make_unique<Module>(graph, target, kRounds); });

@@ -1,4 +1,4 @@
-// What is done with bytes of unknown origin: load them, plan, and run what is small enough.
+// Attempts on untrusted model files: load, plan, and run if small enough.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,11 +10,11 @@ namespace fuzz {
 
 enum class Outcome { refused, planned, ran };
 
-// `refused`: by an Error, or because memory or rounds of loops did not suffice, both of which are scarce here. `planned`: sound,
-// but too large to run, or its values were refused. Anything but these ends the program; sanitizers watch.
+// `refused`: by an Error, or because it exceeded the limits of memory or loop iterations, both small here. `planned`: valid, but
+// too large to run, or its values were refused. Any other outcome ends the program; meant for sanitized builds.
 Outcome attempt(std::span<const std::uint8_t> file);
 
-// What a model gives for made-up inputs, run as a module on one backend. Throws walle::Error.
+// Runs a model as a module on one backend with generated inputs and returns the outputs. Throws walle::Error.
 std::vector<walle::Var> results(std::span<const std::uint8_t> file, std::string_view backend);
 
 }  // namespace fuzz

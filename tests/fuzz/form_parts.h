@@ -1,4 +1,4 @@
-// Short ways to write the parts of a model.
+// Short constructors for the parts of a model.
 #pragma once
 #include "model_form.h"
 
@@ -49,7 +49,7 @@ inline ValueForm outer(std::string name, std::uint32_t around) {
   return form;
 }
 
-// A constant of the model, with its elements.
+// Returns a constant and appends its elements to the model's data.
 template <class T>
 ValueForm constant(ModelForm& model, std::string name, std::uint8_t dtype, std::vector<std::int64_t> dims,
                    const std::vector<T>& elements) {
@@ -62,7 +62,8 @@ ValueForm constant(ModelForm& model, std::string name, std::uint8_t dtype, std::
   return form;
 }
 
-// One node upon all of `inputs`; its results are the model's outputs. `data` is that of the constants among the inputs.
+// Returns a model with one node that reads all of `inputs`; its results are the model's outputs. `data` holds the constants'
+// elements.
 inline ModelForm one_node(const char* op, std::vector<ValueForm> inputs, std::vector<AttributeForm> attributes,
                           std::uint32_t outputs = 1, Bytes data = {}) {
   ModelForm model;

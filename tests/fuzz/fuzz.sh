@@ -1,13 +1,13 @@
 #!/bin/sh
-# usage: CMAKE=... PYTHON=... fuzz.sh [seconds] -- what `make fuzz` runs: builds the target with clang under ASan and UBSan, makes
-# the seeds, fuzzes, and says what came of it. The corpus stays in build/fuzz/corpus and is gone on with the next time.
+# usage: CMAKE=... PYTHON=... fuzz.sh [seconds] -- run by `make fuzz`: builds the target with clang under ASan and UBSan, writes
+# the seeds, fuzzes, and reports the result. The corpus stays in build/fuzz/corpus and is used again in the next run.
 set -eu
 seconds=${1:-1800}
 for name in ${CLANG:-} clang++ clang++-19 clang++-16 clang++-14; do
     command -v "$name" >/dev/null 2>&1 && clang=$name && break
 done
 if [ -z "${clang:-}" ]; then
-    echo "no clang++ was found; get one with 'sudo apt-get install clang libclang-rt-dev' or name one with CLANG=" >&2
+    echo "clang++ was not found; install it with 'sudo apt-get install clang libclang-rt-dev' or set CLANG= to one" >&2
     exit 1
 fi
 folder=build/fuzz
@@ -30,7 +30,7 @@ echo "${inputs:-0} inputs, ${covered:-no coverage} (edges and features), corpus 
 if [ "$status" -ne 0 ]; then
     grep -E 'ERROR|runtime error|SUMMARY' $folder/fuzz.log | head -n 3 >&2
     tail -n 3 $folder/fuzz.log >&2
-    echo "the model that did it lies in $folder/found; mend, and put it into tests/fuzz/regressions" >&2
+    echo "the model that failed is in $folder/found; fix the bug and add the model to tests/fuzz/regressions" >&2
     exit 1
 fi
 echo "nothing found"

@@ -1,5 +1,5 @@
-// The libFuzzer target of the model reader, planner and kernels. Models are mutated by what they are made of (mutate.h), now and
-// then by bytes; checksums are always made right, else nothing would come past them.
+// The libFuzzer target of the model reader, planner and kernels. Models are mutated by structure (mutate.h), sometimes by bytes;
+// checksums are always made valid, because otherwise every input would be refused there.
 #include <cstring>
 
 #include "attempt.h"
@@ -7,7 +7,7 @@
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 
-// Requests that no machine can meet are to come as std::bad_alloc, as they do without the sanitizer.
+// Requests for more memory than exists must throw std::bad_alloc, as they do without the sanitizer.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "allocator_may_return_null=1:max_allocation_size_mb=512:detect_leaks=1";
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kHeader = 64;
 constexpr std::uint8_t kMagic[] = {'W', 'A', 'L', 'L', 'E', '\r', '\n', 0x1a};
 
-// Takes things off the front; `sound` is false from the first that was not there.
+// Reads values from the front; `sound` is false after the first one that is missing.
 struct Source {
   std::span<const std::uint8_t> left;
   bool sound = true;

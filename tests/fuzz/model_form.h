@@ -1,5 +1,5 @@
-// A `.walle` file taken apart into what a mutator can change: names, numbers, lists, subgraphs. Independent of the engine's
-// reader, whose faults it must not share; the layout is graph/load.h's.
+// A parsed `.walle` file in a form that a mutator can change: names, numbers, lists, subgraphs. It is independent of the engine's
+// reader, so that it cannot share its bugs; graph/load.h describes the layout.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -52,11 +52,11 @@ struct ModelForm {
   Bytes data;
 };
 
-// Nothing where the bytes are not laid out as a model is; whether they make sense does not matter.
+// Parses a file; returns nothing if the bytes do not have the layout of a model. The contents are not checked.
 std::optional<ModelForm> parse(std::span<const std::uint8_t> file);
-// With a right header and right checksums.
+// Writes a model with a valid header and valid checksums.
 Bytes write(const ModelForm& model);
-// Makes the checksums right, so that the reader looks further.
+// Sets valid checksums, so that the reader goes past them.
 void seal(Bytes& file);
 
 }  // namespace fuzz

@@ -40,7 +40,7 @@ double real(Random& random) {
 void change(Random& random, std::int64_t& value) {
   if (chance(random, 2))
     value = number(random);
-  else  // wraps where it must
+  else  // wraps on overflow
     value = static_cast<std::int64_t>(static_cast<std::uint64_t>(value) + random() % 5 - 2);
 }
 
@@ -61,7 +61,7 @@ void change_list(Random& random, std::vector<T>& list, F&& fresh) {
   }
 }
 
-// A graph of the model: its own, or one of its subgraphs, which is copied first.
+// Selects a graph of the model: its main graph, or one of its subgraphs, which is copied first.
 GraphForm& any_graph(Random& random, GraphForm& graph) {
   std::vector<AttributeForm*> bodies;
   for (NodeForm& node : graph.nodes)
@@ -79,7 +79,7 @@ std::string operator_name(Random& random) {
   return std::string(all[below(random, all.size())].name);
 }
 
-// Names and words that operators ask for; the seeds bring the others.
+// Attribute names and values that operators read; the seeds contain the others.
 AttributeForm attribute_like(Random& random) {
   constexpr const char* kNames[] = {
       "axis",      "axes",         "shape",      "k",         "keepdims",  "pads",         "strides",        "dilations",
@@ -128,7 +128,7 @@ std::uint32_t any_value(Random& random, const GraphForm& graph) {
 
 constexpr std::uint64_t kItem[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-// Gives a constant as much data as its shape and type need, new bytes where there are too few.
+// Resizes a constant's data to what its shape and type need, with random bytes where there are too few.
 void fit(Random& random, ModelForm& model, ValueForm& value) {
   std::uint64_t count = kItem[std::min<std::size_t>(value.dtype, std::size(kItem) - 1)];
   for (const std::int64_t dim : value.dims)
@@ -167,7 +167,7 @@ void change_value(Random& random, ModelForm& model, ValueForm& value) {
   }
 }
 
-// A node of any operator upon values that are there; its result becomes an output.
+// Adds a node of a random operator that reads existing values; its result becomes an output.
 void add_node(Random& random, GraphForm& graph, NodeForm node) {
   if (graph.nodes.size() > 64 || graph.values.size() > 256) return;
   if (node.op.empty()) {
@@ -223,7 +223,7 @@ void mutate(ModelForm& model, const ModelForm* other, Random& random) {
       if (!graph.values.empty()) change_value(random, model, any(random, graph.values));
       return;
     case 3: return add_node(random, graph, {});
-    case 4:  // a node of the other model, its attributes with it
+    case 4:  // a node of the other model with its attributes
       if (other != nullptr && !other->graph.nodes.empty())
         add_node(random, graph, other->graph.nodes[below(random, other->graph.nodes.size())]);
       return;

@@ -1,4 +1,4 @@
-// Mutations of models that know what a model is made of.
+// Structure-aware mutations of models.
 #pragma once
 #include <random>
 
@@ -8,7 +8,7 @@ namespace fuzz {
 
 using Random = std::minstd_rand;
 
-// One change: an operator, an attribute, a shape, a type, an edge, a new node, or something taken from `other` (null: none).
+// Applies one change: an operator, an attribute, a shape, a type, an edge, a new node, or a part of `other` (which may be null).
 void mutate(ModelForm& model, const ModelForm* other, Random& random);
 
 }  // namespace fuzz

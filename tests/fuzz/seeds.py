@@ -23,7 +23,7 @@ from walle.errors import EngineError
 
 
 def node_tests() -> Iterator[bytes]:
-    """Yield the node tests that convert, as they are and with all inputs but the first as initializers."""
+    """Yield the node tests that convert, unchanged and with all inputs but the first as initializers."""
     for case in collect_testcases(""):
         if case.model is None:
             continue
@@ -42,7 +42,7 @@ def node_tests() -> Iterator[bytes]:
                 )
                 models.append(fixed)
             except (TypeError, AttributeError, ValueError):
-                pass  # a sequence or an optional is no initializer
+                pass  # a sequence or an optional cannot be an initializer
         for model in models:
             try:
                 yield convert_bytes(model)
@@ -51,7 +51,7 @@ def node_tests() -> Iterator[bytes]:
 
 
 def internal() -> Iterator[GraphBuilder]:
-    """Yield models of operators that only decompositions name, and of every dtype."""
+    """Yield models of operators that only decompositions use, and of every dtype."""
 
     def model(name: str, op: str, inputs: list[tuple[list[int], str]], **attributes: Any) -> GraphBuilder:
         g = GraphBuilder(name)
@@ -93,7 +93,7 @@ def internal() -> Iterator[GraphBuilder]:
 
 
 def nested() -> GraphBuilder:
-    """Return a loop with a branch in it, which reaches two graphs out."""
+    """Return a loop with a branch in it that captures values from two graphs out."""
     g = GraphBuilder("nested")
     x, trips = g.input("x", [2, 3]), g.constant("trips", 3)
     body = g.subgraph("body")
@@ -117,7 +117,7 @@ def nested() -> GraphBuilder:
 
 
 def main(folder: Path, max_bytes: int) -> None:
-    """Write each model that is small enough under the hash of its bytes."""
+    """Write each model that is small enough to a file named by the hash of its bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     for data in (*(graph.to_bytes() for graph in internal()), *node_tests()):

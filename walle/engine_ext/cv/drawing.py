@@ -22,7 +22,7 @@ def _paint(img: ImageLike, spans: ndarray, colour: Colour) -> ndarray:
     canvas = as_image(img)
     channels = canvas.shape[2] if canvas.ndim == 3 else 1
     pixel = _core.asarray(scalar(colour)[:channels], "float64").astype(canvas.dtype)
-    _core.paint(canvas, spans, pixel)
+    _core.fill_spans(canvas, spans, pixel)
     return canvas
 
 

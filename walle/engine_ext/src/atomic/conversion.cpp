@@ -83,8 +83,8 @@ std::unique_ptr<Step> make_cast(const StepRequest& request) {
 
 CastStep::CastStep(const Layout& input, const TensorType& result, std::size_t encoding, const Table& table)
     : conversion_(input.dtype, result.dtype, encoding, table),
-      nest_(Nest<2>::make(result.shape, {input.strides, contiguous_strides(result.shape)},
-                          {item_size(input.dtype), item_size(result.dtype)})),
+      nest_(LoopNest<2>::make(result.shape, {input.strides, contiguous_strides(result.shape)},
+                              {item_size(input.dtype), item_size(result.dtype)})),
       stride_(nest_.row_stride(0, item_size(input.dtype))) {}
 
 void CastStep::run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept {

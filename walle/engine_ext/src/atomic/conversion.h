@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "atomic/atomic.h"
-#include "core/nest.h"
+#include "core/loop_nest.h"
 
 namespace walle {
 
@@ -34,7 +34,7 @@ class CastStep final : public Step {
 
  private:
   Conversion conversion_;
-  Nest<2> nest_;
+  LoopNest<2> nest_;
   std::int64_t stride_;
 };
 

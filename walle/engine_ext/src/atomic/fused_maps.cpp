@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "atomic/fused.h"
-#include "core/nest.h"
+#include "core/loop_nest.h"
 
 namespace walle {
 
@@ -35,13 +35,13 @@ class PReluStep final : public SharedStep {
   explicit PReluStep(const StepRequest& request) : kernel_(request.table.prelu) {
     const Dims strides = contiguous_strides(request.result.shape);
     const Layout& slope = request.inputs[1];
-    nest_ = Nest<3>::make(request.result.shape,
-                          {strides, broadcast_strides(slope.shape, slope.strides, request.result.shape), strides},
-                          {sizeof(float), sizeof(float), sizeof(float)});
+    nest_ = LoopNest<3>::make(request.result.shape,
+                              {strides, broadcast_strides(slope.shape, slope.strides, request.result.shape), strides},
+                              {sizeof(float), sizeof(float), sizeof(float)});
     period_ = nest_.row_stride(1, sizeof(float)) == 0 ? 1 : nest_.row();
   }
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    nest_.share(team, {inputs[0], inputs[1], output}, 1, [&](const auto& piece, const auto& from, int) {
+    nest_.split(team, {inputs[0], inputs[1], output}, 1, [&](const auto& piece, const auto& from, int) {
       piece.walk(from, 1, [&](const auto& at) {
         kernel_(reinterpret_cast<const float*>(at[0]), reinterpret_cast<const float*>(at[1]), period_,
                 reinterpret_cast<float*>(at[2]), piece.row());
@@ -52,7 +52,7 @@ class PReluStep final : public SharedStep {
 
  private:
   PReluFn kernel_;
-  Nest<3> nest_;
+  LoopNest<3> nest_;
   std::int64_t period_;
 };
 

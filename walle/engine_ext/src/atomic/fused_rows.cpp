@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "atomic/fused.h"
-#include "core/nest.h"
+#include "core/loop_nest.h"
 
 namespace walle {
 
@@ -64,11 +64,11 @@ class ScoresStep final : public SharedStep {
     mask_step_ = mask.back();
     strides.pop_back();
     mask.pop_back();
-    rows_ = Nest<3>::make(rows, {strides, mask, strides}, {sizeof(float), sizeof(float), sizeof(float)});
+    rows_ = LoopNest<3>::make(rows, {strides, mask, strides}, {sizeof(float), sizeof(float), sizeof(float)});
   }
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     if (count_ == 0) return;
-    rows_.share(team, {inputs[0], inputs[2], output}, count_, [&](const auto& piece, const auto& from, int) {
+    rows_.split(team, {inputs[0], inputs[2], output}, count_, [&](const auto& piece, const auto& from, int) {
       piece.walk(from, 0, [&](const auto& at) { run_row(at, inputs); });
     });
   }
@@ -90,7 +90,7 @@ class ScoresStep final : public SharedStep {
 
   RowsFn softmax_;
   BinaryFn scale_, add_;
-  Nest<3> rows_;
+  LoopNest<3> rows_;
   std::int64_t count_, mask_step_;
 };
 

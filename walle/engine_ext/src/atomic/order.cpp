@@ -54,7 +54,7 @@ class TopStep final : public Step {
     out_stride_ = out[axis];
     Dims shape = input.shape, in_strides = input.strides, out_strides = out;
     for (Dims* dims : {&shape, &in_strides, &out_strides}) dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
-    others_ = Nest<2>::make(shape, {in_strides, out_strides}, {sizeof(T), item_size(request.result.dtype)});
+    others_ = LoopNest<2>::make(shape, {in_strides, out_strides}, {sizeof(T), item_size(request.result.dtype)});
     // Nearly all of a long axis is cheaper to sort whole, by digits.
     constexpr std::int64_t kShort = 32;
     whole_ = length_ > kShort && count_ > length_ / 8 && length_ < (std::int64_t{1} << 32);
@@ -96,7 +96,7 @@ class TopStep final : public Step {
     });
   }
 
-  Nest<2> others_;
+  LoopNest<2> others_;
   std::int64_t length_, count_, stride_, out_stride_;
   bool values_, largest_, whole_ = false;
 };

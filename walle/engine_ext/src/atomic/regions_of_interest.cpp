@@ -116,7 +116,7 @@ class MaxRoiPoolStep final : public Step {
         if (!(std::fabs(static_cast<double>(roi[i]) * (i == 0 ? 1 : bins_.scale)) < 1e9)) return fail("a box lies nowhere");
       const auto image = static_cast<std::int64_t>(roi[0]);
       if (image < 0 || image >= bins_.batch) return fail("a batch index is out of range");
-      const auto scaled = [&](T value) { return whole_of(std::round(static_cast<double>(value) * bins_.scale)); };
+      const auto scaled = [&](T value) { return truncate_to_int64(std::round(static_cast<double>(value) * bins_.scale)); };
       const std::int64_t left = scaled(roi[1]), top = scaled(roi[2]);
       const std::int64_t width = std::max<std::int64_t>(scaled(roi[3]) - left + 1, 1),
                          height = std::max<std::int64_t>(scaled(roi[4]) - top + 1, 1);
@@ -141,8 +141,8 @@ class MaxRoiPoolStep final : public Step {
   static std::pair<std::int64_t, std::int64_t> range(std::int64_t at, std::int64_t count, std::int64_t extent, std::int64_t start,
                                                      std::int64_t limit) noexcept {
     const double size = static_cast<double>(extent) / static_cast<double>(count);
-    const auto first = whole_of(std::floor(static_cast<double>(at) * size)) + start;
-    const auto last = whole_of(std::ceil(static_cast<double>(at + 1) * size)) + start;
+    const auto first = truncate_to_int64(std::floor(static_cast<double>(at) * size)) + start;
+    const auto last = truncate_to_int64(std::ceil(static_cast<double>(at + 1) * size)) + start;
     return {std::clamp<std::int64_t>(first, 0, limit), std::clamp<std::int64_t>(last, 0, limit)};
   }
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "core/nest.h"
+#include "core/loop_nest.h"
 
 namespace walle {
 
@@ -13,7 +13,7 @@ template <std::size_t N>
 class Rows {
  public:
   Rows() = default;
-  Rows(const Nest<N + 1>& nest, const std::array<std::size_t, N>& items, std::size_t out_item)
+  Rows(const LoopNest<N + 1>& nest, const std::array<std::size_t, N>& items, std::size_t out_item)
       : items_(items), out_item_(out_item), joined_(nest.axes > 1 && nest.row() <= kShort) {
     const auto last = static_cast<std::size_t>(std::max(nest.axes - 1, 0));
     for (std::size_t i = 0; i < N && nest.axes > 0; ++i) {
@@ -30,7 +30,7 @@ class Rows {
 
   // f(inputs, their strides in elements, output, count) for pieces of the nest, which is the constructor's or a part of it.
   template <class F>
-  void walk(const Nest<N + 1>& nest, const std::array<std::byte*, N + 1>& from, F&& f) const noexcept {
+  void walk(const LoopNest<N + 1>& nest, const std::array<std::byte*, N + 1>& from, F&& f) const noexcept {
     if (!any_) {
       nest.walk(from, 1, [&](const auto& at) { f(inputs_of(at), stride_, at[N], nest.row()); });
       return;

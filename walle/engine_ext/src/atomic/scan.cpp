@@ -25,7 +25,7 @@ class ScanStep final : public Step {
     in_step_ = in[axis] * static_cast<std::int64_t>(item);
     out_step_ = out[axis] * static_cast<std::int64_t>(item);
     for (Dims* dims : {&shape, &in, &out}) dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
-    others_ = Nest<2>::make(shape, {in, out}, {item, item});
+    others_ = LoopNest<2>::make(shape, {in, out}, {item, item});
     rows_ = others_.axes > 0 && others_.row_stride(1, item) == 1;
     stride_ = others_.row_stride(0, item);
   }
@@ -52,7 +52,7 @@ class ScanStep final : public Step {
  private:
   BinaryFn join_;
   UnaryFn copy_;
-  Nest<2> others_;
+  LoopNest<2> others_;
   alignas(8) std::byte identity_[8] = {};
   std::int64_t length_, in_step_, out_step_, stride_;
   bool exclusive_, reverse_, rows_;

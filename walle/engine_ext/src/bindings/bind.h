@@ -1,4 +1,4 @@
-// What the bindings of each area offer to the module and to each other.
+// Declarations shared by the bindings: one bind_* function for each area, and the rules of converting ndarrays.
 #pragma once
 #include <pybind11/pybind11.h>
 
@@ -14,18 +14,19 @@ void bind_session(pybind11::module_& module);
 void bind_tensor(pybind11::module_& module);
 void bind_vm(pybind11::module_& module);
 
-// A view of any object that speaks the buffer protocol with a numeric format; copies nothing and keeps the buffer until the last
-// Tensor on it goes. Throws Error (dtype) for other formats, and Python's TypeError for an object without a buffer.
+// Returns a view of any object that supports the buffer protocol with a numeric format. It copies nothing and keeps the buffer
+// until the last Tensor on it is destroyed. Throws Error (dtype) for other formats, and Python's TypeError for an object without
+// a buffer.
 Tensor tensor_from_buffer(pybind11::handle object);
 
-// Of bound types whose objects are told by their type alone. pybind11 would also believe an object that has a method
-// `_pybind11_conduit_v1_`, which any code can write, and take the address that it returns for the object's.
+// True for bound types that are recognised by their Python type alone. By default pybind11 also accepts an object with a method
+// `_pybind11_conduit_v1_`, which any code can write, and uses the address that it returns as the C++ object's.
 template <typename T>
-inline constexpr bool told_by_type = false;
+inline constexpr bool exact_type_only = false;
 template <>
-inline constexpr bool told_by_type<Tensor> = true;
+inline constexpr bool exact_type_only<Tensor> = true;
 
-// Whether the object is an ndarray, whatever it says of its class.
+// Returns whether the object is an ndarray by its type; `__class__` is ignored.
 bool is_ndarray(pybind11::handle object);
 
 }  // namespace walle
@@ -33,7 +34,7 @@ bool is_ndarray(pybind11::handle object);
 namespace pybind11::detail {
 
 template <typename T>
-class type_caster<T, enable_if_t<walle::told_by_type<T>>> : public type_caster_base<T> {
+class type_caster<T, enable_if_t<walle::exact_type_only<T>>> : public type_caster_base<T> {
  public:
   bool load(handle source, bool convert) {
     return source && this->typeinfo != nullptr && PyObject_TypeCheck(source.ptr(), this->typeinfo->type) &&

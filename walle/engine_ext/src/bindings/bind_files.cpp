@@ -1,4 +1,4 @@
-// Image files for walle/engine_ext/cv/files.py.
+// Bindings of image files, used by walle/engine_ext/cv/files.py.
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"

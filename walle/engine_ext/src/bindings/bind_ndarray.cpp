@@ -1,4 +1,5 @@
-// walle.np.ndarray: NumPy's names on Tensor. What needs more than one operator is in walle/engine_ext/np/.
+// Bindings of walle.np.ndarray: NumPy's methods on Tensor. Functions that need more than one operator are in
+// walle/engine_ext/np/.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
@@ -20,7 +21,7 @@ py::tuple byte_strides(const Tensor& x) {
   return tuple_of(strides);
 }
 
-// f(2, 3) and f((2, 3)) alike.
+// Converts the arguments of f(2, 3) and of f((2, 3)) to the same dimensions.
 Dims dims_of_args(const py::args& args) { return args.size() == 1 ? dims_of(args[0]) : dims_of(args); }
 
 Tensor copy(const Tensor& x) {
@@ -35,7 +36,8 @@ Tensor transposed(const Tensor& x, const py::args& args) {
   for (std::size_t i = 0; i < rank; ++i) order[i] = static_cast<std::int64_t>(rank - 1 - i);
   if (args.size() > 0 && !args[0].is_none()) order = dims_of_args(args);
   if (order.size() != rank)
-    throw Error(ErrorKind::shape, "transpose by " + to_string(order) + " of an array of shape " + to_string(x.shape()));
+    throw Error(ErrorKind::shape,
+                "transpose by " + to_string(order) + " does not name every axis of an array of shape " + to_string(x.shape()));
   Dims shape(rank), strides(rank);
   std::vector<bool> seen(rank, false);
   for (std::size_t i = 0; i < rank; ++i) {
@@ -57,28 +59,31 @@ Tensor swapped(const Tensor& x, std::int64_t axis1, std::int64_t axis2) {
 }
 
 py::object item(const Tensor& x) {
-  if (x.size() != 1) throw Error(ErrorKind::shape, "an array of shape " + to_string(x.shape()) + " is not one number");
+  if (x.size() != 1)
+    throw Error(ErrorKind::shape, "an array of shape " + to_string(x.shape()) +
+                                      " cannot be converted to one number; it must have exactly one element");
   return element(x, x.raw());
 }
 
 bool truth(const Tensor& x) {
   if (x.size() != 1)
-    throw Error(ErrorKind::shape, "the truth of an array of shape " + to_string(x.shape()) + " is not one; use any() or all()");
+    throw Error(ErrorKind::shape,
+                "the truth value of an array of shape " + to_string(x.shape()) + " is ambiguous; use any() or all()");
   return py::cast<bool>(py::bool_(item(x)));
 }
 
-// Elements first, then the shape where it does not show, and the dtype where lists would not give it back.
+// Returns the text of repr(): the elements, the shape where they do not show it, and the dtype.
 std::string text(const Tensor& x) {
-  constexpr std::int64_t kMost = 1000;
+  constexpr std::int64_t kMaxShown = 1000;
   std::string body =
-      x.size() <= kMost ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
-  if (x.size() > kMost || x.size() == 0) body += ", shape=" + to_string(x.shape());
+      x.size() <= kMaxShown ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
+  if (x.size() > kMaxShown || x.size() == 0) body += ", shape=" + to_string(x.shape());
   return "array(" + body + ", dtype=" + std::string(dtype_name(x.dtype())) + ")";
 }
 
 template <class Class>
 void bind_arithmetic(Class& cls) {
-  const auto both = [&cls](const char* name, const char* reflected, const char* inplace, const char* op) {
+  const auto bind = [&cls](const char* name, const char* reflected, const char* inplace, const char* op) {
     const OpDef* operation = &operator_named(op);
     cls.def(name, [operation](py::handle a, py::handle b) { return binary(*operation, a, b); }, py::is_operator());
     if (reflected != nullptr)
@@ -87,36 +92,36 @@ void bind_arithmetic(Class& cls) {
     cls.def(
         inplace,
         [operation](py::object a, py::handle b) {
-          const Tensor& to = py::cast<const Tensor&>(a);
+          const Tensor& target = py::cast<const Tensor&>(a);
           Tensor result = binary(*operation, a, b);
-          if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
-            throw Error(ErrorKind::dtype,
-                        "a " + std::string(dtype_name(to.dtype())) + " array cannot hold the result in place; write a = a + b");
-          assign(cast(result, to.dtype()), to);
+          if (floating_dtype(target.dtype()) != target.dtype() && floating_dtype(result.dtype()) == result.dtype())
+            throw Error(ErrorKind::dtype, "an array of dtype " + std::string(dtype_name(target.dtype())) +
+                                              " cannot hold the floating-point result in place; write a = a + b");
+          assign(cast(result, target.dtype()), target);
           return a;
         },
         py::is_operator());
   };
-  both("__add__", "__radd__", "__iadd__", "Add");
-  both("__sub__", "__rsub__", "__isub__", "Sub");
-  both("__mul__", "__rmul__", "__imul__", "Mul");
-  both("__truediv__", "__rtruediv__", "__itruediv__", "Div");
-  both("__floordiv__", "__rfloordiv__", "__ifloordiv__", "FloorDiv");
-  both("__mod__", "__rmod__", "__imod__", "FloorMod");
-  both("__pow__", "__rpow__", "__ipow__", "Power");
-  // On bools these are logic, on integers they go bit by bit (bitwise_name).
-  both("__and__", "__rand__", "__iand__", "BitwiseAnd");
-  both("__or__", "__ror__", "__ior__", "BitwiseOr");
-  both("__xor__", "__rxor__", "__ixor__", "BitwiseXor");
-  both("__lshift__", "__rlshift__", "__ilshift__", "ShiftLeft");
-  both("__rshift__", "__rrshift__", "__irshift__", "ShiftRight");
-  both("__eq__", nullptr, nullptr, "Equal");
-  both("__ne__", nullptr, nullptr, "NotEqual");
-  both("__lt__", nullptr, nullptr, "Less");
-  both("__le__", nullptr, nullptr, "LessOrEqual");
-  both("__gt__", nullptr, nullptr, "Greater");
-  both("__ge__", nullptr, nullptr, "GreaterOrEqual");
-  both("__matmul__", "__rmatmul__", nullptr, "MatMul");
+  bind("__add__", "__radd__", "__iadd__", "Add");
+  bind("__sub__", "__rsub__", "__isub__", "Sub");
+  bind("__mul__", "__rmul__", "__imul__", "Mul");
+  bind("__truediv__", "__rtruediv__", "__itruediv__", "Div");
+  bind("__floordiv__", "__rfloordiv__", "__ifloordiv__", "FloorDiv");
+  bind("__mod__", "__rmod__", "__imod__", "FloorMod");
+  bind("__pow__", "__rpow__", "__ipow__", "Power");
+  // Logical on bools, bitwise on integers (logical_name in operations.cpp).
+  bind("__and__", "__rand__", "__iand__", "BitwiseAnd");
+  bind("__or__", "__ror__", "__ior__", "BitwiseOr");
+  bind("__xor__", "__rxor__", "__ixor__", "BitwiseXor");
+  bind("__lshift__", "__rlshift__", "__ilshift__", "ShiftLeft");
+  bind("__rshift__", "__rrshift__", "__irshift__", "ShiftRight");
+  bind("__eq__", nullptr, nullptr, "Equal");
+  bind("__ne__", nullptr, nullptr, "NotEqual");
+  bind("__lt__", nullptr, nullptr, "Less");
+  bind("__le__", nullptr, nullptr, "LessOrEqual");
+  bind("__gt__", nullptr, nullptr, "Greater");
+  bind("__ge__", nullptr, nullptr, "GreaterOrEqual");
+  bind("__matmul__", "__rmatmul__", nullptr, "MatMul");
   cls.def("__divmod__",
           [](py::handle a, py::handle b) { return py::make_tuple(binary("FloorDiv", a, b), binary("FloorMod", a, b)); });
   cls.def("__neg__", [](const Tensor& x) { return unary("Neg", x); });
@@ -125,7 +130,7 @@ void bind_arithmetic(Class& cls) {
   cls.def("__invert__", [](const Tensor& x) { return unary("BitwiseNot", x); });
 }
 
-// The module that has the functions; an import statement would look up much more than its name.
+// Returns the module of the functions. It is looked up by name first, because an import statement costs much more.
 py::object functions() {
   constexpr const char* kName = "walle.engine_ext.np";
   const auto name = py::str(kName);
@@ -133,7 +138,7 @@ py::object functions() {
   return loaded ? loaded : py::module_::import(kName);
 }
 
-// Methods that are functions of walle.np with the array as first argument; their module loads at the first use.
+// Binds methods that call the function of walle.np with the array as first argument; its module is imported on first use.
 template <class Class>
 void bind_functions(Class& cls) {
   for (const char* name : {"argpartition", "argsort", "choose", "clip", "compress", "cumprod", "cumsum", "diagonal", "nonzero",
@@ -143,7 +148,7 @@ void bind_functions(Class& cls) {
         [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
           return functions().attr(name)(self, *args, **kwargs);
         },
-        "The function of walle.np of this name.");
+        "Call the function of walle.np of this name.");
   }
   for (const char* name : {"sort", "partition"})
     cls.def(
@@ -152,17 +157,17 @@ void bind_functions(Class& cls) {
           const py::object sorted = functions().attr(name)(self, *args, **kwargs);
           assign(py::cast<const Tensor&>(sorted), py::cast<const Tensor&>(self));
         },
-        "As the function of walle.np, in place.");
+        "Call the function of walle.np of this name and store its result in place.");
 }
 
 template <class Class>
 void bind_reductions(Class& cls) {
-  // With `initial` or `where` they are the functions of walle.np.
+  // Calls with `initial` or `where` go to the functions of walle.np.
   const auto function = [](const char* name, py::handle x, py::handle axis, py::handle out, const py::dict& options) {
     for (const char* option : {"initial", "where", "dtype"})
       if (options.contains(option) && options[option].is_none()) PyDict_DelItemString(options.ptr(), option);
     const py::object result = functions().attr(name)(x, axis, **options);
-    return delivered(py::cast<const Tensor&>(result), out);
+    return store_in_out(py::cast<const Tensor&>(result), out);
   };
   const auto reduction = [&cls, function](const char* name, const char* op) {
     const std::string operation = op;
@@ -176,7 +181,7 @@ void bind_reductions(Class& cls) {
             return function(name, self, axis, out, options);
           }
           const Tensor& x = py::cast<const Tensor&>(self);
-          return delivered(reduce(operation, dtype.is_none() ? x : cast(x, dtype_of(dtype)), axis, keepdims), out);
+          return store_in_out(reduce(operation, dtype.is_none() ? x : cast(x, dtype_of(dtype)), axis, keepdims), out);
         },
         py::arg("axis") = py::none(), py::arg("dtype") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false,
         py::arg("initial") = py::none(), py::arg("where") = py::none());
@@ -195,7 +200,7 @@ void bind_reductions(Class& cls) {
             return function(name, self, axis, out, options);
           }
           const Tensor& x = py::cast<const Tensor&>(self);
-          return delivered(reduce(operation, x, axis, keepdims), out);
+          return store_in_out(reduce(operation, x, axis, keepdims), out);
         },
         py::arg("axis") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false, py::arg("initial") = py::none(),
         py::arg("where") = py::none());
@@ -231,7 +236,7 @@ void bind_ndarray(py::module_& module) {
            [](py::handle self) {
              const Tensor& x = py::cast<const Tensor&>(self);
              if (x.ndim() == 0) throw py::type_error("iteration over an array without dimensions");
-             if (x.ndim() > 1 && x.shape()[0] <= kFew) return py::object(py::iter(unstacked(x)));
+             if (x.ndim() > 1 && x.shape()[0] <= kFastPathElements) return py::object(py::iter(unstack(x)));
              return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
            })
       .def("__contains__", [](py::handle self,
@@ -241,8 +246,8 @@ void bind_ndarray(py::module_& module) {
       .def("__int__", [](const Tensor& x) { return py::int_(item(x)); })
       .def("__index__",
            [](const Tensor& x) {
-             if (x.ndim() != 0 || floating(x.dtype()) == x.dtype() || x.dtype() == DType::b8)
-               throw py::type_error("only whole numbers without dimensions are an index");
+             if (x.ndim() != 0 || floating_dtype(x.dtype()) == x.dtype() || x.dtype() == DType::b8)
+               throw py::type_error("only an integer array without dimensions can be used as an index");
              return py::int_(item(x));
            })
       .def("__format__",
@@ -251,7 +256,7 @@ void bind_ndarray(py::module_& module) {
              return py::cast<std::string>(py::str(text(x)).attr("__format__")(format));
            })
       .def("__repr__", text)
-      .def("item", item, "The only element, as Python's number.")
+      .def("item", item, "Return the only element, or the one at the given index, as a Python number.")
       .def("item",
            [](const py::object& x, const py::args& at) {
              const Tensor& given = py::cast<const Tensor&>(x);
@@ -272,28 +277,29 @@ void bind_ndarray(py::module_& module) {
       .def(
           "astype",
           [](const Tensor& x, py::handle dtype) {
-            const DType wanted = dtype_of(dtype);
-            return x.dtype() == wanted ? copy(x) : cast(x, wanted);
+            const DType target = dtype_of(dtype);
+            return x.dtype() == target ? copy(x) : cast(x, target);
           },
           py::arg("dtype"))
       .def(
           "view",
           [](const Tensor& x, py::handle dtype) {
-            const DType wanted = dtype_of(dtype);
-            if (item_size(wanted) != item_size(x.dtype()))
-              throw Error(ErrorKind::dtype, "a view of " + std::string(dtype_name(x.dtype())) + " as " +
-                                                std::string(dtype_name(wanted)) + ", which has another size");
-            if (wanted == DType::b8) throw Error(ErrorKind::dtype, "no view as bool: its bytes may only be 0 and 1; use astype");
-            return Tensor(x.storage(), wanted, x.shape(), x.strides(), x.offset());
+            const DType target = dtype_of(dtype);
+            if (item_size(target) != item_size(x.dtype()))
+              throw Error(ErrorKind::dtype, "cannot view " + std::string(dtype_name(x.dtype())) + " as " +
+                                                std::string(dtype_name(target)) + ", whose item size differs; use astype");
+            if (target == DType::b8)
+              throw Error(ErrorKind::dtype, "cannot view an array as bool, whose bytes may only be 0 and 1; use astype");
+            return Tensor(x.storage(), target, x.shape(), x.strides(), x.offset());
           },
-          py::arg("dtype"), "The same bits as another dtype of the same size.")
+          py::arg("dtype"), "View the same bits as another dtype of the same item size.")
       .def("reshape", [](const Tensor& x, const py::args& shape) { return reshaped(x, dims_of_args(shape)); })
       .def("ravel", [](const Tensor& x) { return reshaped(x, {-1}); })
       .def(
           "flatten",
           [](const Tensor& x, const std::string& order) {
             if (order != "C" && order != "F" && order != "A" && order != "K")
-              throw Error(ErrorKind::unsupported, "flatten in order '" + order + "'; known are C, F, A and K");
+              throw Error(ErrorKind::unsupported, "flatten does not support order '" + order + "'; known are C, F, A and K");
             return copy(reshaped(order == "F" ? transposed(x, py::args()) : x, {-1}));
           },
           py::arg("order") = "C")
@@ -305,9 +311,9 @@ void bind_ndarray(py::module_& module) {
   bind_arithmetic(cls);
   bind_reductions(cls);
   bind_functions(cls);
-  // Equality is elementwise, so only an array of one number without dimensions is the same as its number.
+  // Equality is elementwise, so only an array without dimensions can be equal to its number and share its hash.
   cls.def("__hash__", [](const Tensor& x) {
-    if (x.ndim() != 0) throw py::type_error("an array with dimensions has no hash");
+    if (x.ndim() != 0) throw py::type_error("an array with dimensions is not hashable");
     return py::hash(item(x));
   });
 }

@@ -1,10 +1,10 @@
-// Operators as functions: what walle/engine_ext/np/ gives NumPy's names to, and the registry.
+// Bindings of operators as functions, which walle/engine_ext/np/ exposes under NumPy's names, and of the operator registry.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
-#include "geometry/paint.h"
+#include "geometry/span_fill.h"
 #include "operators/eager.h"
 #include "vm/array_loans.h"
 
@@ -31,9 +31,9 @@ Tensor full(py::handle shape, py::handle value, py::handle dtype) {
                                 : number         ? natural_dtype(value)
                                                  : as_tensor(value).dtype(),
                                 dims_of(shape));
-  if (const int type = compute_index(result.dtype()); number && type >= 0 && result.size() <= kFew) {
+  if (const int type = compute_index(result.dtype()); number && type >= 0 && result.size() <= kFastPathElements) {
     alignas(8) std::byte one[8];
-    put_number(value, result.dtype(), one);
+    write_number(value, result.dtype(), one);
     kernels().cast[type][type](one, 0, result.raw(), result.size());
     return result;
   }
@@ -43,10 +43,10 @@ Tensor full(py::handle shape, py::handle value, py::handle dtype) {
 
 Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
   const DType wanted = dtype_of(dtype);
-  const bool whole = floating(wanted) != wanted;
-  Tensor result = Tensor::empty(whole ? DType::i64 : DType::f64, {count});
+  const bool integers = floating_dtype(wanted) != wanted;
+  Tensor result = Tensor::empty(integers ? DType::i64 : DType::f64, {count});
   for (std::int64_t i = 0; i < count; ++i) {
-    if (whole)
+    if (integers)
       result.data<std::int64_t>()[i] = static_cast<std::int64_t>(start) + i * static_cast<std::int64_t>(step);
     else
       result.data<double>()[i] = start + static_cast<double>(i) * step;
@@ -54,23 +54,23 @@ Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
   return cast(result, wanted);
 }
 
-// A view that repeats elements instead of copying them; it is read-only.
+// Returns a read-only view that repeats elements instead of copying them.
 Tensor broadcast_to(const Tensor& x, py::handle shape) {
-  Dims to = dims_of(shape);
-  Dims strides = broadcast_strides(x.shape(), x.strides(), to);
-  return {vm::read_only(x.storage()), x.dtype(), std::move(to), std::move(strides), x.offset()};
+  Dims target = dims_of(shape);
+  Dims strides = broadcast_strides(x.shape(), x.strides(), target);
+  return {vm::read_only(x.storage()), x.dtype(), std::move(target), std::move(strides), x.offset()};
 }
 
-// A view of x's storage; strides and the offset from x's first element in elements.
+// Returns a read-only view of x's storage; strides and the offset from x's first element are in elements.
 Tensor as_strided(const Tensor& x, py::handle shape, py::handle strides, std::int64_t offset) {
   return {vm::read_only(x.storage()), x.dtype(), dims_of(shape), dims_of(strides), x.offset() + offset};
 }
 
-// A read-only view of the diagonals of the plane of two axes, along the last axis.
+// Returns a read-only view of the diagonals of the plane of two axes; the diagonal is the last axis.
 Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t axis1, std::int64_t axis2) {
   Dims shape = x.shape(), strides = x.strides();
   const std::size_t a = normal_axis(axis1, shape.size()), b = normal_axis(axis2, shape.size());
-  if (a == b) throw Error(ErrorKind::shape, "the two axes of a diagonal must differ");
+  if (a == b) throw Error(ErrorKind::shape, "diagonal: axis1 and axis2 must differ, both are axis " + std::to_string(a));
   const std::int64_t right = std::max<std::int64_t>(offset, 0), down = std::max<std::int64_t>(-offset, 0);
   const std::int64_t count = std::max<std::int64_t>(0, std::min(shape[a] - down, shape[b] - right));
   const std::int64_t first = count > 0 ? right * strides[b] + down * strides[a] : 0, step = strides[a] + strides[b];
@@ -82,14 +82,14 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t axis1, std::i
   return {vm::read_only(x.storage()), x.dtype(), std::move(shape), std::move(strides), x.offset() + first};
 }
 
-// Functions of one and two operands with NumPy's calling convention, made once for each name.
+// Python functions of one and two operands with NumPy's calling convention; each is created once, when its name is first used.
 py::object unary_function(const std::string& name, const std::string& op) {
-  return py::cpp_function([def = &operator_named(op)](py::handle x, py::handle out) { return delivered(unary(*def, x), out); },
+  return py::cpp_function([def = &operator_named(op)](py::handle x, py::handle out) { return store_in_out(unary(*def, x), out); },
                           py::name(name.c_str()), py::arg("x"), py::arg("out") = py::none());
 }
 py::object binary_function(const std::string& name, const std::string& op) {
   return py::cpp_function(
-      [def = &operator_named(op)](py::handle a, py::handle b, py::handle out) { return delivered(binary(*def, a, b), out); },
+      [def = &operator_named(op)](py::handle a, py::handle b, py::handle out) { return store_in_out(binary(*def, a, b), out); },
       py::name(name.c_str()), py::arg("a"), py::arg("b"), py::arg("out") = py::none());
 }
 
@@ -118,7 +118,7 @@ void bind_operators(py::module_& module) {
         return as_strided(as_tensor(x), shape, strides, offset);
       },
       py::arg("x"), py::arg("shape"), py::arg("strides"), py::arg("offset") = 0,
-      "A read-only view of the array's memory; strides and offset in elements.");
+      "Return a read-only view of the array's memory; strides and offset are in elements.");
   module.def("where", &where, py::arg("condition"), py::arg("a"), py::arg("b"));
   module.def(
       "operator",
@@ -126,13 +126,13 @@ void bind_operators(py::module_& module) {
         return std::move(evaluate_named(name, inputs, attributes, 1)[0]);
       },
       py::arg("op"), py::arg("inputs"),
-      "The one output of an operator of the registry; None stands for an input that is left out.");
+      "Return the only output of an operator of the registry; None stands for an input that is left out.");
   module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
-             "The outputs of any operator of the registry, computed at once.");
+             "Compute any operator of the registry and return its outputs.");
   module.def(
       "asarray",
       [](py::handle value, py::handle dtype) {
-        const Tensor* given = held(value);
+        const Tensor* given = tensor_or_null(value);
         if (given != nullptr && (dtype.is_none() || dtype_of(dtype) == given->dtype()))
           return py::reinterpret_borrow<py::object>(value);
         return py::cast(dtype.is_none() ? as_tensor(value) : as_tensor(value, dtype_of(dtype)));
@@ -149,10 +149,10 @@ void bind_operators(py::module_& module) {
         const Tensor x = as_tensor(value);
         return is_ndarray(value) && x.contiguous() ? py::reinterpret_borrow<py::object>(value) : py::cast(contiguous(x));
       },
-      py::arg("value"), "The array itself where its elements lie row by row, else a copy.");
+      py::arg("value"), "Return the array itself if its elements are in row-major order, else a copy.");
   module.def("diagonal", &diagonal, py::arg("x"), py::arg("offset"), py::arg("axis1"), py::arg("axis2"));
-  module.def("unstack", &unstacked, py::arg("x"), "Views of the parts along the first axis.");
-  module.def("paint", &paint, py::arg("image"), py::arg("spans"), py::arg("colour"));
+  module.def("unstack", &unstack, py::arg("x"), "Return views of the sub-arrays along the first axis.");
+  module.def("fill_spans", &fill_spans, py::arg("image"), py::arg("spans"), py::arg("colour"));
   module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
   module.def(
       "operators",
@@ -165,7 +165,7 @@ void bind_operators(py::module_& module) {
         }
         return list;
       },
-      "(name, category, what it decomposes to) of every operator.");
+      "Return (name, category, operators it decomposes to) of every operator.");
 }
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// Sessions and backends.
+// Bindings of sessions, modules, backends and their measured rates.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
@@ -17,24 +17,25 @@ namespace walle {
 
 namespace {
 
-py::tuple open_shape(const Dims& shape) {
+// A shape as a Python tuple; a dimension that is not known is None.
+py::tuple shape_tuple(const Dims& shape) {
   py::tuple result(shape.size());
   for (std::size_t i = 0; i < shape.size(); ++i)
     result[i] = shape[i] < 0 ? py::object(py::none()) : py::object(py::int_(shape[i]));
   return result;
 }
 
-// The names of a model's inputs and outputs, so that a call makes no string.
-class Names {
+// Names of a model's inputs and outputs as Python strings, created once so that a call creates none.
+class ModelNames {
  public:
-  explicit Names(const Graph& graph) : graph_(graph) {
+  explicit ModelNames(const Graph& graph) : graph_(graph) {
     for (const int input : graph.inputs) inputs_.emplace_back(graph.values[static_cast<std::size_t>(input)].name);
     for (const Output& output : graph.outputs) outputs_.emplace_back(output.name);
   }
 
   const std::vector<py::str>& outputs() const noexcept { return outputs_; }
 
-  // Calls take(model's input, given value) for each input, in the model's order.
+  // Calls take(model's input, given value) for each input, in the model's order. Throws Error (model) for other names.
   template <class F>
   void each_input(const py::dict& given, F&& take) const {
     if (given.size() != inputs_.size()) refuse(given);
@@ -48,14 +49,14 @@ class Names {
     }
   }
 
-  // (name, shape with None for what is open, dtype); None for what is not known at all
+  // Returns (name, shape, dtype) of each input; None stands for a dimension, shape or dtype that is not known.
   py::list inputs() const {
     py::list list;
     for (const int input : graph_.inputs) {
       const Value& value = graph_.values[static_cast<std::size_t>(input)];
       const bool object = value.kind == ValueKind::object;
       list.append(
-          py::make_tuple(value.name, object || value.any_rank ? py::object(py::none()) : open_shape(value.shape),
+          py::make_tuple(value.name, object || value.any_rank ? py::object(py::none()) : shape_tuple(value.shape),
                          object || value.any_dtype ? py::object(py::none()) : py::str(std::string(dtype_name(value.dtype)))));
     }
     return list;
@@ -63,23 +64,23 @@ class Names {
 
  private:
   [[noreturn]] void refuse(const py::dict& given) const {
-    std::string wanted, got;
-    for (const auto& name : inputs_) wanted += (wanted.empty() ? "" : ", ") + std::string(name);
+    std::string expected, got;
+    for (const auto& name : inputs_) expected += (expected.empty() ? "" : ", ") + std::string(name);
     for (const auto& [name, value] : given) got += (got.empty() ? "" : ", ") + py::cast<std::string>(py::str(name));
-    throw Error(ErrorKind::model, "the model takes inputs {" + wanted + "}, got {" + got + "}");
+    throw Error(ErrorKind::model, "the model takes inputs {" + expected + "}, got {" + got + "}");
   }
 
   const Graph& graph_;
   std::vector<py::str> inputs_, outputs_;
 };
 
-// Numbers and lists have no dtype of their own; an array's must be the model's.
+// Converts a value for an input. Numbers and lists take the model's dtype; an array keeps its own, which the session checks.
 Tensor input_tensor(const Value& input, py::handle value) {
   const bool typeless = is_number(value) || PyList_Check(value.ptr()) || PyTuple_Check(value.ptr());
   return contiguous(typeless && !input.any_dtype ? as_tensor(value, input.dtype) : as_tensor(value));
 }
 
-// As session.py's PlannedOp takes it.
+// Returns the fields of PlannedOp (session_info.py) in their order.
 py::tuple planned_op(const PlannedOp& op) {
   py::list candidates;
   for (const Candidate& one : op.candidates) candidates.append(py::make_tuple(std::string(one.algorithm), one.parameter, one.us));
@@ -101,7 +102,7 @@ void add_ops(py::list& ops, const Plan& plan) {
 class BoundSession {
  public:
   BoundSession(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
-      : session_(planned(std::move(graph), target, merging)), names_(session_->graph()) {}
+      : session_(make_session(std::move(graph), target, merging)), names_(session_->graph()) {}
 
   py::dict run(const py::dict& given) {
     std::vector<Tensor> inputs, outputs;
@@ -115,7 +116,7 @@ class BoundSession {
     return results;
   }
 
-  // The microseconds of each op of the plan in one run.
+  // Runs once and returns the microseconds of each operation of the plan.
   py::list profile(const py::dict& given) {
     std::vector<Tensor> inputs;
     std::vector<double> us;
@@ -130,13 +131,13 @@ class BoundSession {
   }
 
   py::list inputs() const { return names_.inputs(); }
-  // As far as they are known: from the last plan.
+  // Returns (name, shape, dtype) of each output by the last plan; None for both where there is no plan yet.
   py::list outputs() const {
     const auto plan = session_->plan();
     py::list list;
     for (std::size_t i = 0; i < names_.outputs().size(); ++i) {
       if (plan)
-        list.append(py::make_tuple(names_.outputs()[i], open_shape(plan->outputs[i].shape),
+        list.append(py::make_tuple(names_.outputs()[i], shape_tuple(plan->outputs[i].shape),
                                    std::string(dtype_name(plan->outputs[i].dtype))));
       else
         list.append(py::make_tuple(names_.outputs()[i], py::none(), py::none()));
@@ -162,17 +163,18 @@ class BoundSession {
   }
 
  private:
-  // Planning may take long, and other threads go on meanwhile.
-  static std::unique_ptr<Session> planned(std::shared_ptr<const Graph> graph, const Target& target, bool merging) {
+  // Planning may take long, so the GIL is released.
+  static std::unique_ptr<Session> make_session(std::shared_ptr<const Graph> graph, const Target& target, bool merging) {
     const py::gil_scoped_release released;
     return std::make_unique<Session>(std::move(graph), target, merging);
   }
 
   std::unique_ptr<Session> session_;
-  Names names_;
+  ModelNames names_;
 };
 
-// Arrays are tensors, a list of arrays for an input that is no tensor a sequence, None an empty optional.
+// Converts a value for a module's input: arrays become tensors. For an input that is not a tensor, a list of arrays becomes a
+// sequence and None an empty optional.
 Var to_var(const Value& input, py::handle value) {
   if (input.kind != ValueKind::object) return input_tensor(input, value);
   if (value.is_none()) return Nothing{};
@@ -182,7 +184,7 @@ Var to_var(const Value& input, py::handle value) {
   if (!sequence->items.empty()) sequence->dtype = sequence->items[0].dtype();
   for (const Tensor& item : sequence->items)
     if (item.dtype() != sequence->dtype)
-      throw Error(ErrorKind::dtype, "the arrays of sequence '" + input.name + "' have several dtypes");
+      throw Error(ErrorKind::dtype, "the arrays of sequence input '" + input.name + "' must have one dtype; convert them first");
   return sequence;
 }
 
@@ -222,7 +224,7 @@ class BoundModule {
     return list;
   }
 
-  // The last plans of all pieces as one, with the nodes between them.
+  // Returns the last plans of all sessions of the module as one, with the control-flow nodes between them.
   py::dict plan() const {
     py::list ops;
     int made = 0, left = 0;
@@ -254,7 +256,7 @@ class BoundModule {
 
  private:
   Module module_;
-  Names names_;
+  ModelNames names_;
 };
 
 py::dict rates_dict(const Rates& rates) {
@@ -263,7 +265,7 @@ py::dict rates_dict(const Rates& rates) {
   return result;
 }
 
-// Rates go in and out as dicts of all of them by name.
+// Binds the rates of backends; they cross as dicts that hold every rate by name.
 void bind_rates(py::module_& module) {
   module.def("rates", [](const std::string& backend) { return rates_dict(rates(kernels(backend))); }, py::arg("backend"));
   module.def(
@@ -284,7 +286,8 @@ void bind_rates(py::module_& module) {
         for (const RateName& one : rate_names()) {
           const auto found = given.find(std::string(one.name));
           if (found == given.end() || given.size() != rate_names().size())
-            throw Error(ErrorKind::backend, "rates of " + backend + ": the names are not those of this engine");
+            throw Error(ErrorKind::backend,
+                        "the rates of backend '" + backend + "' do not have this engine's names; measure them again");
           rates.*one.rate = found->second;
         }
         set_rates(kernels(backend), rates);
@@ -302,7 +305,7 @@ void bind_rates(py::module_& module) {
 std::shared_ptr<const Graph> load(py::handle model) {
   if (PyObject_CheckBuffer(model.ptr())) {
     const auto bytes = tensor_from_buffer(model);
-    // Copied, so that the constants never hold a Python buffer: they outlive any interpreter.
+    // Copied, because constants outlive any interpreter and must not reference a Python buffer.
     const auto size = static_cast<std::size_t>(bytes.size()) * item_size(bytes.dtype());
     auto storage = Storage::allocate(size);
     const Tensor dense = contiguous(bytes);
@@ -319,9 +322,9 @@ std::shared_ptr<const Graph> load(py::handle model) {
 }  // namespace
 
 template <>
-inline constexpr bool told_by_type<BoundSession> = true;
+inline constexpr bool exact_type_only<BoundSession> = true;
 template <>
-inline constexpr bool told_by_type<BoundModule> = true;
+inline constexpr bool exact_type_only<BoundModule> = true;
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
@@ -331,7 +334,7 @@ void bind_session(py::module_& module) {
              return std::make_unique<BoundSession>(load(model), target, merging);
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true,
-           py::arg("algorithms") = Forced(), "`merging` and `algorithms` (by node: name, parameter) are there to be measured.")
+           py::arg("algorithms") = Forced(), "`merging` and `algorithms` (by node: name, parameter) serve measurements.")
       .def("run", &BoundSession::run, py::arg("inputs"))
       .def("profile", &BoundSession::profile, py::arg("inputs"))
       .def("inputs", &BoundSession::inputs)
@@ -354,7 +357,8 @@ void bind_session(py::module_& module) {
         if (needs_module(*graph)) return py::cast(std::make_unique<BoundModule>(graph, target));
         return py::cast(std::make_unique<BoundSession>(graph, target, true));
       },
-      py::arg("model"), py::arg("backend"), py::arg("threads") = 1, "A Session, or a Module of a model that only a module runs.");
+      py::arg("model"), py::arg("backend"), py::arg("threads") = 1,
+      "Return a Session, or a Module where the model needs one (control flow, sequences).");
   module.def("backends", [] {
     py::list list;
     for (const Backend& backend : backends())
@@ -362,7 +366,7 @@ void bind_session(py::module_& module) {
     return list;
   });
   bind_rates(module);
-  module.def("backend", [] { return std::string(kernels().name); }, "The name of the backend that \"auto\" stands for.");
+  module.def("backend", [] { return std::string(kernels().name); }, "Return the name of the backend that \"auto\" selects.");
 }
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// walle.np.ndarray's storage side: the buffer protocol both ways, shape, strides, dtype.
+// Bindings of walle.np.ndarray's storage: the buffer protocol in both directions.
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace walle {
 
 namespace {
 
-// Format characters of the buffer protocol by dtype. bfloat16 and the types that are stored only have none and are shown as the
-// whole numbers of their size; `view` gives such a buffer its dtype back.
+// Format characters of the buffer protocol by dtype. bfloat16 and the storage-only types have none and are exported as integers
+// of their size; `view` restores the dtype of such a buffer.
 constexpr const char* kFormats[kDTypeCount] = {"f", "d", "e", "H", "b", "h", "i", "q", "B", "H", "I", "Q",
                                                "?", "B", "B", "B", "B", "B", "B", "b", "B", "b", "B"};
 
@@ -42,23 +42,24 @@ DType dtype_of_format(const char* format, std::size_t size) {
       default: break;
     }
   }
-  throw Error(ErrorKind::dtype, std::string("a buffer of format '") + (format ? format : "") + "' is no array of numbers");
+  throw Error(ErrorKind::dtype, std::string("a buffer of format '") + (format ? format : "") + "' is not an array of numbers");
 }
 
-// The view's array. Once the view is lent out, its `obj` is cleared here.
+// Returns the array of a buffer view. When the storage has taken the view over, its `obj` is cleared here.
 Tensor tensor_on(Py_buffer& view) {
   const DType dtype = dtype_of_format(view.format, static_cast<std::size_t>(view.itemsize));
-  // Kernels take every element to lie where its type may lie.
+  // Kernels assume that every element is aligned for its type.
   if (reinterpret_cast<std::uintptr_t>(view.buf) % item_size(dtype) != 0)
     throw Error(ErrorKind::dtype,
-                "a buffer whose first element is not aligned to its size cannot be shared; copy the array first");
+                "a buffer whose first element is not aligned to its item size cannot be shared; copy the array first");
   Dims shape(view.shape, view.shape + view.ndim), strides(static_cast<std::size_t>(view.ndim));
-  // The lowest and the highest byte that the view reaches; a negative stride puts the first element behind the lowest.
+  // The range of bytes that the view reaches, relative to its first element; a negative stride extends it downwards.
   std::ptrdiff_t low = 0, high = view.itemsize;
   bool empty = false;
   for (int axis = 0; axis < view.ndim; ++axis) {
     if (view.strides[axis] % view.itemsize != 0)
-      throw Error(ErrorKind::dtype, "strides that are no multiple of the item size cannot be shared; copy the array first");
+      throw Error(ErrorKind::dtype,
+                  "a buffer with strides that are not a multiple of its item size cannot be shared; copy the array first");
     strides[static_cast<std::size_t>(axis)] = view.strides[axis] / view.itemsize;
     if (view.shape[axis] == 0)
       empty = true;
@@ -88,7 +89,7 @@ Tensor tensor_from_buffer(py::handle object) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(dense.raw());
     if (std::any_of(bytes, bytes + dense.size(), [](unsigned char byte) { return byte > 1; }))
       throw Error(ErrorKind::dtype,
-                  "a buffer of bool with a byte that is neither 0 nor 1; take it as uint8 and compare it with 0");
+                  "a buffer of bool has a byte that is neither 0 nor 1; read it as uint8 and compare it with 0");
   }
   return tensor;
 }
@@ -99,7 +100,7 @@ void bind_tensor(py::module_& module) {
   auto ndarray = py::class_<Tensor>(module, "ndarray", py::buffer_protocol());
   ndarray
       .def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
-      // Without it, ndarray.__new__(ndarray) would give an object with no Tensor in it. What it returns needs no __init__.
+      // Without this, ndarray.__new__(ndarray) would return an object without a Tensor. Objects returned here need no __init__.
       .def_static(
           "__new__", [](py::handle, py::buffer object) { return tensor_from_buffer(object); }, py::arg("cls"), py::arg("buffer"))
       .def_property_readonly("address", [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
@@ -111,7 +112,7 @@ void bind_tensor(py::module_& module) {
                                std::vector<py::ssize_t>(t.shape().begin(), t.shape().end()), std::move(strides),
                                !(t.storage() && t.storage()->writable()));
       });
-  module.def("live_storage_bytes", &live_storage_bytes, "Bytes of engine memory alive in this process.");
+  module.def("live_storage_bytes", &live_storage_bytes, "Bytes of engine memory that are allocated in this process.");
 }
 
 }  // namespace walle

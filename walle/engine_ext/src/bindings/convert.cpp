@@ -16,7 +16,7 @@ namespace walle {
 
 namespace {
 
-// Calls f with a null pointer of the dtype's C++ type; false for a dtype that has none (float16, bfloat16 and the stored ones).
+// Calls f with a null pointer of the dtype's C++ type. Returns false for a dtype without one (float16, bfloat16, storage-only).
 template <class F>
 bool with_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -37,8 +37,8 @@ bool with_type(DType dtype, F&& f) {
 
 }  // namespace
 
-void put_number(py::handle number, DType dtype, std::byte* address) {
-  const bool own = with_type(dtype, [&](auto* type) {
+void write_number(py::handle number, DType dtype, std::byte* address) {
+  const bool has_type = with_type(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     T value;
     if constexpr (std::is_floating_point_v<T>) {
@@ -50,7 +50,7 @@ void put_number(py::handle number, DType dtype, std::byte* address) {
       if (truth < 0) throw py::error_already_set();
       value = truth != 0;
     } else {
-      std::int64_t whole;
+      std::int64_t integer;
       if constexpr (std::is_same_v<T, std::uint64_t>) {
         if (PyLong_Check(number.ptr())) {
           value = PyLong_AsUnsignedLongLong(number.ptr());
@@ -62,25 +62,26 @@ void put_number(py::handle number, DType dtype, std::byte* address) {
       if (PyFloat_Check(number.ptr())) {
         const double real = std::trunc(PyFloat_AS_DOUBLE(number.ptr()));
         if (!(real >= -9223372036854775808.0 && real < 9223372036854775808.0)) {
-          PyErr_SetString(PyExc_OverflowError, "a float that is no whole number of 64 bits");
+          PyErr_Format(PyExc_OverflowError, "float %R is out of range of %s", number.ptr(), dtype_name(dtype).data());
           throw py::error_already_set();
         }
-        whole = static_cast<std::int64_t>(real);
+        integer = static_cast<std::int64_t>(real);
       } else {
-        whole = PyLong_AsLongLong(number.ptr());
-        if (whole == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+        integer = PyLong_AsLongLong(number.ptr());
+        if (integer == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
       }
-      value = static_cast<T>(whole);
-      if (static_cast<std::int64_t>(value) != whole || (std::is_same_v<T, std::uint64_t> && whole < 0)) {
-        PyErr_Format(PyExc_OverflowError, "%lld does not fit %s", static_cast<long long>(whole), dtype_name(dtype).data());
+      value = static_cast<T>(integer);
+      if (static_cast<std::int64_t>(value) != integer || (std::is_same_v<T, std::uint64_t> && integer < 0)) {
+        PyErr_Format(PyExc_OverflowError, "%lld is out of range of %s", static_cast<long long>(integer),
+                     dtype_name(dtype).data());
         throw py::error_already_set();
       }
     }
     std::memcpy(address, &value, sizeof(T));
   });
-  if (own) return;
+  if (has_type) return;
   Tensor wide = Tensor::empty(DType::f64, {});
-  put_number(number, DType::f64, wide.raw());
+  write_number(number, DType::f64, wide.raw());
   std::memcpy(address, cast(wide, dtype).raw(), item_size(dtype));
 }
 
@@ -90,49 +91,49 @@ DType natural_dtype(py::handle number) {
 
 bool fits(py::handle number, DType dtype) {
   if (!is_integer(dtype) || !PyLong_Check(number.ptr())) return true;
-  int over = 0;
-  const long long whole = PyLong_AsLongLongAndOverflow(number.ptr(), &over);
+  int overflow = 0;
+  const long long integer = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   const auto bits = static_cast<int>(8 * item_size(dtype));
   if (is_unsigned(dtype)) {
-    if (over == 0) return whole >= 0 && (bits == 64 || whole >> bits == 0);
-    if (over < 0 || bits < 64) return false;
-    const bool held = PyLong_AsUnsignedLongLong(number.ptr()) != ~0ULL || PyErr_Occurred() == nullptr;
+    if (overflow == 0) return integer >= 0 && (bits == 64 || integer >> bits == 0);
+    if (overflow < 0 || bits < 64) return false;
+    const bool in_range = PyLong_AsUnsignedLongLong(number.ptr()) != ~0ULL || PyErr_Occurred() == nullptr;
     PyErr_Clear();
-    return held;
+    return in_range;
   }
-  return over == 0 && (bits == 64 || (whole >= -(1LL << (bits - 1)) && whole < 1LL << (bits - 1)));
+  return overflow == 0 && (bits == 64 || (integer >= -(1LL << (bits - 1)) && integer < 1LL << (bits - 1)));
 }
 
-DType natural_mix(DType a, DType b) {
+DType promote_numbers(DType a, DType b) {
   if (a == DType::f32 || b == DType::f32) return DType::f32;
   return a == DType::i64 || b == DType::i64 ? DType::i64 : DType::b8;
 }
 
-DType with_number(DType array, DType number) {
+DType promote_with_number(DType array, DType number) {
   if (number == DType::b8) return array;
   if (number == DType::i64) return array == DType::b8 ? DType::i64 : array;
-  return floating(array);
+  return floating_dtype(array);
 }
 
 namespace {
 
 bool is_sequence(py::handle value) { return PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()); }
 
-// What nested lists hold: their shape, one dtype for all, and the leaves in order.
+// Contents of nested lists: their shape, the common dtype, and the leaves in order.
 struct Nested {
   Dims shape;
   std::optional<DType> numbers, arrays;
-  std::vector<py::object> leaves;  // held: a leaf's own code may change the lists meanwhile
+  std::vector<py::object> leaves;  // with a reference each: a leaf's own code may change the lists during conversion
 
-  // float32 where nothing is there to go by.
+  // float32 for empty lists.
   DType dtype() const {
     if (!arrays) return numbers.value_or(DType::f32);
-    return numbers ? with_number(*arrays, *numbers) : *arrays;
+    return numbers ? promote_with_number(*arrays, *numbers) : *arrays;
   }
 
   void add(py::handle value, std::size_t depth) {
     constexpr std::size_t kMaxDepth = 32;
-    if (depth > kMaxDepth) throw Error(ErrorKind::shape, "lists nested deeper than 32");
+    if (depth > kMaxDepth) throw Error(ErrorKind::shape, "an array cannot be made of lists nested deeper than 32");
     if (is_sequence(value)) {
       const auto items = py::reinterpret_steal<py::tuple>(PySequence_Tuple(value.ptr()));
       if (!items) throw py::error_already_set();
@@ -140,24 +141,26 @@ struct Nested {
       if (depth == shape.size() && leaves.empty())
         shape.push_back(size);
       else if (depth >= shape.size() || shape[depth] != size)
-        throw Error(ErrorKind::shape, "nested lists of different lengths; every row must be as long as the others");
+        throw Error(ErrorKind::shape,
+                    "an array cannot be made of nested lists of different lengths; make every row equally long");
       for (const py::handle item : items) add(item, depth + 1);
       return;
     }
-    if (depth != shape.size()) throw Error(ErrorKind::shape, "nested lists of different depths");
+    if (depth != shape.size())
+      throw Error(ErrorKind::shape, "an array cannot be made of nested lists of different depths; make every row equally deep");
     if (is_number(value))
-      numbers = natural_mix(numbers.value_or(DType::b8), natural_dtype(value));
+      numbers = promote_numbers(numbers.value_or(DType::b8), natural_dtype(value));
     else
       arrays = arrays ? promote(*arrays, as_tensor(value).dtype()) : as_tensor(value).dtype();
     leaves.push_back(py::reinterpret_borrow<py::object>(value));
   }
 };
 
-Tensor from_nested(py::handle value, std::optional<DType> asked) {
+Tensor from_nested(py::handle value, std::optional<DType> given_dtype) {
   Nested nested;
   nested.add(value, 0);
-  const DType dtype = asked.value_or(nested.dtype());
-  if (nested.arrays) {  // rows that are arrays themselves
+  const DType dtype = given_dtype.value_or(nested.dtype());
+  if (nested.arrays) {  // rows that are arrays
     std::vector<Tensor> rows;
     for (const py::object& leaf : nested.leaves) rows.push_back(as_tensor(leaf, dtype));
     Tensor stacked = evaluate(*find_operator("Stack"), rows, {{"axis", std::int64_t{0}}}, 1, kernels())[0];
@@ -166,10 +169,10 @@ Tensor from_nested(py::handle value, std::optional<DType> asked) {
     return reshaped(stacked, std::move(shape));
   }
   Tensor tensor = Tensor::empty(dtype, nested.shape);
-  std::byte* at = tensor.raw();
+  std::byte* address = tensor.raw();
   for (const py::object& leaf : nested.leaves) {
-    put_number(leaf, dtype, at);
-    at += item_size(dtype);
+    write_number(leaf, dtype, address);
+    address += item_size(dtype);
   }
   return tensor;
 }
@@ -178,7 +181,7 @@ Tensor from_nested(py::handle value, std::optional<DType> asked) {
 
 bool is_number(py::handle value) { return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()); }
 
-const Tensor* held(py::handle value) { return is_ndarray(value) ? &py::cast<const Tensor&>(value) : nullptr; }
+const Tensor* tensor_or_null(py::handle value) { return is_ndarray(value) ? &py::cast<const Tensor&>(value) : nullptr; }
 
 DType dtype_of(py::handle name) {
   if (name.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::f32;
@@ -196,7 +199,7 @@ DType dtype_of(py::handle name) {
 
 Tensor scalar(py::handle number, DType dtype) {
   Tensor tensor = Tensor::empty(dtype, {});
-  put_number(number, dtype, tensor.raw());
+  write_number(number, dtype, tensor.raw());
   return tensor;
 }
 
@@ -205,7 +208,7 @@ Tensor as_tensor(py::handle value) {
   if (is_number(value)) return scalar(value, natural_dtype(value));
   if (is_sequence(value)) return from_nested(value, std::nullopt);
   if (PyObject_CheckBuffer(value.ptr())) return tensor_from_buffer(value);
-  throw py::type_error("an array, a number or nested lists are needed, not " + std::string(Py_TYPE(value.ptr())->tp_name));
+  throw py::type_error("expected an array, a number or nested lists, not " + std::string(Py_TYPE(value.ptr())->tp_name));
 }
 
 Tensor as_tensor(py::handle value, DType dtype) {
@@ -216,13 +219,13 @@ Tensor as_tensor(py::handle value, DType dtype) {
 
 py::object element(const Tensor& tensor, const std::byte* address) {
   py::object result;
-  const bool own = with_type(tensor.dtype(), [&](auto* type) {
+  const bool has_type = with_type(tensor.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     T value;
     std::memcpy(&value, address, sizeof(T));
     result = py::cast(value);
   });
-  if (own) return result;
+  if (has_type) return result;
   float value;
   Conversion(tensor.dtype(), DType::f32, 0, kernels()).run(address, 1, reinterpret_cast<std::byte*>(&value), 1);
   return is_floating(tensor.dtype()) ? py::object(py::float_(value)) : py::object(py::int_(static_cast<int>(value)));
@@ -244,24 +247,24 @@ py::object nested_list(const Tensor& tensor) { return nested_at(tensor, tensor.r
 DType promote(DType a, DType b) {
   if (a == b) return a;
   if (compute_index(a) < 0 || compute_index(b) < 0)
-    throw Error(ErrorKind::dtype,
-                "no operator takes " + std::string(dtype_name(compute_index(a) < 0 ? a : b)) + "; convert it first");
+    throw Error(ErrorKind::dtype, "operators do not compute in " + std::string(dtype_name(compute_index(a) < 0 ? a : b)) +
+                                      "; convert it with astype");
   if (a == DType::b8) return b;
   if (b == DType::b8) return a;
   if (is_floating(a) && is_floating(b)) return is_half(a) && is_half(b) ? DType::f32 : item_size(a) > item_size(b) ? a : b;
   if (is_floating(b)) return promote(b, a);
-  if (is_floating(a)) {  // the float that holds the integer's numbers, and is no smaller than a
+  if (is_floating(a)) {  // the smallest float that holds the integers and is at least as wide as a
     const std::size_t bytes = item_size(b);
     return bytes == 1 ? a : bytes == 2 ? promote(a, DType::f32) : DType::f64;
   }
   if (is_unsigned(a) == is_unsigned(b)) return item_size(a) > item_size(b) ? a : b;
   if (is_unsigned(b)) return promote(b, a);
-  if (item_size(b) > item_size(a)) return b;  // the signed integer that holds both
+  if (item_size(b) > item_size(a)) return b;  // the signed integer that represents both
   constexpr DType wider[] = {DType::i16, DType::i32, DType::i64, DType::f64};
   return wider[std::bit_width(item_size(a)) - 1];
 }
 
-DType floating(DType dtype) noexcept {
+DType floating_dtype(DType dtype) noexcept {
   if (is_floating(dtype)) return dtype;
   return is_integer(dtype) && item_size(dtype) >= 4 ? DType::f64 : DType::f32;
 }

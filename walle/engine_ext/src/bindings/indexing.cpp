@@ -1,5 +1,5 @@
-// x[key] and x[key] = value as in NumPy: ints, slices, None and an ellipsis are a view; arrays of indices and masks are an
-// indexed raster over that view, read or written in place.
+// x[key] and x[key] = value as in NumPy: ints, slices, None and an ellipsis make a view; index arrays and masks make an indexed
+// raster over that view, which is read or written in place.
 #include <cstring>
 #include <optional>
 
@@ -32,10 +32,10 @@ std::int64_t integer_key(py::handle item, std::int64_t axis, std::int64_t size) 
   return index < 0 ? index + size : index;
 }
 
-// A view of x in the making, from its first axis on.
-struct Window {
+// Builder of a view of x, axis by axis.
+struct ViewBuilder {
   const Tensor& x;
-  std::size_t axis = 0;  // the next one
+  std::size_t axis = 0;  // the next axis of x
   std::int64_t offset = x.offset();
   Dims shape{}, strides{};
 
@@ -58,214 +58,219 @@ struct Window {
     offset += integer_key(item, static_cast<std::int64_t>(axis), x.shape()[axis]) * x.strides()[axis];
     ++axis;
   }
-  Tensor made() {
+  Tensor build() {
     if (element_count(shape) == 0) offset = 0;
     return view(x, std::move(shape), std::move(strides), offset);
   }
 };
 
-// The view that a key of Python's ints, slices, None and one ellipsis shows; nothing for any other key.
+// Returns the view of a key that consists of ints, slices, None and at most one ellipsis; nothing for any other key.
 std::optional<Tensor> plain_view(const Tensor& x, py::handle key) {
-  const bool many = PyTuple_Check(key.ptr());
-  const Py_ssize_t count = many ? PyTuple_GET_SIZE(key.ptr()) : 1;
-  const auto item = [&](Py_ssize_t i) { return many ? PyTuple_GET_ITEM(key.ptr(), i) : key.ptr(); };
-  std::size_t named = 0, ellipses = 0;
+  const bool is_tuple = PyTuple_Check(key.ptr());
+  const Py_ssize_t count = is_tuple ? PyTuple_GET_SIZE(key.ptr()) : 1;
+  const auto item = [&](Py_ssize_t i) { return is_tuple ? PyTuple_GET_ITEM(key.ptr(), i) : key.ptr(); };
+  std::size_t axes = 0, ellipses = 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* one = item(i);
     if (one == Py_Ellipsis)
       ++ellipses;
     else if (PyLong_CheckExact(one) || PySlice_Check(one))
-      ++named;
+      ++axes;
     else if (one != Py_None)
       return std::nullopt;
   }
   const std::size_t rank = x.shape().size();
-  if (named > rank || ellipses > 1) return std::nullopt;
-  Window window{x};
-  window.shape.reserve(rank + static_cast<std::size_t>(count));
-  window.strides.reserve(rank + static_cast<std::size_t>(count));
+  if (axes > rank || ellipses > 1) return std::nullopt;
+  ViewBuilder builder{x};
+  builder.shape.reserve(rank + static_cast<std::size_t>(count));
+  builder.strides.reserve(rank + static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* one = item(i);
     if (one == Py_None)
-      window.add(1, 0);
+      builder.add(1, 0);
     else if (one == Py_Ellipsis)
-      window.keep(rank - named);
+      builder.keep(rank - axes);
     else if (PySlice_Check(one))
-      window.slice(one);
+      builder.slice(one);
     else
-      window.pick(one);
+      builder.pick(one);
   }
-  window.keep(rank - window.axis);
-  return window.made();
+  builder.keep(rank - builder.axis);
+  return builder.build();
 }
 
-// The places of a mask's true elements, counted row by row.
-Tensor positions(const Tensor& mask) {
+// Returns the flat row-major indices of a mask's true elements.
+Tensor flat_indices(const Tensor& mask) {
   const Tensor dense = contiguous(mask);
-  const auto* flags = reinterpret_cast<const unsigned char*>(dense.raw());  // somebody else's memory may hold more than 0 and 1
+  const auto* flags = reinterpret_cast<const unsigned char*>(dense.raw());  // a borrowed buffer may hold bytes other than 0 and 1
   const std::int64_t size = dense.size();
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < size; ++i) count += flags[i] != 0;
   Tensor result = Tensor::empty(DType::i64, {count});
-  std::int64_t* to = result.data<std::int64_t>();
+  std::int64_t* indices = result.data<std::int64_t>();
   for (std::int64_t i = 0, found = 0; found < count; ++i) {
-    to[found] = i;
+    indices[found] = i;
     found += flags[i] != 0;
   }
   return result;
 }
 
-// One part of a key, made ready.
-struct Part {
+// One item of a key, converted.
+struct KeyPart {
   enum class Kind { integer, slice, new_axis, ellipsis, indices, mask } kind;
-  py::handle given;
-  Tensor array{};        // of indices or a mask
-  std::size_t axes = 0;  // how many axes of x it takes
+  py::handle item;
+  Tensor array{};        // the indices or the mask
+  std::size_t axes = 0;  // number of axes of x that it indexes
 };
 
-std::vector<Part> parts_of(const Tensor& x, py::handle key) {
+std::vector<KeyPart> parts_of(const Tensor& x, py::handle key) {
   std::vector<py::handle> items;
   if (PyTuple_Check(key.ptr()))
     for (const py::handle item : py::reinterpret_borrow<py::tuple>(key)) items.push_back(item);
   else
     items.push_back(key);
-  std::vector<Part> parts;
-  std::size_t named = 0;
+  std::vector<KeyPart> parts;
+  std::size_t axes = 0;
   bool ellipsis = false;
   for (const py::handle item : items) {
-    Part part{Part::Kind::integer, item, {}, 1};
+    KeyPart part{KeyPart::Kind::integer, item, {}, 1};
     if (item.is_none()) {
-      part.kind = Part::Kind::new_axis;
+      part.kind = KeyPart::Kind::new_axis;
       part.axes = 0;
     } else if (item.ptr() == Py_Ellipsis) {
-      if (ellipsis) throw py::index_error("an index holds more than one ellipsis");
+      if (ellipsis) throw py::index_error("an index may have only one ellipsis");
       ellipsis = true;
-      part.kind = Part::Kind::ellipsis;
+      part.kind = KeyPart::Kind::ellipsis;
       part.axes = 0;
     } else if (PySlice_Check(item.ptr())) {
-      part.kind = Part::Kind::slice;
+      part.kind = KeyPart::Kind::slice;
     } else if (is_array_key(item)) {
       part.array = as_tensor(item);
       if (part.array.size() == 0 && PyList_Check(item.ptr())) part.array = cast(part.array, DType::i64);
-      part.kind = part.array.dtype() == DType::b8 ? Part::Kind::mask : Part::Kind::indices;
-      if (part.kind == Part::Kind::mask) part.axes = part.array.shape().size();
-      if (part.kind == Part::Kind::indices && !is_integer(part.array.dtype()))
-        throw py::index_error("indices are whole numbers, not " + std::string(dtype_name(part.array.dtype())));
-      if (part.kind == Part::Kind::mask && part.axes == 0) throw py::index_error("a mask needs a dimension");
+      part.kind = part.array.dtype() == DType::b8 ? KeyPart::Kind::mask : KeyPart::Kind::indices;
+      if (part.kind == KeyPart::Kind::mask) part.axes = part.array.shape().size();
+      if (part.kind == KeyPart::Kind::indices && !is_integer(part.array.dtype()))
+        throw py::index_error("index arrays must be of integers or bool, not " + std::string(dtype_name(part.array.dtype())));
+      if (part.kind == KeyPart::Kind::mask && part.axes == 0) throw py::index_error("a mask must have at least one dimension");
     } else if (!is_int_key(item)) {
-      throw py::index_error("an index is made of ints, slices, None, an ellipsis, arrays of whole numbers and masks, not " +
+      throw py::index_error("an index may consist of ints, slices, None, an ellipsis, integer arrays and masks, not " +
                             std::string(Py_TYPE(item.ptr())->tp_name));
     }
-    named += part.axes;
+    axes += part.axes;
     parts.push_back(std::move(part));
   }
   const std::size_t rank = x.shape().size();
-  if (named > rank)
-    throw py::index_error(std::to_string(named) + " indices for an array of " + std::to_string(rank) + " dimensions");
-  if (!ellipsis) parts.push_back({Part::Kind::ellipsis, Py_Ellipsis, {}, 0});
-  for (Part& part : parts)
-    if (part.kind == Part::Kind::ellipsis) part.axes = rank - named;
+  if (axes > rank)
+    throw py::index_error("too many indices: " + std::to_string(axes) + " for an array of " + std::to_string(rank) +
+                          " dimensions");
+  if (!ellipsis) parts.push_back({KeyPart::Kind::ellipsis, Py_Ellipsis, {}, 0});
+  for (KeyPart& part : parts)
+    if (part.kind == KeyPart::Kind::ellipsis) part.axes = rank - axes;
   return parts;
 }
 
-// What a key picks: a view, or (with arrays) the elements of a base that an indexed movement reaches, in the order of `shape`.
-struct Picked {
-  Tensor view;  // where there are no arrays
+// Elements selected by a key: a view, or (with index arrays) the elements that an indexed movement reaches, in the order of
+// `shape`.
+struct Selection {
+  Tensor view;  // if there are no index arrays
   bool indexed = false;
   IndexedMovement movement;
-  Tensor indices;  // (arrays, elements of each)
+  Tensor indices;  // [arrays, elements of each]
   Dims shape;
 };
 
-// An array of indices along one or more merged axes of x.
-struct Along {
+// An array of indices along one axis of x, or along merged axes; `weight` is the stride between two indices, in elements.
+struct IndexArray {
   Tensor indices;
   std::int64_t axis, size, weight;
 };
 
-void add_mask(const Tensor& x, const Part& part, std::size_t axis, std::vector<Along>& arrays) {
-  const Dims over(x.shape().begin() + static_cast<std::ptrdiff_t>(axis),
-                  x.shape().begin() + static_cast<std::ptrdiff_t>(axis + part.axes));
-  if (part.array.shape() != over)
-    throw py::index_error("a mask of shape " + to_string(part.array.shape()) + " on axes of shape " + to_string(over));
-  const Tensor places = positions(part.array);
-  bool one = true;  // the axes step as one
-  for (std::size_t i = axis; i + 1 < axis + part.axes; ++i) one = one && x.strides()[i] == x.strides()[i + 1] * x.shape()[i + 1];
-  if (one) {
-    arrays.push_back({places, static_cast<std::int64_t>(axis), element_count(over), x.strides()[axis + part.axes - 1]});
+void add_mask(const Tensor& x, const KeyPart& part, std::size_t axis, std::vector<IndexArray>& arrays) {
+  const Dims masked(x.shape().begin() + static_cast<std::ptrdiff_t>(axis),
+                    x.shape().begin() + static_cast<std::ptrdiff_t>(axis + part.axes));
+  if (part.array.shape() != masked)
+    throw py::index_error("a mask of shape " + to_string(part.array.shape()) + " does not match the indexed axes of shape " +
+                          to_string(masked));
+  const Tensor flat = flat_indices(part.array);
+  bool mergeable = true;
+  for (std::size_t i = axis; i + 1 < axis + part.axes; ++i)
+    mergeable = mergeable && x.strides()[i] == x.strides()[i + 1] * x.shape()[i + 1];
+  if (mergeable) {
+    arrays.push_back({flat, static_cast<std::int64_t>(axis), element_count(masked), x.strides()[axis + part.axes - 1]});
     return;
   }
-  std::int64_t below = element_count(over);
+  std::int64_t below = element_count(masked);
   for (std::size_t i = 0; i < part.axes; ++i) {
-    Tensor along = Tensor::empty(DType::i64, places.shape());
-    below = over[i] == 0 ? 0 : below / over[i];
-    for (std::int64_t j = 0; j < places.size(); ++j)
-      along.data<std::int64_t>()[j] = places.data<std::int64_t>()[j] / below % over[i];
-    arrays.push_back({along, static_cast<std::int64_t>(axis + i), over[i], x.strides()[axis + i]});
+    Tensor along = Tensor::empty(DType::i64, flat.shape());
+    below = masked[i] == 0 ? 0 : below / masked[i];
+    for (std::int64_t j = 0; j < flat.size(); ++j)
+      along.data<std::int64_t>()[j] = flat.data<std::int64_t>()[j] / below % masked[i];
+    arrays.push_back({along, static_cast<std::int64_t>(axis + i), masked[i], x.strides()[axis + i]});
   }
 }
 
-// The indices of all arrays one after the other, broadcast against each other, in range.
-Tensor gathered(const std::vector<Along>& arrays, const Dims& shape) {
+// Returns the indices of all arrays, broadcast against each other, as rows of one array. Throws IndexError for one out of range.
+Tensor joined_indices(const std::vector<IndexArray>& arrays, const Dims& shape) {
   const std::int64_t count = element_count(shape);
   Tensor all = Tensor::empty(DType::i64, {static_cast<std::int64_t>(arrays.size()), count});
   for (std::size_t k = 0; k < arrays.size(); ++k) {
-    const Along& along = arrays[k];
+    const IndexArray& array = arrays[k];
     const std::int64_t offset = static_cast<std::int64_t>(k) * count;
-    assign(cast(along.indices, DType::i64), view(all, shape, contiguous_strides(shape), offset));
+    assign(cast(array.indices, DType::i64), view(all, shape, contiguous_strides(shape), offset));
     const std::int64_t* index = all.data<std::int64_t>() + offset;
-    bool inside = true;
-    for (std::int64_t i = 0; i < count; ++i) inside &= index[i] >= -along.size && index[i] < along.size;
-    for (std::int64_t i = 0; !inside && i < count; ++i)
-      if (index[i] < -along.size || index[i] >= along.size) out_of_range(index[i], along.axis, along.size);
+    bool in_range = true;
+    for (std::int64_t i = 0; i < count; ++i) in_range &= index[i] >= -array.size && index[i] < array.size;
+    for (std::int64_t i = 0; !in_range && i < count; ++i)
+      if (index[i] < -array.size || index[i] >= array.size) out_of_range(index[i], array.axis, array.size);
   }
   return all;
 }
 
-Picked pick(const Tensor& x, py::handle key) {
-  const std::vector<Part> parts = parts_of(x, key);
-  Picked result;
-  for (const Part& part : parts)
-    result.indexed = result.indexed || part.kind == Part::Kind::indices || part.kind == Part::Kind::mask;
-  Window window{x};
-  std::vector<Along> arrays;
-  // Where the arrays' own axes go in the result: at the first array, or in front where something stands between two of them.
+Selection select(const Tensor& x, py::handle key) {
+  const std::vector<KeyPart> parts = parts_of(x, key);
+  Selection result;
+  for (const KeyPart& part : parts)
+    result.indexed = result.indexed || part.kind == KeyPart::Kind::indices || part.kind == KeyPart::Kind::mask;
+  ViewBuilder builder{x};
+  std::vector<IndexArray> arrays;
+  // Position of the index arrays' axes in the result: at the first array, or first where another part separates two arrays.
   std::size_t place = 0;
-  enum { before, within, behind } where = before;
-  for (const Part& part : parts) {
-    const bool array =
-        part.kind == Part::Kind::indices || part.kind == Part::Kind::mask || (result.indexed && part.kind == Part::Kind::integer);
+  enum { before, within, after } where = before;
+  for (const KeyPart& part : parts) {
+    const bool array = part.kind == KeyPart::Kind::indices || part.kind == KeyPart::Kind::mask ||
+                       (result.indexed && part.kind == KeyPart::Kind::integer);
     if (array) {
-      if (where == before) place = window.shape.size();
-      if (where == behind) place = 0;
+      if (where == before) place = builder.shape.size();
+      if (where == after) place = 0;
       where = within;
-    } else if (where == within && !(part.kind == Part::Kind::ellipsis && part.axes == 0 && &part == &parts.back())) {
-      where = behind;
+    } else if (where == within && !(part.kind == KeyPart::Kind::ellipsis && part.axes == 0 && &part == &parts.back())) {
+      where = after;
     }
     switch (part.kind) {
-      case Part::Kind::new_axis: window.add(1, 0); break;
-      case Part::Kind::ellipsis: window.keep(part.axes); break;
-      case Part::Kind::slice: window.slice(part.given); break;
-      case Part::Kind::integer: window.pick(part.given); break;
-      case Part::Kind::indices:
-        arrays.push_back({part.array, static_cast<std::int64_t>(window.axis), x.shape()[window.axis], x.strides()[window.axis]});
-        window.axis += 1;
+      case KeyPart::Kind::new_axis: builder.add(1, 0); break;
+      case KeyPart::Kind::ellipsis: builder.keep(part.axes); break;
+      case KeyPart::Kind::slice: builder.slice(part.item); break;
+      case KeyPart::Kind::integer: builder.pick(part.item); break;
+      case KeyPart::Kind::indices:
+        arrays.push_back(
+            {part.array, static_cast<std::int64_t>(builder.axis), x.shape()[builder.axis], x.strides()[builder.axis]});
+        builder.axis += 1;
         break;
-      case Part::Kind::mask:
-        add_mask(x, part, window.axis, arrays);
-        window.axis += part.axes;
+      case KeyPart::Kind::mask:
+        add_mask(x, part, builder.axis, arrays);
+        builder.axis += part.axes;
         break;
     }
   }
   if (!result.indexed) {
-    result.view = window.made();
+    result.view = builder.build();
     return result;
   }
-  Dims &shape = window.shape, &strides = window.strides;
-  Dims chosen;
-  for (const Along& along : arrays) chosen = broadcast_shape(chosen, along.indices.shape());
-  result.indices = gathered(arrays, chosen);
-  const std::int64_t count = element_count(chosen);
+  Dims &shape = builder.shape, &strides = builder.strides;
+  Dims index_shape;
+  for (const IndexArray& array : arrays) index_shape = broadcast_shape(index_shape, array.indices.shape());
+  result.indices = joined_indices(arrays, index_shape);
+  const std::int64_t count = element_count(index_shape);
   const auto at = static_cast<std::ptrdiff_t>(place);
   IndexedMovement& movement = result.movement;
   movement.size = shape;
@@ -275,23 +280,24 @@ Picked pick(const Tensor& x, py::handle key) {
   movement.plain_stride = contiguous_strides(movement.size);
   movement.index_stride.assign(movement.size.size(), 0);
   movement.index_stride[place] = 1;
-  movement.indexed_offset = window.offset;
+  movement.indexed_offset = builder.offset;
   movement.index_step = count;
-  for (const Along& along : arrays) {
-    movement.weight.push_back(along.weight);
-    movement.extent.push_back(along.size);
+  for (const IndexArray& array : arrays) {
+    movement.weight.push_back(array.weight);
+    movement.extent.push_back(array.size);
   }
   result.shape = std::move(shape);
-  result.shape.insert(result.shape.begin() + at, chosen.begin(), chosen.end());
+  result.shape.insert(result.shape.begin() + at, index_shape.begin(), index_shape.end());
   return result;
 }
 
-// x[indices] of few whole numbers along the first axis of a dense array: the movement below, without making it ready.
-std::optional<Tensor> picked_at_once(const Tensor& x, py::handle key) {
-  const Tensor* given = held(key);
+// Returns x[indices] for a few integers along the first axis of a dense array, without creating an indexed raster; nothing for
+// other keys.
+std::optional<Tensor> fast_gather(const Tensor& x, py::handle key) {
+  const Tensor* given = tensor_or_null(key);
   if (given == nullptr || !is_integer(given->dtype()) || x.ndim() == 0 || x.size() == 0 || !x.contiguous()) return std::nullopt;
   const std::int64_t length = x.shape()[0], row = x.size() / length;
-  if (given->size() > kFew || given->size() * row > kFew) return std::nullopt;
+  if (given->size() > kFastPathElements || given->size() * row > kFastPathElements) return std::nullopt;
   const Tensor indices = contiguous(cast(*given, DType::i64));
   Dims shape = given->shape();
   shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
@@ -306,42 +312,42 @@ std::optional<Tensor> picked_at_once(const Tensor& x, py::handle key) {
   return result;
 }
 
-std::int64_t elements_held(const Tensor& x) {
+std::int64_t storage_elements(const Tensor& x) {
   return static_cast<std::int64_t>(x.storage()->size_bytes() / item_size(x.dtype()));
 }
 
-Tensor as_numbers(Tensor shown, py::handle key) {
-  if (shown.ndim() > 0 || key.ptr() == Py_Ellipsis) return shown;
+// Returns a copy of a result without dimensions, unless the key has an ellipsis, as NumPy does; other results unchanged.
+Tensor copy_if_scalar(Tensor view_of_x, py::handle key) {
+  if (view_of_x.ndim() > 0 || key.ptr() == Py_Ellipsis) return view_of_x;
   if (PyTuple_Check(key.ptr()))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key.ptr()); ++i)
-      if (PyTuple_GET_ITEM(key.ptr(), i) == Py_Ellipsis) return shown;
-  Tensor copy = Tensor::empty(shown.dtype(), {});
-  std::memcpy(copy.raw(), shown.raw(), item_size(shown.dtype()));
+      if (PyTuple_GET_ITEM(key.ptr(), i) == Py_Ellipsis) return view_of_x;
+  Tensor copy = Tensor::empty(view_of_x.dtype(), {});
+  std::memcpy(copy.raw(), view_of_x.raw(), item_size(view_of_x.dtype()));
   return copy;
 }
 
 }  // namespace
 
-// Results without dimensions are copies, as NumPy's scalars are, and views where the key has an ellipsis, as NumPy has them too.
 Tensor get_item(const Tensor& x, py::handle key) {
-  if (auto shown = plain_view(x, key)) return as_numbers(*std::move(shown), key);
-  if (auto picked = picked_at_once(x, key)) return *std::move(picked);
-  if (const Tensor* mask = held(key);
+  if (auto view_of_x = plain_view(x, key)) return copy_if_scalar(*std::move(view_of_x), key);
+  if (auto result = fast_gather(x, key)) return *std::move(result);
+  if (const Tensor* mask = tensor_or_null(key);
       mask != nullptr && mask->dtype() == DType::b8 && mask->ndim() > 0 && mask->shape() == x.shape() && x.contiguous()) {
     const Tensor inputs[] = {reshaped(x, {-1}), reshaped(*mask, {-1})};
     return evaluate_one("Compress", inputs);
   }
-  const Picked picked = pick(x, key);
-  if (!picked.indexed) return as_numbers(picked.view, key);
-  Tensor result = Tensor::empty(x.dtype(), picked.shape);
+  const Selection selection = select(x, key);
+  if (!selection.indexed) return copy_if_scalar(selection.view, key);
+  Tensor result = Tensor::empty(x.dtype(), selection.shape);
   if (result.size() == 0) return result;
-  const IndexedRaster raster(picked.movement, elements_held(x), result.size(), picked.indices.size(), true);
-  raster.gather(picked.indices.data<const std::int64_t>(), x.storage()->data(), result.raw(), item_size(x.dtype()));
+  const IndexedRaster raster(selection.movement, storage_elements(x), result.size(), selection.indices.size(), true);
+  raster.gather(selection.indices.data<const std::int64_t>(), x.storage()->data(), result.raw(), item_size(x.dtype()));
   return result;
 }
 
-py::tuple unstacked(const Tensor& x) {
-  if (x.ndim() == 0) throw Error(ErrorKind::shape, "an array without dimensions has no parts");
+py::tuple unstack(const Tensor& x) {
+  if (x.ndim() == 0) throw Error(ErrorKind::shape, "cannot unstack an array without dimensions");
   const Dims shape(x.shape().begin() + 1, x.shape().end()), strides(x.strides().begin() + 1, x.strides().end());
   py::tuple parts(static_cast<std::size_t>(x.shape()[0]));
   for (std::size_t i = 0; i < parts.size(); ++i)
@@ -351,24 +357,25 @@ py::tuple unstacked(const Tensor& x) {
 
 void set_item(const Tensor& x, py::handle key, py::handle value) {
   Tensor source = as_tensor(value, x.dtype());
-  Picked picked;
-  if (auto shown = plain_view(x, key))
-    picked.view = *std::move(shown);
+  Selection selection;
+  if (auto view_of_x = plain_view(x, key))
+    selection.view = *std::move(view_of_x);
   else
-    picked = pick(x, key);
-  // What is assigned may have more leading axes of 1 than the place.
-  const std::size_t rank = picked.indexed ? picked.shape.size() : picked.view.shape().size();
+    selection = select(x, key);
+  // The value may have more leading axes of size 1 than the selection.
+  const std::size_t rank = selection.indexed ? selection.shape.size() : selection.view.shape().size();
   while (source.shape().size() > rank && source.shape()[0] == 1)
     source = view(source, Dims(source.shape().begin() + 1, source.shape().end()),
                   Dims(source.strides().begin() + 1, source.strides().end()), source.offset());
-  if (!picked.indexed) return assign(source, picked.view);
-  if (!x.storage() || !x.storage()->writable()) throw Error(ErrorKind::dtype, "the array is read-only; copy it first");
-  const Dims strides = broadcast_strides(source.shape(), source.strides(), picked.shape);
-  if (element_count(picked.shape) == 0) return;
-  const Tensor wide = Tensor::empty(x.dtype(), picked.shape);  // a copy, which x's own elements do not overlap
-  assign(source, wide);
-  const IndexedRaster raster(picked.movement, elements_held(x), wide.size(), picked.indices.size(), false);
-  raster.scatter(picked.indices.data<const std::int64_t>(), wide.raw(), x.storage()->data(), item_size(x.dtype()));
+  if (!selection.indexed) return assign(source, selection.view);
+  if (!x.storage() || !x.storage()->writable())
+    throw Error(ErrorKind::dtype, "cannot assign to a read-only array; copy it first");
+  const Dims strides = broadcast_strides(source.shape(), source.strides(), selection.shape);
+  if (element_count(selection.shape) == 0) return;
+  const Tensor values = Tensor::empty(x.dtype(), selection.shape);  // a copy, because `source` may overlap x
+  assign(source, values);
+  const IndexedRaster raster(selection.movement, storage_elements(x), values.size(), selection.indices.size(), false);
+  raster.scatter(selection.indices.data<const std::int64_t>(), values.raw(), x.storage()->data(), item_size(x.dtype()));
 }
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// The native module. Every VM loads its own copy of the Python side of it (own GIL, own types); the C++ side is shared.
+// The native module `_core`. Every VM loads its own Python objects of it (own GIL, own types); the C++ state is shared.
 #include "bindings/bind.h"
 
 PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_gil()) {

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "atomic/conversion.h"
-#include "bindings/at_once.h"
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/fast_path.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -20,43 +20,43 @@ const OpDef& operator_named(std::string_view name) {
 
 namespace {
 
-// The dtype in which an operator computes what it was given as `dtype`.
-DType computed_in(const OpDef& op, DType dtype) {
+// Returns the dtype in which an operator computes operands of `dtype`.
+DType compute_dtype(const OpDef& op, DType dtype) {
   const auto takes = [](const OpDef& one, DType type) {
     return one.family == Family::none || one.family == Family::select || computes(one, type);
   };
   if (takes(op, dtype)) return dtype;
   if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
-  if (takes(op, floating(dtype)) && compute_index(dtype) >= 0) return floating(dtype);
-  return dtype;  // inference refuses it by name
+  if (takes(op, floating_dtype(dtype)) && compute_index(dtype) >= 0) return floating_dtype(dtype);
+  return dtype;  // shape inference refuses it with the operator's name
 }
 
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
-  constexpr std::int64_t kLong = 1 << 16;  // elements from which the GIL is worth giving up
-  std::int64_t work = op.family == Family::matmul ? kLong : 0;
+  constexpr std::int64_t kReleaseGil = 1 << 16;  // elements from which releasing the GIL pays off
+  std::int64_t work = op.family == Family::matmul ? kReleaseGil : 0;
   for (const Tensor& input : inputs) work += input.size();
-  if (work < kLong) return evaluate(op, inputs, attributes, 1, kernels())[0];
+  if (work < kReleaseGil) return evaluate(op, inputs, attributes, 1, kernels())[0];
   const py::gil_scoped_release released;
   return evaluate(op, inputs, attributes, 1, kernels())[0];
 }
 
-// Two operands, each as a tensor unless it is a number, and the dtype they meet in.
-struct Mixed {
+// Two operands, each as a tensor unless it is a Python number, and their common dtype.
+struct MixedOperands {
   Tensor a, b;
   DType dtype;
 };
 
-Mixed mixed(py::handle a, py::handle b) {
-  Mixed result;
+MixedOperands mixed_operands(py::handle a, py::handle b) {
+  MixedOperands result;
   if (!is_number(a)) result.a = as_tensor(a);
   if (!is_number(b)) result.b = as_tensor(b);
   if (result.a.storage() && result.b.storage())
     result.dtype = promote(result.a.dtype(), result.b.dtype());
   else if (result.a.storage())
-    result.dtype = with_number(result.a.dtype(), natural_dtype(b));
+    result.dtype = promote_with_number(result.a.dtype(), natural_dtype(b));
   else
-    result.dtype =
-        result.b.storage() ? with_number(result.b.dtype(), natural_dtype(a)) : natural_mix(natural_dtype(a), natural_dtype(b));
+    result.dtype = result.b.storage() ? promote_with_number(result.b.dtype(), natural_dtype(a))
+                                      : promote_numbers(natural_dtype(a), natural_dtype(b));
   return result;
 }
 
@@ -77,81 +77,83 @@ Tensor clip(const Tensor& x, py::handle low, py::handle high) {
   const auto type = static_cast<std::size_t>(compute_index(x.dtype()));
   const BinaryFn raise = kernels().binary[static_cast<std::size_t>(BinaryOp::Maximum)][type],
                  lower = kernels().binary[static_cast<std::size_t>(BinaryOp::Minimum)][type];
-  constexpr std::int64_t kBlock = 4096;  // both kernels over a piece before the next one, which leaves it in cache
+  constexpr std::int64_t kBlock = 4096;  // elements; both kernels run over one block, so that it stays in cache
   const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
   const py::gil_scoped_release released;
-  for (std::int64_t at = 0; at < x.size(); at += kBlock) {
-    std::byte* to = result.raw() + at * item;
-    const std::int64_t count = std::min(kBlock, x.size() - at);
-    raise(x.raw() + at * item, 1, bottom.raw(), 0, to, count);
-    lower(to, 1, top.raw(), 0, to, count);
+  for (std::int64_t start = 0; start < x.size(); start += kBlock) {
+    std::byte* block = result.raw() + start * item;
+    const std::int64_t count = std::min(kBlock, x.size() - start);
+    raise(x.raw() + start * item, 1, bottom.raw(), 0, block, count);
+    lower(block, 1, top.raw(), 0, block, count);
   }
   return result;
 }
 
 Tensor where(py::handle condition, py::handle a, py::handle b) {
-  const Mixed operands = mixed(a, b);
+  const MixedOperands operands = mixed_operands(a, b);
   const Tensor inputs[] = {as_tensor(condition, DType::b8),
                            operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
                            operands.b.storage() ? cast(operands.b, operands.dtype) : scalar(b, operands.dtype)};
-  if (auto result = where_at_once(inputs[0], inputs[1], inputs[2])) return *std::move(result);
+  if (auto result = fast_where(inputs[0], inputs[1], inputs[2])) return *std::move(result);
   return run(operator_named("Where"), inputs);
 }
 
 namespace {
 
-// Bit by bit and logical operators are one on bools.
-std::string_view logical(std::string_view name) {
-  constexpr std::string_view both[][2] = {
+// Returns the logical operator that a bitwise one is on bools; other names unchanged.
+std::string_view logical_name(std::string_view name) {
+  constexpr std::string_view pairs[][2] = {
       {"BitwiseAnd", "And"}, {"BitwiseOr", "Or"}, {"BitwiseXor", "Xor"}, {"BitwiseNot", "Not"}};
-  for (const auto& [bits, logic] : both)
+  for (const auto& [bits, logic] : pairs)
     if (name == bits) return logic;
   return name;
 }
 
 }  // namespace
 
-Tensor delivered(Tensor result, py::handle out) {
+Tensor store_in_out(Tensor result, py::handle out) {
   if (out.is_none()) return result;
-  const Tensor& to = py::cast<const Tensor&>(out);
-  if (floating(to.dtype()) != to.dtype() && floating(result.dtype()) == result.dtype())
-    throw Error(ErrorKind::dtype, "`out` is " + std::string(dtype_name(to.dtype())) + ", which cannot hold " +
-                                      std::string(dtype_name(result.dtype())));
-  if (to.shape() != result.shape())
-    throw Error(ErrorKind::shape, "`out` has shape " + to_string(to.shape()) + ", the result " + to_string(result.shape()));
-  assign(cast(result, to.dtype()), to);
-  return to;
+  const Tensor& target = py::cast<const Tensor&>(out);
+  if (floating_dtype(target.dtype()) != target.dtype() && floating_dtype(result.dtype()) == result.dtype())
+    throw Error(ErrorKind::dtype, "`out` has dtype " + std::string(dtype_name(target.dtype())) +
+                                      ", which cannot hold a result of dtype " + std::string(dtype_name(result.dtype())));
+  if (target.shape() != result.shape())
+    throw Error(ErrorKind::shape,
+                "`out` has shape " + to_string(target.shape()) + ", but the result has shape " + to_string(result.shape()));
+  assign(cast(result, target.dtype()), target);
+  return target;
 }
 
 Tensor unary(const OpDef& given, const Tensor& x) {
-  if (auto result = unary_at_once(given, x)) return *std::move(result);
-  const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical(given.name)) : given;
-  const Tensor inputs[] = {cast(x, computed_in(op, x.dtype()))};
+  if (auto result = fast_unary(given, x)) return *std::move(result);
+  const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical_name(given.name)) : given;
+  const Tensor inputs[] = {cast(x, compute_dtype(op, x.dtype()))};
   return run(op, inputs);
 }
 Tensor unary(const OpDef& op, py::handle x) {
-  const Tensor* tensor = held(x);
+  const Tensor* tensor = tensor_or_null(x);
   return tensor != nullptr ? unary(op, *tensor) : unary(op, as_tensor(x));
 }
 Tensor unary(std::string_view name, const Tensor& x) { return unary(operator_named(name), x); }
 
 namespace {
 
-// An int outside the other operand's dtype is above or below all of its elements.
-std::optional<Tensor> compared_outside(const OpDef& op, const Mixed& operands, py::handle a, py::handle b) {
-  const bool left = !operands.a.storage(), right = !operands.b.storage();
-  if (op.family != Family::compare || left == right) return std::nullopt;
-  const py::handle number = left ? a : b;
+// Compares with an int that is out of range of the other operand's dtype: it is above or below all elements. Returns nothing
+// for other comparisons.
+std::optional<Tensor> compare_out_of_range(const OpDef& op, const MixedOperands& operands, py::handle a, py::handle b) {
+  const bool number_left = !operands.a.storage(), number_right = !operands.b.storage();
+  if (op.family != Family::compare || number_left == number_right) return std::nullopt;
+  const py::handle number = number_left ? a : b;
   if (fits(number, operands.dtype)) return std::nullopt;
   const std::int64_t element = 0, side = PyObject_RichCompareBool(number.ptr(), py::int_(0).ptr(), Py_GT) == 1 ? 1 : -1;
-  Tensor result = Tensor::empty(DType::b8, (left ? operands.b : operands.a).shape());
+  Tensor result = Tensor::empty(DType::b8, (number_left ? operands.b : operands.a).shape());
   kernels().compare[op.code][static_cast<std::size_t>(compute_index(DType::i64))](
-      left ? &side : &element, 0, left ? &element : &side, 0, result.raw(), result.size());
+      number_left ? &side : &element, 0, number_left ? &element : &side, 0, result.raw(), result.size());
   return result;
 }
 
-// x ** 2 and the like, which have operators of their own.
-const char* power_by(py::handle exponent, DType dtype) {
+// Returns the dedicated operator of x ** 2, x ** 0.5 or x ** -1, null for other exponents.
+const char* power_operator(py::handle exponent, DType dtype) {
   if (!PyLong_CheckExact(exponent.ptr()) && !PyFloat_CheckExact(exponent.ptr())) return nullptr;
   const double power = PyFloat_AsDouble(exponent.ptr());
   if (power == 2) return "Square";
@@ -162,17 +164,18 @@ const char* power_by(py::handle exponent, DType dtype) {
 }  // namespace
 
 Tensor binary(const OpDef& given, py::handle a, py::handle b) {
-  if (auto result = binary_at_once(given, a, b)) return *std::move(result);
-  Mixed operands = mixed(a, b);
-  if (auto result = compared_outside(given, operands, a, b)) return *std::move(result);
+  if (auto result = fast_binary(given, a, b)) return *std::move(result);
+  MixedOperands operands = mixed_operands(a, b);
+  if (auto result = compare_out_of_range(given, operands, a, b)) return *std::move(result);
   if (given.family == Family::matmul && operands.a.storage() && operands.b.storage())
-    if (auto result = product_at_once(operands.a, operands.b)) return *std::move(result);
-  const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical(given.name)) : given;
+    if (auto result = fast_matmul(operands.a, operands.b)) return *std::move(result);
+  const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical_name(given.name)) : given;
   DType dtype = operands.dtype;
   if (op.name == "Power" && operands.a.storage() && !operands.b.storage())
-    if (const char* own = power_by(b, dtype)) return unary(operator_named(own), cast(operands.a, computed_in(op, dtype)));
-  // Div is true division here; the registry's own divides integers as ONNX does.
-  dtype = op.name == "Div" ? floating(dtype) : computed_in(op, dtype);
+    if (const char* dedicated = power_operator(b, dtype))
+      return unary(operator_named(dedicated), cast(operands.a, compute_dtype(op, dtype)));
+  // Div is true division here; the registry's Div divides integers as ONNX does.
+  dtype = op.name == "Div" ? floating_dtype(dtype) : compute_dtype(op, dtype);
   const Tensor inputs[] = {operands.a.storage() ? cast(operands.a, dtype) : scalar(a, dtype),
                            operands.b.storage() ? cast(operands.b, dtype) : scalar(b, dtype)};
   return run(op, inputs);
@@ -181,10 +184,10 @@ Tensor binary(std::string_view name, py::handle a, py::handle b) { return binary
 
 namespace {
 
-// Where whole numbers are summed and multiplied: 64 bits, without a sign if they have none.
-DType summed_in(DType dtype) { return is_floating(dtype) ? dtype : is_unsigned(dtype) ? DType::u64 : DType::i64; }
+// Returns the dtype of sums and products: 64-bit integers of the same signedness, floating dtypes unchanged.
+DType accumulator_dtype(DType dtype) { return is_floating(dtype) ? dtype : is_unsigned(dtype) ? DType::u64 : DType::i64; }
 
-// The sum of small whole numbers in 64 bits: widened and summed in 32 bits, a piece at a time that those can hold.
+// Returns the 64-bit sum of integers of at most 16 bits. Each block is widened and summed in 32 bits, which cannot overflow.
 std::int64_t sum_small(const Tensor& x) {
   constexpr std::int64_t kBlock = 16384;
   constexpr auto kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
@@ -204,9 +207,9 @@ std::int64_t sum_small(const Tensor& x) {
   return total;
 }
 
-// How many of the flags are set: bytes are added to bytes while those can hold the sums.
+// Returns the number of true flags. Blocks are added up as bytes, at most 255 of them, so that the bytes cannot overflow.
 std::int64_t count_true(const std::byte* flags, std::int64_t count) {
-  constexpr std::int64_t kBlock = 4096, kMost = 255;
+  constexpr std::int64_t kBlock = 4096, kMaxBlocks = 255;
   constexpr auto kAdd = static_cast<std::size_t>(BinaryOp::Add), kSum = static_cast<std::size_t>(ReduceOp::ReduceSum);
   constexpr std::size_t kI32 = 2, kU8 = 4;
   const Table& table = kernels();
@@ -214,7 +217,7 @@ std::int64_t count_true(const std::byte* flags, std::int64_t count) {
   alignas(64) std::int32_t wide[kBlock];
   std::int64_t total = 0;
   for (std::int64_t done = 0; done < count;) {
-    const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMost, (count - done) / size);
+    const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMaxBlocks, (count - done) / size);
     std::memcpy(sums, flags + done, static_cast<std::size_t>(size));
     for (std::int64_t i = 1; i < blocks; ++i) table.binary[kAdd][kU8](sums, 1, flags + done + i * size, 1, sums, size);
     done += size * blocks;
@@ -226,39 +229,39 @@ std::int64_t count_true(const std::byte* flags, std::int64_t count) {
   return total;
 }
 
-// Sums of all of an array of bools or small whole numbers, and the greatest and least of all flags, without converting them
-// first; any and all stop early.
-std::optional<Tensor> reduced_small(const std::string& name, const Tensor& x, bool keepdims) {
+// Reduces a whole array without converting it first: sums of bools or integers of at most 16 bits, and the maximum or minimum of
+// bools, which stops early.
+std::optional<Tensor> reduce_small(const std::string& name, const Tensor& x, bool keepdims) {
   if (!x.contiguous()) return std::nullopt;
   const Dims shape(keepdims ? x.shape().size() : 0, 1);
   if (name == "ReduceSum" && (x.dtype() == DType::b8 || (is_integer(x.dtype()) && item_size(x.dtype()) <= 2))) {
-    Tensor result = Tensor::empty(summed_in(x.dtype()), shape);  // the same bits in int64 and uint64
+    Tensor result = Tensor::empty(accumulator_dtype(x.dtype()), shape);  // the same bits in int64 and uint64
     *result.data<std::int64_t>() = x.dtype() == DType::b8 ? count_true(x.raw(), x.size()) : sum_small(x);
     return result;
   }
-  const bool most = name == "ReduceMax";
-  if (x.dtype() != DType::b8 || (!most && name != "ReduceMin")) return std::nullopt;
+  const bool is_max = name == "ReduceMax";
+  if (x.dtype() != DType::b8 || (!is_max && name != "ReduceMin")) return std::nullopt;
   Tensor result = Tensor::empty(DType::b8, shape);
   const auto size = static_cast<std::size_t>(x.size());
-  *result.data<bool>() = (size > 0 && std::memchr(x.raw(), most ? 1 : 0, size) != nullptr) == most;
+  *result.data<bool>() = (size > 0 && std::memchr(x.raw(), is_max ? 1 : 0, size) != nullptr) == is_max;
   return result;
 }
 
 }  // namespace
 
 Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool keepdims) {
-  const bool logic = given == "All" || given == "Any";  // the least and the greatest flag
-  const std::string name = !logic ? given : given == "All" ? "ReduceMin" : "ReduceMax";
+  const bool is_logical = given == "All" || given == "Any";  // minimum and maximum of the flags
+  const std::string name = !is_logical ? given : given == "All" ? "ReduceMin" : "ReduceMax";
   const OpDef& op = operator_named(name);
   const bool extreme = name == "ReduceMax" || name == "ReduceMin", mean = op.family == Family::mean;
-  Tensor input = logic ? cast(x, DType::b8) : x;
-  if (axis.is_none() && (logic || !extreme || x.size() > 0))
-    if (auto result = reduced_small(name, input, keepdims)) return *std::move(result);
+  Tensor input = is_logical ? cast(x, DType::b8) : x;
+  if (axis.is_none() && (is_logical || !extreme || x.size() > 0))
+    if (auto result = reduce_small(name, input, keepdims)) return *std::move(result);
   if (name == "ReduceSum" || name == "ReduceProd")
-    input = cast(x, summed_in(x.dtype()));
+    input = cast(x, accumulator_dtype(x.dtype()));
   else if (mean)
-    input = cast(x, floating(x.dtype()));
-  if (auto result = reduced_at_once(op, input, axis, keepdims)) return *std::move(result);
+    input = cast(x, floating_dtype(x.dtype()));
+  if (auto result = fast_reduce(op, input, axis, keepdims)) return *std::move(result);
   Attributes attributes{{"keepdims", std::int64_t{keepdims}}};
   if (op.family == Family::arg) {
     if (axis.is_none()) input = reshaped(contiguous(input), {-1});
@@ -267,12 +270,13 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
     attributes.set("axes", dims_of(axis));
     if (dims_of(axis).empty()) attributes.set("noop_with_empty_axes", std::int64_t{1});
   }
-  // NumPy has no greatest and no least of nothing, where ONNX has infinities.
-  if (extreme && !logic) {
+  // NumPy refuses the maximum and minimum of no elements; ONNX returns infinities.
+  if (extreme && !is_logical) {
     const Operand operand{input.dtype(), input.shape(), nullptr, false};
-    for (const std::size_t gone : reduced_axes(op, {&operand, 1}, attributes))
-      if (input.shape()[gone] == 0)
-        throw Error(ErrorKind::shape, name + " over an axis without elements, shape " + to_string(input.shape()));
+    for (const std::size_t axis_reduced : reduced_axes(op, {&operand, 1}, attributes))
+      if (input.shape()[axis_reduced] == 0)
+        throw Error(ErrorKind::shape, name + " over axis " + std::to_string(axis_reduced) +
+                                          ", an axis without elements, of shape " + to_string(input.shape()));
   }
   const Tensor inputs[] = {input};
   Tensor result = run(op, inputs, attributes);
@@ -286,26 +290,26 @@ Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
 
 namespace {
 
-// The strides that show x's elements in another shape of as many, row by row; nothing where no strides do. Runs of axes of both
-// shapes with equal products go together, and x's must step as one.
-std::optional<Dims> strides_as(const Tensor& x, const Dims& shape) {
+// Returns the strides that view x in another shape with the same element count and row-major order; nothing where a copy is
+// needed. Groups of axes of both shapes with equal products are matched, and x's axes within a group must be mergeable.
+std::optional<Dims> reshaped_strides(const Tensor& x, const Dims& shape) {
   if (x.contiguous()) return contiguous_strides(shape);
-  Dims from, step;
+  Dims sizes, strides;  // of x, without axes of size 1
   for (std::size_t i = 0; i < x.shape().size(); ++i)
     if (x.shape()[i] != 1) {
-      from.push_back(x.shape()[i]);
-      step.push_back(x.strides()[i]);
+      sizes.push_back(x.shape()[i]);
+      strides.push_back(x.strides()[i]);
     }
   Dims result(shape.size(), 0);
   std::size_t i = 0, j = 0;
-  while (i < from.size() && j < shape.size()) {
+  while (i < sizes.size() && j < shape.size()) {
     const std::size_t first = i;
-    std::int64_t left = from[i++], right = shape[j++];
+    std::int64_t left = sizes[i++], right = shape[j++];
     const std::size_t begin = j - 1;
-    while (left != right) (left < right) ? left *= from[i++] : right *= shape[j++];
+    while (left != right) (left < right) ? left *= sizes[i++] : right *= shape[j++];
     for (std::size_t k = first; k + 1 < i; ++k)
-      if (step[k] != step[k + 1] * from[k + 1]) return std::nullopt;
-    std::int64_t stride = step[i - 1];
+      if (strides[k] != strides[k + 1] * sizes[k + 1]) return std::nullopt;
+    std::int64_t stride = strides[i - 1];
     for (std::size_t k = j; k-- > begin; stride *= shape[k]) result[k] = stride;
   }
   return result;
@@ -314,21 +318,21 @@ std::optional<Dims> strides_as(const Tensor& x, const Dims& shape) {
 }  // namespace
 
 Tensor reshaped(const Tensor& x, Dims shape) {
-  std::size_t open = shape.size();
+  std::size_t inferred = shape.size();  // the axis given as -1
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] != -1) continue;
-    if (open != shape.size())
-      throw Error(ErrorKind::shape, "a reshape to " + to_string(shape) + " leaves more than one dimension open");
-    open = i;
+    if (inferred != shape.size())
+      throw Error(ErrorKind::shape, "cannot reshape to " + to_string(shape) + ": only one dimension may be -1");
+    inferred = i;
   }
-  if (open != shape.size()) {
-    shape[open] = 1;
+  if (inferred != shape.size()) {
+    shape[inferred] = 1;
     const std::int64_t rest = element_count(shape);
-    shape[open] = rest == 0 ? 0 : x.size() / rest;
+    shape[inferred] = rest == 0 ? 0 : x.size() / rest;
   }
   if (element_count(shape) != x.size())
     throw Error(ErrorKind::shape, "cannot reshape an array of shape " + to_string(x.shape()) + " to " + to_string(shape));
-  if (auto strides = strides_as(x, shape)) return view(x, std::move(shape), *std::move(strides), x.offset());
+  if (auto strides = reshaped_strides(x, shape)) return view(x, std::move(shape), *std::move(strides), x.offset());
   const Tensor dense = contiguous(x);
   Dims strides = contiguous_strides(shape);
   return view(dense, std::move(shape), std::move(strides), dense.offset());

@@ -1,4 +1,4 @@
-// bfloat16 of a float, as weights are packed: rounded to the nearest, ties to even; NaN stays NaN.
+// Conversion of float32 to bfloat16 for packed weights: rounded to nearest, ties to even; NaN stays NaN.
 #pragma once
 #include <bit>
 #include <cstdint>

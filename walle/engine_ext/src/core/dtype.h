@@ -6,8 +6,8 @@
 
 namespace walle {
 
-// Kernels compute in the first thirteen (float16 and bfloat16 by way of float32). The others are stored, moved and converted
-// only; those of four and two bits take a byte an element, a signed one sign-extended, so that a view can begin at any element.
+// Kernels compute in the first thirteen (float16 and bfloat16 through float32). The others are only stored, moved and converted.
+// Elements of four and two bits take one byte each, signed ones sign-extended, so that a view can begin at any element.
 enum class DType : std::uint8_t {
   f32 = 0,
   f64 = 1,
@@ -41,7 +41,7 @@ constexpr std::size_t item_size(DType dtype) noexcept {
   return sizes[static_cast<int>(dtype)];
 }
 
-// NumPy's name of the type, or that of the ml_dtypes package where NumPy has none.
+// NumPy's name of the type, or the ml_dtypes package's where NumPy has none.
 constexpr std::string_view dtype_name(DType dtype) noexcept {
   constexpr std::string_view names[kDTypeCount] = {"float32",
                                                    "float64",
@@ -73,9 +73,9 @@ constexpr bool is_floating(DType dtype) noexcept {
   return dtype <= DType::bf16 || (dtype >= DType::f8e4m3fn && dtype <= DType::f4e2m1);
 }
 constexpr bool is_half(DType dtype) noexcept { return dtype == DType::f16 || dtype == DType::bf16; }
-// Fewer than 8 bits, kept in a byte of their own.
+// Fewer than 8 bits; each element is stored in its own byte.
 constexpr bool is_packed(DType dtype) noexcept { return dtype >= DType::f4e2m1; }
-// Whole numbers of 8 to 64 bits.
+// Integers of 8 to 64 bits.
 constexpr bool is_integer(DType dtype) noexcept { return dtype >= DType::i8 && dtype <= DType::u64; }
 constexpr bool is_unsigned(DType dtype) noexcept { return dtype >= DType::u8 && dtype <= DType::u64; }
 

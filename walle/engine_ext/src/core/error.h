@@ -1,4 +1,4 @@
-// The one exception of the engine. Loading, planning and shape checks may throw it; kernels never do.
+// The engine's only exception type. Loading, planning and shape checks may throw it; kernels never throw.
 #pragma once
 #include <stdexcept>
 #include <string>

@@ -1,4 +1,4 @@
-// Floating formats of 16, 8 and 4 bits: their values as float32 and the nearest of them to a float32.
+// Floating-point formats of 16, 8 and 4 bits: decoding to float32 and encoding from it with rounding to nearest.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -6,7 +6,8 @@
 
 namespace walle {
 
-// A format by its fields. Codes are those of the sign-less bits; numbers without infinities have kInfinity = kNan.
+// Each format is described by its fields. kMax, kInfinity and kNan are codes without the sign bit; a format without infinities
+// has kInfinity = kNan.
 struct Float16Format {
   static constexpr int kExponent = 5, kMantissa = 10, kBias = 15;
   static constexpr unsigned kMax = 0x7BFF, kInfinity = 0x7C00, kNan = 0x7E00;
@@ -32,7 +33,7 @@ struct E5M2UzFormat {
   static constexpr unsigned kMax = 0x7F, kInfinity = 0x80, kNan = 0x80;
   static constexpr bool kUnsignedZero = true;
 };
-// No NaN and no infinity: whatever is too large becomes the largest, NaN becomes -0 as in ml_dtypes.
+// No NaN and no infinity: values out of range become the largest one, NaN becomes -0 as in ml_dtypes.
 struct E2M1Format {
   static constexpr int kExponent = 2, kMantissa = 1, kBias = 1;
   static constexpr unsigned kMax = 0x7, kInfinity = 0x7, kNan = 0x8;
@@ -60,11 +61,11 @@ constexpr float decode(unsigned code) noexcept {
   return std::bit_cast<float>(sign | (exponent + 127 - Format::kBias) << 23 | mantissa << (23 - kMantissa));
 }
 
-// The nearest number, halves to even. What is too large becomes infinity (NaN where the format has none), or the largest number
-// where `saturate` is asked, infinities with it.
+// Returns the code of the nearest value, ties to even. Values out of range, infinities included, become infinity (NaN where the
+// format has none), or the largest value if `saturate` is set.
 template <class Format>
 constexpr unsigned encode(float x, bool saturate = false) noexcept {
-  constexpr int kMantissa = Format::kMantissa, kLeast = 1 - Format::kBias;
+  constexpr int kMantissa = Format::kMantissa, kMinExponent = 1 - Format::kBias;
   constexpr unsigned kSign = 1u << (Format::kExponent + kMantissa);
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const unsigned sign = bits & 0x80000000u ? kSign : 0;
@@ -75,12 +76,12 @@ constexpr unsigned encode(float x, bool saturate = false) noexcept {
   }
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   const std::uint32_t mantissa = (magnitude & 0x7FFFFFu) | 0x800000u;
-  const int shift = 23 - kMantissa + (exponent < kLeast ? kLeast - exponent : 0);
+  const int shift = 23 - kMantissa + (exponent < kMinExponent ? kMinExponent - exponent : 0);
   unsigned code = 0;
   if (magnitude != 0 && shift < 26) {
     const std::uint32_t half = (1u << (shift - 1)) - 1 + (mantissa >> shift & 1);
     code = (mantissa + half) >> shift;
-    if (exponent > kLeast) code += static_cast<unsigned>(exponent - kLeast) << kMantissa;
+    if (exponent > kMinExponent) code += static_cast<unsigned>(exponent - kMinExponent) << kMantissa;
   }
   if (code > Format::kMax) {
     code = saturate ? Format::kMax : Format::kInfinity;
@@ -90,8 +91,8 @@ constexpr unsigned encode(float x, bool saturate = false) noexcept {
   return code | sign;
 }
 
-// A float64 as the float32 beside it whose last bit keeps that something was cut off ("round to odd"): rounding that once more to
-// a format of at most 22 bits gives the nearest number of that format to the float64 itself.
+// Converts a float64 to float32 with "round to odd": the last bit is set where the conversion is inexact. Rounding the result
+// again to a format of at most 22 bits then gives the value of that format nearest to the float64 itself.
 inline float round_to_odd(double x) noexcept {
   const auto near = static_cast<float>(x);
   if (static_cast<double>(near) == x || x != x) return near;
@@ -124,7 +125,7 @@ constexpr float decode_e8m0(std::uint8_t code) noexcept {
          : code == 0  ? 0x1p-127f
                       : std::bit_cast<float>(static_cast<std::uint32_t>(code) << 23);
 }
-// ONNX's: zero becomes the least number, a sign is dropped, infinities and NaN become NaN.
+// Follows ONNX: zero becomes the smallest value, the sign is dropped, infinities and NaN become NaN.
 constexpr std::uint8_t encode_e8m0(float x, Rounding rounding, bool saturate) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
   const std::uint32_t exponent = bits >> 23, fraction = bits & 0x7FFFFFu;

@@ -15,8 +15,8 @@ namespace walle {
 namespace {
 
 std::atomic<std::size_t> live_bytes{0};
-std::atomic<std::size_t> most_bytes{static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
-                                    static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))};
+std::atomic<std::size_t> limit_bytes{static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
+                                     static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))};
 
 }  // namespace
 
@@ -27,9 +27,9 @@ std::shared_ptr<WorkContext>& current_work_context() noexcept {
 
 std::size_t live_storage_bytes() noexcept { return live_bytes.load(std::memory_order_relaxed); }
 
-std::size_t storage_limit() noexcept { return most_bytes.load(std::memory_order_relaxed); }
+std::size_t storage_limit() noexcept { return limit_bytes.load(std::memory_order_relaxed); }
 
-void limit_storage(std::size_t bytes) noexcept { most_bytes.store(bytes, std::memory_order_relaxed); }
+void set_storage_limit(std::size_t bytes) noexcept { limit_bytes.store(bytes, std::memory_order_relaxed); }
 
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment, limit = storage_limit();
@@ -43,14 +43,14 @@ std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
   std::memset(data + tail, 0, padded - tail);
   live_bytes.fetch_add(padded, std::memory_order_relaxed);
-  const auto free_it = [block, padded] {
+  const auto release = [block, padded] {
     free_block(block);
     live_bytes.fetch_sub(padded, std::memory_order_relaxed);
   };
-  if (!context) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, free_it));
+  if (!context) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, release));
   context->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
-  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [free_it, counted, context = context] {
-    free_it();
+  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [release, counted, context = context] {
+    release();
     context->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
   }));
 }
@@ -69,7 +69,7 @@ std::int64_t element_count(const Dims& shape) {
   for (const auto dim : shape) {
     if (dim < 0) throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has a negative dimension");
     if (dim == 0)
-      empty = true;  // the other dimensions must be countable all the same: strides are made of them
+      empty = true;  // the other dimensions are still checked, because strides are computed from them
     else if (__builtin_mul_overflow(count, dim, &count) || count > kMaxElements)
       throw Error(ErrorKind::shape, "shape " + to_string(shape) + " has more than 2^48 elements");
   }
@@ -78,7 +78,7 @@ std::int64_t element_count(const Dims& shape) {
 
 Dims contiguous_strides(const Dims& shape) {
   Dims strides(shape.size());
-  std::uint64_t step = 1;  // wraps for a shape that nothing can have
+  std::uint64_t step = 1;  // wraps for a shape that element_count refuses
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     strides[axis] = static_cast<std::int64_t>(step);
     step *= static_cast<std::uint64_t>(shape[axis]);
@@ -102,12 +102,13 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, DType dtype, Dims shape, Dims s
     std::int64_t span;
     if (__builtin_mul_overflow(shape_[axis] - 1, strides_[axis], &span) ||
         __builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high))
-      throw Error(ErrorKind::shape, "strides " + to_string(strides_) + " leave 63 bits");
+      throw Error(ErrorKind::shape, "strides " + to_string(strides_) + " of shape " + to_string(shape_) + " overflow 63 bits");
   }
-  const auto held = storage_ ? static_cast<std::int64_t>(storage_->size_bytes() / item_size(dtype_)) : 0;
-  if (low < 0 || high >= held)
+  const auto capacity = storage_ ? static_cast<std::int64_t>(storage_->size_bytes() / item_size(dtype_)) : 0;
+  if (low < 0 || high >= capacity)
     throw Error(ErrorKind::shape, "a view of shape " + to_string(shape_) + " and strides " + to_string(strides_) + " at offset " +
-                                      std::to_string(offset_) + " leaves its storage of " + std::to_string(held) + " elements");
+                                      std::to_string(offset_) + " exceeds its storage of " + std::to_string(capacity) +
+                                      " elements");
 }
 
 Tensor Tensor::empty(DType dtype, Dims shape) {

@@ -1,4 +1,4 @@
-// A tensor: shared storage seen through a dtype, a shape, strides and an offset. Copying a Tensor copies no element.
+// Tensors: shared storage viewed through a dtype, a shape, strides and an offset. Copying a Tensor copies no elements.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,14 +15,14 @@ using Dims = std::vector<std::int64_t>;
 
 inline constexpr int kMaxAxes = 8;  // of a loop nest, and of a region after merging
 
-// A run of bytes and the way to give it back. Owned memory is aligned to kAlignment and zero-padded to a multiple of it, so
-// that a vector kernel may read a whole last vector; borrowed memory (a mapped file, another library's buffer) is neither.
+// A block of bytes and the function that releases it. Owned memory is aligned to kAlignment and zero-padded to a multiple of it,
+// so that a vector kernel may read a whole last vector; borrowed memory (a mapped file, another library's buffer) is neither.
 class Storage {
  public:
   static constexpr std::size_t kAlignment = 64;
 
   static std::shared_ptr<Storage> allocate(std::size_t size_bytes);
-  // `release` runs once, on whichever thread drops the last reference, and must not throw.
+  // `release` runs once, on the thread that drops the last reference, and must not throw.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t size_bytes, bool writable, std::function<void()> release);
 
   Storage(const Storage&) = delete;
@@ -43,20 +43,20 @@ class Storage {
   std::function<void()> release_;
 };
 
-// Bytes of engine memory that live storages own now, over the whole process (the VM's memory limit counts them).
+// Bytes of engine memory that live storages own now, in the whole process (the VM's memory limit counts them).
 std::size_t live_storage_bytes() noexcept;
-// How many of them there may be at most, at first as many as the machine has: what asks for more gets std::bad_alloc, where the
-// system would promise the memory and end the process when it is used.
+// The upper limit of live_storage_bytes(), initially the machine's physical memory. An allocation above it throws std::bad_alloc;
+// the system would overcommit the memory and kill the process when it is used.
 std::size_t storage_limit() noexcept;
-void limit_storage(std::size_t bytes) noexcept;
+void set_storage_limit(std::size_t bytes) noexcept;
 
 class Tensor {
  public:
   Tensor() = default;
-  // A view of `storage`; strides and offset in elements. Throws Error where an element would lie outside the storage.
+  // A view of `storage`; strides and offset in elements. Throws Error (shape) where an element would lie outside the storage.
   Tensor(std::shared_ptr<Storage> storage, DType dtype, Dims shape, Dims strides, std::int64_t offset);
 
-  // New contiguous memory, not initialised beyond its padding.
+  // Allocates contiguous memory; only its padding is initialised.
   static Tensor empty(DType dtype, Dims shape);
 
   DType dtype() const noexcept { return dtype_; }
@@ -67,7 +67,7 @@ class Tensor {
   std::int64_t size() const noexcept;
   const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
 
-  // Address of the first element; null only where there is no storage.
+  // Address of the first element; null only if there is no storage.
   std::byte* raw() const noexcept;
   template <class T>
   T* data() const noexcept {
@@ -84,12 +84,13 @@ class Tensor {
   std::int64_t offset_ = 0;
 };
 
-// No tensor has more elements than this; sums and products of a few counts and item sizes then stay inside 63 bits.
+// Upper limit of a tensor's elements, so that sums and products of a few counts and item sizes fit 63 bits.
 inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
 
-// Product of the dimensions; throws Error for a negative one, or where those that are not 0 give more than kMaxElements.
+// Returns the product of the dimensions. Throws Error (shape) for a negative dimension, and where the non-zero dimensions
+// multiply to more than kMaxElements.
 std::int64_t element_count(const Dims& shape);
-// Of a shape that element_count takes; of another one they mean nothing, and are not to be used.
+// Row-major strides in elements. They are meaningless for a shape that element_count refuses.
 Dims contiguous_strides(const Dims& shape);
 std::string to_string(const Dims& dims);
 

@@ -1,16 +1,16 @@
-// The whole number that a floating one stands for.
+// Conversion of floating-point values to 64-bit integers, defined for every input.
 #pragma once
 #include <cstdint>
 
 namespace walle {
 
-// Towards 0. What lies beyond 2^60 becomes 2^60, so that sums of a few stay inside 63 bits; NaN becomes 0. A plain conversion of
-// such numbers is undefined.
-inline std::int64_t whole_of(double value) noexcept {
-  constexpr std::int64_t kFar = std::int64_t{1} << 60;
-  constexpr auto kLimit = static_cast<double>(kFar);
+// Returns the value rounded towards 0. Values beyond +-2^60 become +-2^60, so that a sum of a few results fits 63 bits; NaN
+// becomes 0. A plain conversion of such values is undefined behaviour.
+inline std::int64_t truncate_to_int64(double value) noexcept {
+  constexpr std::int64_t kMax = std::int64_t{1} << 60;
+  constexpr auto kLimit = static_cast<double>(kMax);
   if (value != value) return 0;
-  return value > -kLimit && value < kLimit ? static_cast<std::int64_t>(value) : value > 0 ? kFar : -kFar;
+  return value > -kLimit && value < kLimit ? static_cast<std::int64_t>(value) : value > 0 ? kMax : -kMax;
 }
 
 }  // namespace walle

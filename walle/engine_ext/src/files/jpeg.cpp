@@ -1,3 +1,4 @@
+// JPEG files through libjpeg-turbo.
 #ifdef WALLE_WITH_JPEG
 #include <csetjmp>
 #include <cstdio>
@@ -12,41 +13,42 @@ namespace walle {
 
 namespace {
 
-// libjpeg's way out of an error is a jump. No object with a destructor lives between setjmp and the calls that may jump.
-struct Escape {
+// Error handler of libjpeg, which leaves a call by longjmp. No object with a destructor may live between setjmp and the calls
+// that may jump.
+struct ErrorJump {
   jpeg_error_mgr manager;
-  std::jmp_buf back;
+  std::jmp_buf target;
   char message[JMSG_LENGTH_MAX];
 };
 
-void leave(j_common_ptr info) {
-  auto* escape = reinterpret_cast<Escape*>(info->err);
-  info->err->format_message(info, escape->message);
-  std::longjmp(escape->back, 1);
+void jump_out(j_common_ptr info) {
+  auto* error = reinterpret_cast<ErrorJump*>(info->err);
+  info->err->format_message(info, error->message);
+  std::longjmp(error->target, 1);
 }
-void say_nothing(j_common_ptr, int) {}
+void ignore_message(j_common_ptr, int) {}
 
-jpeg_error_mgr* silent(Escape& escape) {
-  jpeg_error_mgr* manager = jpeg_std_error(&escape.manager);
-  manager->error_exit = leave;
-  manager->emit_message = say_nothing;
-  escape.message[0] = '\0';
+jpeg_error_mgr* install(ErrorJump& error) {
+  jpeg_error_mgr* manager = jpeg_std_error(&error.manager);
+  manager->error_exit = jump_out;
+  manager->emit_message = ignore_message;
+  error.message[0] = '\0';
   return manager;
 }
 
-bool read_header(jpeg_decompress_struct& info, Escape& escape, std::span<const std::byte> data, bool grey) {
-  if (setjmp(escape.back) != 0) return false;
+bool read_header(jpeg_decompress_struct& info, ErrorJump& error, std::span<const std::byte> data, bool grey) {
+  if (setjmp(error.target) != 0) return false;
   jpeg_create_decompress(&info);
   jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(data.data()), static_cast<unsigned long>(data.size()));
   jpeg_read_header(&info, TRUE);
-  const bool four = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
-  info.out_color_space = four ? JCS_CMYK : grey || info.num_components == 1 ? JCS_GRAYSCALE : JCS_EXT_BGR;
+  const bool is_cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
+  info.out_color_space = is_cmyk ? JCS_CMYK : grey || info.num_components == 1 ? JCS_GRAYSCALE : JCS_EXT_BGR;
   jpeg_start_decompress(&info);
   return true;
 }
 
-bool read_rows(jpeg_decompress_struct& info, Escape& escape, unsigned char* rows, std::size_t row_bytes) {
-  if (setjmp(escape.back) != 0) return false;
+bool read_rows(jpeg_decompress_struct& info, ErrorJump& error, unsigned char* rows, std::size_t row_bytes) {
+  if (setjmp(error.target) != 0) return false;
   while (info.output_scanline < info.output_height) {
     JSAMPROW row = rows + info.output_scanline * row_bytes;
     jpeg_read_scanlines(&info, &row, 1);
@@ -55,9 +57,9 @@ bool read_rows(jpeg_decompress_struct& info, Escape& escape, unsigned char* rows
   return true;
 }
 
-bool write_rows(jpeg_compress_struct& info, Escape& escape, const Tensor& image, int quality, unsigned char** out,
+bool write_rows(jpeg_compress_struct& info, ErrorJump& error, const Tensor& image, int quality, unsigned char** out,
                 unsigned long* size) {
-  if (setjmp(escape.back) != 0) return false;
+  if (setjmp(error.target) != 0) return false;
   jpeg_create_compress(&info);
   jpeg_mem_dest(&info, out, size);
   info.image_height = static_cast<JDIMENSION>(image.shape()[0]);
@@ -80,24 +82,24 @@ bool write_rows(jpeg_compress_struct& info, Escape& escape, const Tensor& image,
 
 Tensor decode_jpeg(std::span<const std::byte> data, bool grey) {
   jpeg_decompress_struct info{};
-  Escape escape;
-  info.err = silent(escape);
+  ErrorJump error;
+  info.err = install(error);
   const auto fail = [&]() -> Error {
     jpeg_destroy_decompress(&info);
-    return {ErrorKind::model, std::string("a JPEG file that cannot be read: ") + escape.message};
+    return {ErrorKind::model, std::string("cannot decode the JPEG file: ") + error.message};
   };
-  if (!read_header(info, escape, data, grey)) throw fail();
+  if (!read_header(info, error, data, grey)) throw fail();
   const auto height = static_cast<std::int64_t>(info.output_height), width = static_cast<std::int64_t>(info.output_width),
              channels = static_cast<std::int64_t>(info.output_components);
-  if (height * width > kMostPixels) {
-    std::snprintf(escape.message, sizeof(escape.message), "more pixels than %lld", static_cast<long long>(kMostPixels));
+  if (height * width > kMaxPixels) {
+    std::snprintf(error.message, sizeof(error.message), "it has more than %lld pixels", static_cast<long long>(kMaxPixels));
     throw fail();
   }
   Tensor rows = Tensor::empty(DType::u8, channels == 1 ? Dims{height, width} : Dims{height, width, channels});
-  if (!read_rows(info, escape, rows.data<unsigned char>(), static_cast<std::size_t>(width * channels))) throw fail();
+  if (!read_rows(info, error, rows.data<unsigned char>(), static_cast<std::size_t>(width * channels))) throw fail();
   jpeg_destroy_decompress(&info);
   if (channels != 4) return rows;
-  // Inks of print, kept inverted in files: each colour is what its ink and black leave.
+  // CMYK, which files store inverted: each colour is its ink times black.
   Tensor result = Tensor::empty(DType::u8, {height, width, 3});
   const auto* ink = rows.data<std::uint8_t>();
   auto* out = result.data<std::uint8_t>();
@@ -108,16 +110,16 @@ Tensor decode_jpeg(std::span<const std::byte> data, bool grey) {
 
 std::vector<std::byte> encode_jpeg(const Tensor& image, int level) {
   jpeg_compress_struct info{};
-  Escape escape;
-  info.err = silent(escape);
+  ErrorJump error;
+  info.err = install(error);
   unsigned char* out = nullptr;
   unsigned long size = 0;
-  const bool done = write_rows(info, escape, image, level < 0 ? 0 : level > 100 ? 100 : level, &out, &size);
+  const bool written = write_rows(info, error, image, level < 0 ? 0 : level > 100 ? 100 : level, &out, &size);
   jpeg_destroy_compress(&info);
   std::vector<std::byte> bytes;
-  if (done) bytes.assign(reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte*>(out) + size);
+  if (written) bytes.assign(reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte*>(out) + size);
   std::free(out);
-  if (!done) throw Error(ErrorKind::model, std::string("an image that cannot be written as JPEG: ") + escape.message);
+  if (!written) throw Error(ErrorKind::model, std::string("cannot encode the image as JPEG: ") + error.message);
   return bytes;
 }
 

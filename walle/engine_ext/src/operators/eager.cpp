@@ -150,7 +150,7 @@ void assign(const Tensor& from, const Tensor& to) {
   for (std::size_t i = 0; i < to.shape().size() && to.size() > 0; ++i)
     if (to.shape()[i] > 1 && to.strides()[i] == 0)
       throw Error(ErrorKind::shape, "a broadcast view cannot be written; copy it first");
-  if (from.shape() == to.shape() && to.size() <= kFew && from.contiguous() && to.contiguous()) {
+  if (from.shape() == to.shape() && to.size() <= kFastPathElements && from.contiguous() && to.contiguous()) {
     std::memmove(to.raw(), from.raw(), static_cast<std::size_t>(to.size()) * item_size(to.dtype()));
     return;
   }
@@ -179,7 +179,7 @@ Tensor contiguous(const Tensor& tensor) {
 
 Tensor cast(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
-  if (tensor.size() <= kFew && tensor.contiguous()) {  // a step made ready for it would cost more than it saves
+  if (tensor.size() <= kFastPathElements && tensor.contiguous()) {  // a step made ready for it would cost more than it saves
     Tensor result = Tensor::empty(dtype, tensor.shape());
     Conversion(tensor.dtype(), dtype, 0, kernels()).run(tensor.raw(), 1, result.raw(), tensor.size());
     return result;

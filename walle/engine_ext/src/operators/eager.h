@@ -5,7 +5,7 @@
 namespace walle {
 
 // Elements up to which an operand goes to a kernel at once, where it is contiguous.
-inline constexpr std::int64_t kFew = 4096;
+inline constexpr std::int64_t kFastPathElements = 4096;
 
 // The outputs of any operator of the registry; an undefined tensor (no storage) stands for an input that is left out.
 // Inputs may be strided views; results are new and contiguous. Throws Error (shape, dtype, unsupported, model).

@@ -8,7 +8,7 @@
 #include "atomic/conversion.h"
 #include "atomic/products/products.h"
 #include "atomic/rows.h"
-#include "core/nest.h"
+#include "core/loop_nest.h"
 #include "core/work_context.h"
 
 namespace walle {
@@ -16,7 +16,7 @@ namespace walle {
 namespace {
 
 template <std::size_t N>
-Nest<N + 1> broadcast_nest(std::span<const Layout> inputs, const TensorType& result) {
+LoopNest<N + 1> broadcast_nest(std::span<const Layout> inputs, const TensorType& result) {
   std::array<Dims, N + 1> strides;
   std::array<std::size_t, N + 1> item;
   for (std::size_t i = 0; i < N; ++i) {
@@ -25,7 +25,7 @@ Nest<N + 1> broadcast_nest(std::span<const Layout> inputs, const TensorType& res
   }
   strides[N] = contiguous_strides(result.shape);
   item[N] = item_size(result.dtype);
-  return Nest<N + 1>::make(result.shape, strides, item);
+  return LoopNest<N + 1>::make(result.shape, strides, item);
 }
 
 // One kernel over every element of N inputs, broadcast.
@@ -44,11 +44,11 @@ class ElementwiseStep : public SharedStep {
     std::array<std::byte*, N + 1> at;
     for (std::size_t i = 0; i < N; ++i) at[i] = inputs[i];
     at[N] = output;
-    nest_.share(team, at, 1, [&](const auto& piece, const auto& from, int) { rows_.walk(piece, from, f); });
+    nest_.split(team, at, 1, [&](const auto& piece, const auto& from, int) { rows_.walk(piece, from, f); });
   }
 
  private:
-  Nest<N + 1> nest_;
+  LoopNest<N + 1> nest_;
   Rows<N> rows_;
 };
 
@@ -96,8 +96,8 @@ class SelectStep final : public ElementwiseStep<3> {
 
 // The two halves of a reduction's coordinates: what is kept (input and output strides) and what is reduced (input strides).
 struct ReduceNests {
-  Nest<2> kept;
-  Nest<1> reduced;
+  LoopNest<2> kept;
+  LoopNest<1> reduced;
 
   ReduceNests(const Layout& input, DType result, std::span<const std::size_t> axes) {
     Dims kept_shape, kept_strides, reduced_shape, reduced_strides;
@@ -107,8 +107,8 @@ struct ReduceNests {
       (gone ? reduced_strides : kept_strides).push_back(input.strides[i]);
     }
     const std::size_t item = item_size(input.dtype);
-    kept = Nest<2>::make(kept_shape, {kept_strides, contiguous_strides(kept_shape)}, {item, item_size(result)});
-    reduced = Nest<1>::make(reduced_shape, {reduced_strides}, {item});
+    kept = LoopNest<2>::make(kept_shape, {kept_strides, contiguous_strides(kept_shape)}, {item, item_size(result)});
+    reduced = LoopNest<1>::make(reduced_shape, {reduced_strides}, {item});
   }
 };
 
@@ -152,7 +152,7 @@ class ReduceStep final : public SharedStep {
     else if (short_rows_ && nests_.kept.axes == 1)  // its one row is not to be cut
       run_short_rows(nests_.kept, {inputs[0], output});
     else
-      nests_.kept.share(team, {inputs[0], output}, nests_.reduced.count(), [&](const Nest<2>& piece, const auto& from, int) {
+      nests_.kept.split(team, {inputs[0], output}, nests_.reduced.count(), [&](const LoopNest<2>& piece, const auto& from, int) {
         if (short_rows_)
           run_short_rows(piece, from);
         else if (by_rows_)
@@ -167,7 +167,7 @@ class ReduceStep final : public SharedStep {
   using Places = std::array<std::byte*, 2>;  // of the input and the output
   static constexpr std::int64_t kZero = 0, kOne = 1;
 
-  void run_elements(const Nest<2>& kept, const Places& places) const noexcept {
+  void run_elements(const LoopNest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
     StopPoll poll;
     kept.walk(places, 0, [&](const auto& to) {
@@ -186,7 +186,7 @@ class ReduceStep final : public SharedStep {
       return !poll.stopped();
     });
   }
-  void run_rows(const Nest<2>& kept, const Places& places) const noexcept {
+  void run_rows(const LoopNest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = kept.row(), stride = kept.row_stride(0, item_);
     const bool at_once =
         sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
@@ -220,7 +220,7 @@ class ReduceStep final : public SharedStep {
 
   // Rows of a few elements (channels, say) that follow each other: as many of them as fill a buffer are one row, joined whole,
   // and its parts are joined last.
-  void run_short_rows(const Nest<2>& kept, const Places& places) const noexcept {
+  void run_short_rows(const LoopNest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = kept.row(), count = nests_.reduced.row();
     const std::int64_t many = std::min(kShortBuffer / row, count), bytes = row * static_cast<std::int64_t>(item_);
     alignas(64) std::byte sums[kShortBuffer * 8];
@@ -335,7 +335,7 @@ class MatMulStep final : public SharedStep {
     };
     Dims out_strides = contiguous_strides(shape);
     out_strides.resize(batch.size());
-    batch_ = Nest<3>::make(batch, {batch_strides(a), batch_strides(b), out_strides}, {item, item, item});
+    batch_ = LoopNest<3>::make(batch, {batch_strides(a), batch_strides(b), out_strides}, {item, item, item});
     fold_batch(item);
     if (args_.n == 1 && args_.m > 1) {  // a column: the same numbers as a row of the transposed product
       std::swap(args_.m, args_.n);
@@ -353,7 +353,7 @@ class MatMulStep final : public SharedStep {
     const std::int64_t weight = args_.m * args_.n * args_.k;
     if (batch_.count() == 1 && team.size() > 1 && args_.m > 1) return run_rows(team, inputs, output, scratch);
     const StopPoll initial;
-    batch_.share(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
+    batch_.split(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
       StopPoll poll = initial;
       piece.walk(from, 0, [&](const auto& at) {
         GemmArgs args = args_;
@@ -400,7 +400,7 @@ class MatMulStep final : public SharedStep {
 
   GemmArgs args_;
   std::int64_t item_ = 0;
-  Nest<3> batch_;
+  LoopNest<3> batch_;
   Gemm gemm_{};
   bool swapped_ = false;
 };

@@ -1,4 +1,5 @@
-// ColorConvert: an image's pixels in another colour space; YuvToColor and ColorToYuv: video formats with less chroma than luma.
+// ColorConvert: conversion of pixels between colour spaces. YuvToColor and ColorToYuv: conversion of video formats with
+// subsampled chroma.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,24 +12,24 @@ namespace {
 
 const ColorTables& color_tables() {
   static const ColorTables tables = [] {
-    ColorTables made;
+    ColorTables result;
     const auto linear = [](double x) { return x <= 0.04045 ? x / 12.92 : std::pow((x + 0.055) / 1.055, 2.4); };
     for (int i = 0; i < 256; ++i) {
-      made.linear[i] = static_cast<float>(linear(i / 255.0));
-      made.linear_u8[i] = static_cast<std::uint16_t>(std::nearbyint(255 * 8 * linear(i / 255.0)));
-      made.straight_u8[i] = static_cast<std::uint16_t>(8 * i);
+      result.linear[i] = static_cast<float>(linear(i / 255.0));
+      result.linear_u8[i] = static_cast<std::uint16_t>(std::nearbyint(255 * 8 * linear(i / 255.0)));
+      result.straight_u8[i] = static_cast<std::uint16_t>(8 * i);
     }
     for (int i = 0; i < ColorTables::kCubeRoots; ++i) {
       const double x = i / (255.0 * 8);
-      made.cube_root[i] =
+      result.cube_root[i] =
           static_cast<std::uint16_t>(std::nearbyint(32768 * (x < 0.008856 ? x * 7.787 + 0.13793103448275862 : std::cbrt(x))));
     }
     for (int i = 0; i <= ColorTables::kGamma; ++i) {
       const double x = static_cast<double>(i) / ColorTables::kGamma;
       const auto shown = static_cast<float>(x <= 0.0031308 ? x * 12.92 : 1.055 * std::pow(x, 1 / 2.4) - 0.055);
-      made.gamma[i] = static_cast<std::uint8_t>(std::nearbyint(shown * 255.0f));
+      result.gamma[i] = static_cast<std::uint8_t>(std::nearbyint(shown * 255.0f));
     }
-    return made;
+    return result;
   }();
   return tables;
 }
@@ -41,9 +42,9 @@ constexpr std::array<std::string_view, static_cast<std::size_t>(ColorKind::kCoun
 ColorArgs color_args(const Attributes& attributes) {
   ColorArgs args;
   const std::string kind = attributes.get_string("kind", "shuffle");
-  const auto* at = std::find(kKinds.begin(), kKinds.end(), kind);
-  if (at == kKinds.end()) throw Error(ErrorKind::unsupported, "ColorConvert kind '" + kind + "' is not known");
-  args.kind = static_cast<ColorKind>(at - kKinds.begin());
+  const auto* found = std::find(kKinds.begin(), kKinds.end(), kind);
+  if (found == kKinds.end()) throw Error(ErrorKind::unsupported, "ColorConvert does not support kind '" + kind + "'");
+  args.kind = static_cast<ColorKind>(found - kKinds.begin());
   args.in_channels = static_cast<int>(attributes.get_int("in_channels", 3));
   args.out_channels = static_cast<int>(attributes.get_int("out_channels", 3));
   args.blue_first = attributes.get_int("blue_first", 1) != 0;
@@ -55,11 +56,11 @@ ColorArgs color_args(const Attributes& attributes) {
   return args;
 }
 
-// How many channels a kind needs on either side: at least, at most.
-struct Sides {
-  int in_low, in_high, out_low, out_high;
+// Ranges of the channel counts of a kind's input and output.
+struct ChannelRange {
+  int in_min, in_max, out_min, out_max;
 };
-Sides sides_of(ColorKind kind) {
+ChannelRange channel_range(ColorKind kind) {
   switch (kind) {
     case ColorKind::shuffle: return {3, 4, 3, 4};
     case ColorKind::to_gray: return {3, 4, 1, 1};
@@ -97,8 +98,8 @@ class ColorStep final : public Step {
   ColorFn kernel_;
 };
 
-// Where the values of a video image lie: planes below each other (planar: I420, YV12), interleaved chroma below (semi-planar:
-// NV12, NV21), or both in one row (422: YUY2, YVYU, UYVY). `u_first` says in which order.
+// Memory layout of a video image: planes below each other (planar: I420, YV12), interleaved chroma below the luma (semi-planar:
+// NV12, NV21), or both in one row (4:2:2: YUY2, YVYU, UYVY). `u_first` is the order of the chroma values.
 struct YuvLayout {
   bool planar = false, packed = false, u_first = true, luma_first = true, two_images = false;
   std::int64_t height = 0, width = 0;  // of the picture
@@ -107,7 +108,7 @@ struct YuvLayout {
     YuvLayout layout;
     const std::string name = attributes.get_string("layout", "planar");
     if (name != "planar" && name != "semi_planar" && name != "packed")
-      throw Error(ErrorKind::unsupported, "no YUV layout '" + name + "'; known are planar, semi_planar and packed");
+      throw Error(ErrorKind::unsupported, "YUV layout '" + name + "' is not supported; known are planar, semi_planar and packed");
     layout.planar = name == "planar";
     layout.packed = name == "packed";
     layout.u_first = attributes.get_int("u_first", 1) != 0;
@@ -127,7 +128,7 @@ YuvLayout layout_from(std::span<const Dims> shapes, const Attributes& attributes
   if (layout.two_images) fits = fits && !layout.planar && !layout.packed && shapes[1] == Dims{from.height / 2, from.width / 2, 2};
   if (!fits)
     throw Error(ErrorKind::shape,
-                "YuvToColor of " + to_string(shapes[0]) +
+                "YuvToColor of shape " + to_string(shapes[0]) +
                     "; 4:2:0 takes one channel of even width and a height that is a multiple of 3, 4:2:2 two channels");
   return layout;
 }
@@ -179,19 +180,19 @@ class ToYuvStep final : public Step {
  public:
   explicit ToYuvStep(const StepRequest& request)
       : layout_(YuvLayout::make(request.attributes)),
-        from_(image_shape("ColorToYuv", request.inputs[0].shape)),
+        input_(image_shape("ColorToYuv", request.inputs[0].shape)),
         blue_first_(request.attributes.get_int("blue_first", 1) != 0),
         kernel_(request.table.image->to_yuv) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
     auto* out = reinterpret_cast<std::uint8_t*>(output);
-    const std::int64_t width = from_.width, plane = from_.height / 2 * (width / 2);
-    for (std::int64_t y = 0; y < from_.height; ++y) {
-      std::uint8_t* first = out + from_.height * width + y / 2 * (layout_.planar ? width / 2 : width);
+    const std::int64_t width = input_.width, plane = input_.height / 2 * (width / 2);
+    for (std::int64_t y = 0; y < input_.height; ++y) {
+      std::uint8_t* first = out + input_.height * width + y / 2 * (layout_.planar ? width / 2 : width);
       std::uint8_t* second = layout_.planar ? first + plane : first + 1;
       const bool chroma = y % 2 == 0;
-      kernel_(in + y * from_.row(), static_cast<int>(from_.channels), blue_first_, out + y * width,
+      kernel_(in + y * input_.row(), static_cast<int>(input_.channels), blue_first_, out + y * width,
               chroma ? (layout_.u_first ? first : second) : nullptr, layout_.u_first ? second : first, layout_.planar ? 1 : 2,
               width);
     }
@@ -199,12 +200,12 @@ class ToYuvStep final : public Step {
 
  private:
   YuvLayout layout_;
-  ImageShape from_;
+  ImageShape input_;
   bool blue_first_;
   ToYuvFn kernel_;
 };
 
-void need_bytes(const char* op, DType dtype) {
+void check_u8(const char* op, DType dtype) {
   if (dtype != DType::u8) throw Error(ErrorKind::dtype, std::string(op) + " takes uint8, not " + std::string(dtype_name(dtype)));
 }
 
@@ -214,19 +215,20 @@ TensorType infer_color_convert(std::span<const Operand> operands, const Attribut
   const ColorArgs args = color_args(attributes);
   const ImageShape shape = image_shape("ColorConvert", operands[0].shape);
   const std::size_t pixel = pixel_index("ColorConvert", operands[0].dtype);
-  const Sides sides = sides_of(args.kind);
-  if (args.in_channels < sides.in_low || args.in_channels > sides.in_high || args.out_channels < sides.out_low ||
-      args.out_channels > sides.out_high || (args.green_bits != 5 && args.green_bits != 6))
+  const ChannelRange range = channel_range(args.kind);
+  if (args.in_channels < range.in_min || args.in_channels > range.in_max || args.out_channels < range.out_min ||
+      args.out_channels > range.out_max || (args.green_bits != 5 && args.green_bits != 6))
     throw Error(ErrorKind::model, "ColorConvert from " + std::to_string(args.in_channels) + " to " +
-                                      std::to_string(args.out_channels) + " channels is not a conversion of that kind");
+                                      std::to_string(args.out_channels) + " channels is not supported by kind '" +
+                                      attributes.get_string("kind", "shuffle") + "'");
   if (shape.channels != args.in_channels)
-    throw Error(ErrorKind::shape, "this colour conversion takes " + std::to_string(args.in_channels) +
-                                      " channels, not an image " + to_string(operands[0].shape));
-  const bool byte_only = args.kind >= ColorKind::premultiply;
-  const bool no_words = args.kind >= ColorKind::to_hsv;
-  if ((byte_only && pixel != 0) || (no_words && pixel == 1))
-    throw Error(ErrorKind::dtype, "this colour conversion takes " + std::string(byte_only ? "uint8" : "uint8 and float32") +
-                                      ", not " + std::string(dtype_name(operands[0].dtype)));
+    throw Error(ErrorKind::shape, "ColorConvert takes " + std::to_string(args.in_channels) +
+                                      " channels here, not an image of shape " + to_string(operands[0].shape));
+  const bool u8_only = args.kind >= ColorKind::premultiply;
+  const bool no_u16 = args.kind >= ColorKind::to_hsv;
+  if ((u8_only && pixel != 0) || (no_u16 && pixel == 1))
+    throw Error(ErrorKind::dtype, "ColorConvert takes " + std::string(u8_only ? "uint8" : "uint8 and float32") +
+                                      " for this conversion, not " + std::string(dtype_name(operands[0].dtype)));
   Dims result{shape.height, shape.width};
   if (args.out_channels > 1) result.push_back(args.out_channels);
   return {operands[0].dtype, result};
@@ -236,23 +238,25 @@ std::unique_ptr<Step> make_color_convert(const StepRequest& request) { return st
 TensorType infer_yuv_to_color(std::span<const Operand> operands, const Attributes& attributes) {
   std::vector<Dims> shapes;
   for (const Operand& operand : operands) {
-    need_bytes("YuvToColor", operand.dtype);
+    check_u8("YuvToColor", operand.dtype);
     shapes.push_back(operand.shape);
   }
   const YuvLayout layout = layout_from(shapes, attributes);
   const std::int64_t channels = attributes.get_int("channels", 3);
-  if (channels != 3 && channels != 4) throw Error(ErrorKind::model, "YuvToColor gives 3 or 4 channels");
+  if (channels != 3 && channels != 4)
+    throw Error(ErrorKind::model, "YuvToColor returns 3 or 4 channels, not " + std::to_string(channels));
   return {DType::u8, {layout.height, layout.width, channels}};
 }
 std::unique_ptr<Step> make_yuv_to_color(const StepRequest& request) { return std::make_unique<FromYuvStep>(request); }
 
 TensorType infer_color_to_yuv(std::span<const Operand> operands, const Attributes& attributes) {
-  need_bytes("ColorToYuv", operands[0].dtype);
+  check_u8("ColorToYuv", operands[0].dtype);
   const ImageShape from = image_shape("ColorToYuv", operands[0].shape);
   if ((from.channels != 3 && from.channels != 4) || from.height % 2 != 0 || from.width % 2 != 0 ||
       YuvLayout::make(attributes).packed)
     throw Error(ErrorKind::shape,
-                "ColorToYuv takes 3 or 4 channels of even height and width, not " + to_string(operands[0].shape));
+                "ColorToYuv takes 3 or 4 channels of even height and width and a planar or semi-planar layout, not shape " +
+                    to_string(operands[0].shape));
   return {DType::u8, {from.height / 2 * 3, from.width}};
 }
 std::unique_ptr<Step> make_color_to_yuv(const StepRequest& request) { return std::make_unique<ToYuvStep>(request); }

@@ -1,5 +1,5 @@
-// CannyEdges: from gradients (int16) to the pixels of edges: magnitude, thinning, and hysteresis from the strong to the weak.
-// ConnectedComponents: labels of the areas of pixels that are not 0.
+// CannyEdges: edge pixels of int16 gradients, by magnitude, non-maximum suppression and hysteresis.
+// ConnectedComponents: labels of the connected areas of non-zero pixels.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 class CannyStep final : public Step {
  public:
   explicit CannyStep(const StepRequest& request)
-      : from_(image_shape("CannyEdges", request.inputs[0].shape)), images_(request.table.image) {
+      : input_(image_shape("CannyEdges", request.inputs[0].shape)), images_(request.table.image) {
     squared_ = request.attributes.get_int("squared", 0) != 0;
     const auto bound = [&](const char* name) {
       double value = request.attributes.get_float(name, 0);
@@ -24,42 +24,43 @@ class CannyStep final : public Step {
     };
     low_ = bound("low");
     high_ = bound("high");
-    row_bytes_ = lines(static_cast<std::size_t>(from_.width + 2) * 4);
-    const std::size_t gradient = lines(static_cast<std::size_t>(from_.pixels()) * 2);
-    // Magnitudes of three rows, of a row of all channels, the gradients chosen, the map, places still to go on from.
-    wide_at_ = 3 * row_bytes_;
-    gradients_at_ = wide_at_ + lines(static_cast<std::size_t>(from_.row()) * 4);
-    map_at_ = gradients_at_ + (from_.channels > 1 ? 2 * gradient : 0);
-    map_bytes_ = lines(static_cast<std::size_t>((from_.width + 2) * (from_.height + 2)));
-    stack_at_ = map_at_ + map_bytes_;
-    scratch_bytes_ = stack_at_ + static_cast<std::size_t>(from_.pixels()) * 4;
+    row_bytes_ = cache_aligned(static_cast<std::size_t>(input_.width + 2) * 4);
+    const std::size_t gradient = cache_aligned(static_cast<std::size_t>(input_.pixels()) * 2);
+    // Scratch: magnitudes of three rows, of one row of all channels, the gradients of the strongest channel, the edge map, and
+    // the stack of the hysteresis.
+    channels_offset_ = 3 * row_bytes_;
+    gradients_offset_ = channels_offset_ + cache_aligned(static_cast<std::size_t>(input_.row()) * 4);
+    map_offset_ = gradients_offset_ + (input_.channels > 1 ? 2 * gradient : 0);
+    map_bytes_ = cache_aligned(static_cast<std::size_t>((input_.width + 2) * (input_.height + 2)));
+    stack_offset_ = map_offset_ + map_bytes_;
+    scratch_bytes_ = stack_offset_ + static_cast<std::size_t>(input_.pixels()) * 4;
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto* dx = reinterpret_cast<const std::int16_t*>(inputs[0]);
     const auto* dy = reinterpret_cast<const std::int16_t*>(inputs[1]);
     auto* out = reinterpret_cast<std::uint8_t*>(output);
-    const std::int64_t width = from_.width, height = from_.height;
+    const std::int64_t width = input_.width, height = input_.height;
     std::memset(scratch, 0, 3 * row_bytes_);
     const auto row = [&](std::int64_t y) {
       return reinterpret_cast<std::int32_t*>(scratch + static_cast<std::size_t>((y + 3) % 3) * row_bytes_) + 1;
     };
-    auto* chosen_x = reinterpret_cast<std::int16_t*>(scratch + gradients_at_);
-    auto* chosen_y = chosen_x + lines(static_cast<std::size_t>(from_.pixels()) * 2) / 2;
-    const bool one = from_.channels == 1;
-    auto* map = reinterpret_cast<std::uint8_t*>(scratch + map_at_);
+    auto* chosen_x = reinterpret_cast<std::int16_t*>(scratch + gradients_offset_);
+    auto* chosen_y = chosen_x + cache_aligned(static_cast<std::size_t>(input_.pixels()) * 2) / 2;
+    const bool single_channel = input_.channels == 1;
+    auto* map = reinterpret_cast<std::uint8_t*>(scratch + map_offset_);
     std::memset(map, 0, map_bytes_);
     for (std::int64_t y = 0; y <= height; ++y) {
       if (y < height)
-        magnitudes(dx + y * from_.row(), dy + y * from_.row(), row(y), chosen_x + y * width, chosen_y + y * width, scratch);
+        magnitudes(dx + y * input_.row(), dy + y * input_.row(), row(y), chosen_x + y * width, chosen_y + y * width, scratch);
       else
         std::fill(row(y), row(y) + width, 0);
       if (y == 0) continue;
-      const std::int64_t at = (y - 1) * width;
-      images_->thin((one ? dx : chosen_x) + at, (one ? dy : chosen_y) + at, row(y - 2), row(y - 1), row(y), low_, high_,
-                    map + y * (width + 2) + 1, width);
+      const std::int64_t start = (y - 1) * width;
+      images_->thin((single_channel ? dx : chosen_x) + start, (single_channel ? dy : chosen_y) + start, row(y - 2), row(y - 1),
+                    row(y), low_, high_, map + y * (width + 2) + 1, width);
     }
-    spread(map, reinterpret_cast<std::int32_t*>(scratch + stack_at_));
+    apply_hysteresis(map, reinterpret_cast<std::int32_t*>(scratch + stack_offset_));
     for (std::int64_t y = 0; y < height; ++y, out += width) {
       const std::uint8_t* marks = map + (y + 1) * (width + 2) + 1;
       for (std::int64_t x = 0; x < width; ++x) out[x] = static_cast<std::uint8_t>(-(marks[x] >> 1));
@@ -67,38 +68,38 @@ class CannyStep final : public Step {
   }
 
  private:
-  // Of several channels the one with the greatest magnitude counts.
-  void magnitudes(const std::int16_t* dx, const std::int16_t* dy, std::int32_t* to, std::int16_t* chosen_x,
+  // Computes the magnitudes of a row. Of several channels the one with the greatest magnitude is used.
+  void magnitudes(const std::int16_t* dx, const std::int16_t* dy, std::int32_t* result, std::int16_t* chosen_x,
                   std::int16_t* chosen_y, std::byte* scratch) const noexcept {
-    if (from_.channels == 1) return images_->magnitude(dx, dy, squared_, to, from_.width);
-    auto* wide = reinterpret_cast<std::int32_t*>(scratch + wide_at_);
-    images_->magnitude(dx, dy, squared_, wide, from_.row());
-    for (std::int64_t x = 0; x < from_.width; ++x) {
-      std::int64_t best = x * from_.channels;
-      for (std::int64_t c = best + 1; c < (x + 1) * from_.channels; ++c)
-        if (wide[c] > wide[best]) best = c;
-      to[x] = wide[best];
+    if (input_.channels == 1) return images_->magnitude(dx, dy, squared_, result, input_.width);
+    auto* all_channels = reinterpret_cast<std::int32_t*>(scratch + channels_offset_);
+    images_->magnitude(dx, dy, squared_, all_channels, input_.row());
+    for (std::int64_t x = 0; x < input_.width; ++x) {
+      std::int64_t best = x * input_.channels;
+      for (std::int64_t c = best + 1; c < (x + 1) * input_.channels; ++c)
+        if (all_channels[c] > all_channels[best]) best = c;
+      result[x] = all_channels[best];
       chosen_x[x] = dx[best];
       chosen_y[x] = dy[best];
     }
   }
 
-  // From the edges (2) to what hangs on them, which becomes 3 when it is reached. The map has a frame of pixels that are none, so
-  // that no neighbour is outside.
-  void spread(std::uint8_t* map, std::int32_t* stack) const noexcept {
-    const std::int64_t wide = from_.width + 2, pixels = wide * (from_.height + 2);
-    const std::int64_t around[8] = {-wide - 1, -wide, -wide + 1, -1, 1, wide - 1, wide, wide + 1};
+  // Hysteresis: marks the weak pixels (1) that are connected to strong ones (2) with 3. The map has a margin of non-edge pixels,
+  // so that every pixel has eight neighbours.
+  void apply_hysteresis(std::uint8_t* map, std::int32_t* stack) const noexcept {
+    const std::int64_t stride = input_.width + 2, pixels = stride * (input_.height + 2);
+    const std::int64_t neighbours[8] = {-stride - 1, -stride, -stride + 1, -1, 1, stride - 1, stride, stride + 1};
     std::int64_t depth = 0;
-    const auto visit = [&](std::int64_t at) {
-      for (const std::int64_t step : around)
-        if (map[at + step] == 1) {
-          map[at + step] = 3;
-          stack[depth++] = static_cast<std::int32_t>(at + step);
+    const auto visit = [&](std::int64_t pixel) {
+      for (const std::int64_t offset : neighbours)
+        if (map[pixel + offset] == 1) {
+          map[pixel + offset] = 3;
+          stack[depth++] = static_cast<std::int32_t>(pixel + offset);
         }
     };
     constexpr std::int64_t kWord = 8;
     for (std::int64_t start = 0; start < pixels; start += kWord) {
-      std::uint64_t word;  // the map ends in a whole word
+      std::uint64_t word;  // the map is padded to whole words
       std::memcpy(&word, map + start, kWord);
       if ((word & 0x0202020202020202ull) == 0) continue;
       for (std::int64_t i = start; i < start + kWord; ++i) {
@@ -109,26 +110,26 @@ class CannyStep final : public Step {
     }
   }
 
-  ImageShape from_;
+  ImageShape input_;
   const ImageTable* images_;
   bool squared_ = false;
   std::int32_t low_ = 0, high_ = 0;
-  std::size_t row_bytes_ = 0, wide_at_ = 0, gradients_at_ = 0, map_at_ = 0, map_bytes_ = 0, stack_at_ = 0;
+  std::size_t row_bytes_ = 0, channels_offset_ = 0, gradients_offset_ = 0, map_offset_ = 0, map_bytes_ = 0, stack_offset_ = 0;
 };
 
-// Two passes: provisional labels joined in a forest, then each pixel the number of its tree in the order of first appearance.
+// Two passes: provisional labels joined by union-find, then final labels in order of first appearance.
 class ComponentsStep final : public Step {
  public:
   explicit ComponentsStep(const StepRequest& request)
-      : from_(image_shape("ConnectedComponents", request.inputs[0].shape)),
+      : input_(image_shape("ConnectedComponents", request.inputs[0].shape)),
         eight_(request.attributes.get_int("connectivity", 8) == 8) {
-    scratch_bytes_ = (static_cast<std::size_t>(from_.pixels()) / 2 + 2 + static_cast<std::size_t>(from_.width)) * 4;
+    scratch_bytes_ = (static_cast<std::size_t>(input_.pixels()) / 2 + 2 + static_cast<std::size_t>(input_.width)) * 4;
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
     auto* labels = reinterpret_cast<std::int32_t*>(output);
     auto* parent = reinterpret_cast<std::int32_t*>(scratch);
-    const std::int64_t width = from_.width;
+    const std::int64_t width = input_.width;
     const auto root = [&](std::int32_t label) {
       while (parent[label] != label) label = parent[label] = parent[parent[label]];
       return label;
@@ -140,33 +141,33 @@ class ComponentsStep final : public Step {
     };
     std::int32_t next = 1;
     parent[0] = 0;
-    for (std::int64_t y = 0; y < from_.height; ++y)
+    for (std::int64_t y = 0; y < input_.height; ++y)
       for (std::int64_t x = 0; x < width; ++x) {
-        const std::int64_t at = y * width + x;
+        const std::int64_t pixel = y * width + x;
         std::int32_t label = 0;
-        if (in[at] != 0) {
-          const auto take = [&](std::int32_t other) {
+        if (in[pixel] != 0) {
+          const auto merge = [&](std::int32_t other) {
             if (other != 0 && other != label) label = label == 0 ? other : join(label, other);
           };
-          if (y > 0) take(labels[at - width]);
-          if (x > 0) take(labels[at - 1]);
-          if (eight_ && y > 0 && x > 0) take(labels[at - width - 1]);
-          if (eight_ && y > 0 && x + 1 < width) take(labels[at - width + 1]);
+          if (y > 0) merge(labels[pixel - width]);
+          if (x > 0) merge(labels[pixel - 1]);
+          if (eight_ && y > 0 && x > 0) merge(labels[pixel - width - 1]);
+          if (eight_ && y > 0 && x + 1 < width) merge(labels[pixel - width + 1]);
           if (label == 0) {
             label = next++;
             parent[label] = label;
           }
         }
-        labels[at] = label;
+        labels[pixel] = label;
       }
     std::int32_t count = 0;
-    for (std::int32_t label = 1; label < next; ++label)  // a parent is less than its child, and has its number already
+    for (std::int32_t label = 1; label < next; ++label)  // a parent is less than its child, so it has its final label already
       parent[label] = parent[label] == label ? ++count : parent[parent[label]];
-    for (std::int64_t i = 0; i < from_.pixels(); ++i) labels[i] = parent[labels[i]];
+    for (std::int64_t i = 0; i < input_.pixels(); ++i) labels[i] = parent[labels[i]];
   }
 
  private:
-  ImageShape from_;
+  ImageShape input_;
   bool eight_;
 };
 
@@ -176,10 +177,11 @@ class ComponentsStep final : public Step {
 TensorType infer_canny_edges(std::span<const Operand> operands, const Attributes& attributes) {
   const ImageShape shape = image_shape("CannyEdges", operands[0].shape);
   if (operands[0].dtype != DType::i16 || operands[1].dtype != DType::i16 || operands[0].shape != operands[1].shape)
-    throw Error(ErrorKind::dtype, "CannyEdges takes two int16 gradients of one shape");
-  if (shape.pixels() > (std::int64_t{1} << 31) - 1) throw Error(ErrorKind::shape, "CannyEdges of an image too large");
+    throw Error(ErrorKind::dtype, "CannyEdges takes two int16 gradients of the same shape");
+  if (shape.pixels() > (std::int64_t{1} << 31) - 1)
+    throw Error(ErrorKind::shape, "CannyEdges of an image of more than 2^31 - 1 pixels");
   if (!std::isfinite(attributes.get_float("low", 0)) || !std::isfinite(attributes.get_float("high", 0)))
-    throw Error(ErrorKind::model, "CannyEdges with a bound that is not finite");
+    throw Error(ErrorKind::model, "CannyEdges: low and high must be finite");
   return {DType::u8, {shape.height, shape.width}};
 }
 std::unique_ptr<Step> make_canny_edges(const StepRequest& request) { return std::make_unique<CannyStep>(request); }
@@ -188,8 +190,9 @@ TensorType infer_connected_components(std::span<const Operand> operands, const A
   const ImageShape shape = image_shape("ConnectedComponents", operands[0].shape);
   const std::int64_t connectivity = attributes.get_int("connectivity", 8);
   if (operands[0].dtype != DType::u8 || shape.channels != 1 || (connectivity != 4 && connectivity != 8))
-    throw Error(ErrorKind::shape, "ConnectedComponents takes one channel of uint8, and 4 or 8 as connectivity");
-  if (shape.pixels() > (std::int64_t{1} << 31) - 1) throw Error(ErrorKind::shape, "ConnectedComponents of an image too large");
+    throw Error(ErrorKind::shape, "ConnectedComponents takes one channel of uint8 and a connectivity of 4 or 8");
+  if (shape.pixels() > (std::int64_t{1} << 31) - 1)
+    throw Error(ErrorKind::shape, "ConnectedComponents of an image of more than 2^31 - 1 pixels");
   return {DType::i32, {shape.height, shape.width}};
 }
 std::unique_ptr<Step> make_connected_components(const StepRequest& request) { return std::make_unique<ComponentsStep>(request); }

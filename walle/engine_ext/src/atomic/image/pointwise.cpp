@@ -1,5 +1,5 @@
-// ImagePointwise (saturating arithmetic, bits, thresholds), InRange, ImageSums, ImageLookup, ImageHistogram and ImageIntegral:
-// what needs no neighbours.
+// Operators on single pixels: ImagePointwise (saturating arithmetic, bitwise operations, thresholds), InRange, ImageSums,
+// ImageLookup, ImageHistogram and ImageIntegral.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,38 +18,26 @@ constexpr std::array<std::string_view, static_cast<std::size_t>(Pointwise::kCoun
 
 Pointwise pointwise_of(const Attributes& attributes) {
   const std::string name = attributes.get_string("op", "");
-  const auto* at = std::find(kNames.begin(), kNames.end(), name);
-  if (at == kNames.end()) throw Error(ErrorKind::unsupported, "ImagePointwise has no op '" + name + "'");
-  return static_cast<Pointwise>(at - kNames.begin());
+  const auto* found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) throw Error(ErrorKind::unsupported, "ImagePointwise does not support op '" + name + "'");
+  return static_cast<Pointwise>(found - kNames.begin());
 }
-bool takes_one(Pointwise op) { return op >= Pointwise::binary && op <= Pointwise::absolute_scale; }
-bool gives_bytes(Pointwise op) { return op >= Pointwise::absolute_scale; }
+bool is_unary(Pointwise op) { return op >= Pointwise::binary && op <= Pointwise::absolute_scale; }
+bool returns_u8(Pointwise op) { return op >= Pointwise::absolute_scale; }
 
-std::size_t index_of(std::string_view op, DType dtype) {
-  switch (dtype) {
-    case DType::u8: return 0;
-    case DType::u16: return 1;
-    case DType::i16: return 2;
-    case DType::f32: return 3;
-    default:
-      throw Error(ErrorKind::dtype,
-                  std::string(op) + " takes uint8, uint16, int16 and float32 images, not " + std::string(dtype_name(dtype)));
-  }
-}
-
-// Where the second operand is one pixel, it is repeated in a block of whole pixels.
+// A second operand of one pixel is repeated in a block of whole pixels.
 class PointwiseStep final : public Step {
  public:
   explicit PointwiseStep(const StepRequest& request) {
     const Pointwise op = pointwise_of(request.attributes);
-    kernel_ = request.table.image->pointwise[static_cast<int>(op)][index_of("ImagePointwise", request.inputs[0].dtype)];
+    kernel_ = request.table.image->pointwise[static_cast<int>(op)][signed_pixel_index("ImagePointwise", request.inputs[0].dtype)];
     const auto numbers = numbers_of("ImagePointwise", request.attributes, "numbers", {0, 0, 0});
     std::copy(numbers.begin(), numbers.end(), numbers_);
     length_ = element_count(request.result.shape);
     item_ = item_size(request.inputs[0].dtype);
     out_item_ = item_size(request.result.dtype);
-    two_ = !takes_one(op);
-    if (two_ && request.inputs[1].shape != request.inputs[0].shape) {
+    is_binary_ = !is_unary(op);
+    if (is_binary_ && request.inputs[1].shape != request.inputs[0].shape) {
       pixel_ = element_count(request.inputs[1].shape);
       block_ = pixel_ * std::max<std::int64_t>(1, 1024 / pixel_);
       scratch_bytes_ = static_cast<std::size_t>(block_) * item_;
@@ -57,7 +45,7 @@ class PointwiseStep final : public Step {
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    if (pixel_ == 0) return kernel_(inputs[0], two_ ? inputs[1] : inputs[0], numbers_, output, length_);
+    if (pixel_ == 0) return kernel_(inputs[0], is_binary_ ? inputs[1] : inputs[0], numbers_, output, length_);
     for (std::int64_t i = 0; i < block_; i += pixel_)
       std::memcpy(scratch + static_cast<std::size_t>(i) * item_, inputs[1], static_cast<std::size_t>(pixel_) * item_);
     for (std::int64_t i = 0; i < length_; i += block_)
@@ -70,23 +58,23 @@ class PointwiseStep final : public Step {
   double numbers_[3];
   std::int64_t length_, pixel_ = 0, block_ = 0;
   std::size_t item_, out_item_;
-  bool two_;
+  bool is_binary_;
 };
 
 class InRangeStep final : public Step {
  public:
-  explicit InRangeStep(const StepRequest& request) : from_(image_shape("InRange", request.inputs[0].shape)) {
+  explicit InRangeStep(const StepRequest& request) : input_(image_shape("InRange", request.inputs[0].shape)) {
     low_ = numbers_of("InRange", request.attributes, "low", {0, 0, 0, 0});
     high_ = numbers_of("InRange", request.attributes, "high", {0, 0, 0, 0});
-    kernel_ = request.table.image->in_range[index_of("InRange", request.inputs[0].dtype)];
+    kernel_ = request.table.image->in_range[signed_pixel_index("InRange", request.inputs[0].dtype)];
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    kernel_(inputs[0], static_cast<int>(from_.channels), low_.data(), high_.data(), reinterpret_cast<std::uint8_t*>(output),
-            from_.pixels());
+    kernel_(inputs[0], static_cast<int>(input_.channels), low_.data(), high_.data(), reinterpret_cast<std::uint8_t*>(output),
+            input_.pixels());
   }
 
  private:
-  ImageShape from_;
+  ImageShape input_;
   std::vector<double> low_, high_;
   InRangeFn kernel_;
 };
@@ -94,20 +82,20 @@ class InRangeStep final : public Step {
 class SumsStep final : public Step {
  public:
   explicit SumsStep(const StepRequest& request)
-      : from_(image_shape("ImageSums", request.inputs[0].shape)),
+      : input_(image_shape("ImageSums", request.inputs[0].shape)),
         masked_(request.inputs.size() > 1 && !request.inputs[1].absent),
         squares_(request.attributes.get_int("squares", 1) != 0) {
-    kernel_ = request.table.image->sum[index_of("ImageSums", request.inputs[0].dtype)];
+    kernel_ = request.table.image->sum[signed_pixel_index("ImageSums", request.inputs[0].dtype)];
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     auto* sums = reinterpret_cast<double*>(output);
-    std::fill(sums, sums + 2 * from_.channels, 0.0);
-    kernel_(inputs[0], static_cast<int>(from_.channels), masked_ ? reinterpret_cast<const std::uint8_t*>(inputs[1]) : nullptr,
-            sums, squares_ ? sums + from_.channels : nullptr, from_.pixels());
+    std::fill(sums, sums + 2 * input_.channels, 0.0);
+    kernel_(inputs[0], static_cast<int>(input_.channels), masked_ ? reinterpret_cast<const std::uint8_t*>(inputs[1]) : nullptr,
+            sums, squares_ ? sums + input_.channels : nullptr, input_.pixels());
   }
 
  private:
-  ImageShape from_;
+  ImageShape input_;
   bool masked_, squares_;
   SumFn kernel_;
 };
@@ -121,15 +109,15 @@ class LookupStep final : public Step {
         item_(item_size(request.result.dtype)) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
-    if (item_ == 1) return look<std::uint8_t>(in, inputs[1], output);
-    if (item_ == 2) return look<std::uint16_t>(in, inputs[1], output);
-    if (item_ == 4) return look<std::uint32_t>(in, inputs[1], output);
-    look<std::uint64_t>(in, inputs[1], output);
+    if (item_ == 1) return look_up<std::uint8_t>(in, inputs[1], output);
+    if (item_ == 2) return look_up<std::uint16_t>(in, inputs[1], output);
+    if (item_ == 4) return look_up<std::uint32_t>(in, inputs[1], output);
+    look_up<std::uint64_t>(in, inputs[1], output);
   }
 
  private:
   template <class T>
-  void look(const std::uint8_t* in, const std::byte* entries, std::byte* output) const noexcept {
+  void look_up(const std::uint8_t* in, const std::byte* entries, std::byte* output) const noexcept {
     const T* table = reinterpret_cast<const T*>(entries);
     T* out = reinterpret_cast<T*>(output);
     if (columns_ == 1) {
@@ -145,18 +133,18 @@ class LookupStep final : public Step {
   std::size_t item_;
 };
 
-// Counts of one channel of bytes in four tables, so that equal neighbours do not wait for each other.
+// Counts one channel of bytes in four tables, so that increments of equal neighbours do not depend on each other.
 class HistogramStep final : public Step {
  public:
   explicit HistogramStep(const StepRequest& request)
-      : from_(image_shape("ImageHistogram", request.inputs[0].shape)),
+      : input_(image_shape("ImageHistogram", request.inputs[0].shape)),
         channel_(request.attributes.get_int("channel", 0)),
         masked_(request.inputs.size() > 1 && !request.inputs[1].absent) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]) + channel_;
     auto* counts = reinterpret_cast<std::int32_t*>(output);
     std::int32_t part[4][256] = {};
-    const std::int64_t pixels = from_.pixels(), step = from_.channels;
+    const std::int64_t pixels = input_.pixels(), step = input_.channels;
     if (masked_) {
       const auto* mask = reinterpret_cast<const std::uint8_t*>(inputs[1]);
       for (std::int64_t i = 0; i < pixels; ++i) part[0][in[i * step]] += mask[i] != 0;
@@ -170,7 +158,7 @@ class HistogramStep final : public Step {
   }
 
  private:
-  ImageShape from_;
+  ImageShape input_;
   std::int64_t channel_;
   bool masked_;
 };
@@ -179,27 +167,27 @@ template <class In, class Sum>
 class IntegralStep final : public Step {
  public:
   explicit IntegralStep(const StepRequest& request)
-      : from_(image_shape("ImageIntegral", request.inputs[0].shape)),
+      : input_(image_shape("ImageIntegral", request.inputs[0].shape)),
         squared_(request.attributes.get_int("squared", 0) != 0),
         row_(request.table.image->integral_row) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const In* in = reinterpret_cast<const In*>(inputs[0]);
     Sum* out = reinterpret_cast<Sum*>(output);
-    const std::int64_t channels = from_.channels, row = from_.row() + channels;
+    const std::int64_t channels = input_.channels, row = input_.row() + channels;
     std::fill(out, out + row, Sum{});
-    for (std::int64_t y = 0; y < from_.height; ++y, in += from_.row()) {
+    for (std::int64_t y = 0; y < input_.height; ++y, in += input_.row()) {
       const Sum* above = out;
       out += row;
       if constexpr (std::is_same_v<Sum, std::int32_t>)
         if (channels == 1) {
           out[0] = 0;
-          row_(in, above + 1, out + 1, from_.width);
+          row_(in, above + 1, out + 1, input_.width);
           continue;
         }
       for (std::int64_t c = 0; c < channels; ++c) {
         Sum sum{};
         out[c] = Sum{};
-        for (std::int64_t i = c; i < from_.row(); i += channels) {
+        for (std::int64_t i = c; i < input_.row(); i += channels) {
           const Sum value = static_cast<Sum>(in[i]);
           sum += squared_ ? value * value : value;
           out[channels + i] = above[channels + i] + sum;
@@ -209,32 +197,35 @@ class IntegralStep final : public Step {
   }
 
  private:
-  ImageShape from_;
+  ImageShape input_;
   bool squared_;
   IntegralRowFn row_;
 };
 
 }  // namespace
 
-// Attributes: op, numbers. The second operand is as large as the first, or one pixel.
+// Attributes: op, numbers. The second operand has the shape of the first, or is one pixel.
 TensorType infer_image_pointwise(std::span<const Operand> operands, const Attributes& attributes) {
   const Pointwise op = pointwise_of(attributes);
-  index_of("ImagePointwise", operands[0].dtype);
+  signed_pixel_index("ImagePointwise", operands[0].dtype);
   numbers_of("ImagePointwise", attributes, "numbers", {0, 0, 0});
-  if (!takes_one(op)) {
+  if (!is_unary(op)) {
     if (operands.size() < 2 || operands[1].dtype != operands[0].dtype)
-      throw Error(ErrorKind::dtype, "ImagePointwise '" + attributes.get_string("op", "") + "' takes two operands of one dtype");
+      throw Error(ErrorKind::dtype,
+                  "ImagePointwise '" + attributes.get_string("op", "") + "' takes two operands of the same dtype");
     const Dims &a = operands[0].shape, &b = operands[1].shape;
     const bool pixel = b.size() <= 1 && (b.empty() || b[0] == 1 || (a.size() == 3 && b[0] == a[2]));
-    if (a != b && !pixel) throw Error(ErrorKind::shape, "ImagePointwise of " + to_string(a) + " and " + to_string(b));
+    if (a != b && !pixel)
+      throw Error(ErrorKind::shape, "ImagePointwise of shapes " + to_string(a) + " and " + to_string(b) +
+                                        "; the second must equal the first or be one pixel");
   }
-  return {gives_bytes(op) ? DType::u8 : operands[0].dtype, operands[0].shape};
+  return {returns_u8(op) ? DType::u8 : operands[0].dtype, operands[0].shape};
 }
 std::unique_ptr<Step> make_image_pointwise(const StepRequest& request) { return std::make_unique<PointwiseStep>(request); }
 
 TensorType infer_in_range(std::span<const Operand> operands, const Attributes& attributes) {
   const ImageShape shape = image_shape("InRange", operands[0].shape);
-  index_of("InRange", operands[0].dtype);
+  signed_pixel_index("InRange", operands[0].dtype);
   if (shape.channels > 4) throw Error(ErrorKind::shape, "InRange takes up to four channels, not " + to_string(operands[0].shape));
   numbers_of("InRange", attributes, "low", {0, 0, 0, 0});
   numbers_of("InRange", attributes, "high", {0, 0, 0, 0});
@@ -242,29 +233,30 @@ TensorType infer_in_range(std::span<const Operand> operands, const Attributes& a
 }
 std::unique_ptr<Step> make_in_range(const StepRequest& request) { return std::make_unique<InRangeStep>(request); }
 
-// float64 [2, channels]: sums and sums of squares (0 where the attribute `squares` is 0), where the mask (the second operand,
-// uint8) is not 0.
+// Output: float64 [2, channels], sums and sums of squares (0 if the attribute `squares` is 0) over the pixels where the mask (the
+// second operand, uint8) is not 0.
 TensorType infer_image_sums(std::span<const Operand> operands, const Attributes&) {
   const ImageShape shape = image_shape("ImageSums", operands[0].shape);
-  index_of("ImageSums", operands[0].dtype);
+  signed_pixel_index("ImageSums", operands[0].dtype);
   if (shape.channels > 4)
     throw Error(ErrorKind::shape, "ImageSums takes up to four channels, not " + to_string(operands[0].shape));
   if (operands.size() > 1 && !operands[1].absent &&
       (operands[1].dtype != DType::u8 || operands[1].shape != Dims{shape.height, shape.width}))
-    throw Error(ErrorKind::shape, "a mask is uint8 and as large as the image, not " + to_string(operands[1].shape));
+    throw Error(ErrorKind::shape,
+                "a mask must be uint8 of the image's height and width, not of shape " + to_string(operands[1].shape));
   return {DType::f64, {2, shape.channels}};
 }
 std::unique_ptr<Step> make_image_sums(const StepRequest& request) { return std::make_unique<SumsStep>(request); }
 
-// The table has 256 entries, or 256 for every channel, interleaved.
+// The table has 256 entries, or 256 for every channel, with the channels interleaved.
 TensorType infer_image_lookup(std::span<const Operand> operands, const Attributes&) {
   const ImageShape shape = image_shape("ImageLookup", operands[0].shape);
   const std::int64_t entries = element_count(operands[1].shape);
   if (operands[0].dtype != DType::u8)
     throw Error(ErrorKind::dtype, "ImageLookup takes uint8, not " + std::string(dtype_name(operands[0].dtype)));
   if (entries != 256 && entries != 256 * shape.channels)
-    throw Error(ErrorKind::shape,
-                "a look-up table has 256 entries, or 256 for every channel, not " + to_string(operands[1].shape));
+    throw Error(ErrorKind::shape, "ImageLookup takes a table of 256 entries, or of 256 for every channel, not of shape " +
+                                      to_string(operands[1].shape));
   return {operands[1].dtype, operands[0].shape};
 }
 std::unique_ptr<Step> make_image_lookup(const StepRequest& request) { return std::make_unique<LookupStep>(request); }
@@ -275,25 +267,27 @@ TensorType infer_image_histogram(std::span<const Operand> operands, const Attrib
   if (operands[0].dtype != DType::u8)
     throw Error(ErrorKind::dtype, "ImageHistogram takes uint8, not " + std::string(dtype_name(operands[0].dtype)));
   if (channel < 0 || channel >= shape.channels)
-    throw Error(ErrorKind::shape, "no channel " + std::to_string(channel) + " in " + to_string(operands[0].shape));
+    throw Error(ErrorKind::shape, "ImageHistogram: channel " + std::to_string(channel) + " does not exist in an image of shape " +
+                                      to_string(operands[0].shape));
   if (operands.size() > 1 && !operands[1].absent &&
       (operands[1].dtype != DType::u8 || operands[1].shape != Dims{shape.height, shape.width}))
-    throw Error(ErrorKind::shape, "a mask is uint8 and as large as the image, not " + to_string(operands[1].shape));
+    throw Error(ErrorKind::shape,
+                "a mask must be uint8 of the image's height and width, not of shape " + to_string(operands[1].shape));
   return {DType::i32, {256}};
 }
 std::unique_ptr<Step> make_image_histogram(const StepRequest& request) { return std::make_unique<HistogramStep>(request); }
 
-// Sums of all that lies above and to the left, one row and one column more than the image; int32 of bytes, else (and of squares)
-// float64.
+// Output: the sums of all pixels above and to the left, one row and one column larger than the image; int32 for uint8, float64
+// for float32 and for squares.
 TensorType infer_image_integral(std::span<const Operand> operands, const Attributes& attributes) {
   const ImageShape shape = image_shape("ImageIntegral", operands[0].shape);
   const DType in = operands[0].dtype;
   if (in != DType::u8 && in != DType::f32)
     throw Error(ErrorKind::dtype, "ImageIntegral takes uint8 and float32, not " + std::string(dtype_name(in)));
-  const bool whole = in == DType::u8 && attributes.get_int("squared", 0) == 0;
-  if (whole && shape.pixels() > (std::int64_t{1} << 31) / 255)
-    throw Error(ErrorKind::shape, "ImageIntegral of an image too large");
-  return {whole ? DType::i32 : DType::f64, resized_shape(operands[0].shape, shape.height + 1, shape.width + 1)};
+  const bool integers = in == DType::u8 && attributes.get_int("squared", 0) == 0;
+  if (integers && shape.pixels() > (std::int64_t{1} << 31) / 255)
+    throw Error(ErrorKind::shape, "ImageIntegral of an image whose sums may overflow int32; convert it to float32");
+  return {integers ? DType::i32 : DType::f64, resized_shape(operands[0].shape, shape.height + 1, shape.width + 1)};
 }
 std::unique_ptr<Step> make_image_integral(const StepRequest& request) {
   if (request.inputs[0].dtype == DType::f32) return std::make_unique<IntegralStep<float, double>>(request);

@@ -1,5 +1,5 @@
-// Det: determinants of square matrices, by elimination with partial pivoting; with the attribute `logarithm` their signs and the
-// logarithms of their sizes, (..., 2), which no product leaves.
+// Det: determinants of square matrices, by elimination with partial pivoting. With the attribute `logarithm` the result is the
+// sign and the logarithm of the absolute value, (..., 2), which cannot overflow.
 #include <cmath>
 #include <cstring>
 
@@ -18,51 +18,51 @@ class DetStep final : public Step {
     scratch_bytes_ = static_cast<std::size_t>(n_ * n_) * sizeof(double);
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    const T* from = reinterpret_cast<const T*>(inputs[0]);
+    const T* matrix = reinterpret_cast<const T*>(inputs[0]);
     double* a = reinterpret_cast<double*>(scratch);
-    for (std::int64_t b = 0; b < count_; ++b, from += n_ * n_) {
-      for (std::int64_t i = 0; i < n_ * n_; ++i) a[i] = static_cast<double>(from[i]);
-      const Size size = determinant(a);
-      T* to = reinterpret_cast<T*>(output) + (logarithm_ ? 2 * b : b);
-      to[0] = static_cast<T>(logarithm_ ? size.sign : size.product);
-      if (logarithm_) to[1] = static_cast<T>(size.logarithm);
+    for (std::int64_t b = 0; b < count_; ++b, matrix += n_ * n_) {
+      for (std::int64_t i = 0; i < n_ * n_; ++i) a[i] = static_cast<double>(matrix[i]);
+      const Determinant result = determinant(a);
+      T* out = reinterpret_cast<T*>(output) + (logarithm_ ? 2 * b : b);
+      out[0] = static_cast<T>(logarithm_ ? result.sign : result.value);
+      if (logarithm_) out[1] = static_cast<T>(result.logarithm);
     }
   }
 
  private:
-  struct Size {
-    double product = 1, sign = 1, logarithm = 0;
+  struct Determinant {
+    double value = 1, sign = 1, logarithm = 0;
 
-    void turn() noexcept {
-      product = -product;
+    void negate() noexcept {
+      value = -value;
       sign = -sign;
     }
-    void add(double factor) noexcept {
-      product *= factor;
+    void multiply(double factor) noexcept {
+      value *= factor;
       sign = factor == 0 ? 0 : factor < 0 ? -sign : factor > 0 ? sign : factor;
       logarithm += std::log(std::fabs(factor));
     }
   };
 
-  Size determinant(double* a) const noexcept {
-    Size size;
+  Determinant determinant(double* a) const noexcept {
+    Determinant result;
     for (std::int64_t column = 0; column < n_; ++column) {
       std::int64_t pivot = column;
       for (std::int64_t row = column + 1; row < n_; ++row)
         if (std::fabs(a[row * n_ + column]) > std::fabs(a[pivot * n_ + column])) pivot = row;
       if (pivot != column) {
         for (std::int64_t i = 0; i < n_; ++i) std::swap(a[pivot * n_ + i], a[column * n_ + i]);
-        size.turn();
+        result.negate();
       }
-      const double head = a[column * n_ + column];
-      size.add(head);
-      if (head == 0) return size;
+      const double pivot_value = a[column * n_ + column];
+      result.multiply(pivot_value);
+      if (pivot_value == 0) return result;
       for (std::int64_t row = column + 1; row < n_; ++row) {
-        const double factor = a[row * n_ + column] / head;
+        const double factor = a[row * n_ + column] / pivot_value;
         for (std::int64_t i = column; i < n_; ++i) a[row * n_ + i] -= factor * a[column * n_ + i];
       }
     }
-    return size;
+    return result;
   }
 
   std::int64_t n_, count_;
@@ -74,9 +74,11 @@ class DetStep final : public Step {
 TensorType infer_det(std::span<const Operand> operands, const Attributes& attributes) {
   const Dims& shape = operands[0].shape;
   if (shape.size() < 2 || shape.back() != shape[shape.size() - 2] || shape.back() > (std::int64_t{1} << 20))
-    throw Error(ErrorKind::shape, "Det of " + to_string(shape) + "; the last two dimensions must be equal");
+    throw Error(ErrorKind::shape,
+                "Det of shape " + to_string(shape) + "; the last two dimensions must be equal and at most 2^20");
   if (operands[0].dtype != DType::f32 && operands[0].dtype != DType::f64 && !is_half(operands[0].dtype))
-    throw Error(ErrorKind::dtype, "Det takes no " + std::string(dtype_name(operands[0].dtype)));
+    throw Error(ErrorKind::dtype,
+                "Det does not support dtype " + std::string(dtype_name(operands[0].dtype)) + "; convert to float32 or float64");
   Dims result(shape.begin(), shape.end() - 2);
   if (attributes.get_int("logarithm", 0) != 0) result.push_back(2);
   return {operands[0].dtype, result};

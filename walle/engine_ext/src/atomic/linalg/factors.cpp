@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
 
-// Eight partial sums, so that the order of additions leaves room for vectors.
+// Eight partial sums, so that the compiler may vectorise the additions.
 double dot(const double* a, const double* b, std::int64_t count) noexcept {
   double part[8] = {};
   std::int64_t i = 0;
@@ -35,23 +35,24 @@ void rotate(double* x, double* y, double c, double s, std::int64_t count) noexce
   }
 }
 
-// The length of a vector, whose squares may leave the range.
-double length(const double* x, std::int64_t count) noexcept {
-  double most = 0;
-  for (std::int64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(x[i]));
-  if (most == 0 || !std::isfinite(most)) return most == 0 ? std::sqrt(dot(x, x, count)) : most;
-  if (most > 1e-140 && most < 1e140) return std::sqrt(dot(x, x, count));
+// Returns the Euclidean norm of a vector, scaled where its squares would overflow or underflow.
+double norm(const double* x, std::int64_t count) noexcept {
+  double largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
+  if (largest == 0 || !std::isfinite(largest)) return largest == 0 ? std::sqrt(dot(x, x, count)) : largest;
+  if (largest > 1e-140 && largest < 1e140) return std::sqrt(dot(x, x, count));
   double sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) sum += (x[i] / most) * (x[i] / most);
-  return most * std::sqrt(sum);
+  for (std::int64_t i = 0; i < count; ++i) sum += (x[i] / largest) * (x[i] / largest);
+  return largest * std::sqrt(sum);
 }
 
-// Makes x[0], x[1], ... the vector v with (I - tau v v') x = (beta, 0, ...) and v[0] = 1; tau is 0 where x is that already.
+// Replaces x by the vector v of a Householder reflection: (I - tau v v') x = (beta, 0, ...) and v[0] = 1. tau is 0 where x has
+// that form already.
 struct Reflection {
   double tau, beta;
 };
 Reflection reflection(double* x, std::int64_t count) noexcept {
-  const double rest = length(x + 1, count - 1);
+  const double rest = norm(x + 1, count - 1);
   const double head = x[0];
   x[0] = 1;
   if (rest == 0) return {0, head};
@@ -63,7 +64,7 @@ Reflection reflection(double* x, std::int64_t count) noexcept {
 
 }  // namespace
 
-const char* solve(const Factors& sizes, const double* a, const double* b, double* out, double* work) noexcept {
+const char* solve(const MatrixSizes& sizes, const double* a, const double* b, double* out, double* work) noexcept {
   const std::int64_t n = sizes.n, k = sizes.k;
   std::copy_n(a, n * n, work);
   std::copy_n(b, n * k, out);
@@ -92,7 +93,7 @@ const char* solve(const Factors& sizes, const double* a, const double* b, double
   return nullptr;
 }
 
-const char* cholesky(const Factors& sizes, const double* a, const double*, double* out, double*) noexcept {
+const char* cholesky(const MatrixSizes& sizes, const double* a, const double*, double* out, double*) noexcept {
   const std::int64_t n = sizes.n;
   for (std::int64_t i = 0; i < n; ++i) {
     double* row = out + i * n;
@@ -105,7 +106,7 @@ const char* cholesky(const Factors& sizes, const double* a, const double*, doubl
   return nullptr;
 }
 
-const char* qr(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* qr(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k, width = std::max(n, k), steps = std::min(m, n);
   double *columns = work, *taus = work + m * n, *q = taus + k;  // both (columns, m)
   for (std::int64_t i = 0; i < m; ++i)
@@ -140,8 +141,8 @@ const char* qr(const Factors& sizes, const double* a, const double*, double* out
 
 namespace {
 
-// a (n, n) becomes tridiagonal: d on and e beside the diagonal, e[i] between i and i + 1. Row i of a then holds the vector of
-// reflection i from column i + 1 on, and scale[i] its tau.
+// Reduces a (n, n) to tridiagonal form: d is the diagonal, e the off-diagonal, e[i] between i and i + 1. Row i of a then holds
+// the vector of reflection i from column i + 1 on, and scale[i] its tau.
 void tridiagonal(double* a, std::int64_t n, double* d, double* e, double* scale) noexcept {
   for (std::int64_t i = 0; i + 2 < n; ++i) {
     double* v = a + i * n + i + 1;
@@ -167,29 +168,30 @@ void tridiagonal(double* a, std::int64_t n, double* d, double* e, double* scale)
   if (n > 0) e[n - 1] = 0;
 }
 
-// z (n, n): the product of the reflections, transposed.
-void reflected_identity(const double* a, std::int64_t n, const double* scale, double* z, double* line) noexcept {
+// Computes z (n, n), the transposed product of the reflections.
+void accumulate_reflections(const double* a, std::int64_t n, const double* scale, double* z, double* line) noexcept {
   std::fill(z, z + n * n, 0.0);
   for (std::int64_t i = 0; i < n; ++i) z[i * n + i] = 1;
   for (std::int64_t i = n - 3; i >= 0; --i) {
     const double* v = a + i * n + i + 1;
     const std::int64_t count = n - i - 1;
-    double* rest = z + (i + 1) * n + i + 1;  // q' times the reflection: each row loses its part along v
+    double* rest = z + (i + 1) * n + i + 1;  // z times the reflection: subtract each row's component along v
     for (std::int64_t row = 0; row < count; ++row) line[row] = scale[i] * dot(rest + row * n, v, count);
     for (std::int64_t row = 0; row < count; ++row) axpy(-line[row], v, rest + row * n, count);
   }
 }
 
-// Implicit QL with shifts on d and e; the rows of z, where there is one, go along. An e of at most `least` counts as 0.
-bool diagonal(double* d, double* e, double* z, std::int64_t n, double least = 0) noexcept {
-  constexpr int kMostSteps = 80;
+// Diagonalises a tridiagonal matrix (d, e) by implicit QL with shifts, and rotates the rows of z with it unless z is null. An
+// absolute e of at most `negligible` counts as 0. Returns false where it does not converge.
+bool diagonalize(double* d, double* e, double* z, std::int64_t n, double negligible = 0) noexcept {
+  constexpr int kMaxSteps = 80;
   for (std::int64_t first = 0; first < n; ++first) {
     for (int step = 0;; ++step) {
       std::int64_t last = first;
       for (; last + 1 < n; ++last)
-        if (std::fabs(e[last]) <= std::max(least, kEpsilon * (std::fabs(d[last]) + std::fabs(d[last + 1])))) break;
+        if (std::fabs(e[last]) <= std::max(negligible, kEpsilon * (std::fabs(d[last]) + std::fabs(d[last + 1])))) break;
       if (last == first) break;
-      if (step == kMostSteps) return false;
+      if (step == kMaxSteps) return false;
       double g = (d[first + 1] - d[first]) / (2 * e[first]);
       g = d[last] - d[first] + e[first] / (g + std::copysign(std::hypot(g, 1.0), g));
       double s = 1, c = 1, shift = 0;
@@ -198,7 +200,7 @@ bool diagonal(double* d, double* e, double* z, std::int64_t n, double least = 0)
         const double f = s * e[i], b = c * e[i];
         double r = std::hypot(f, g);
         e[i + 1] = r;
-        if (r == 0) {  // the matrix falls apart here
+        if (r == 0) {  // the matrix splits into two here
           d[i + 1] -= shift;
           e[last] = 0;
           break;
@@ -223,22 +225,22 @@ bool diagonal(double* d, double* e, double* z, std::int64_t n, double least = 0)
 
 }  // namespace
 
-const char* eigh(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* eigh(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
   const std::int64_t n = sizes.n;
   double *z = work, *d = z + n * n, *e = d + n, *scale = e + n;
-  double* matrix = out;  // n + 1 rows are more than it needs
+  double* matrix = out;  // used as scratch: it has room for n + 1 rows
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t j = 0; j < n; ++j) matrix[i * n + j] = i >= j ? a[i * n + j] : a[j * n + i];
   tridiagonal(matrix, n, d, e, scale);
-  reflected_identity(matrix, n, scale, z, matrix + n * n);
-  if (!diagonal(d, e, z, n)) return "the eigenvalues did not converge";
-  for (std::int64_t i = 0; i < n; ++i) {  // ascending, by selection: each moves one row
-    std::int64_t least = i;
+  accumulate_reflections(matrix, n, scale, z, matrix + n * n);
+  if (!diagonalize(d, e, z, n)) return "the eigenvalues did not converge";
+  for (std::int64_t i = 0; i < n; ++i) {  // selection sort in ascending order, which swaps each row at most once
+    std::int64_t smallest = i;
     for (std::int64_t j = i + 1; j < n; ++j)
-      if (d[j] < d[least]) least = j;
-    if (least != i) {
-      std::swap(d[i], d[least]);
-      std::swap_ranges(z + i * n, z + (i + 1) * n, z + least * n);
+      if (d[j] < d[smallest]) smallest = j;
+    if (smallest != i) {
+      std::swap(d[i], d[smallest]);
+      std::swap_ranges(z + i * n, z + (i + 1) * n, z + smallest * n);
     }
   }
   std::copy_n(d, n, out);
@@ -247,22 +249,22 @@ const char* eigh(const Factors& sizes, const double* a, const double*, double* o
   return nullptr;
 }
 
-const char* eigenvalues(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* eigenvalues(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
   const std::int64_t n = sizes.n;
   double *matrix = work, *e = matrix + n * n, *scale = e + n;
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t j = 0; j < n; ++j) matrix[i * n + j] = i >= j ? a[i * n + j] : a[j * n + i];
   tridiagonal(matrix, n, out, e, scale);
-  if (!diagonal(out, e, nullptr, n)) return "the eigenvalues did not converge";
+  if (!diagonalize(out, e, nullptr, n)) return "the eigenvalues did not converge";
   std::sort(out, out + n);
   return nullptr;
 }
 
 namespace {
 
-// x (k rows of `count`, at least k) becomes lower bidiagonal by reflections from both sides: d on and e below the diagonal. `v`
-// and `t` have room for a column and a row.
-void bidiagonal(double* x, std::int64_t k, std::int64_t count, double* d, double* e, double* v, double* t) noexcept {
+// Reduces x (k rows of `count` >= k columns) to lower bidiagonal form by reflections from both sides: d is the diagonal, e the
+// subdiagonal. `v` and `t` are scratch for a column and a row.
+void bidiagonalize(double* x, std::int64_t k, std::int64_t count, double* d, double* e, double* v, double* t) noexcept {
   for (std::int64_t i = 0; i < k; ++i) {
     double* along = x + i * count + i;
     const std::int64_t wide = count - i;
@@ -284,36 +286,37 @@ void bidiagonal(double* x, std::int64_t k, std::int64_t count, double* d, double
   }
 }
 
-// The shorter lines of a matrix as rows of x, scaled by the power of two that is given back, so that squares stay in range.
-double shorter_lines(const Factors& sizes, const double* a, double* x) noexcept {
+// Copies a matrix to x, transposed if it is tall so that x has k = min(m, n) rows, and scales it by a power of two so that
+// squares stay in range. Returns that scale.
+double copy_wide_scaled(const MatrixSizes& sizes, const double* a, double* x) noexcept {
   const std::int64_t m = sizes.m, n = sizes.n, count = std::max(m, n);
   for (std::int64_t i = 0; i < sizes.k; ++i)
     for (std::int64_t j = 0; j < count; ++j) x[i * count + j] = m >= n ? a[j * n + i] : a[i * n + j];
-  double most = 0;
-  for (std::int64_t i = 0; i < m * n; ++i) most = std::max(most, std::fabs(x[i]));
-  const double scale = most > 0 && std::isfinite(most) ? std::exp2(-std::ilogb(most)) : 1;
+  double largest = 0;
+  for (std::int64_t i = 0; i < m * n; ++i) largest = std::max(largest, std::fabs(x[i]));
+  const double scale = largest > 0 && std::isfinite(largest) ? std::exp2(-std::ilogb(largest)) : 1;
   for (std::int64_t i = 0; i < m * n; ++i) x[i] *= scale;
   return scale;
 }
 
 }  // namespace
 
-// The singular values are the eigenvalues, but for their signs, of the matrix with zeros on its diagonal and those of the
-// bidiagonal one in turn beside it (Golub and Kahan).
-const char* singular_values(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
+// The singular values are the absolute eigenvalues of the tridiagonal matrix that has a zero diagonal and the bidiagonal matrix's
+// diagonal and subdiagonal elements, interleaved, beside it (Golub and Kahan).
+const char* singular_values(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
   const std::int64_t k = sizes.k, count = std::max(sizes.m, sizes.n);
   double *x = work, *d = x + k * count, *e = d + 2 * k, *v = e + 2 * k, *t = v + k;
-  const double scale = shorter_lines(sizes, a, x);
-  double *on = t + count, *below = on + k;
-  bidiagonal(x, k, count, on, below, v, t);
-  double most = 0;
+  const double scale = copy_wide_scaled(sizes, a, x);
+  double *diagonal = t + count, *below = diagonal + k;
+  bidiagonalize(x, k, count, diagonal, below, v, t);
+  double largest = 0;
   for (std::int64_t i = 0; i < k; ++i) {
-    e[2 * i] = on[i];
+    e[2 * i] = diagonal[i];
     e[2 * i + 1] = i + 1 < k ? below[i] : 0;
-    most = std::max(most, std::fabs(e[2 * i]) + std::fabs(e[2 * i + 1]));
+    largest = std::max(largest, std::fabs(e[2 * i]) + std::fabs(e[2 * i + 1]));
   }
   std::fill(d, d + 2 * k, 0.0);
-  if (!diagonal(d, e, nullptr, 2 * k, most * kEpsilon * 1e-3)) return "the singular values did not converge";
+  if (!diagonalize(d, e, nullptr, 2 * k, largest * kEpsilon * 1e-3)) return "the singular values did not converge";
   std::sort(d, d + 2 * k, [](double left, double right) { return left > right; });
   for (std::int64_t i = 0; i < k; ++i) out[i] = std::max(d[i], 0.0) / scale;
   return nullptr;
@@ -321,52 +324,53 @@ const char* singular_values(const Factors& sizes, const double* a, const double*
 
 namespace {
 
-// Turns the rows of x (k, long) against each other until they are orthogonal; the rows of v (k, k) go along. Rows that are then
-// still no more than the rounding errors of the longest, as a matrix of lower rank has them, become zeros: they turn for ever.
-bool orthogonal(double* x, double* v, double* squares, std::int64_t k, std::int64_t count) noexcept {
-  constexpr int kMostSweeps = 60, kUsualSweeps = 12;
+// Rotates pairs of rows of x (k, count) until all are orthogonal, and the rows of v (k, k) with them. Rows that are then still no
+// longer than the rounding errors of the longest row, as in a matrix of lower rank, are set to zero, because their rotations
+// would never end. Returns false where it does not converge.
+bool orthogonalize(double* x, double* v, double* squares, std::int64_t k, std::int64_t count) noexcept {
+  constexpr int kMaxSweeps = 60, kUsualSweeps = 12;
   const double noise = kEpsilon * kEpsilon * static_cast<double>(count);  // of a square
-  for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
+  for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
     for (std::int64_t i = 0; i < k; ++i) squares[i] = dot(x + i * count, x + i * count, count);
     if (sweep >= kUsualSweeps) {
-      const double least = noise * *std::max_element(squares, squares + k);
+      const double negligible = noise * *std::max_element(squares, squares + k);
       for (std::int64_t i = 0; i < k; ++i) {
-        if (squares[i] > least) continue;
+        if (squares[i] > negligible) continue;
         std::fill_n(x + i * count, count, 0.0);
         squares[i] = 0;
       }
     }
-    bool turned = false;
+    bool rotated = false;
     for (std::int64_t p = 0; p + 1 < k; ++p)
       for (std::int64_t q = p + 1; q < k; ++q) {
-        const double both = dot(x + p * count, x + q * count, count);
-        if (!(std::fabs(both) > kEpsilon * std::sqrt(squares[p]) * std::sqrt(squares[q])) || both == 0) continue;
-        turned = true;
-        const double zeta = (squares[q] - squares[p]) / (2 * both);
+        const double product = dot(x + p * count, x + q * count, count);
+        if (!(std::fabs(product) > kEpsilon * std::sqrt(squares[p]) * std::sqrt(squares[q])) || product == 0) continue;
+        rotated = true;
+        const double zeta = (squares[q] - squares[p]) / (2 * product);
         const double t = std::copysign(1.0, zeta) / (std::fabs(zeta) + std::hypot(1.0, zeta));
         const double c = 1 / std::hypot(1.0, t), s = c * t;
         rotate(x + p * count, x + q * count, c, s, count);
         rotate(v + p * k, v + q * k, c, s, k);
-        squares[p] -= t * both;
-        squares[q] += t * both;
-        for (const std::int64_t one : {p, q})  // little is left of a difference
-          if (squares[one] < 0.1 * std::fabs(t * both)) squares[one] = dot(x + one * count, x + one * count, count);
+        squares[p] -= t * product;
+        squares[q] += t * product;
+        for (const std::int64_t row : {p, q})  // recomputed where the difference cancelled most digits
+          if (squares[row] < 0.1 * std::fabs(t * product)) squares[row] = dot(x + row * count, x + row * count, count);
       }
-    if (!turned) return true;
+    if (!rotated) return true;
   }
   return false;
 }
 
-// A unit vector orthogonal to rows 0 to i - 1 of x, as row i.
-void complete(double* x, std::int64_t i, std::int64_t count) noexcept {
+// Sets row i of x to a unit vector that is orthogonal to rows 0 to i - 1.
+void complete_basis(double* x, std::int64_t i, std::int64_t count) noexcept {
   double* row = x + i * count;
   for (std::int64_t unit = 0; unit < count; ++unit) {
     std::fill(row, row + count, 0.0);
     row[unit] = 1;
     for (int twice = 0; twice < 2; ++twice)
       for (std::int64_t other = 0; other < i; ++other) axpy(-dot(row, x + other * count, count), x + other * count, row, count);
-    const double size = length(row, count);
-    if (size * size * static_cast<double>(2 * count) < 1) continue;  // some unit vector has more than this left
+    const double size = norm(row, count);
+    if (size * size * static_cast<double>(2 * count) < 1) continue;  // at least one unit vector keeps a larger part
     for (std::int64_t j = 0; j < count; ++j) row[j] /= size;
     return;
   }
@@ -374,29 +378,29 @@ void complete(double* x, std::int64_t i, std::int64_t count) noexcept {
 
 }  // namespace
 
-const char* svd(const Factors& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* svd(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k, count = std::max(m, n);
-  // The k shorter lines of the matrix as rows of x: columns of a tall one, rows of a wide one.
-  double *x = work, *v = x + m * n, *squares = v + k * k, *sizes_of = squares + k;
+  // Rows of x are the columns of a tall matrix, the rows of a wide one.
+  double *x = work, *v = x + m * n, *squares = v + k * k, *values = squares + k;
   const bool tall = m >= n;
-  const double scale = shorter_lines(sizes, a, x);
+  const double scale = copy_wide_scaled(sizes, a, x);
   std::fill(v, v + k * k, 0.0);
   for (std::int64_t i = 0; i < k; ++i) v[i * k + i] = 1;
-  if (!orthogonal(x, v, squares, k, count)) return "the singular values did not converge";
-  for (std::int64_t i = 0; i < k; ++i) sizes_of[i] = length(x + i * count, count);
+  if (!orthogonalize(x, v, squares, k, count)) return "the singular values did not converge";
+  for (std::int64_t i = 0; i < k; ++i) values[i] = norm(x + i * count, count);
   for (std::int64_t i = 0; i < k; ++i) {
-    const std::int64_t best = std::max_element(sizes_of + i, sizes_of + k) - sizes_of;
+    const std::int64_t best = std::max_element(values + i, values + k) - values;
     if (best == i) continue;
-    std::swap(sizes_of[i], sizes_of[best]);
+    std::swap(values[i], values[best]);
     std::swap_ranges(x + i * count, x + (i + 1) * count, x + best * count);
     std::swap_ranges(v + i * k, v + (i + 1) * k, v + best * k);
   }
   for (std::int64_t i = 0; i < k; ++i) {
-    if (sizes_of[i] > kEpsilon * sizes_of[0] * 1e-3)
-      for (std::int64_t j = 0; j < count; ++j) x[i * count + j] /= sizes_of[i];
+    if (values[i] > kEpsilon * values[0] * 1e-3)
+      for (std::int64_t j = 0; j < count; ++j) x[i * count + j] /= values[i];
     else
-      complete(x, i, count);
-    out[i] = sizes_of[i] / scale;
+      complete_basis(x, i, count);
+    out[i] = values[i] / scale;
   }
   double *u = out + k, *right = u + m * k;
   for (std::int64_t i = 0; i < k; ++i) {

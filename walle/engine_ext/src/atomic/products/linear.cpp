@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/bfloat16.h"
-#include "core/nest.h"
+#include "core/loop_nest.h"
 #include "kernels/bfloat16.h"
 
 namespace walle {

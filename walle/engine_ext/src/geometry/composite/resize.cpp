@@ -37,10 +37,10 @@ double original(const std::string& mode, const Scaling& axis, std::int64_t o) {
 }
 
 std::int64_t nearest(const std::string& mode, double at) {
-  if (mode == "round_prefer_floor") return whole_of(std::ceil(at - 0.5));
-  if (mode == "round_prefer_ceil") return whole_of(std::floor(at + 0.5));
-  if (mode == "floor") return whole_of(std::floor(at));
-  if (mode == "ceil") return whole_of(std::ceil(at));
+  if (mode == "round_prefer_floor") return truncate_to_int64(std::ceil(at - 0.5));
+  if (mode == "round_prefer_ceil") return truncate_to_int64(std::floor(at + 0.5));
+  if (mode == "floor") return truncate_to_int64(std::floor(at));
+  if (mode == "ceil") return truncate_to_int64(std::ceil(at));
   throw Error(ErrorKind::unsupported, "Resize with nearest_mode '" + mode + "'");
 }
 
@@ -86,13 +86,13 @@ class Resizing {
     }
     const Filter filter = filter_of(mode_, cubic_);
     const double shrink = antialias_ ? std::min(scaling.scale, 1.0) : 1.0;
-    const auto half = scaling.out == 0 ? 1 : whole_of(std::ceil(filter.reach / shrink));
+    const auto half = scaling.out == 0 ? 1 : truncate_to_int64(std::ceil(filter.reach / shrink));
     const std::int64_t taps = 2 * half;
     const DType dtype = emitter_.operand(value).dtype;
     Tensor places = Tensor::empty(DType::i64, {scaling.out, taps}), weights = Tensor::empty(dtype, {scaling.out, taps});
     for (std::int64_t o = 0; o < scaling.out; ++o) {
       const double x = original(coordinates_, scaling, o);
-      const auto first = whole_of(std::ceil(x)) - half;  // the neighbour to the left of x is the last of the first half
+      const auto first = truncate_to_int64(std::ceil(x)) - half;  // the neighbour to the left of x is the last of the first half
       std::vector<double> row(static_cast<std::size_t>(taps));
       double total = 0;
       for (std::int64_t t = 0; t < taps; ++t) {

@@ -1,5 +1,5 @@
 // LineSpans, PolygonSpans and CircleSpans: figures as runs of pixels. A result is int32 [spans, 3]: y, the first x, and the x
-// behind the last one, all within an image of `height` by `width`; geometry/paint.h moves a colour there.
+// behind the last one, all within an image of `height` by `width`; geometry/span_fill.h fills them with a colour.
 #include <algorithm>
 #include <cmath>
 
