@@ -1,5 +1,5 @@
-// The fused kernels of every backend against float64, for every tail, in buffers that end where the memory does. What they mean
-// is held to the decompositions in tests/engine_ext/test_fused.py.
+// Fused kernels of every backend against float64, for every tail, in buffers that end where the memory does. They are compared
+// with the decompositions in tests/engine_ext/test_fused.py.
 #include <algorithm>
 #include <cmath>
 #include <limits>

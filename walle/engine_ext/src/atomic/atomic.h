@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "atomic/epilogue.h"
 #include "core/team.h"
 #include "geometry/operand.h"
 #include "kernels/table.h"
@@ -71,6 +72,7 @@ struct StepRequest {
   const TensorType& result;
   const Attributes& attributes;
   const Table& table;
+  Epilogue epilogue = {};  // of Conv and Linear
 };
 
 // Throws Error (shape, dtype, model, unsupported) for operands and attributes that do not fit.

@@ -37,7 +37,9 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
         {input.dtype(), input.shape(), input.strides(), input.storage() ? &input : nullptr, input.storage() == nullptr});
     addresses.push_back(input.raw());
   }
-  const auto step = make_step(op, layouts, type, axes, attributes, table);
+  const auto has = [&](std::size_t operand) { return operand < layouts.size() && !layouts[operand].absent; };
+  const Epilogue epilogue = takes_epilogue(op.name) ? read_epilogue(attributes, has(kBias), has(kResidual)) : Epilogue();
+  const auto step = make_step(op, layouts, type, axes, attributes, table, epilogue);
   Tensor result = Tensor::empty(type.dtype, type.shape);
   std::shared_ptr<Storage> scratch;
   if (step->scratch_bytes() > 0) scratch = Storage::allocate(step->scratch_bytes());

@@ -78,8 +78,7 @@ std::vector<OpDef> all() {
     def.category = Category::composite;
     def.decompose = composite.decompose;
     def.decomposes_to = composite.parts;
-    for (const Fused& fused : fused_composites())
-      if (fused.name == composite.name) def.fused = &fused;
+    def.fused = find_fused(composite.name);
     defs.push_back(def);
   }
   std::sort(defs.begin(), defs.end(), [](const OpDef& a, const OpDef& b) { return a.name < b.name; });

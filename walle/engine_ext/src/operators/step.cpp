@@ -407,9 +407,10 @@ class MatMulStep final : public SharedStep {
 }  // namespace
 
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
-                                std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
-  if (op.make_step != nullptr) return op.make_step({inputs, result, attributes, table});
-  if (op.fused != nullptr) return op.fused->make({inputs, result, attributes, table});
+                                std::span<const std::size_t> axes, const Attributes& attributes, const Table& table,
+                                const Epilogue& epilogue) {
+  if (op.make_step != nullptr) return op.make_step({inputs, result, attributes, table, epilogue});
+  if (op.fused != nullptr) return make_fused(*op.fused, op.name, inputs, attributes, table);
   if (is_half(inputs[0].dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
     return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
       return make_step(op, wide, wide_result, axes, attributes, table);

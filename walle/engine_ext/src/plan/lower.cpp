@@ -70,7 +70,7 @@ class Lowering final : public Emitter {
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
     }
     if (op.decompose != nullptr && op.transform == nullptr) {
-      if (!constants && op.fused != nullptr && op.fused->applies(operands, attributes, outputs, table_))
+      if (!constants && op.fused != nullptr && applies(*op.fused, {op.name, operands, attributes, outputs, table_}))
         return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
       return op.decompose(*this, inputs, attributes, outputs);
     }
@@ -146,6 +146,8 @@ class Lowering final : public Emitter {
     made.op = &op;
     made.inputs = inputs;
     made.attributes = attributes;
+    const auto has = [&](std::size_t operand) { return operand < inputs.size() && inputs[operand] != kAbsent; };
+    if (takes_epilogue(op.name)) made.epilogue = read_epilogue(attributes, has(kBias), has(kResidual));
     made.output = add({type.dtype, std::move(type.shape), {}, -1}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};

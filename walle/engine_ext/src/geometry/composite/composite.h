@@ -18,5 +18,7 @@ struct Composite {
 };
 // All of them, in alphabetical order; each is defined in the geometry/ file of its family.
 std::span<const Composite> composites() noexcept;
+// Those of activation.cpp.
+std::span<const Composite> activation_composites() noexcept;
 
 }  // namespace walle
