@@ -221,11 +221,11 @@ def test_convolutions_by_computed_weights_are_searched_by_the_same_rates(
     assert {candidate.algorithm for candidate in step.candidates} == {"im2col GEMM", "plain direct"}
     assert step.algorithm == step.candidates[0].algorithm == cheapest
     assert step.predicted_us == min(candidate.predicted_us for candidate in step.candidates) == plan.costs["scalar"]
-    results = [
+    first, second = (
         numpy.asarray(forced(graph, "scalar", candidate.algorithm, 0).run({"x": x, "w": w})["y"])
         for candidate in step.candidates
-    ]
-    numpy.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
+    )
+    numpy.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
 
 
 def test_an_algorithm_that_does_not_apply_is_refused_by_name() -> None:

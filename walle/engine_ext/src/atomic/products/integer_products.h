@@ -1,5 +1,5 @@
-// IntegerConv and IntegerLinear: quantised convolutions and matrix products by constant weights, by the kernels of bytes. Sums are
-// computed in int32 and wrap around; where a scale is given, a sum times it, rounded to the nearest (ties to even),
+// IntegerConv and IntegerLinear: quantised convolutions and matrix products by constant weights, by the kernels of bytes. Sums
+// are computed in int32 and wrap around; where a scale is given, a sum times it, rounded to the nearest (ties to even),
 // + the result's zero point, saturated, is a byte again.
 //
 // Operands: x, uint8 or int8, its channels last ([batch, in..., channels]; [..., k]); constant int8 weights without their zero

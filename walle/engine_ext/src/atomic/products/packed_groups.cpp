@@ -1,9 +1,9 @@
 // Merged groups: convolution in groups whose channels do not fill whole blocks of a packed layout. As many groups as fill blocks
 // become one, with weights of 0 between different groups, and the algorithms of whole blocks compute it.
 //
-// 0 times an infinity or a NaN is NaN, so an infinity or a NaN of one group would spread to those that it is merged with. A result
-// with a NaN is therefore computed again, group by group: slowly, but only groups without a NaN are of use in such a result. Lanes
-// after the last channel may hold anything and are ignored.
+// 0 times an infinity or a NaN is NaN, so an infinity or a NaN of one group would spread to those that it is merged with. A
+// result with a NaN is therefore computed again, group by group: slowly, but only groups without a NaN are of use in such a
+// result. Lanes after the last channel may hold anything and are ignored.
 #include <algorithm>
 #include <array>
 #include <atomic>

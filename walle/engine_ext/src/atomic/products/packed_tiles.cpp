@@ -1,8 +1,8 @@
 // Direct convolution in packed layouts by the tile kernel: a row of A is an output pixel, a segment of it the channels of one
 // block under one tap, so that nothing is gathered (no im2col). A 1x1 kernel is a matrix product with packed pixels as rows.
 //
-// An element is a float, or a pair of bfloat16 of neighbouring channels (`grain` 2): the input is then rounded while it is copied to
-// add its borders.
+// An element is a float, or a pair of bfloat16 of neighbouring channels (`grain` 2): the input is then rounded while it is copied
+// to add its borders.
 #include <algorithm>
 #include <cstring>
 

@@ -1,6 +1,6 @@
-// Strassen's matrix product by constant weights, in Winograd's form: seven products of halves instead of eight, applied recursively
-// to the depth that the parameter says (§4.1). The sums of weights are computed once, when they are packed; the sums of A's quarters
-// are computed first in every run, those of the products stretch by stretch while they are in the cache.
+// Strassen's matrix product by constant weights, in Winograd's form: seven products of halves instead of eight, applied
+// recursively to the depth that the parameter says (§4.1). The sums of weights are computed once, when they are packed; the sums
+// of A's quarters are computed first in every run, those of the products stretch by stretch while they are in the cache.
 //
 // Against exact arithmetic, for a depth d and k0 = k / 2^d (Higham, Accuracy and Stability of Numerical Algorithms, 23.3):
 // |error| <= 18^d * (k0^2 + 6 * k0) * eps * max |A| * max |W|. A bound by |A| |W| of each element does not hold for Strassen.

@@ -15,11 +15,12 @@ namespace walle {
 
 namespace {
 
-// The second-level cache of most current x86-64 cores; two thirds of it are for V and M, the rest for weights that stream through.
+// The second-level cache of most current x86-64 cores; two thirds of it are for V and M, the rest for weights that stream
+// through.
 constexpr std::int64_t kCacheBytes = 1 << 20;
 constexpr std::int64_t kBatchBytes = kCacheBytes * 2 / 3;
-// With fewer tiles at once (two of the tile kernel's, of 14 rows), reading the weights again would take longer than computing, even
-// where V and M are in the shared cache.
+// With fewer tiles at once (two of the tile kernel's, of 14 rows), reading the weights again would take longer than computing,
+// even where V and M are in the shared cache.
 constexpr std::int64_t kLeastTiles = 28;
 // Larger weights are read from memory each time: then all tiles are computed at once.
 constexpr std::int64_t kSharedCacheBytes = 24 << 20;
@@ -121,8 +122,8 @@ struct Tiling {
 struct Run {
   std::int64_t image, row, column, count;
 };
-// Calls `f` for the runs of [first, last) of all tiles, split where `whole` begins and ends, so that the columns of a run are either
-// all whole or a single cut one.
+// Calls `f` for the runs of [first, last) of all tiles, split where `whole` begins and ends, so that the columns of a run are
+// either all whole or a single cut one.
 template <class F>
 void for_runs(const Tiling& tiling, std::int64_t first, std::int64_t last, std::pair<std::int64_t, std::int64_t> whole, F f) {
   while (first < last) {
