@@ -1,5 +1,7 @@
 #include "atomic/fused.h"
 
+#include <algorithm>
+
 namespace walle {
 
 namespace {
@@ -26,6 +28,7 @@ std::span<const Fused> fused_composites() noexcept {
       {"Softmax", &softmax_applies, &make_softmax},
       {"Swish", &map_applies, &make_by<&swish_map>, &swish_map},
   };
+  static_assert(std::ranges::is_sorted(table, {}, &Fused::name));
   return table;
 }
 

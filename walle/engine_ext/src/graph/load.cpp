@@ -237,8 +237,10 @@ Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Se
     for (const auto& [other, graph] : node.graphs) twice = twice || other == key;
     if (twice) broken("node '" + node.name + "' has attribute '" + key + "' twice");
     const auto type = reader.number<std::uint8_t>();
-    if (type == 5 && node.op->category != Category::control_flow && node.op->name != "SequenceMap")
-      throw Error(ErrorKind::model, "node '" + node.name + "' gives " + op + " a subgraph, '" + key + "'");
+    check_known(*node.op, key, node.name);
+    if (type == 5 && node.op->as<ControlFlow>() == nullptr && node.op->as<SequenceRule>() == nullptr)
+      throw Error(ErrorKind::model,
+                  "node '" + node.name + "' (" + op + "): attribute '" + key + "' is a subgraph; it must be a value");
     if (type == 5)
       node.graphs.emplace_back(std::move(key),
                                read_graph(reader, storage, sections, static_cast<std::int64_t>(values), depth + 1));

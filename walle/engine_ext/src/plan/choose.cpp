@@ -352,14 +352,10 @@ class Choosing {
     if (!any || value(op.output).dtype != DType::f32) return false;
     if (op.is_raster()) return follow_raster(op);
     if (op.op->name == "PoolMax" || op.op->name == "PoolMean" || op.op->name == "PoolSum") return follow_pool(op);
-    if (op.op->fused != nullptr && op.op->fused->is_map()) return follow_elementwise(op);
-    switch (op.op->family) {
-      case Family::unary: return follow_elementwise(op);
-      case Family::binary: return follow_elementwise(op);
-      case Family::reduce:
-      case Family::mean: return follow_reduction(op);
-      default: return false;
-    }
+    if (op.op->fused() != nullptr && op.op->fused()->is_map()) return follow_elementwise(op);
+    if (op.op->is(Family::unary) || op.op->is(Family::binary)) return follow_elementwise(op);
+    if (op.op->is(Family::reduce) || op.op->is(Family::mean)) return follow_reduction(op);
+    return false;
   }
 
   bool follow_pool(ProgramOp& op) {

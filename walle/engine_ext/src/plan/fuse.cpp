@@ -100,7 +100,7 @@ class Fusion {
   // Whether op `i` was taken into the product behind the rasters that it reads; not one with a number for each channel.
   bool take_past_rasters(std::size_t i) {
     ProgramOp& op = program_.ops[i];
-    if (op.is_raster() || (op.op->fused != nullptr && !op.op->fused->is_map())) return false;
+    if (op.is_raster() || (op.op->fused() != nullptr && !op.op->fused()->is_map())) return false;
     for (std::size_t operand = 0; operand < op.inputs.size(); ++operand) {
       const int moved = op.inputs[operand];
       ProgramOp* giver = product_behind(moved);
@@ -163,11 +163,11 @@ class Fusion {
       return op.op->name == "Maximum" ? take_bounds(giver, number, kInfinity) : take_bounds(giver, -kInfinity, number);
     }
     if (op.op->name == "PRelu") return operand == 0 && take_slope(giver, op);
-    if (op.op->fused != nullptr && op.op->fused->is_map()) {
-      set_map(giver, op.op->name, op.op->fused->map(op.attributes));
+    if (op.op->fused() != nullptr && op.op->fused()->is_map()) {
+      set_map(giver, op.op->name, op.op->fused()->map(op.attributes));
       return true;
     }
-    if (op.op->family != Family::unary) return false;
+    if (!op.op->is(Family::unary)) return false;
     giver.attributes.set("activation", std::string(op.op->name));
     return true;
   }

@@ -104,7 +104,7 @@ class GateFusion {
     if (op->op->name == "Sigmoid" && op->inputs[0] == x) return find_operator("Swish");
     if (op->op->name == "HardSigmoid" && op->inputs[0] == x) {
       // ONNX writes 1 / 6 as a float32.
-      const Map map = op->op->fused->map(op->attributes);
+      const Map map = op->op->fused()->map(op->attributes);
       return std::fabs(map.a - 1.0 / 6) < 1e-7 && map.b == 0.5 ? find_operator("HardSwish") : nullptr;
     }
     if (op->op->name != "Tanh") return nullptr;

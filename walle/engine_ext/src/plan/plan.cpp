@@ -53,20 +53,6 @@ bool fits(const Plan& plan, std::span<const Tensor> inputs) {
   return true;
 }
 
-// An attribute that no part of the engine asked for would change nothing, silently.
-void check_heeded(const Program& program) {
-  for (const auto& [node, attributes] : program.told) {
-    const std::string_view name = attributes.unread();
-    if (name.empty()) continue;
-    const auto runs = [&](const ProgramOp& op) { return op.name == node->name; };
-    if ((node->op->make_step != nullptr || node->op->category == Category::composite) &&
-        std::none_of(program.ops.begin(), program.ops.end(), runs))
-      continue;  // nobody reads it
-    throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" +
-                                            std::string(name) + "' is not heeded by the engine");
-  }
-}
-
 double since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -78,7 +64,7 @@ Costs costs(const Program& program, const Target& target) {
   if (!target.searched) return {{target.table->name, predict_us(program, *target.table)}};
   // A program that has composites whole was made for backends with kernels for them.
   const bool fused = std::any_of(program.ops.begin(), program.ops.end(),
-                                 [](const ProgramOp& op) { return !op.is_raster() && op.op->fused != nullptr; });
+                                 [](const ProgramOp& op) { return !op.is_raster() && op.op->fused() != nullptr; });
   Costs found;
   for (const Backend& backend : backends())
     if (backend.available && is_exact(backend) && (!fused || has_fused_kernels(kernels(backend.name))))
@@ -172,7 +158,6 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     plan->constants.push_back(program.values[static_cast<std::size_t>(value)].constant);
     plan->bases.push_back(plan->constants.back().raw());
   }
-  check_heeded(program);
   plan->plan_ms = since(begin);
   return plan;
 }

@@ -1,6 +1,6 @@
 #include "geometry/composite/composite.h"
 
-#include <array>
+#include <algorithm>
 
 namespace walle {
 
@@ -247,6 +247,7 @@ std::span<const Composite> composites() noexcept {
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
       {"TreeEnsemble", 1, 1, &decompose_tree_ensemble, tree_ensemble_parts},
   };
+  static_assert(std::ranges::is_sorted(table, {}, &Composite::name));
   return table;
 }
 
