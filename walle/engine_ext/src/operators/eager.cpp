@@ -196,7 +196,7 @@ Tensor contiguous(const Tensor& tensor) {
 
 Tensor cast(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
-  if (tensor.size() <= kFew && tensor.contiguous()) {  // a step made ready for it would cost more than it saves
+  if (tensor.size() <= kFew && tensor.contiguous()) {  // making a step would cost more than it saves
     Tensor result = Tensor::empty(dtype, tensor.shape());
     Conversion(tensor.dtype(), dtype, 0, kernels()).run(tensor.raw(), 1, result.raw(), tensor.size());
     return result;

@@ -91,7 +91,7 @@ struct OpDef {
     const auto* listed = as<ListedKernel>();
     return listed != nullptr && listed->reduces();
   }
-  // The kernel that computes a composite in one step; null where there is none.
+  // The kernel that computes a composite in one step, or null.
   const Fused* fused() const noexcept {
     const auto* composite = as<CompositeRule>();
     return composite == nullptr ? nullptr : composite->fused;

@@ -92,7 +92,7 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
   const std::int64_t row = x.shape()[last];
   auto* places = result.data<std::int64_t>();
   auto* columns = places + static_cast<std::int64_t>(last) * count;
-  with_elements(x, [&](const auto* at) {  // row by row; the coordinates of a row are the same but for the last
+  with_elements(x, [&](const auto* at) {  // row by row; the coordinates of a row differ only in the last one
     Dims outer(last, 0);
     for (std::int64_t start = 0, found = 0; found < count; start += row) {
       const std::int64_t before = found;
