@@ -8,7 +8,8 @@ import pytest
 
 from tests.engine_ext.attention_text import definition
 from walle.engine_ext import _core
-from walle.engine_ext.errors import EngineError, ModelError, ShapeError, UnsupportedError
+from walle.engine_ext.errors import ModelError, ShapeError, UnsupportedError
+from walle.errors import EngineError
 from walle.onnx_backend import from_engine, to_engine
 
 RNG = numpy.random.default_rng(5)
@@ -165,10 +166,10 @@ def test_16_bit_floats_are_rounded_once(dtype: str, ulp: float) -> None:
     narrow = getattr(ml_dtypes, dtype, None) or numpy.dtype(dtype)
     (q, k, v), filled = external(3, 8, [3, 7])
     mask = normal(2, 1, 3, 7)
-    operands = [one.astype(narrow) for one in (q, k, v, mask)]
-    given = [to_engine(one) for one in (*operands, None, None, filled)]
+    q, k, v, mask = (one.astype(narrow) for one in (q, k, v, mask))
+    given = [to_engine(one) for one in (q, k, v, mask, None, None, filled)]
     found = from_engine(_core.evaluate("Attention", given, {"is_causal": 1, "softcap": 2.0}, 1)[0])
-    expected = definition(*operands[:3], operands[3], filled, causal=True, softcap=2.0)["y"]
+    expected = definition(q, k, v, mask, filled, causal=True, softcap=2.0)["y"]
     assert found.dtype == narrow
     close(found.astype("float32"), expected, rtol=1.01 * ulp)
 

@@ -11,11 +11,12 @@ from onnx import defs
 import walle
 from tests.sim.onnx_models import NODE, model, numbers, runtime
 from walle.engine_ext import _core
-from walle.engine_ext.errors import EngineError, ModelError, UnsupportedError
+from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.onnx_import.lowering import LOWERED
 from walle.engine_ext.onnx_import.versions import CHANGED, MOVED, NEWEST_OPSET, OLDEST_OPSET
 from walle.engine_ext.operators import operators
+from walle.errors import EngineError
 
 X = numbers(3, 8)
 IMAGE = numbers(1, 2, 6, 6)

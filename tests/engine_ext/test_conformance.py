@@ -61,14 +61,14 @@ def adam(node: onnx.NodeProto, inputs: list[Any]) -> list[Any]:
     """Adam's pseudo code at T = 0, with the defaults of ONNX's own schema."""
     schema = onnx.defs.get_schema("Adam", 1, "ai.onnx.preview.training")
     said = {one.name: one.f for one in node.attribute}
-    told = {name: said.get(name, one.default_value.f) for name, one in schema.attributes.items()}
+    given = {name: said.get(name, one.default_value.f) for name, one in schema.attributes.items()}
     rate, count, *rest = inputs
     assert count == 0
     x, g, v, h = (rest[i : i + 2] for i in range(0, 8, 2))
-    g = [told["norm_coefficient"] * x[i] + g[i] for i in range(2)]
-    v = [told["alpha"] * v[i] + (1 - told["alpha"]) * g[i] for i in range(2)]
-    h = [told["beta"] * h[i] + (1 - told["beta"]) * g[i] * g[i] for i in range(2)]
-    new = [x[i] - rate * v[i] / (np.sqrt(h[i]) + told["epsilon"]) for i in range(2)]
+    g = [given["norm_coefficient"] * x[i] + g[i] for i in range(2)]
+    v = [given["alpha"] * v[i] + (1 - given["alpha"]) * g[i] for i in range(2)]
+    h = [given["beta"] * h[i] + (1 - given["beta"]) * g[i] * g[i] for i in range(2)]
+    new = [x[i] - rate * v[i] / (np.sqrt(h[i]) + given["epsilon"]) for i in range(2)]
     return [one.astype(np.float32) for one in (*new, *v, *h)]
 
 
