@@ -36,15 +36,16 @@ def test_masks_causality_and_padding_add_up() -> None:
     q, k, v = normal(2, 4, 3, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 6)
     seen = numpy.tril(numpy.ones((3, 5), bool))
     mask = normal(2, 1, 3, 4)  # the last key is beyond it, and so hidden
-    lengths = numpy.array([5, 2])
+    lengths = numpy.array([5, 3])
     padding = numpy.where(numpy.arange(5) < lengths[:, None, None, None], 0, -numpy.inf)
     wide = numpy.concatenate([mask, numpy.full((2, 1, 3, 1), -numpy.inf)], axis=3)
     causal = numpy.where(seen, 0, -numpy.inf)
+    behind = numpy.arange(5) <= numpy.arange(3)[:, None] + (lengths - 3)[:, None, None, None]
     for given, attributes, bias in [
         ((None, None, None, None), {}, 0),
         ((seen, None, None, None), {}, causal),
         ((None, None, None, None), {"is_causal": 1}, causal),
-        ((mask, None, None, lengths), {"is_causal": 1}, wide + padding + causal),
+        ((mask, None, None, lengths), {"is_causal": 1}, wide + padding + numpy.where(behind, 0, -numpy.inf)),
     ]:
         numpy.testing.assert_allclose(
             run(q, k, v, *given, **attributes)[0], reference(q, k, v, bias), rtol=1e-4, atol=1e-5
