@@ -101,11 +101,10 @@ def test_an_unknown_attribute_is_refused(runner: Any, op: str, attributes: dict[
 def test_an_unknown_attribute_is_refused_in_a_branch_that_is_not_taken() -> None:
     g = GraphBuilder("g")
     x, condition = g.input("x", (2, 3)), g.input("c", (), "bool")
-    branches = {}
-    for name, attributes in (("then_branch", {}), ("else_branch", {"bogus": 1})):
-        body = branches[name] = g.subgraph(name)
-        body.output("y", body.op("Neg", [body.outer(x)], name="inner", **attributes))
-    g.output("y", g.op("If", [condition], **branches))
+    taken, other = g.subgraph("then"), g.subgraph("else")
+    taken.output("y", taken.op("Neg", [taken.outer(x)]))
+    other.output("y", other.op("Neg", [other.outer(x)], name="inner", bogus=1))
+    g.output("y", g.op("If", [condition], then_branch=taken, else_branch=other))
     with pytest.raises(UnsupportedError, match=r"node 'inner' \(Neg\): attribute 'bogus' is unknown"):
         walle.Module(g.to_bytes())
 
