@@ -390,8 +390,10 @@ def test_a_factor_of_whole_numbers_is_one_of_them() -> None:
     np.testing.assert_array_equal(found, a)
 
 
-@pytest.mark.parametrize(("shape", "said"), [([3, 3], "kernel_shape is"), (None, "'bogus' is not heeded")])
-def test_deformed_convolutions_heed_their_kernels_shape(shape: list[int] | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "said"), [([3, 3], "kernel_shape is"), (None, "'bogus' is unknown; DeformConv knows dilations")]
+)
+def test_deformed_convolutions_check_their_attributes(shape: list[int] | None, said: str) -> None:
     x, w, offsets = (np.ones(one, np.float32) for one in [(1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 3, 3)])
     inputs = {"x": x, "w": w, "offsets": 0 * offsets}
     (found,) = run("DeformConv", inputs, kernel_shape=[2, 2])

@@ -29,9 +29,10 @@ std::optional<std::int64_t> step_through(const Tensor& x, const Dims& shape) {
 std::optional<Tensor> unary_at_once(const OpDef& op, const Tensor& x) {
   const int type = compute_index(x.dtype());
   if (type < 0 || x.dtype() == DType::b8 || !few(x)) return std::nullopt;  // bools have other operators
-  const bool test = op.family == Family::test;
-  if (!test && op.family != Family::unary) return std::nullopt;
-  const UnaryFn kernel = (test ? kernels().test : kernels().unary)[op.code][type];
+  const auto* listed = op.as<ListedKernel>();
+  const bool test = op.is(Family::test);
+  if (!test && !op.is(Family::unary)) return std::nullopt;
+  const UnaryFn kernel = (test ? kernels().test : kernels().unary)[listed->code][type];
   if (kernel == nullptr) return std::nullopt;
   Tensor result = Tensor::empty(test ? DType::b8 : x.dtype(), x.shape());
   kernel(x.raw(), 1, result.raw(), x.size());
@@ -39,14 +40,15 @@ std::optional<Tensor> unary_at_once(const OpDef& op, const Tensor& x) {
 }
 
 std::optional<Tensor> binary_at_once(const OpDef& op, py::handle a, py::handle b) {
-  const bool compares = op.family == Family::compare;
-  if (!compares && op.family != Family::binary) return std::nullopt;
+  const auto* listed = op.as<ListedKernel>();
+  const bool compares = op.is(Family::compare);
+  if (!compares && !op.is(Family::binary)) return std::nullopt;
   const Tensor *x = held(a), *y = held(b), *like = x != nullptr ? x : y;
   if (like == nullptr || like->dtype() == DType::b8 || like->size() > kFew) return std::nullopt;
   const DType dtype = like->dtype();
   const int type = compute_index(dtype);
   if (type < 0 || (op.name == "Div" && floating(dtype) != dtype)) return std::nullopt;
-  const BinaryFn kernel = (compares ? kernels().compare : kernels().binary)[op.code][type];
+  const BinaryFn kernel = (compares ? kernels().compare : kernels().binary)[listed->code][type];
   if (kernel == nullptr) return std::nullopt;
   Tensor number;
   if (x == nullptr || y == nullptr) {
@@ -90,14 +92,16 @@ std::optional<Tensor> where_at_once(const Tensor& condition, const Tensor& a, co
 }
 
 std::optional<Tensor> reduced_at_once(const OpDef& op, const Tensor& given, py::handle axis, bool keepdims) {
-  if (given.size() > kFew || given.size() == 0 || compute_index(given.dtype()) < 0 || is_half(given.dtype())) return std::nullopt;
+  const auto* listed = op.as<ListedKernel>();
+  if (listed == nullptr || given.size() > kFew || given.size() == 0 || compute_index(given.dtype()) < 0 || is_half(given.dtype()))
+    return std::nullopt;
   const Tensor x = contiguous(given);
   const std::size_t type = index_of(x.dtype()), rank = x.shape().size();
-  const bool mean = op.family == Family::mean, place = op.family == Family::arg;
+  const bool mean = op.is(Family::mean), place = op.is(Family::arg);
   const Table& table = kernels();
-  const ReduceFn kernel = place  ? table.arg[op.code][type]
+  const ReduceFn kernel = place  ? table.arg[listed->code][type]
                           : mean ? table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][type]
-                                 : table.reduce[op.code][type];
+                                 : table.reduce[listed->code][type];
   if (kernel == nullptr) return std::nullopt;
   // The elements as (outer, count, inner), of which the middle one goes.
   std::int64_t outer = 1, count = x.size(), inner = 1;

@@ -23,7 +23,7 @@ namespace {
 // The dtype in which an operator computes what it was given as `dtype`.
 DType computed_in(const OpDef& op, DType dtype) {
   const auto takes = [](const OpDef& one, DType type) {
-    return one.family == Family::none || one.family == Family::select || computes(one, type);
+    return one.as<ListedKernel>() == nullptr || one.is(Family::select) || computes(one, type);
   };
   if (takes(op, dtype)) return dtype;
   if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
@@ -33,7 +33,7 @@ DType computed_in(const OpDef& op, DType dtype) {
 
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
   constexpr std::int64_t kLong = 1 << 16;  // elements from which the GIL is worth giving up
-  std::int64_t work = op.family == Family::matmul ? kLong : 0;
+  std::int64_t work = op.is(Family::matmul) ? kLong : 0;
   for (const Tensor& input : inputs) work += input.size();
   if (work < kLong) return evaluate(op, inputs, attributes, 1, kernels())[0];
   const py::gil_scoped_release released;
@@ -140,12 +140,12 @@ namespace {
 // An int outside the other operand's dtype is above or below all of its elements.
 std::optional<Tensor> compared_outside(const OpDef& op, const Mixed& operands, py::handle a, py::handle b) {
   const bool left = !operands.a.storage(), right = !operands.b.storage();
-  if (op.family != Family::compare || left == right) return std::nullopt;
+  if (!op.is(Family::compare) || left == right) return std::nullopt;
   const py::handle number = left ? a : b;
   if (fits(number, operands.dtype)) return std::nullopt;
   const std::int64_t element = 0, side = PyObject_RichCompareBool(number.ptr(), py::int_(0).ptr(), Py_GT) == 1 ? 1 : -1;
   Tensor result = Tensor::empty(DType::b8, (left ? operands.b : operands.a).shape());
-  kernels().compare[op.code][static_cast<std::size_t>(compute_index(DType::i64))](
+  kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](
       left ? &side : &element, 0, left ? &element : &side, 0, result.raw(), result.size());
   return result;
 }
@@ -165,7 +165,7 @@ Tensor binary(const OpDef& given, py::handle a, py::handle b) {
   if (auto result = binary_at_once(given, a, b)) return *std::move(result);
   Mixed operands = mixed(a, b);
   if (auto result = compared_outside(given, operands, a, b)) return *std::move(result);
-  if (given.family == Family::matmul && operands.a.storage() && operands.b.storage())
+  if (given.is(Family::matmul) && operands.a.storage() && operands.b.storage())
     if (auto result = product_at_once(operands.a, operands.b)) return *std::move(result);
   const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical(given.name)) : given;
   DType dtype = operands.dtype;
@@ -250,7 +250,7 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
   const bool logic = given == "All" || given == "Any";  // the least and the greatest flag
   const std::string name = !logic ? given : given == "All" ? "ReduceMin" : "ReduceMax";
   const OpDef& op = operator_named(name);
-  const bool extreme = name == "ReduceMax" || name == "ReduceMin", mean = op.family == Family::mean;
+  const bool extreme = name == "ReduceMax" || name == "ReduceMin", mean = op.is(Family::mean);
   Tensor input = logic ? cast(x, DType::b8) : x;
   if (axis.is_none() && (logic || !extreme || x.size() > 0))
     if (auto result = reduced_small(name, input, keepdims)) return *std::move(result);
@@ -260,7 +260,7 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
     input = cast(x, floating(x.dtype()));
   if (auto result = reduced_at_once(op, input, axis, keepdims)) return *std::move(result);
   Attributes attributes{{"keepdims", std::int64_t{keepdims}}};
-  if (op.family == Family::arg) {
+  if (op.is(Family::arg)) {
     if (axis.is_none()) input = reshaped(contiguous(input), {-1});
     attributes.set("axis", axis.is_none() ? std::int64_t{0} : py::cast<std::int64_t>(axis));
   } else if (!axis.is_none()) {
@@ -276,7 +276,7 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
   }
   const Tensor inputs[] = {input};
   Tensor result = run(op, inputs, attributes);
-  if (op.family == Family::arg && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
+  if (op.is(Family::arg) && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
   return result;
 }
 

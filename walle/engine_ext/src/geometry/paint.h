@@ -1,5 +1,5 @@
-// Painting: one colour moved to runs of an image's pixels, in place. The regions of a raster whose source is one pixel, given by
-// the thousand.
+// Painting: one colour moved to runs of an image's pixels, in place. These are the regions of a raster whose source is one pixel,
+// thousands of them.
 #pragma once
 #include "core/tensor.h"
 

@@ -98,13 +98,9 @@ bool follow_packed(PackedValues& values, ProgramOp& op, const Table& table) {
   const std::string_view name = op.op->name;
   if (name == "PoolMax" || name == "PoolMean" || name == "PoolSum") return follow_pool(values, op, table);
   if (is_map(name)) return follow_elementwise(values, op);
-  switch (op.op->family) {
-    case Family::unary:
-    case Family::binary: return follow_elementwise(values, op);
-    case Family::reduce:
-    case Family::mean: return follow_reduction(values, op);
-    default: return false;
-  }
+  if (op.op->is(Family::unary) || op.op->is(Family::binary)) return follow_elementwise(values, op);
+  if (op.op->is(Family::reduce) || op.op->is(Family::mean)) return follow_reduction(values, op);
+  return false;
 }
 
 }  // namespace walle

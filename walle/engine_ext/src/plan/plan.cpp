@@ -11,20 +11,6 @@ namespace walle {
 
 namespace {
 
-// An attribute that no part of the engine asked for would change nothing, silently.
-void check_heeded(const Program& program) {
-  for (const auto& [node, attributes] : program.told) {
-    const std::string_view name = attributes.unread();
-    if (name.empty()) continue;
-    const auto runs = [&](const ProgramOp& op) { return op.name == node->name; };
-    if ((node->op->make_step != nullptr || node->op->category == Category::composite) &&
-        std::none_of(program.ops.begin(), program.ops.end(), runs))
-      continue;  // nobody reads it
-    throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" +
-                                            std::string(name) + "' is not heeded by the engine");
-  }
-}
-
 double since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -130,7 +116,6 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     plan->constants.push_back(program.values[static_cast<std::size_t>(value)].constant);
     plan->bases.push_back(plan->constants.back().raw());
   }
-  check_heeded(program);
   plan->plan_ms = since(begin);
   return plan;
 }

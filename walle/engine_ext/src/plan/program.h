@@ -41,10 +41,9 @@ struct ProgramOp {
 
 struct Program {
   std::vector<ProgramValue> values;
-  std::vector<ProgramOp> ops;                            // in the order of running
-  std::vector<int> outputs;                              // value numbers
-  int rasters_made = 0;                                  // before merging
-  std::vector<std::pair<const Node*, Attributes>> told;  // what the nodes are told, watched
+  std::vector<ProgramOp> ops;  // in the order of running
+  std::vector<int> outputs;    // value numbers
+  int rasters_made = 0;        // before merging
 };
 
 // Thrown where shapes or movements depend on the values of these inputs of the graph: lower again with those given.

@@ -1,4 +1,4 @@
-// Activations as arithmetic. Those of 16-bit floats are done in float32 and rounded once.
+// Activations as arithmetic. Those of 16-bit floats are computed in float32 and rounded once.
 #include <cmath>
 
 #include "geometry/composite/composite.h"

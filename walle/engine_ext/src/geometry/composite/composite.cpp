@@ -68,9 +68,9 @@ std::span<const Composite> composites() noexcept {
       "Add",     "Concat",  "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul",       "RecurrentSteps",
       "Reshape", "Sigmoid", "Slice",  "Squeeze", "Stack",  "Sub",     "Tanh",    "Transpose", "Where"};
   static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
-  static constexpr std::string_view attention[] = {"Add",      "Cast", "Concat", "Div",       "Exp",       "Expand",
-                                                   "Identity", "Less", "MatMul", "Mul",       "ReduceMax", "ReduceSum",
-                                                   "Reshape",  "Sub",  "Tanh",   "Transpose", "Where"};
+  static constexpr std::string_view attention[] = {
+      "Add",         "And",    "Cast", "Concat",    "Div",       "Equal",   "Exp", "Expand", "GreaterOrEqual", "Identity", "Less",
+      "LessOrEqual", "MatMul", "Mul",  "ReduceMax", "ReduceSum", "Reshape", "Sub", "Tanh",   "Transpose",      "Where"};
   static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
   static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
   static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
@@ -208,6 +208,7 @@ std::span<const Composite> composites() noexcept {
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
       {"TreeEnsemble", 1, 1, &decompose_tree_ensemble, tree_ensemble_parts},
   };
+  static_assert(std::ranges::is_sorted(table, {}, &Composite::name));
   static const std::vector<Composite> all = [] {
     std::vector<Composite> both(std::begin(table), std::end(table));
     both.insert(both.end(), activation_composites().begin(), activation_composites().end());
