@@ -59,13 +59,13 @@ def from_engine(value: Any) -> Any:
 
 
 class Backend(OnnxBackend):
-    """The engine on the CPU. What it does not have is refused by `prepare`, with the node's name."""
+    """The engine on the CPU. `prepare` refuses unsupported models, with the node's name."""
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """Return the model made ready; raises UnsupportedError or ModelError."""
+        """Return the prepared model; raises UnsupportedError or ModelError."""
         if not cls.supports_device(device):
-            raise ValueError(f"device {device!r} is not there; known is CPU")
+            raise ValueError(f"device {device!r} is unknown; known is CPU")
         del kwargs
         return Prepared(model)
 

@@ -252,7 +252,7 @@ void products(const char* op, Dims x_shape, Dims w_shape, const Attributes& attr
     std::vector<Operand> operands;
     for (const Tensor* tensor : tensors) operands.push_back({tensor->dtype(), tensor->shape(), tensor, false});
     if (!scaled) operands.resize(4);
-    const TensorType type = def.infer(operands, attributes);
+    const TensorType type = infer_atomic(def, operands, attributes);
     const std::size_t extent = size(element_count(type.shape)) * item_size(type.dtype);
     std::vector<std::byte> wanted;
     for (const Backend& backend : backends()) {
@@ -260,7 +260,7 @@ void products(const char* op, Dims x_shape, Dims w_shape, const Attributes& attr
       std::vector<Layout> layouts;
       for (const Operand& operand : operands)
         layouts.push_back({operand.dtype, operand.shape, contiguous_strides(operand.shape), operand.constant, false});
-      const auto step = def.make_step({layouts, type, attributes, kernels(backend.name)});
+      const auto step = def.as<OwnKernel>()->make_step({layouts, type, attributes, kernels(backend.name)});
       for (const int members : {1, 3}) {
         Team team(members);
         const GuardedBytes in(size(x.size())), out(extent);

@@ -9,11 +9,11 @@
 #include <mutex>
 #include <thread>
 
+#include "atomic/rates.h"
 #include "check.h"
 #include "core/fork_mutex.h"
 #include "graph/packed_weights.h"
 #include "kernels/table.h"
-#include "plan/rates.h"
 
 namespace {
 

@@ -1,10 +1,11 @@
 // Tests of merged groups that do not fill a block: lanes after the last channel do not affect the result, and a NaN of one group
 // stays in that group.
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
-#include "atomic/products/packed_convolution.h"
+#include "atomic/products/convolution.h"
 #include "check.h"
 
 using namespace walle;
@@ -15,6 +16,12 @@ using Floats = std::vector<float>;
 
 constexpr std::int64_t kIn = 9;
 
+const ConvAlgorithm& merged_groups() {
+  for (const ConvAlgorithm* algorithm : conv_algorithms())
+    if (algorithm->name == "merged groups") return *algorithm;
+  std::abort();
+}
+
 Floats normal(std::mt19937_64& random, std::int64_t count) {
   std::normal_distribution<float> distribution;
   Floats made(static_cast<std::size_t>(count));
@@ -22,8 +29,8 @@ Floats normal(std::mt19937_64& random, std::int64_t count) {
   return made;
 }
 
-// Returns the lanes of a result that hold channels.
-Floats run(const PackedConv& conv, const Step& step, Floats& x, Tensor& w, Floats& residual, Team& team) {
+// The real lanes of a result.
+Floats run(const ConvProblem& conv, const Step& step, Floats& x, Tensor& w, Floats& residual, Team& team) {
   Floats out(residual.size());
   std::vector<std::byte> scratch(step.scratch_bytes() * (step.scratch_each() ? static_cast<std::size_t>(team.size()) : 1) + 64);
   const auto bytes = [](float* at) { return reinterpret_cast<std::byte*>(at); };
@@ -40,15 +47,18 @@ Floats run(const PackedConv& conv, const Step& step, Floats& x, Tensor& w, Float
 
 void groups(const Table& table, std::int64_t count, std::int64_t each) {
   const std::int64_t channels = count * each;
-  const PackedConv conv{
+  const ConvProblem conv{
       conv_shape({1, channels, kIn, kIn}, {channels, each, 3, 3}, DType::f32, {{"group", count}, {"pads", Dims{1, 1, 1, 1}}}),
       &table};
   const std::int64_t pack = conv.pack(), pixels = kIn * kIn, blocks = conv.blocks_of(channels);
   std::mt19937_64 random(5);
   const Floats w = normal(random, channels * each * 9);
-  for (const std::int64_t parameter : kPackedGroups.parameters(conv)) {
-    Tensor packed = kPackedGroups.pack(conv, parameter, w.data());
-    const auto step = kPackedGroups.make(conv, parameter, -INFINITY, INFINITY);
+  const ConvAlgorithm& algorithm = merged_groups();
+  Epilogue epilogue;
+  epilogue.residual = Residual::to_sums;
+  for (const std::int64_t parameter : algorithm.parameters(conv)) {
+    Tensor packed = algorithm.pack(conv, parameter, w.data());
+    const auto step = algorithm.make(conv, parameter, EpilogueKernel(epilogue, table));
     Team team(2);
     Floats x = normal(random, blocks * pixels * pack), residual = normal(random, blocks * pixels * pack);
     const Floats wanted = run(conv, *step, x, packed, residual, team);
@@ -59,12 +69,12 @@ void groups(const Table& table, std::int64_t count, std::int64_t each) {
     const Floats found = run(conv, *step, x, packed, filled, team);
     CHECK(std::memcmp(found.data(), wanted.data(), wanted.size() * sizeof(float)) == 0);
     x[0] = NAN;  // of the first group
-    const Floats spoilt = run(conv, *step, x, packed, residual, team);
+    const Floats with_nan = run(conv, *step, x, packed, residual, team);
     for (std::int64_t i = 0; i < channels * pixels; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      CHECK(i < each * pixels || std::fabs(spoilt[at] - wanted[at]) <= 1e-3f);
+      CHECK(i < each * pixels || std::fabs(with_nan[at] - wanted[at]) <= 1e-3f);
     }
-    CHECK(std::isnan(spoilt[0]));
+    CHECK(std::isnan(with_nan[0]));
   }
 }
 

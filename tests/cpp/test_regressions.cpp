@@ -73,7 +73,7 @@ void hostile() {
                            return axes;
                          }())})));
   ModelForm subgraph = one_node("Abs", {value("x", kInput, kF32, {1})}, {body("body", nested(0))});
-  CHECK(refused(subgraph));  // Abs does not have this attribute
+  CHECK(refused(subgraph));  // Abs has no attributes
   ModelForm many = one_node("Abs", {value("x", kInput, kF32, {1})}, {});
   for (int i = 0; i < 300; ++i) many.graph.nodes[0].attributes.push_back(numbers("a" + std::to_string(i), {}));
   CHECK(refused(many));

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "atomic/products/packed_convolution.h"
+#include "atomic/products/convolution.h"
 #include "check.h"
 
 using namespace walle;
@@ -73,7 +73,7 @@ double bound(std::int64_t unit, std::int64_t taps, bool square) {
 void convolve(const Table& table, std::mt19937_64& random, ConvShape shape, std::int64_t unit, bool with_bias, bool with_residual,
               bool clamped) {
   const Window& win = shape.window;
-  const PackedConv conv{shape, &table};
+  const ConvProblem conv{shape, &table};
   const std::int64_t c = table.pack, in_plane = win.in_count(), out_plane = win.out_count(), channels = conv.channels_out();
   const std::vector<float> x = numbers(random, shape.batch * conv.channels_in() * in_plane),
                            w = numbers(random, channels * shape.in_channels * win.taps()), bias = numbers(random, channels),
@@ -84,8 +84,9 @@ void convolve(const Table& table, std::mt19937_64& random, ConvShape shape, std:
                      last_bias = bias;
   last_bias.resize(static_cast<std::size_t>((channels + c - 1) / c * c));  // whole blocks
   const float low = clamped ? -1.0f : -INFINITY, high = clamped ? 6.0f : INFINITY;
+  const Epilogue epilogue{with_bias, with_residual ? Residual::to_sums : Residual::none, low, high, {}};
   Tensor weights = kPackedWinograd.pack(conv, unit, w.data());
-  const std::unique_ptr<Step> step = kPackedWinograd.make(conv, unit, low, high);
+  const std::unique_ptr<Step> step = kPackedWinograd.make(conv, unit, EpilogueKernel(epilogue, table));
   Tensor scratch = Tensor::empty(DType::u8, {static_cast<std::int64_t>(step->scratch_bytes())});
   std::byte* inputs[] = {reinterpret_cast<std::byte*>(in.data()), weights.raw(),
                          with_bias ? reinterpret_cast<std::byte*>(last_bias.data()) : nullptr,
@@ -140,7 +141,7 @@ void convolutions(const Table& table, int rounds) {
       win.in[axis] = check::whole(random, win.kernel[axis], round % 4 == 0 ? 31 : 13);
       win.out[axis] = win.in[axis] + win.begin[axis] + win.end[axis] - win.kernel[axis] + 1;
     }
-    const PackedConv conv{shape, &table};
+    const ConvProblem conv{shape, &table};
     const std::vector<std::int64_t> units = kPackedWinograd.parameters(conv);
     CHECK(!units.empty() && units[0] == 2);
     for (const std::int64_t unit : units) {
@@ -153,7 +154,7 @@ void convolutions(const Table& table, int rounds) {
 
 // Cases where it does not apply.
 void refusals(const Table& table) {
-  PackedConv conv{{}, &table};
+  ConvProblem conv{{}, &table};
   conv.shape.in_channels = conv.shape.out_channels = 2 * table.pack;
   Window& win = conv.shape.window;
   win.kernel = {1, 3, 3};
@@ -161,18 +162,18 @@ void refusals(const Table& table) {
   win.out = {1, 18, 18};
   CHECK((kPackedWinograd.parameters(conv) == std::vector<std::int64_t>{2, 4, 5, 6}));
   const auto refused = [&](auto change) {
-    PackedConv changed = conv;
+    ConvProblem changed = conv;
     change(changed);
     return kPackedWinograd.parameters(changed).empty();
   };
-  CHECK(refused([](PackedConv& c) { c.plain_input = true; }));
-  CHECK(refused([](PackedConv& c) { c.shape.window.stride[1] = 2; }));
-  CHECK(refused([](PackedConv& c) { c.shape.window.dilation[2] = 2; }));
-  CHECK(refused([](PackedConv& c) { c.shape.window.kernel = {1, 7, 7}; }));
-  CHECK(refused([](PackedConv& c) { c.shape.window.kernel = {1, 3, 5}; }));
-  CHECK(refused([](PackedConv& c) { c.shape.window.kernel = {1, 1, 1}; }));
-  CHECK(refused([](PackedConv& c) { c.shape.window.kernel[0] = 2; }));
-  CHECK(refused([](PackedConv& c) { c.shape.groups = 2, c.shape.in_channels = 3; }));
+  CHECK(refused([](ConvProblem& c) { c.plain_input = true; }));
+  CHECK(refused([](ConvProblem& c) { c.shape.window.stride[1] = 2; }));
+  CHECK(refused([](ConvProblem& c) { c.shape.window.dilation[2] = 2; }));
+  CHECK(refused([](ConvProblem& c) { c.shape.window.kernel = {1, 7, 7}; }));
+  CHECK(refused([](ConvProblem& c) { c.shape.window.kernel = {1, 3, 5}; }));
+  CHECK(refused([](ConvProblem& c) { c.shape.window.kernel = {1, 1, 1}; }));
+  CHECK(refused([](ConvProblem& c) { c.shape.window.kernel[0] = 2; }));
+  CHECK(refused([](ConvProblem& c) { c.shape.groups = 2, c.shape.in_channels = 3; }));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""The backend avx512_bf16: taken by name alone, and within the bound of its rounding.
+"""Backend avx512_bf16: selected by name only, and within the bound of its rounding.
 
 Algorithms are forced, or search is given its rates: on some CPUs the kernels of float32 are the faster ones.
 """
@@ -56,7 +56,7 @@ def one(op: str, x: Array, w: Array, bias: Array | None = None, **attributes: An
 
 
 def check(op: str, x: Array, w: Array, bias: Array | None, threads: int, **attributes: Any) -> set[str]:
-    """Hold the result to float32's, on rounded operands and on the given ones, by bounds of the sizes of its terms."""
+    """Compare the result with float32's, on rounded and on given operands, by bounds on the sizes of its terms."""
     found, algorithms = run(one(op, x, w, bias, **attributes), x, "avx512_bf16", threads)
     wanted, _ = run(one(op, x, w, bias, **attributes), x, "scalar")
     meant, _ = run(one(op, rounded(x), rounded(w), bias, **attributes), rounded(x), "scalar")
@@ -113,7 +113,7 @@ def test_products_by_constants_stay_within_the_rounding_of_their_operands(
 
 @pytest.fixture
 def rates() -> Iterator[dict[str, float]]:
-    """Return the backend's rates, which are set back afterwards."""
+    """Return the backend's rates, which are restored afterwards."""
     before = _core.rates("avx512_bf16")
     yield dict(before)
     _core.set_rates("avx512_bf16", before)
@@ -160,7 +160,7 @@ def test_weights_that_several_readers_share_are_packed_once_and_read_by_all() ->
     assert abs(found - wanted).max() < 0.05 * abs(wanted).max()
 
 
-def test_what_a_last_block_holds_behind_its_channels_counts_nothing() -> None:
+def test_lanes_after_the_last_channel_are_ignored() -> None:
     """A reciprocal makes infinities of the zeros there."""
     random = numpy.random.default_rng(6)
     x = random.standard_normal((1, 64, 20, 20)).astype("float32")
@@ -174,7 +174,7 @@ def test_what_a_last_block_holds_behind_its_channels_counts_nothing() -> None:
     assert numpy.isfinite(found).all()
 
 
-def test_auto_never_stands_for_it() -> None:
+def test_auto_never_selects_it() -> None:
     assert not BACKEND.exact
     assert all(backend.exact for backend in walle.backends() if backend.name != "avx512_bf16")
     x = numpy.ones((64, 512), "float32")

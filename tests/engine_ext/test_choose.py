@@ -1,4 +1,4 @@
-"""What search makes of convolutions: packed layouts and every algorithm, held to the plain scalar ones."""
+"""Search over programs: packed layouts and every algorithm, compared with the plain scalar ones."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def network(x: Array, build: Build, plain: bool) -> GraphBuilder:
     global RANDOM
     RANDOM = numpy.random.default_rng(1)  # the same weights each time
     graph = GraphBuilder("net")
-    graph.output("y", build(graph, graph.input("x", x.shape), {"algorithm": "direct"} if plain else {}))
+    graph.output("y", build(graph, graph.input("x", x.shape), {"algorithm": "plain direct"} if plain else {}))
     return graph
 
 
@@ -159,11 +159,11 @@ NETWORKS: dict[str, Build] = {
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_what_follows_a_packed_convolution_stays_right(name: str, threads: int) -> None:
+def test_operators_after_a_packed_convolution_agree_with_plain_ones(name: str, threads: int) -> None:
     check(normal(2, 16, 9, 7), NETWORKS[name], threads)
 
 
-def test_plans_show_what_was_weighed_and_the_backends_that_could_be_taken() -> None:
+def test_plans_show_the_candidates_and_the_costs_of_backends() -> None:
     graph = GraphBuilder("g")
     graph.output("y", conv(graph, graph.input("x", (1, 32, 28, 28)), (32, 32, 3, 3), "w", {}, pads=[1, 1, 1, 1]))
     plan = walle.Session(graph.to_bytes()).plan()
@@ -190,7 +190,7 @@ def equal_rates() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("equal_rates")
-def test_costs_count_what_computed_weights_take() -> None:
+def test_computed_weights_cost_more_than_constant_ones() -> None:
     x, w = normal(1, 64, 28, 28), normal(64, 64, 3, 3)
 
     def costs(constant: bool) -> dict[str, float]:
@@ -204,6 +204,36 @@ def test_costs_count_what_computed_weights_take() -> None:
     packed, plain = costs(True), costs(False)
     for backend in set(packed) - {"scalar"}:
         assert plain[backend] > packed[backend]  # no Winograd, and columns on the way
+
+
+@pytest.mark.parametrize(("panel", "lanes", "cheapest"), [(1e9, 1.0, "im2col GEMM"), (1.0, 1e9, "plain direct")])
+@pytest.mark.usefixtures("equal_rates")
+def test_convolutions_by_computed_weights_are_searched_by_the_same_rates(
+    panel: float, lanes: float, cheapest: str
+) -> None:
+    _core.set_rates("scalar", _core.rates("scalar") | {"panel": panel, "lanes": lanes, "moved": 1e12})
+    x, w = normal(1, 3, 9, 9), normal(4, 3, 3, 3)
+    graph = GraphBuilder("g")
+    graph.output("y", graph.op("Conv", [graph.input("x", x.shape), graph.input("w", w.shape)]))
+    plan = Session(graph.to_bytes(), backend="scalar").plan()
+    assert plan is not None
+    (step,) = (op for op in plan.ops if op.op == "Conv")
+    assert {candidate.algorithm for candidate in step.candidates} == {"im2col GEMM", "plain direct"}
+    assert step.algorithm == step.candidates[0].algorithm == cheapest
+    assert step.predicted_us == min(candidate.predicted_us for candidate in step.candidates) == plan.costs["scalar"]
+    first, second = (
+        numpy.asarray(forced(graph, "scalar", candidate.algorithm, 0).run({"x": x, "w": w})["y"])
+        for candidate in step.candidates
+    )
+    numpy.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
+
+
+def test_an_algorithm_that_does_not_apply_is_refused_by_name() -> None:
+    graph = GraphBuilder("g")
+    inputs = [graph.input("x", (1, 3, 9, 9)), graph.constant("w", normal(4, 3, 3, 3))]
+    graph.output("y", graph.op("Conv", inputs, algorithm="1x1 GEMM"))
+    with pytest.raises(EngineError, match="algorithm '1x1 GEMM' of Conv"):
+        Session(graph.to_bytes())
 
 
 def test_packed_weights_are_shared_by_plans_of_several_shapes() -> None:
@@ -225,7 +255,7 @@ def test_groups_that_fill_no_blocks_are_merged() -> None:
     plan = walle.Session(graph.to_bytes()).plan()
     assert plan is not None
     step = next(op for op in plan.ops if op.op == "Conv")
-    assert {candidate.algorithm for candidate in step.candidates} == {"merged groups", "plain"}
+    assert {candidate.algorithm for candidate in step.candidates} == {"merged groups", "im2col GEMM", "plain direct"}
 
 
 def forced(graph: GraphBuilder, backend: str, algorithm: str, parameter: int) -> Any:
@@ -239,7 +269,7 @@ def forced(graph: GraphBuilder, backend: str, algorithm: str, parameter: int) ->
 @pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("bad", [numpy.inf, numpy.nan])
 @pytest.mark.parametrize("unit", [0, 4])
-def test_a_group_that_is_not_finite_spoils_no_other(backend: str, bad: float, unit: int) -> None:
+def test_a_group_that_is_not_finite_affects_no_other(backend: str, bad: float, unit: int) -> None:
     x = normal(2, 32, 9, 8)
     x[1, 5, 4, 3] = bad  # of the second group
     residual = normal(2, 32, 9, 8)
@@ -265,7 +295,7 @@ def test_a_group_that_is_not_finite_spoils_no_other(backend: str, bad: float, un
 
 @pytest.mark.parametrize("multiplier", [2, 3, 20])
 @pytest.mark.parametrize("backend", AVAILABLE)
-def test_channels_that_give_several_are_convolved_lane_by_lane(backend: str, multiplier: int) -> None:
+def test_depth_multipliers_are_convolved_lane_by_lane(backend: str, multiplier: int) -> None:
     x, residual = normal(2, 19, 9, 8), normal(2, 19 * multiplier, 5, 8)
     w, bias = normal(19 * multiplier, 1, 3, 3), normal(19 * multiplier)
     graph = GraphBuilder("g")
@@ -356,7 +386,7 @@ def spread(x: Array, w: Array, attributes: dict[str, Any]) -> Array:
 
 @settings(max_examples=60, deadline=None)
 @given(transposed(), st.booleans())
-def test_transposed_convolutions_are_what_they_are_defined_as(case: dict[str, Any], constant: bool) -> None:
+def test_transposed_convolutions_agree_with_their_definition(case: dict[str, Any], constant: bool) -> None:
     x, w = normal(*case["x"]), normal(case["x"][1], case["out"], *case["kernel"])
     bias = normal(case["out"] * case["attributes"]["group"])
     graph = GraphBuilder("g")
@@ -412,7 +442,7 @@ def test_a_value_of_one_element_is_not_read_as_a_block() -> None:
 
     global RANDOM
     results = []
-    for backend, plain in [("scalar", {"algorithm": "direct"}), *((name, {}) for name in AVAILABLE)]:
+    for backend, plain in [("scalar", {"algorithm": "plain direct"}), *((name, {}) for name in AVAILABLE)]:
         RANDOM = numpy.random.default_rng(1)
         session = Session(model(plain).to_bytes(), backend=backend)
         results.append(numpy.asarray(session.run({"x": x, "s": one})["y"]))
@@ -421,7 +451,7 @@ def test_a_value_of_one_element_is_not_read_as_a_block() -> None:
 
 
 def test_strassen_is_taken_by_name_alone() -> None:
-    """Its error is bounded by the greatest row: a token that is large would spoil the others."""
+    """Its error is bounded by the greatest row: one large token makes the others inexact."""
     x = normal(512, 512)
     x[:256] *= 1e6
     w = normal(512, 512)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.engine_ext.attention_text import definition
 from tests.sim.onnx_suite import TABLE, all_cases, difference, load_case, quiet, read_table, run_suite, to_value
 from walle.onnx_backend import Backend
 
@@ -60,21 +61,46 @@ def adam(node: onnx.NodeProto, inputs: list[Any]) -> list[Any]:
     """Adam's pseudo code at T = 0, with the defaults of ONNX's own schema."""
     schema = onnx.defs.get_schema("Adam", 1, "ai.onnx.preview.training")
     said = {one.name: one.f for one in node.attribute}
-    told = {name: said.get(name, one.default_value.f) for name, one in schema.attributes.items()}
+    given = {name: said.get(name, one.default_value.f) for name, one in schema.attributes.items()}
     rate, count, *rest = inputs
     assert count == 0
     x, g, v, h = (rest[i : i + 2] for i in range(0, 8, 2))
-    g = [told["norm_coefficient"] * x[i] + g[i] for i in range(2)]
-    v = [told["alpha"] * v[i] + (1 - told["alpha"]) * g[i] for i in range(2)]
-    h = [told["beta"] * h[i] + (1 - told["beta"]) * g[i] * g[i] for i in range(2)]
-    new = [x[i] - rate * v[i] / (np.sqrt(h[i]) + told["epsilon"]) for i in range(2)]
+    g = [given["norm_coefficient"] * x[i] + g[i] for i in range(2)]
+    v = [given["alpha"] * v[i] + (1 - given["alpha"]) * g[i] for i in range(2)]
+    h = [given["beta"] * h[i] + (1 - given["beta"]) * g[i] * g[i] for i in range(2)]
+    new = [x[i] - rate * v[i] / (np.sqrt(h[i]) + given["epsilon"]) for i in range(2)]
     return [one.astype(np.float32) for one in (*new, *v, *h)]
+
+
+def attention(node: onnx.NodeProto, inputs: list[Any]) -> list[Any]:
+    """Attention by the text of onnx 1.23.2, for the operands that the cases of onnx 1.21 give."""
+    given = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    present = iter(inputs)
+    operands = dict(zip(("q", "k", "v", "mask", "past_key", "past_value", "lengths"), node.input, strict=False))
+    values = {name: next(present) for name, said in operands.items() if said}
+    q, k, v = values["q"], values["k"], values["v"]
+    if flat := q.ndim == 3:
+        heads = {"q": given["q_num_heads"], "k": given["kv_num_heads"], "v": given["kv_num_heads"]}
+        q, k, v = (values[name].reshape(*values[name].shape[:2], heads[name], -1).swapaxes(1, 2) for name in "qkv")
+    past = 0
+    if "past_key" in values:
+        past = values["past_key"].shape[2]
+        k, v = np.concatenate([values["past_key"], k], 2), np.concatenate([values["past_value"], v], 2)
+    found = definition(
+        q, k, v, values.get("mask"), values.get("lengths"), past,
+        causal=given.get("is_causal", 0) != 0, softcap=given.get("softcap", 0), scale=given.get("scale"),
+    )  # fmt: skip
+    y = found["y"].swapaxes(1, 2).reshape(q.shape[0], q.shape[2], -1) if flat else found["y"]
+    shown = found[("raw", "capped", "scores", "weights")[given.get("qk_matmul_output_mode", 0)]]
+    results = (y, k, v, shown)
+    return [one.astype(inputs[0].dtype) for one, name in zip(results, node.output, strict=False) if name]
 
 
 TEXT: dict[str, Callable[[onnx.NodeProto, list[Any]], list[Any]]] = {
     "QLinearMatMul": saturated_product,
     "DFT": inverse_transform,
     "Adam": adam,
+    "Attention": attention,
 }
 
 

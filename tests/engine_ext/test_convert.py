@@ -193,7 +193,7 @@ def test_names_may_be_anything_and_repeat_between_nodes() -> None:
     check(model(nodes, {"x": X}, ["y:0"]), {"x": X})
 
 
-def test_an_unsupported_attribute_is_refused() -> None:
+def test_an_unknown_attribute_is_refused() -> None:
     g = walle_graph("Transpose", perm=[1, 0], no_such_attribute=3)
     with pytest.raises(UnsupportedError, match=r"Transpose.*no_such_attribute"):
         walle.Session(g)

@@ -1,4 +1,4 @@
-"""What follows the sums of a convolution or matrix product and becomes part of it, held to scalar."""
+"""Epilogues of convolutions and matrix products on every backend, compared with scalar."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def activated(graph: GraphBuilder, x: Value, name: str) -> Value:
-    """Write an activation down."""
+    """Append an activation in one of the forms in which graphs write it."""
     y: Value
     if name == "x * HardSigmoid":
         gate = graph.op("HardSigmoid", [x], alpha=float(np.float32(1 / 6)), beta=0.5)
@@ -64,7 +64,7 @@ def activated(graph: GraphBuilder, x: Value, name: str) -> Value:
 
 
 def check(graph: GraphBuilder, feeds: dict[str, Array], ran: list[str], threads: int = 1) -> None:
-    """Compare every algorithm of every backend with scalar, and what runs beside rasters with `ran`."""
+    """Compare every algorithm of every backend with scalar, and the operators besides rasters with `ran`."""
     model = graph.to_bytes()
     wanted = np.asarray(Session(model, backend="scalar").run(feeds)["y"])
     for backend in VECTORS:
@@ -186,7 +186,7 @@ def test_a_slope_that_is_one_number_is_part_of_a_convolution() -> None:
     check(graph, {"x": normal(1, *CONVOLUTIONS["1x1"][0])}, ["Conv"])
 
 
-def test_what_others_read_is_not_activated() -> None:
+def test_sums_with_other_readers_are_not_fused() -> None:
     graph = GraphBuilder("g")
     sums = convolution(graph, "1x1")
     both = graph.op("Sub", [graph.op("Tanh", [sums]), sums])
@@ -194,7 +194,7 @@ def test_what_others_read_is_not_activated() -> None:
     check(graph, {"x": normal(1, *CONVOLUTIONS["1x1"][0])}, ["Conv", "Tanh", "Sub"])
 
 
-def test_gates_with_other_numbers_stay_what_they_are() -> None:
+def test_gates_with_other_numbers_are_unchanged() -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", (3, 50))
     graph.output("y", graph.op("Mul", [x, graph.op("HardSigmoid", [x], alpha=0.2, beta=0.5)]))
@@ -202,7 +202,7 @@ def test_gates_with_other_numbers_stay_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("attributes", [{"activation": "PRelu"}, {"activation": "Swish", "activation_map": 99}])
-def test_a_model_names_elementwise_operators_alone(attributes: dict[str, Any]) -> None:
+def test_a_model_may_name_only_elementwise_operators(attributes: dict[str, Any]) -> None:
     graph = GraphBuilder("g")
     inputs = [graph.input("x", (1, 4, 5, 5)), graph.constant("w", normal(1, 4, 4, 1, 1))]
     graph.output("y", graph.op("Conv", inputs, **attributes))
@@ -211,7 +211,7 @@ def test_a_model_names_elementwise_operators_alone(attributes: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("backend", AVAILABLE)
-def test_convolutions_by_computed_weights_end_the_same(backend: str) -> None:
+def test_epilogues_of_convolutions_by_computed_weights(backend: str) -> None:
     x, w = normal(1, 2, 6, 9, 8), normal(2, 10, 3, 3, 3)
     slope, residual = normal(3, 10, 1, 1), normal(4, 2, 10, 7, 6)
     graph = GraphBuilder("g")

@@ -26,7 +26,7 @@ def numbers(shape: tuple[int, ...], seed: int, scale: float = 3.0) -> Any:
 
 
 def run(op: str, arrays: list[Any], backend: str, **attributes: Any) -> tuple[Any, list[str]]:
-    """Return the result of a session, and what it ran."""
+    """Return the result of a session and the operators that it ran."""
     graph = GraphBuilder("g")
     inputs = [graph.input(f"x{i}", array.shape) for i, array in enumerate(arrays)]
     graph.output("y", graph.op(op, inputs, **attributes))
@@ -162,7 +162,7 @@ def test_prelu(slope: tuple[int, ...]) -> None:
         ("Gelu", [numbers((2, 3), 0)], {"approximate": "none of these"}),
     ],
 )
-def test_what_does_not_fit_is_refused_as_by_the_decomposition(
+def test_operands_that_do_not_fit_are_refused_as_by_the_decomposition(
     op: str, arrays: list[Any], attributes: dict[str, Any]
 ) -> None:
     with pytest.raises(EngineError) as apart:
@@ -172,7 +172,7 @@ def test_what_does_not_fit_is_refused_as_by_the_decomposition(
     assert str(apart.value) in str(planned.value)
 
 
-def test_a_scale_that_broadcasts_is_taken_apart() -> None:
+def test_a_scale_that_broadcasts_is_decomposed() -> None:
     x, scale = numbers((2, 3, 8), 1), numbers((1,), 2)
     found, ran = run("LayerNormalization", [x, scale], "auto", axis=-1)
     assert "LayerNormalization" not in ran
@@ -209,7 +209,7 @@ def attention_scores(
 @pytest.mark.parametrize("scale", [None, "Mul", "Muled", "Div"])
 @pytest.mark.parametrize("mask", [None, (), (1,), (5,), (4, 5), (4, 1), (2, 1, 1, 5), (2, 3, 4, 5)])
 @pytest.mark.parametrize("swapped", [False, True])
-def test_scores_are_scaled_and_masked_on_the_way(mask: Any, scale: str | None, swapped: bool) -> None:
+def test_scores_are_scaled_and_masked_in_softmax(mask: Any, scale: str | None, swapped: bool) -> None:
     graph, arrays = attention_scores((2, 3, 4, 5), mask, scale, swapped=swapped)
     apart = Session(graph.to_bytes(), backend="scalar").run(arrays)["y"]
     for backend in VECTORS:
@@ -220,7 +220,7 @@ def test_scores_are_scaled_and_masked_on_the_way(mask: Any, scale: str | None, s
         np.testing.assert_allclose(np.asarray(found), np.asarray(apart), rtol=1e-5, atol=1e-7)
 
 
-def test_scores_that_others_read_or_that_grow_are_not_taken() -> None:
+def test_scores_with_other_readers_or_that_grow_are_not_fused() -> None:
     for shape, mask, axis in (((2, 4, 5), None, 1), ((1, 1, 5), (3, 4, 5), -1)):
         graph, arrays = attention_scores(shape, mask, "Div", axis=axis)
         apart = Session(graph.to_bytes(), backend="scalar").run(arrays)["y"]

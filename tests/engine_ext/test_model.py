@@ -75,7 +75,7 @@ def test_subgraphs_that_reach_too_far_are_refused() -> None:
 def test_mistakes_with_subgraphs_are_reported_immediately() -> None:
     graph = GraphBuilder("g")
     x = graph.input("x", (1,))
-    with pytest.raises(ModelError, match="no value of the graph around"):
+    with pytest.raises(ModelError, match="not a value of the graph around"):
         graph.outer(x)
     inner = graph.subgraph("inner")
     inner.output("r", inner.outer(x))
@@ -131,7 +131,7 @@ def test_forged_files_with_right_checksums_never_crash(changes: list[tuple[int, 
 def test_files_that_are_not_models(tmp_path: Path) -> None:
     empty = tmp_path / "empty.walle"
     empty.touch()
-    for path, message in [(tmp_path / "no.walle", "No such file"), (tmp_path, "no regular file"), (empty, "empty")]:
+    for path, message in [(tmp_path / "no.walle", "No such file"), (tmp_path, "not a regular file"), (empty, "empty")]:
         with pytest.raises(ModelError, match=message):
             Session(path)
     (tmp_path / "text.walle").write_text("walle " * 100)

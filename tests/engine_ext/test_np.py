@@ -132,7 +132,7 @@ def test_powers_and_logic() -> None:
     same(~np.asarray(there), ~there)
     same(np.asarray(there) << 2, there << 2)
     same(np.asarray(there) >> 1, there >> 1)
-    with pytest.raises(DTypeError, match="BitwiseAnd takes no float32"):
+    with pytest.raises(DTypeError, match="BitwiseAnd does not support float32"):
         np.zeros(2) & 1
 
 

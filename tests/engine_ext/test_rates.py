@@ -1,4 +1,4 @@
-"""The machine's rates: measured, set, saved whole, and what is broken or another machine's left alone."""
+"""Rates of the machine: measured, set, saved as a whole; broken files and other machines' rates are ignored."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ NAMES = {"panel", "pairs", "lanes", "streamed", "moved"}
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file of rates, in an empty folder; the process's rates and its having looked are as before afterwards."""
+    """Return the path of the file of rates, in an empty folder; the process's rates are restored afterwards."""
     before = {name: _core.rates(name) for name in AVAILABLE}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     rates.use_saved.cache_clear()
@@ -38,7 +38,7 @@ def saved(value: float) -> rates.Rates:
     return {name: dict.fromkeys(NAMES, value) for name in AVAILABLE}
 
 
-def test_every_rate_of_every_backend_is_measured_and_vectors_beat_plain_code() -> None:
+def test_every_rate_of_every_backend_is_measured_and_none_is_set() -> None:
     found = rates.measure(AVAILABLE, 0)
     assert set(found) == set(AVAILABLE)
     assert all(set(one) == NAMES and min(one.values()) > 0 for one in found.values())
@@ -56,7 +56,7 @@ def test_the_peak_is_no_less_than_what_the_tile_kernel_reaches() -> None:
             assert backend.peak_gflops == 0
 
 
-def test_sessions_take_what_was_saved_and_write_nothing(cache: Path) -> None:
+def test_sessions_use_saved_rates_and_write_nothing(cache: Path) -> None:
     session()
     assert not cache.parent.exists()
     rates.save(saved(123.0), cache)
@@ -139,7 +139,7 @@ def test_saving_that_fails_leaves_the_old_file_and_nothing_else(cache: Path, mon
     assert len(list(cache.parent.iterdir())) == 1
 
 
-def test_relative_cache_folders_are_not_heeded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_relative_cache_folders_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert rates.cache_path() == tmp_path / ".cache" / "walle" / "rates.json"

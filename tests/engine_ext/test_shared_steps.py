@@ -57,7 +57,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Build]] = {
     "1x1 of computed weights": (IMAGE, (30, 60, 1, 1), op("Conv")),
     "columns of computed weights": (IMAGE, (30, 60, 3, 3), op("Conv", pads=[1, 1, 1, 1])),
     "depthwise of computed weights": (IMAGE, (60, 1, 3, 3), op("Conv", group=60)),
-    "direct of computed weights": (IMAGE, (4, 30, 2, 2), op("Conv", group=2, algorithm="direct")),
+    "direct of computed weights": (IMAGE, (4, 30, 2, 2), op("Conv", group=2, algorithm="plain direct")),
     "groups of computed weights": ((2, 60, 80, 90), (32, 30, 3, 3), op("Conv", group=2)),
     "means of planes": (IMAGE, IMAGE, reduced("ReduceMean", [2, 3])),
     "one product": ((300, 500), (500, 200), op("MatMul")),

@@ -81,12 +81,14 @@ def test_every_algorithm_of_conv_is_the_convolution(case: tuple[dict[str, Array]
     wanted = convolved(inputs["x"], inputs["w"], *(attributes[k] for k in ("group", "strides", "dilations", "pads")))
     terms = int(np.prod(inputs["w"].shape[1:]))
     depthwise = inputs["w"].shape[1] == 1
-    for backend, algorithm in itertools.product(BACKENDS, ["direct", "im2col GEMM"] + ["depthwise"] * depthwise):
+    for backend, algorithm in itertools.product(
+        BACKENDS, ["plain direct", "im2col GEMM"] + ["plain depthwise"] * depthwise
+    ):
         (found,) = run("Conv", inputs, backend=backend, algorithm=algorithm, **attributes)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * terms)
     if not depthwise:
-        with pytest.raises(UnsupportedError, match="'depthwise' of Conv does not apply"):
-            run("Conv", inputs, algorithm="depthwise", **attributes)
+        with pytest.raises(UnsupportedError, match="'plain depthwise' of Conv does not exist or does not apply"):
+            run("Conv", inputs, algorithm="plain depthwise", **attributes)
     (chosen,) = run("Conv", inputs, **attributes)
     np.testing.assert_allclose(chosen, wanted, rtol=1e-5, atol=1e-5 * terms)
 
@@ -388,8 +390,10 @@ def test_a_factor_of_whole_numbers_is_one_of_them() -> None:
     np.testing.assert_array_equal(found, a)
 
 
-@pytest.mark.parametrize(("shape", "said"), [([3, 3], "kernel_shape is"), (None, "'bogus' is not heeded")])
-def test_deformed_convolutions_use_their_kernel_shape(shape: list[int] | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "said"), [([3, 3], "kernel_shape is"), (None, "'bogus' is unknown; DeformConv knows dilations")]
+)
+def test_deformed_convolutions_check_their_attributes(shape: list[int] | None, said: str) -> None:
     x, w, offsets = (np.ones(one, np.float32) for one in [(1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 3, 3)])
     inputs = {"x": x, "w": w, "offsets": 0 * offsets}
     (found,) = run("DeformConv", inputs, kernel_shape=[2, 2])

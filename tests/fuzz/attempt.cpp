@@ -4,9 +4,9 @@
 #include <cstring>
 #include <new>
 
+#include "atomic/rates.h"
 #include "core/small_float.h"
 #include "graph/load.h"
-#include "plan/rates.h"
 #include "run/module.h"
 #include "run/session.h"
 

@@ -178,7 +178,11 @@ void add_node(Random& random, GraphForm& graph, NodeForm node) {
     const auto count =
         static_cast<std::size_t>(op.min_inputs) + below(random, most - static_cast<std::size_t>(op.min_inputs) + 1);
     node.inputs.resize(count);
-    for (std::size_t i = below(random, 4); i > 0; --i) node.attributes.push_back(attribute_like(random));
+    for (std::size_t i = below(random, 4); i > 0; --i) {
+      node.attributes.push_back(attribute_like(random));
+      if (!op.attributes.empty() && !chance(random, 10))
+        node.attributes.back().name = op.attributes[below(random, op.attributes.size())];
+    }
   }
   for (std::uint32_t& input : node.inputs)
     if (input >= graph.values.size() || chance(random, 2)) input = any_value(random, graph);

@@ -1,4 +1,4 @@
-"""Writing `.walle` models on the cloud side, in pure Python.
+"""A writer of `.walle` models for the cloud side, in pure Python.
 
     g = GraphBuilder("encoder")
     x = g.input("x", (1, 16))
@@ -112,7 +112,7 @@ def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], b
         return dtype, shape, data
     own = _OF_FORMAT.get(view.format.lstrip("<=@"))
     if own is None:
-        raise DTypeError(f"a buffer of format {view.format!r} is no array of numbers; convert it first")
+        raise DTypeError(f"a buffer of format {view.format!r} is not an array of numbers; convert it first")
     if dtype in BITS_ONLY and view.itemsize == struct.calcsize(DTYPES[dtype][1]):
         own = dtype
     if dtype not in (None, own):
@@ -187,7 +187,7 @@ class GraphBuilder:
     def outer(self, value: Value) -> Value:
         """Return, in a subgraph, a value of the graph around it."""
         if self._around is None or value.index >= len(self._around._values):
-            raise ModelError(f"{value.name!r} is no value of the graph around {self.name!r}")
+            raise ModelError(f"{value.name!r} is not a value of the graph around {self.name!r}")
         return self._value(f"^{value.name}", struct.pack("<BI", _OUTER, value.index))
 
     def object_input(self, name: str) -> Value:
@@ -207,7 +207,7 @@ class GraphBuilder:
         return self._value(name, struct.pack(f"<BBB{len(dims)}q", _INPUT, number, len(dims), *dims))
 
     def constant(self, name: str, value: Any, dtype: str | None = None) -> Value:
-        """Return a new constant from nested lists, a number, or any object that speaks the buffer protocol."""
+        """Return a new constant from nested lists, a number, or any object with the buffer protocol."""
         return self.raw(name, *tensor_bytes(value, dtype))
 
     def raw(self, name: str, dtype: str, shape: Sequence[int], data: bytes) -> Value:

@@ -1,4 +1,4 @@
-"""The operator registry as Python sees it: every operator in one of the paper's four categories (§4.1)."""
+"""The operator registry: every operator in one of the paper's four categories (§4.1)."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class OperatorInfo(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """How many implementations an engine needs, by the paper's formula (§4.1)."""
+    """The number of implementations that an engine needs, by the paper's formula (§4.1)."""
 
     atomic: int
     transform: int
@@ -29,17 +29,17 @@ class Workload(NamedTuple):
 
     @property
     def by_hand(self) -> int:
-        """With a kernel for each operator on each backend."""
+        """Return the number with a kernel for each operator on each backend."""
         return (self.atomic + self.transform + self.composite) * self.backends + self.control_flow
 
     @property
     def by_geometry(self) -> int:
-        """With kernels for atomic operators and the raster alone."""
+        """Return the number with kernels for atomic operators and the raster only."""
         return (self.atomic + 1) * self.backends + self.transform + self.composite + self.control_flow
 
     @property
     def saved(self) -> float:
-        """The share of the work that geometric computing saves."""
+        """Return the share of the work that geometric computing saves."""
         return 1 - self.by_geometry / self.by_hand
 
     def __str__(self) -> str:

@@ -33,8 +33,8 @@ class BackendInfo(NamedTuple):
         return _core.peak_gflops(self.name, _PEAK_SECONDS) if self.available else 0.0
 
 
-class Candidate(NamedTuple):
-    """An algorithm that search considered for an operator, with its parameter (such as a Winograd unit) and cost."""
+class AlgorithmCost(NamedTuple):
+    """The predicted time of an algorithm with its parameter (a Winograd unit, say), as search weighed it."""
 
     algorithm: str
     parameter: int
@@ -44,8 +44,7 @@ class Candidate(NamedTuple):
 class PlannedOp(NamedTuple):
     """One step of a plan: an atomic operator, "Raster" with its number of regions, or a node that is interpreted.
 
-    The algorithm is empty for an operator that has only one. `candidates` are all that search considered, the chosen
-    one first.
+    `algorithm` is empty where the operator has only one; `candidates` are those that search weighed, the chosen first.
     """
 
     name: str
@@ -54,14 +53,14 @@ class PlannedOp(NamedTuple):
     parameters: int
     predicted_us: float
     regions: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[AlgorithmCost, ...]
 
 
 class Plan(NamedTuple):
-    """The steps of a session for one set of input shapes; `str(plan)` is a table.
+    """Steps of a session for one set of input shapes; `str(plan)` is a table.
 
-    `costs` are the predicted microseconds on each backend that search may choose (eq. 1 of the paper). `search_ms` is
-    the time of choosing the backend and the algorithms, `plan_ms` that of all planning, packing of weights included.
+    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper); `search_ms` is
+    the time spent in weighing them and the algorithms, `plan_ms` in all of planning, packing of weights included.
     """
 
     backend: str
@@ -95,6 +94,6 @@ def _described(op: PlannedOp) -> str:
 
 
 def plan_of(native: dict[str, Any]) -> Plan:
-    """Return the Plan of a native core's plan."""
-    ops = (PlannedOp._make((*op[:-1], tuple(Candidate(*candidate) for candidate in op[-1]))) for op in native["ops"])
+    """Return the plan that the native core describes."""
+    ops = (PlannedOp._make((*op[:-1], tuple(AlgorithmCost(*cost) for cost in op[-1]))) for op in native["ops"])
     return Plan(**(native | {"ops": tuple(ops)}))

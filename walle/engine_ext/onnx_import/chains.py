@@ -1,4 +1,4 @@
-"""Chains of plain arithmetic that exporters write for one operator: LayerNormalization and Gelu are found in them.
+"""Fusion of arithmetic that exporters write for one operator: LayerNormalization and Gelu.
 
 Older opsets have no such operators. The chain and the operator compute the same but for rounding; the operator has a
 kernel of its own.
@@ -15,17 +15,17 @@ _FLOATS = {"float32", "float64"}
 
 
 class _Values:
-    """Who gives each value of a graph, and which are constants."""
+    """The producer of each value of a graph, and its constants."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.givers: Mapping[str, Node] = {
+        self.producers: Mapping[str, Node] = {
             name: node for node in graph.nodes if node.domain == "" for name in node.outputs
         }
 
-    def giver(self, name: str, *ops: str) -> Node | None:
-        """Return the node that gives a value if it is one of these operators with as many inputs as they take."""
-        node = self.givers.get(name)
+    def producer(self, name: str, *ops: str) -> Node | None:
+        """Return the node that produces a value if it is one of these operators with all of their inputs."""
+        node = self.producers.get(name)
         return node if node is not None and node.op in ops and "" not in node.inputs else None
 
     def constant(self, name: str) -> Array | None:
@@ -47,20 +47,20 @@ class _Values:
         return None
 
     def factors(self, name: str, whole: str) -> list[str]:
-        """Return the factors of a product of products; that one value is not taken apart."""
-        node = self.giver(name, "Mul") if name != whole else None
+        """Return the factors of a product of products; that one value is not factored."""
+        node = self.producer(name, "Mul") if name != whole else None
         return [name] if node is None else [part for one in node.inputs for part in self.factors(one, whole)]
 
     def triples(self, node: Node) -> Iterator[tuple[str, str, str]]:
         """Return the ways in which a Mul is a product of three."""
         for one, other in (node.inputs, node.inputs[::-1]):
-            inner = self.giver(one, "Mul")
+            inner = self.producer(one, "Mul")
             if inner is not None:
                 yield inner.inputs[0], inner.inputs[1], other
 
 
 def fuse_layer_normalization(graph: Graph) -> Graph:
-    """Put LayerNormalization in the place of (x - mean) / sqrt(variance + epsilon) * scale + shift."""
+    """Replace by LayerNormalization: (x - mean) / sqrt(variance + epsilon) * scale + shift."""
     values = _Values(graph)
     return replace(graph, nodes=tuple(_layer_normalization(values, node) or node for node in graph.nodes))
 
@@ -69,7 +69,7 @@ def _layer_normalization(values: _Values, node: Node) -> Node | None:
     if node.op != "Add" or node.domain != "":
         return None
     for product, shift in (node.inputs, node.inputs[::-1]):
-        scaled = values.giver(product, "Mul")
+        scaled = values.producer(product, "Mul")
         for normal, scale in (scaled.inputs, scaled.inputs[::-1]) if scaled else ():
             found = _normalised(values, normal)
             if found is None:
@@ -88,16 +88,16 @@ def _layer_normalization(values: _Values, node: Node) -> Node | None:
 
 def _normalised(values: _Values, name: str) -> tuple[str, list[int], float] | None:
     """Return x, the axes counted from the last, and epsilon of (x - mean) / sqrt(variance + epsilon)."""
-    quotient = values.giver(name, "Div")
-    root = values.giver(quotient.inputs[1], "Sqrt") if quotient else None
-    padded = values.giver(root.inputs[0], "Add") if root else None
-    centred = values.giver(quotient.inputs[0], "Sub") if quotient else None
+    quotient = values.producer(name, "Div")
+    root = values.producer(quotient.inputs[1], "Sqrt") if quotient else None
+    padded = values.producer(root.inputs[0], "Add") if root else None
+    centred = values.producer(quotient.inputs[0], "Sub") if quotient else None
     if padded is None or quotient is None or centred is None:
         return None
     x, mean_name = centred.inputs
-    mean = values.giver(mean_name, "ReduceMean")
+    mean = values.producer(mean_name, "ReduceMean")
     for variance_name, epsilon_name in (padded.inputs, padded.inputs[::-1]):
-        variance, epsilon = values.giver(variance_name, "ReduceMean"), values.number(epsilon_name)
+        variance, epsilon = values.producer(variance_name, "ReduceMean"), values.number(epsilon_name)
         if variance is None or epsilon is None or mean is None or mean.inputs[0] != x:
             continue
         if not _is_square(values, variance.inputs[0], quotient.inputs[0]):
@@ -109,7 +109,7 @@ def _normalised(values: _Values, name: str) -> tuple[str, list[int], float] | No
 
 
 def _is_square(values: _Values, name: str, of: str) -> bool:
-    node = values.giver(name, "Pow", "Mul")
+    node = values.producer(name, "Pow", "Mul")
     if node is None or node.inputs[0] != of:
         return False
     return node.inputs[1] == of if node.op == "Mul" else values.is_number(node.inputs[1], 2)
@@ -128,7 +128,7 @@ def _last_axes(values: _Values, node: Node, shape: tuple[int | None, ...] | None
 
 
 def fuse_gelu(graph: Graph) -> Graph:
-    """Put Gelu in the place of x / 2 * (1 + erf(x / sqrt 2)), and of its approximation by tanh."""
+    """Replace by Gelu: x / 2 * (1 + erf(x / sqrt 2)), and its approximation by tanh."""
     values = _Values(graph)
     return replace(graph, nodes=tuple(_gelu(values, node) or node for node in graph.nodes))
 
@@ -140,8 +140,8 @@ def _gelu(values: _Values, node: Node) -> Node | None:
         for half, x, name in permutations(factors):
             if not values.is_number(half, 0.5) or values.graph.dtype_of(x) not in _FLOATS:
                 continue
-            total = values.giver(name, "Add")
-            inner = values.giver(values.split(total, 1) or "", "Erf", "Tanh") if total else None
+            total = values.producer(name, "Add")
+            inner = values.producer(values.split(total, 1) or "", "Erf", "Tanh") if total else None
             if inner is None:
                 continue
             exact = inner.op == "Erf"
@@ -152,22 +152,22 @@ def _gelu(values: _Values, node: Node) -> Node | None:
 
 
 def _is_scaled(values: _Values, name: str, x: str) -> bool:
-    quotient = values.giver(name, "Div")
+    quotient = values.producer(name, "Div")
     if quotient is not None:
         return quotient.inputs[0] == x and values.is_number(quotient.inputs[1], sqrt(2))
-    product = values.giver(name, "Mul")
+    product = values.producer(name, "Mul")
     return product is not None and values.split(product, sqrt(0.5)) == x
 
 
 def _is_tanh_argument(values: _Values, name: str, x: str) -> bool:
-    """Whether this is sqrt(2 / pi) * (x + 0.044715 * x^3)."""
-    product = values.giver(name, "Mul")
-    total = values.giver(values.split(product, sqrt(2 / pi)) or "", "Add") if product else None
+    """Return whether this is sqrt(2 / pi) * (x + 0.044715 * x^3)."""
+    product = values.producer(name, "Mul")
+    total = values.producer(values.split(product, sqrt(2 / pi)) or "", "Add") if product else None
     for one, other in (total.inputs, total.inputs[::-1]) if total else ():
         factors = values.factors(other, x)
         weights = [factor for factor in factors if values.is_number(factor, 0.044715)]
         powers = [factor for factor in factors if factor not in weights]
-        cubed = values.giver(powers[0], "Pow") if len(powers) == 1 else None
+        cubed = values.producer(powers[0], "Pow") if len(powers) == 1 else None
         is_cube = powers == [x, x, x] or (
             cubed is not None and cubed.inputs[0] == x and values.is_number(cubed.inputs[1], 3)
         )

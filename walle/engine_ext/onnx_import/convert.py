@@ -1,4 +1,4 @@
-"""The way of a model from ONNX to `.walle`."""
+"""Conversion of a model from ONNX to `.walle`."""
 
 from pathlib import Path
 

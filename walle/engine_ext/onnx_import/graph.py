@@ -1,4 +1,4 @@
-"""A model between ONNX and `.walle`: what the importer reads into, rewrites, and writes from.
+"""The importer's graph: the form of a model between ONNX and `.walle`, which passes rewrite.
 
 Graphs are immutable; a pass is a pure function from one to the next. Values are named, as in ONNX.
 """
@@ -18,7 +18,7 @@ type Attribute = int | float | str | list[int] | list[float] | list[str] | Array
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """What is known of a value. `kind` is "tensor", "sequence" or "optional"; `item` is the type within the latter two.
+    """The known type of a value. `kind` is "tensor", "sequence" or "optional"; `item` is the type of an element.
 
     A dimension of None is open; a shape of None means that not even the number of dimensions is known.
     """
@@ -31,7 +31,7 @@ class TypeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator; "" among `inputs` or `outputs` is one that is left out. `version` is the opset of `domain`."""
+    """One operator; "" among `inputs` or `outputs` is an absent one. `version` is the opset of `domain`."""
 
     op: str
     inputs: tuple[str, ...]
@@ -92,7 +92,7 @@ class Graph:
 
 
 class Rewriting:
-    """What a pass over the nodes of one graph adds to it: fresh names and constants."""
+    """New names and constants that a pass adds to a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -116,7 +116,7 @@ class Rewriting:
 
 
 def all_names(graph: Graph) -> set[str]:
-    """Return the names of all values of a graph and its subgraphs, and of those that they take from around."""
+    """Return the names of all values of a graph and its subgraphs, outer values included."""
     names = {*graph.inputs, *graph.constants, *graph.outputs}
     for node in graph.nodes:
         names.update(node.inputs, node.outputs)
@@ -126,7 +126,7 @@ def all_names(graph: Graph) -> set[str]:
 
 
 def free_values(graph: Graph) -> set[str]:
-    """Return the names that a subgraph takes from the graphs around it."""
+    """Return the names of a subgraph's outer values."""
     given = {*graph.inputs, *graph.constants}
     free: set[str] = set()
     for node in graph.nodes:
@@ -138,7 +138,7 @@ def free_values(graph: Graph) -> set[str]:
 
 
 def read_by(node: Node) -> Collection[str]:
-    """Return the names that a node reads, those that its subgraphs take from around among them."""
+    """Return the names that a node reads, the outer values of its subgraphs included."""
     inner = [name for graph in node.subgraphs() for name in free_values(graph)]
     return [name for name in node.inputs if name] + inner
 

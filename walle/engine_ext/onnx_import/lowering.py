@@ -1,7 +1,7 @@
-"""ONNX's operators said in the engine's, where a name or a form differs.
+"""Lowering rules: ONNX operators that the engine has under another name or in another form.
 
-Most operators of the newest opset are the engine's by the same name; here are those that are several of the engine's,
-or none at run time.
+Most operators of the newest opset are the engine's by the same name. The rules here are for those that become several
+operators of the engine, or none at run time.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,22 +12,15 @@ import numpy as np
 from walle.engine_ext.errors import UnsupportedError
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting
 
-# Attributes that say again what inputs and outputs say: the engine goes by those.
-_REPEATED: dict[str, frozenset[str]] = {
-    "Split": frozenset({"num_outputs"}),
-}
-
 type Rule = Callable[[Rewriting, Node], Iterator[Node]]
 
 
 def lower(graph: Graph) -> Graph:
-    """Return the graph in operators of the engine, as far as a rule is needed; others stay as they are."""
+    """Return the graph in operators of the engine; operators without a rule stay unchanged."""
     lowering = Rewriting(graph)
     nodes: list[Node] = []
     for node in graph.nodes:
-        repeated = _REPEATED.get(node.op, frozenset())
-        said = {key: value for key, value in node.attributes.items() if key not in repeated}
-        one = replace(node, attributes=said).with_subgraphs(lower)
+        one = node.with_subgraphs(lower)
         rule = _RULES.get(node.op) if node.domain in {"", "ai.onnx.ml"} else None
         nodes.extend(rule(lowering, one) if rule else (one,))
     return replace(graph, nodes=tuple(nodes), constants=lowering.constants)
@@ -39,7 +32,11 @@ def _constant(lowering: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def constant_value(node: Node) -> Array:
-    """Return the value of a Constant; raises UnsupportedError for a form that ONNX does not have."""
+    """Return the value of a Constant.
+
+    Raises:
+        UnsupportedError: none of its attributes is a form of value that ONNX defines.
+    """
     for key, value in node.attributes.items():
         if key in {"value", "sparse_value"}:
             return np.asarray(value)
@@ -49,7 +46,7 @@ def constant_value(node: Node) -> Array:
             return np.array(value, dtype=np.int64)
         if key in {"value_string", "value_strings"}:
             return np.array(value, dtype=object)
-    raise UnsupportedError(f"node {node.name!r} (Constant) has none of the attributes that give a value")
+    raise UnsupportedError(f"node {node.name!r} (Constant) has no attribute with a value")
 
 
 def _constant_of_shape(lowering: Rewriting, node: Node) -> Iterator[Node]:
@@ -59,7 +56,7 @@ def _constant_of_shape(lowering: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _dropout(lowering: Rewriting, node: Node) -> Iterator[Node]:
-    """The identity, with a mask that is all true, where the model is not for training."""
+    """Yield the identity, and an all-true mask, where the model is not for training; else the node."""
     if node.has_input(2):
         training = lowering.constants.get(node.inputs[2])
         if training is None or bool(training.reshape(-1)[0]):
@@ -74,7 +71,7 @@ def _dropout(lowering: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _feature_vectorizer(lowering: Rewriting, node: Node) -> Iterator[Node]:
-    """Features of any type become floats before they are put together."""
+    """Yield casts of the features to float32, then the vectorizer."""
     inputs: list[str] = []
     for name in node.inputs:
         if lowering.graph.dtype_of(name) == "float32":
@@ -86,12 +83,14 @@ def _feature_vectorizer(lowering: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _label_encoder(lowering: Rewriting, node: Node) -> Iterator[Node]:
-    """Keys, values and default as inputs: attributes of the engine have no element type."""
+    """Yield the encoder with keys, values and default as inputs: attributes of the engine have no element type."""
     tables = {}
     for part in ("keys", "values"):
         found = [(key, value) for key, value in node.attributes.items() if key.startswith(f"{part}_")]
         if len(found) != 1:
-            raise UnsupportedError(f"node {node.name!r} (LabelEncoder): it needs one attribute {part}_*")
+            raise UnsupportedError(
+                f"node {node.name!r} (LabelEncoder) has {len(found)} attributes {part}_*; it needs one"
+            )
         tables[part] = _table(*found[0])
     kind = str(tables["values"].dtype)
     defaults = [value for key, value in node.attributes.items() if key.startswith("default_")]
@@ -113,5 +112,5 @@ _RULES: dict[str, Rule] = {
     "FeatureVectorizer": _feature_vectorizer,
     "LabelEncoder": _label_encoder,
 }
-# What the rules take apart: these names need not be the engine's.
+# The operators that the rules replace: the engine need not know these names.
 LOWERED = frozenset(_RULES)

@@ -1,4 +1,4 @@
-"""Rewritings that keep what a graph computes: each a pure function from a graph to a graph.
+"""Optimisation passes: pure functions from a graph to a graph that computes the same.
 
 They run to make a model smaller and quicker to plan, never to make it right: leaving any of them out changes no output
 beyond rounding.
@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from walle.engine_ext import _core
@@ -23,17 +24,17 @@ type Pass = Callable[[Graph], Graph]
 # Larger results of constants are left for the engine to compute when it plans, unless the file becomes smaller by them.
 _MAX_FOLDED_BYTES = 1 << 16
 _MAX_ROUNDS = 8
-# What must not be folded or merged: each run gives other values.
+# Operators that must not be folded or merged: each run has other values.
 _RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-# What the engine's Conv applies to its result.
+# Activations that the engine's Conv applies to its result.
 _ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh"})
 _FOLDED_TYPES = frozenset(DTYPES.keys() - BITS_ONLY)
 
 
 def optimise(graph: Graph) -> Graph:
-    """Return the graph, and each of its subgraphs, after all passes, again and again until none finds anything."""
+    """Return the graph and its subgraphs after all passes, repeated until none changes anything."""
     for _ in range(_MAX_ROUNDS):
         before = len(graph.nodes)
         for one in ALL:
@@ -59,7 +60,7 @@ def fold_shapes(graph: Graph) -> Graph:
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Compute what hangs on constants alone, with the engine itself."""
+    """Replace nodes that depend on constants alone by their values, computed by the engine."""
     constants, nodes = dict(graph.constants), []
     for node in graph.nodes:
         found = _folded(node, constants)
@@ -83,15 +84,21 @@ def _folded(node: Node, constants: Mapping[str, Array]) -> dict[str, Array] | No
         made = _core.evaluate(node.op, given, plain, len(node.outputs))
     except (EngineError, TypeError, ValueError):
         return None  # refused again, with the node's name, where the model is loaded
-    results = [np.array(value) for value in made]
+    results = [_to_numpy(value) for value in made]
     size, before = sum(value.nbytes for value in results), sum(value.nbytes for value in arrays)
     if size > max(_MAX_FOLDED_BYTES, before):
         return None
     return dict(zip(node.outputs, results, strict=True))
 
 
+def _to_numpy(value: Any) -> Array:
+    """Return an engine's array as NumPy's; NumPy's buffers do not have the types of `BITS_ONLY`."""
+    array: Array = np.array(value)
+    return array.view(getattr(ml_dtypes, value.dtype)) if value.dtype in BITS_ONLY else array
+
+
 def fold_branches(graph: Graph) -> Graph:
-    """Put the branch in the place of an If whose condition is a constant."""
+    """Replace an If with a constant condition by its branch."""
     rewriting, nodes = Rewriting(graph), list[Node]()
     for node in graph.nodes:
         condition = graph.constants.get(node.inputs[0]) if node.op == "If" and node.domain == "" else None
@@ -113,50 +120,50 @@ def fold_branches(graph: Graph) -> Graph:
 
 
 def fold_batch_normalization(graph: Graph) -> Graph:
-    """Take a BatchNormalization into the weights of the Conv, ConvTranspose or Gemm that alone it reads."""
-    uses, givers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
+    """Fold a BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it."""
+    uses, producers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
     rewriting, changed, dropped = Rewriting(graph), dict[int, Node](), set[int]()
     for node in graph.nodes:
-        giver = givers.get(node.inputs[0]) if node.op == "BatchNormalization" and node.inputs else None
-        if giver is None or id(giver) in changed or uses.get(node.inputs[0], 0) != 1:
+        producer = producers.get(node.inputs[0]) if node.op == "BatchNormalization" and node.inputs else None
+        if producer is None or id(producer) in changed or uses.get(node.inputs[0], 0) != 1:
             continue
-        merged = _merged_weights(giver, node, graph.constants)
+        merged = _merged_weights(producer, node, graph.constants)
         if merged is None:
             continue
         names = [
-            rewriting.constant(f"{giver.name}.{part}", value)
+            rewriting.constant(f"{producer.name}.{part}", value)
             for part, value in zip(("weight", "bias"), merged, strict=True)
         ]
-        changed[id(giver)] = replace(giver, inputs=(giver.inputs[0], *names), outputs=node.outputs[:1])
+        changed[id(producer)] = replace(producer, inputs=(producer.inputs[0], *names), outputs=node.outputs[:1])
         dropped.add(id(node))
     nodes = [changed.get(id(node), node) for node in graph.nodes if id(node) not in dropped]
     return replace(graph, nodes=tuple(nodes), constants=rewriting.constants)
 
 
-def _merged_weights(giver: Node, norm: Node, constants: Mapping[str, Array]) -> tuple[Array, Array] | None:
+def _merged_weights(producer: Node, norm: Node, constants: Mapping[str, Array]) -> tuple[Array, Array] | None:
     """Return weights and bias, computed in float64; None where this pair cannot be merged."""
-    wanted = [*giver.inputs[1:], *norm.inputs[1:]]
-    if giver.op not in {"Conv", "ConvTranspose", "Gemm"} or norm.int_attribute("training_mode") != 0:
+    operands = [*producer.inputs[1:], *norm.inputs[1:]]
+    if producer.op not in {"Conv", "ConvTranspose", "Gemm"} or norm.int_attribute("training_mode") != 0:
         return None
-    if any(name not in constants for name in wanted if name) or not giver.has_input(1) or len(norm.inputs) != 5:
+    if any(name not in constants for name in operands if name) or not producer.has_input(1) or len(norm.inputs) != 5:
         return None
-    if any(norm.outputs[1:]) or any(giver.attributes.get(key, 1.0) != 1.0 for key in ("alpha", "beta")):
+    if any(norm.outputs[1:]) or any(producer.attributes.get(key, 1.0) != 1.0 for key in ("alpha", "beta")):
         return None
-    weight = constants[giver.inputs[1]]
+    weight = constants[producer.inputs[1]]
     scale, shift, mean, variance = (constants[name].astype(np.float64) for name in norm.inputs[1:])
     epsilon = norm.attributes.get("epsilon", 1e-5)
     factor = scale / np.sqrt(variance + (epsilon if isinstance(epsilon, float) else 1e-5))
-    bias = constants[giver.inputs[2]].astype(np.float64) if giver.has_input(2) else np.zeros(1)
+    bias = constants[producer.inputs[2]].astype(np.float64) if producer.has_input(2) else np.zeros(1)
     if bias.ndim > 1 or scale.ndim != 1 or weight.ndim < 2:
         return None
     channels = scale.shape[0]
     # The axis of the output channels; those of a ConvTranspose lie within its groups.
-    if giver.op == "ConvTranspose":
-        groups = giver.int_attribute("group", 1)
+    if producer.op == "ConvTranspose":
+        groups = producer.int_attribute("group", 1)
         shaped = weight.astype(np.float64).reshape(groups, -1, channels // groups, *weight.shape[2:])
         spread = factor.reshape(groups, 1, channels // groups, *(1,) * (weight.ndim - 2))
         merged = (shaped * spread).reshape(weight.shape)
-    elif giver.op == "Gemm" and giver.int_attribute("transB") == 0:
+    elif producer.op == "Gemm" and producer.int_attribute("transB") == 0:
         merged = weight.astype(np.float64) * factor
     else:
         merged = weight.astype(np.float64) * factor.reshape(channels, *(1,) * (weight.ndim - 1))
@@ -164,14 +171,14 @@ def _merged_weights(giver: Node, norm: Node, constants: Mapping[str, Array]) -> 
 
 
 def fuse_residuals(graph: Graph) -> Graph:
-    """Let a Conv add what is added to its result alone, where that has the result's very shape."""
-    uses, givers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
+    """Fuse an Add into the Conv before it, where the other operand has the shape of the Conv's result."""
+    uses, producers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
     fused, dropped = dict[int, Node](), set[int]()
     for node in graph.nodes:
         if node.op != "Add" or node.domain != "":
             continue
         for name, other in (node.inputs, node.inputs[::-1]):
-            conv, shape = givers.get(name), graph.shape_of(name)
+            conv, shape = producers.get(name), graph.shape_of(name)
             known = shape is not None and None not in shape and shape == graph.shape_of(other)
             if (
                 conv is None
@@ -190,11 +197,11 @@ def fuse_residuals(graph: Graph) -> Graph:
 
 
 def fuse_activations(graph: Graph) -> Graph:
-    """Let a Conv apply the activation that alone reads its result."""
-    uses, givers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
+    """Fuse an activation into the Conv before it, where it is the only reader."""
+    uses, producers = uses_of(graph), {name: node for node in graph.nodes for name in node.outputs}
     fused, dropped = dict[int, Node](), set[int]()
     for node in graph.nodes:
-        conv = givers.get(node.inputs[0]) if node.op in _ACTIVATIONS and node.domain == "" else None
+        conv = producers.get(node.inputs[0]) if node.op in _ACTIVATIONS and node.domain == "" else None
         if conv is None or node.attributes or not _can_fuse(graph, conv, uses):
             continue
         fused[id(conv)] = replace(conv, outputs=node.outputs, attributes={**conv.attributes, "activation": node.op})
@@ -209,8 +216,8 @@ def _can_fuse(graph: Graph, conv: Node, uses: Mapping[str, int]) -> bool:
 
 
 def drop_identities(graph: Graph) -> Graph:
-    """Let readers of an Identity read its input; one that gives an output of the graph stays unless its giver can."""
-    givers = {name for node in graph.nodes for name in node.outputs if name}
+    """Remove identities; one whose result is an output of the graph stays unless a producer can write that output."""
+    produced = {name for node in graph.nodes for name in node.outputs if name}
     names: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
@@ -220,15 +227,15 @@ def drop_identities(graph: Graph) -> Graph:
         source, result = names.get(node.inputs[0], node.inputs[0]), node.outputs[0]
         if result not in graph.outputs:
             names[result] = source
-        elif source in givers and source not in graph.outputs and source not in names.values():
-            names[source] = result  # its giver writes the output itself
+        elif source in produced and source not in graph.outputs and source not in names.values():
+            names[source] = result  # its producer writes the output itself
         else:
             nodes.append(node)
     return _renamed(graph, nodes, names)
 
 
 def merge_equal(graph: Graph) -> Graph:
-    """Compute once what several nodes compute from the same values."""
+    """Merge nodes that compute the same from the same values."""
     names: dict[str, str] = {}
     first: dict[Any, Node] = {}
     nodes = []
@@ -298,7 +305,7 @@ def _with_names(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def _renamed(graph: Graph, nodes: Iterable[Node], names: Mapping[str, str]) -> Graph:
-    """Return the graph with other nodes, in which values go by new names, in its subgraphs too."""
+    """Return the graph with other nodes, and values renamed, in its subgraphs too."""
     return replace(
         graph,
         nodes=tuple(_with_names(node, names) for node in nodes),

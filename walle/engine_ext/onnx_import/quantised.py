@@ -15,7 +15,7 @@ import numpy as np
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting, uses_of
 
 _BYTES = {"int8", "uint8"}
-# What gives elements of its first input, Concat of all, and nothing else.
+# Operators whose results consist of elements of their first input (Concat: of all inputs).
 _MOVEMENTS = frozenset({"Concat", "Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _INT32 = np.iinfo(np.int32)
 # Of the result's step: by how much a bias may change where it becomes a whole number of the sums' units.
@@ -38,13 +38,13 @@ class _Quantised:
         return self.name, self.scale_name, self.zero_name
 
     def is_like(self, other: "_Quantised") -> bool:
-        """Whether equal bytes mean equal numbers."""
+        """Return whether equal bytes mean equal numbers."""
         same = self.zero.dtype == other.zero.dtype and bool(np.all(self.zero == other.zero))
         return same and bool(np.all(self.scale == other.scale))
 
 
 def fuse_quantised(graph: Graph) -> Graph:
-    """Put operators on bytes in the place of float ones between DequantizeLinear and QuantizeLinear."""
+    """Replace float operators between DequantizeLinear and QuantizeLinear by operators on bytes."""
     if not any(node.op == "QuantizeLinear" for node in graph.nodes):
         return graph
     values = _Values(graph)
@@ -53,18 +53,18 @@ def fuse_quantised(graph: Graph) -> Graph:
 
 
 class _Values:
-    """Who gives each value of a graph, and which bytes it is made of."""
+    """The producer of each value of a graph, and the bytes that it is dequantised from."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.rewriting = Rewriting(graph)
         self.uses = uses_of(graph)
-        self.givers: Mapping[str, Node] = {
+        self.produced: Mapping[str, Node] = {
             name: node for node in graph.nodes if node.domain == "" for name in node.outputs
         }
 
     def made(self, node: Node) -> tuple[Node, ...]:
-        """Return what comes into the place of a node: of a QuantizeLinear, the operator before it, on bytes."""
+        """Return the replacement of a node: for a QuantizeLinear, the operator before it, on bytes."""
         quantises = node.domain == "" and node.op == "QuantizeLinear"
         return (self._operator(node) if quantises else ()) or (node,)
 
@@ -88,10 +88,10 @@ class _Values:
         return self._joined(before, result) if before.op == "Concat" else self._moved(before, result)
 
     def _only_giver(self, name: str) -> Node | None:
-        return self.givers.get(name) if self.uses.get(name, 0) == 1 else None
+        return self.produced.get(name) if self.uses.get(name, 0) == 1 else None
 
     def _parameters(self, node: Node, name: str) -> _Quantised | None:
-        """Return what a QuantizeLinear or DequantizeLinear says of the bytes of this name."""
+        """Return the scale and zero point of the bytes of this name by its QuantizeLinear or DequantizeLinear."""
         scale = self.rewriting.constants.get(node.inputs[1])
         if scale is None or str(scale.dtype) != "float32":
             return None
@@ -111,19 +111,19 @@ class _Values:
         return _Quantised(name, node.inputs[1], zero_name, scale, zero, node.int_attribute("axis", 1))
 
     def bytes_of(self, name: str) -> _Quantised | None:
-        """Return the bytes that a float value is made of, by one scale."""
-        giver = self.givers.get(name)
-        if giver is None or giver.op != "DequantizeLinear":
+        """Return the bytes that a float value is dequantised from by one scale."""
+        producer = self.produced.get(name)
+        if producer is None or producer.op != "DequantizeLinear":
             return None
-        found = self._parameters(giver, giver.inputs[0])
+        found = self._parameters(producer, producer.inputs[0])
         return found if found is not None and found.scale.size == 1 else None
 
     def weights_of(self, name: str, axis: int) -> tuple[_Quantised, Array] | None:
         """Return constant bytes with one scale, or one for each slice along this axis."""
-        giver = self.givers.get(name)
-        if giver is None or giver.op != "DequantizeLinear":
+        producer = self.produced.get(name)
+        if producer is None or producer.op != "DequantizeLinear":
             return None
-        found, value = self._parameters(giver, giver.inputs[0]), self.rewriting.constants.get(giver.inputs[0])
+        found, value = self._parameters(producer, producer.inputs[0]), self.rewriting.constants.get(producer.inputs[0])
         if found is None or value is None or value.ndim <= axis or value.dtype != found.zero.dtype:
             return None
         if found.scale.size != 1 and (found.axis % value.ndim != axis or found.scale.size != value.shape[axis]):
@@ -136,12 +136,12 @@ class _Values:
         None where that does not fit int32, or is not near in steps of the result.
         """
         value, steps = self.rewriting.constants.get(name), None
-        giver = self.givers.get(name)
-        if value is None and giver is not None and giver.op == "DequantizeLinear":
-            whole, own = (self.rewriting.constants.get(one) for one in giver.inputs[:2])
+        producer = self.produced.get(name)
+        if value is None and producer is not None and producer.op == "DequantizeLinear":
+            whole, own = (self.rewriting.constants.get(one) for one in producer.inputs[:2])
             if whole is None or own is None or whole.dtype != np.int32 or whole.shape != (columns,):
                 return None
-            if giver.has_input(2) and np.any(self.rewriting.constants.get(giver.inputs[2], np.ones(1)) != 0):
+            if producer.has_input(2) and np.any(self.rewriting.constants.get(producer.inputs[2], np.ones(1)) != 0):
                 return None
             if own.size not in (1, columns) or not np.all(np.isfinite(own)):
                 return None

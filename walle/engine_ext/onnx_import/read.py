@@ -1,4 +1,4 @@
-"""ONNX models as graphs of the importer. The only module that looks into protobuf messages."""
+"""Reading of ONNX models into graphs of the importer; the only module that handles protobuf messages."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def load(path: str | os.PathLike[str]) -> onnx.ModelProto:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # protobuf's and onnx.checker's own families
-        raise ModelError(f"{path} is no sound ONNX model: {error}") from error
+        raise ModelError(f"{path} is not a valid ONNX model: {error}") from error
     return model
 
 
@@ -35,12 +35,12 @@ def parse(data: bytes) -> onnx.ModelProto:
     try:
         model: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except Exception as error:  # protobuf's own family
-        raise ModelError(f"these bytes are no ONNX model: {error}") from error
+        raise ModelError(f"these bytes are not an ONNX model: {error}") from error
     return model
 
 
 def read(model: onnx.ModelProto, operators: Collection[str]) -> Graph:
-    """Return the main graph with every function taken apart: the model's own, and those of ONNX's definitions for
+    """Return the main graph with every function inlined: the model's own, and those of ONNX's definitions for
     operators that are not among `operators`, the engine's (docs/adr/0050).
 
     Raises:
@@ -55,14 +55,14 @@ def read(model: onnx.ModelProto, operators: Collection[str]) -> Graph:
             " upgrade the package onnx"
         )
     model = _inlined(model, operators)
-    # Inference is a help, not a judgement: what matters is checked when the engine plans.
+    # Shape inference may fail: the engine checks shapes when it plans.
     with contextlib.suppress(Exception):
         model = shape_inference.infer_shapes(_without_claims(model), data_prop=True)
     return read_graph(model.graph, versions)
 
 
 def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy that says no shape but those of inputs and weights: others may be wrong, and would be believed."""
+    """Return a copy with the shapes of inputs and weights only: others may be wrong, and inference would trust them."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     del bare.graph.value_info[:]
@@ -81,12 +81,12 @@ def _inlined(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelPr
         return inliner.inline_selected_functions(model, kept, exclude=True, inline_schema_functions=True)
     except Exception as error:
         if model.functions:
-            raise ModelError(f"the functions of the model cannot be taken apart: {error}") from error
+            raise ModelError(f"the functions of the model cannot be inlined: {error}") from error
         return model  # operators that stay unknown are refused by name when the graph is written
 
 
 def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Say every default that a function body may refer to: onnx's inliner drops what a node does not say."""
+    """Write out every default that a function body may refer to: onnx's inliner drops attributes that a node lacks."""
     said = onnx.ModelProto()
     said.CopyFrom(model)
     versions = {one.domain: one.version for one in model.opset_import}
@@ -136,7 +136,7 @@ def read_graph(proto: onnx.GraphProto, versions: Mapping[str, int], *, inner: bo
 
 
 def read_nodes(protos: Iterable[onnx.NodeProto], versions: Mapping[str, int]) -> Iterable[Node]:
-    """Yield nodes, each with a name of its own to be blamed by."""
+    """Yield nodes, each with a name for error messages."""
     for index, proto in enumerate(protos):
         domain = "" if proto.domain in _MAIN else proto.domain
         outputs = tuple(proto.output)
@@ -178,7 +178,7 @@ def attribute(proto: onnx.AttributeProto, versions: Mapping[str, int]) -> Attrib
 
 
 def type_info(proto: onnx.TypeProto) -> TypeInfo:
-    """Return what a TypeProto says."""
+    """Return the type of a TypeProto."""
     which = proto.WhichOneof("value")
     if which == "sequence_type":
         return TypeInfo(kind="sequence", item=type_info(proto.sequence_type.elem_type))

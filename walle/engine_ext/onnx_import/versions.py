@@ -1,4 +1,4 @@
-"""Older versions of ONNX operators said in the newest one: the one table of what changed.
+"""Conversion of ONNX operators of older versions to the newest one: the table of what changed.
 
 The engine has each operator in its newest form. A version that only takes more types needs no entry. What moved from
 an attribute to an input is in MOVED; a changed default is found by comparing ONNX's own definitions; whatever else
@@ -82,13 +82,13 @@ def _renewed(renewal: Rewriting, node: Node) -> Iterator[Node]:
 
 # Binary operators that had broadcasting of their own before opset 7: only by `axis`, and only where `broadcast` was 1.
 _BROADCASTING = frozenset({"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"})
-# What else meant something different.
+# Other operators whose meaning changed.
 _OTHERWISE = frozenset({*_BROADCASTING, "BatchNormalization", "Dropout", "PRelu"})
 
 
 def _at_oldest(node: Node, schema: defs.OpSchema) -> Node:
-    """Say a version older than opset 7 in that of opset 7, where it means the same."""
-    node = _without(node, "consumed_inputs")  # a hint that opset 6 took away
+    """Return a node of a version older than opset 7 in the form of opset 7, where both mean the same."""
+    node = _without(node, "consumed_inputs")  # a hint that opset 6 removed
     if node.version >= OLDEST_OPSET or defs.get_schema(node.op, OLDEST_OPSET, "").since_version == schema.since_version:
         return node
     same = defs.get_schema(node.op, OLDEST_OPSET, "")
@@ -113,7 +113,7 @@ def _default(schema: defs.OpSchema, name: str) -> Attribute | None:
 
 
 def _with_old_defaults(node: Node, old: defs.OpSchema, newest: defs.OpSchema) -> Node:
-    """Say the old default where the newest version has another."""
+    """Return the node with its version's defaults written out where the newest version has others."""
     said = dict(node.attributes)
     for name in old.attributes:
         default = _default(old, name)
@@ -123,7 +123,7 @@ def _with_old_defaults(node: Node, old: defs.OpSchema, newest: defs.OpSchema) ->
 
 
 def _without_defaults(node: Node) -> Node:
-    """Say nothing that the newest version takes for granted: the engine refuses what it is told and does not heed."""
+    """Return the node without attributes that have the newest version's default value."""
     if not defs.has(node.op):
         return node
     schema = defs.get_schema(node.op, NEWEST_OPSET, "")
@@ -176,7 +176,7 @@ def _pad(renewal: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _softmax(renewal: Rewriting, node: Node) -> Iterator[Node]:
-    """Before opset 13: over all dimensions from `axis` on, taken as one."""
+    """Flatten the dimensions from `axis` on: before opset 13 they count as one."""
     axis = node.int_attribute("axis", 1)
     shape = renewal.graph.shape_of(node.inputs[0])
     if shape is not None and (axis % len(shape) if shape else 0) >= len(shape) - 1:
@@ -203,7 +203,7 @@ def _dropout(_: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _upsample(_: Rewriting, node: Node) -> Iterator[Node]:
-    """Upsample is Resize with asymmetric coordinates, nearest rounding down."""
+    """Yield a Resize with asymmetric coordinates whose mode nearest rounds down."""
     mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}.get(
         str(node.attributes.get("mode", "nearest"))
     )
@@ -242,7 +242,7 @@ def _grid_sample(_: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _group_normalization(renewal: Rewriting, node: Node) -> Iterator[Node]:
-    """Version 18 has one scale and bias a group; 21 one a channel."""
+    """Repeat scale and bias: version 18 has one for each group, 21 one for each channel."""
     shape = renewal.graph.shape_of(node.inputs[0])
     groups = node.int_attribute("num_groups", 1)
     if shape is None or shape[1] is None:
@@ -266,7 +266,7 @@ def _roi_align(_: Rewriting, node: Node) -> Iterator[Node]:
 
 
 def _scan(_: Rewriting, node: Node) -> Iterator[Node]:
-    """Version 8 has sequence_lens and a batch axis in front; the engine knows it by an attribute of its own."""
+    """Mark version 8, which has sequence_lens and a batch axis in front, by an attribute of the engine's own."""
     yield replace(node, attributes={**node.attributes, "batched": 1})
 
 

@@ -1,4 +1,4 @@
-"""Graphs of the importer as `.walle` bytes."""
+"""Writing of the importer's graphs as `.walle` bytes."""
 
 from collections.abc import Collection
 
@@ -43,7 +43,7 @@ class _Writer:
         for index, name in enumerate(graph.outputs):
             value = self.find(name)
             if value is None:
-                raise ModelError(f"output {name!r} of graph {graph.name!r} is given by no node")
+                raise ModelError(f"output {name!r} of graph {graph.name!r} has no producer")
             # A subgraph's outputs go by place, and may be one value twice.
             self._builder.output(name if self._around is None else f"{index}", value)
 
@@ -59,9 +59,7 @@ class _Writer:
         if info.kind != "tensor":
             return self._builder.object_input(name)
         dtype = None if info.dtype is None else _known(info.dtype, f"input {name!r}")
-        if (
-            self._around is not None
-        ):  # what a body is given is known when it runs; its declared shape may be the first turn's
+        if self._around is not None:  # a body's declared shape may be true for its first turn only
             return self._builder.input(name, None, dtype)
         return self._builder.input(name, info.shape, dtype)
 
@@ -73,7 +71,7 @@ class _Writer:
         for name in node.inputs:
             value = self.find(name) if name else None
             if name and value is None:
-                raise ModelError(f"{where} reads {name!r}, which nothing before it gives")
+                raise ModelError(f"{where} reads {name!r}, which has no producer before it")
             inputs.append(value)
         attributes = {key: self._attribute(value, key, where) for key, value in node.attributes.items()}
         made = self._builder.node(node.op, inputs, len(node.outputs), node.name, attributes)

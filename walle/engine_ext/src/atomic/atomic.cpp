@@ -1,5 +1,6 @@
 #include "atomic/atomic.h"
 
+#include <algorithm>
 #include <array>
 
 namespace walle {
@@ -55,9 +56,9 @@ WALLE_ATOMIC(remap)
 WALLE_ATOMIC(resample)
 WALLE_ATOMIC(roi_align)
 WALLE_ATOMIC(search_sorted)
+WALLE_ATOMIC(separable_filter)
 WALLE_ATOMIC(solve)
 WALLE_ATOMIC(svd)
-WALLE_ATOMIC(separable_filter)
 WALLE_ATOMIC(top_indices)
 WALLE_ATOMIC(top_values)
 WALLE_ATOMIC(warp_affine)
@@ -115,15 +116,16 @@ std::span<const Atomic> atomics() noexcept {
       {"Resample", 3, 3, &infer_resample, &make_resample},
       {"RoiAlign", 3, 3, &infer_roi_align, &make_roi_align},
       {"SearchSorted", 2, 2, &infer_search_sorted, &make_search_sorted},
+      {"SeparableFilter", 1, 1, &infer_separable_filter, &make_separable_filter},
       {"Solve", 2, 2, &infer_solve, &make_solve},
       {"Svd", 1, 1, &infer_svd, &make_svd},
-      {"SeparableFilter", 1, 1, &infer_separable_filter, &make_separable_filter},
       {"TopIndices", 1, 1, &infer_top_indices, &make_top_indices},
       {"TopValues", 1, 1, &infer_top_values, &make_top_values},
       {"WarpAffine", 1, 2, &infer_warp_affine, &make_warp_affine},
       {"WarpPerspective", 1, 2, &infer_warp_perspective, &make_warp_perspective},
       {"YuvToColor", 1, 2, &infer_yuv_to_color, &make_yuv_to_color},
   })};
+  static_assert(std::ranges::is_sorted(table, {}, &Atomic::name));
   return table;
 }
 

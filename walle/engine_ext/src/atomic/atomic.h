@@ -1,10 +1,11 @@
-// Atomic operators outside the lists of kernels.inc (convolution, pooling, indexed movements, ...): each states its result's type
-// and shape, and makes the step that computes it. Each is defined in the atomic/ file of its family.
+// Atomic operators outside the list of kernels.inc (convolution, pooling, indexed movements, ...): each infers the type and shape
+// of its result and makes the step that computes it. Each is defined in the file of its family.
 #pragma once
 #include <atomic>
 #include <memory>
 #include <span>
 
+#include "atomic/epilogue.h"
 #include "core/team.h"
 #include "geometry/operand.h"
 #include "kernels/table.h"
@@ -23,7 +24,7 @@ struct Layout {
   bool absent = false;               // an optional input that was left out; its address is null
 };
 
-// A step: one atomic operator made ready for operands of known types, shapes and strides, on one backend. Sessions keep steps in
+// A step: one atomic operator prepared for operands of known types, shapes and strides, on one backend. Sessions keep steps in
 // their plans; walle.np makes one and runs it.
 class Step {
  public:
@@ -35,13 +36,13 @@ class Step {
     run(inputs, output, scratch);
   }
   std::size_t scratch_bytes() const noexcept { return scratch_bytes_; }
-  // Whether each member of a team needs so much, one behind the other, or all of them together.
+  // Whether each thread of a team needs scratch_bytes of its own, one after the other, or all of them share them.
   virtual bool scratch_each() const noexcept { return false; }
-  // Which algorithm computes it; empty where there is only one.
+  // The name of the algorithm; empty where there is only one.
   virtual std::string_view algorithm() const noexcept { return {}; }
 
-  // What was wrong with the values of the last run's operands (an index out of range, say), which shapes cannot tell; null:
-  // nothing. Taking it clears it.
+  // Return and clear the fault of the last run: a value of an operand that shape inference cannot check, such as an index out of
+  // range. Null: none.
   const char* take_fault() const noexcept {
     return fault_.load(std::memory_order_relaxed) == nullptr ? nullptr : fault_.exchange(nullptr, std::memory_order_relaxed);
   }
@@ -71,11 +72,12 @@ struct StepRequest {
   const TensorType& result;
   const Attributes& attributes;
   const Table& table;
+  Epilogue epilogue = {};  // of Conv and Linear
 };
 
 // Throws Error (shape, dtype, model, unsupported) for operands and attributes that do not fit.
 using InferFn = TensorType (*)(std::span<const Operand> operands, const Attributes& attributes);
-// `result` of the request is what the InferFn gave.
+// `result` of the request is what the InferFn returned.
 using StepFn = std::unique_ptr<Step> (*)(const StepRequest& request);
 
 struct Atomic {
@@ -84,7 +86,7 @@ struct Atomic {
   InferFn infer;
   StepFn make;
 };
-// All of them, in alphabetical order.
+// All atomic operators with kernels of their own, in alphabetical order.
 std::span<const Atomic> atomics() noexcept;
 
 }  // namespace walle

@@ -78,7 +78,7 @@ class Col2ImStep final : public Step {
 TensorType infer_col2im(std::span<const Operand> operands, const Attributes& attributes) {
   const int type = compute_index(operands[0].dtype);
   if (type < 0 || kernels("scalar").binary[static_cast<std::size_t>(BinaryOp::Add)][static_cast<std::size_t>(type)] == nullptr)
-    throw Error(ErrorKind::dtype, "Col2Im takes no " + std::string(dtype_name(operands[0].dtype)));
+    throw Error(ErrorKind::dtype, "Col2Im does not support " + std::string(dtype_name(operands[0].dtype)));
   const Blocks blocks = blocks_of(operands, attributes);
   Dims result{operands[0].shape[0], operands[0].shape[1] / blocks.window.taps()};
   result.insert(result.end(), blocks.image.begin(), blocks.image.end());

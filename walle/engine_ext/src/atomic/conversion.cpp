@@ -130,7 +130,7 @@ std::unique_ptr<Step> widened(const StepRequest& request, StepFn make) {
   if (!is_half(request.inputs[0].dtype)) return make(request);
   return std::make_unique<WidenedStep>(request.inputs, request.result, request.table,
                                        [&](std::span<const Layout> wide, const TensorType& result) {
-                                         return make({wide, result, request.attributes, request.table});
+                                         return make({wide, result, request.attributes, request.table, request.epilogue});
                                        });
 }
 

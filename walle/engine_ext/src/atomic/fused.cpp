@@ -2,31 +2,32 @@
 
 namespace walle {
 
-namespace {
-
-template <Map (*kMap)(const Attributes&)>
-std::unique_ptr<Step> make_by(const StepRequest& request) {
-  return make_map(request, kMap(request.attributes));
+const Fused* find_fused(std::string_view composite) {
+  static constexpr std::pair<std::string_view, const Fused*> kAll[] = {
+      {"LayerNormalization", &kFusedLayerNorm}, {"LogSoftmax", &kFusedLogSoftmax}, {"PRelu", &kFusedPRelu},
+      {"RMSNormalization", &kFusedRmsNorm},     {"Softmax", &kFusedSoftmax},
+  };
+  for (const auto& [name, fused] : kAll)
+    if (name == composite) return fused;
+  return is_map(composite) ? &kFusedMap : nullptr;
 }
 
-}  // namespace
+std::unique_ptr<Step> make_fused(const Fused& fused, std::string_view composite, std::span<const Layout> inputs,
+                                 const Attributes& attributes, const Table& table) {
+  std::vector<Operand> operands;
+  for (const Layout& input : inputs) operands.push_back({input.dtype, input.shape, input.constant, input.absent});
+  return fused.make({composite, operands, attributes, 1, table}, 0, {});
+}
 
-std::span<const Fused> fused_composites() noexcept {
-  static constexpr Fused table[] = {
-      {"Elu", &map_applies, &make_by<&elu_map>, &elu_map},
-      {"Gelu", &gelu_applies, &make_by<&gelu_map>, &gelu_map},
-      {"HardSigmoid", &map_applies, &make_by<&hard_sigmoid_map>, &hard_sigmoid_map},
-      {"HardSwish", &map_applies, &make_by<&hard_swish_map>, &hard_swish_map},
-      {"LayerNormalization", &norm_applies, &make_layer_norm},
-      {"LeakyRelu", &map_applies, &make_by<&leaky_relu_map>, &leaky_relu_map},
-      {"LogSoftmax", &softmax_applies, &make_log_softmax},
-      {"Mish", &map_applies, &make_by<&mish_map>, &mish_map},
-      {"PRelu", &prelu_applies, &make_prelu},
-      {"RMSNormalization", &norm_applies, &make_rms_norm},
-      {"Softmax", &softmax_applies, &make_softmax},
-      {"Swish", &map_applies, &make_by<&swish_map>, &swish_map},
+Work moved_work(const CompositeProblem& problem, std::int64_t) {
+  const auto bytes = [](const Operand& operand) {
+    return operand.absent ? 0.0
+                          : static_cast<double>(element_count(operand.shape)) * static_cast<double>(item_size(operand.dtype));
   };
-  return table;
+  Work work;
+  work.moved = bytes(problem.operands[0]);  // the result
+  for (const Operand& operand : problem.operands) work.moved += bytes(operand);
+  return work;
 }
 
 }  // namespace walle

@@ -10,9 +10,9 @@ namespace {
 
 class MapStep final : public SharedStep {
  public:
-  MapStep(const StepRequest& request, Map map)
-      : kernel_(request.table.map[static_cast<std::size_t>(map.op)]),
-        count_(element_count(request.result.shape)),
+  MapStep(const CompositeProblem& problem, Map map)
+      : kernel_(problem.table.map[static_cast<std::size_t>(map.op)]),
+        count_(element_count(problem.operands[0].shape)),
         a_(static_cast<float>(map.a)),
         b_(static_cast<float>(map.b)) {}
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
@@ -32,11 +32,9 @@ class MapStep final : public SharedStep {
 
 class PReluStep final : public SharedStep {
  public:
-  explicit PReluStep(const StepRequest& request) : kernel_(request.table.prelu) {
-    const Dims strides = contiguous_strides(request.result.shape);
-    const Layout& slope = request.inputs[1];
-    nest_ = LoopNest<3>::make(request.result.shape,
-                              {strides, broadcast_strides(slope.shape, slope.strides, request.result.shape), strides},
+  explicit PReluStep(const CompositeProblem& problem) : kernel_(problem.table.prelu) {
+    const Dims &shape = problem.operands[0].shape, &slope = problem.operands[1].shape, strides = contiguous_strides(shape);
+    nest_ = LoopNest<3>::make(shape, {strides, broadcast_strides(slope, contiguous_strides(slope), shape), strides},
                               {sizeof(float), sizeof(float), sizeof(float)});
     period_ = nest_.row_stride(1, sizeof(float)) == 0 ? 1 : nest_.row();
   }
@@ -56,43 +54,65 @@ class PReluStep final : public SharedStep {
   std::int64_t period_;
 };
 
+// A composite's map.
+struct Form {
+  std::string_view composite;
+  MapOp op;
+  std::string_view a;
+  double a_default;
+  std::string_view b;
+  double b_default;
+};
+constexpr Form kForms[] = {
+#define WALLE_MAP(op, composite, a, a_default, b, b_default) {#composite, MapOp::op, a, a_default, b, b_default},
+#include "kernels/kernels.inc"
+#undef WALLE_MAP
+};
+
+std::vector<std::int64_t> map_parameters(const CompositeProblem& problem) {
+  const bool has_kernel = problem.outputs == 1 && problem.operands[0].dtype == DType::f32 && has_fused_kernels(problem.table);
+  return single_parameter(has_kernel && find_map(problem.composite, problem.attributes));
+}
+
+std::unique_ptr<Step> map_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+  return std::make_unique<MapStep>(problem, *find_map(problem.composite, problem.attributes));
+}
+
+std::vector<std::int64_t> prelu_parameters(const CompositeProblem& problem) {
+  const Operand &x = problem.operands[0], &slope = problem.operands[1];
+  if (problem.outputs != 1 || x.dtype != DType::f32 || slope.dtype != DType::f32 || problem.table.prelu == nullptr) return {};
+  broadcast_strides(slope.shape, contiguous_strides(slope.shape), x.shape);  // or an error
+  return single_parameter(true);
+}
+
+std::unique_ptr<Step> prelu_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+  return std::make_unique<PReluStep>(problem);
+}
+
 }  // namespace
 
-bool map_applies(std::span<const Operand> operands, const Attributes&, int outputs, const Table& table) {
-  return outputs == 1 && operands[0].dtype == DType::f32 && table.map[0] != nullptr;
+bool is_map(std::string_view composite) noexcept {
+  return std::any_of(std::begin(kForms), std::end(kForms), [&](const Form& form) { return form.composite == composite; });
 }
 
-bool gelu_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table) {
-  const std::string approximate = attributes.get_string("approximate", "none");
-  return map_applies(operands, attributes, outputs, table) && (approximate == "none" || approximate == "tanh");
+std::optional<Map> find_map(std::string_view composite, const Attributes& attributes) {
+  const auto* form =
+      std::find_if(std::begin(kForms), std::end(kForms), [&](const Form& one) { return one.composite == composite; });
+  if (form == std::end(kForms)) return std::nullopt;
+  Map map{form->op};
+  if (!form->a.empty()) map.a = attributes.get_float(form->a, form->a_default);
+  if (!form->b.empty()) map.b = attributes.get_float(form->b, form->b_default);
+  if (map.op == MapOp::GeluErf) {
+    const std::string approximate = attributes.get_string("approximate", "none");
+    if (approximate == "tanh")
+      map.op = MapOp::GeluTanh;
+    else if (approximate != "none")
+      return std::nullopt;
+  }
+  return map;
 }
 
-Map elu_map(const Attributes& attributes) { return {MapOp::Elu, attributes.get_float("alpha", 1)}; }
-
-Map gelu_map(const Attributes& attributes) {
-  return {attributes.get_string("approximate", "none") == "none" ? MapOp::GeluErf : MapOp::GeluTanh};
-}
-
-Map hard_sigmoid_map(const Attributes& attributes) {
-  return {MapOp::HardSigmoid, attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5)};
-}
-
-Map hard_swish_map(const Attributes&) { return {MapOp::HardSwish}; }
-
-Map leaky_relu_map(const Attributes& attributes) { return {MapOp::LeakyRelu, attributes.get_float("alpha", 0.01)}; }
-
-Map mish_map(const Attributes&) { return {MapOp::Mish}; }
-
-Map swish_map(const Attributes& attributes) { return {MapOp::Swish, attributes.get_float("alpha", 1)}; }
-
-std::unique_ptr<Step> make_map(const StepRequest& request, Map map) { return std::make_unique<MapStep>(request, map); }
-
-bool prelu_applies(std::span<const Operand> operands, const Attributes&, int outputs, const Table& table) {
-  if (outputs != 1 || operands[0].dtype != DType::f32 || operands[1].dtype != DType::f32 || table.prelu == nullptr) return false;
-  broadcast_strides(operands[1].shape, contiguous_strides(operands[1].shape), operands[0].shape);  // or an error
-  return true;
-}
-
-std::unique_ptr<Step> make_prelu(const StepRequest& request) { return std::make_unique<PReluStep>(request); }
+const Fused kFusedMap{"fused", &map_parameters, &moved_work, nullptr, &map_make};
+const Fused kFusedPRelu{"fused", &prelu_parameters, &moved_work, nullptr, &prelu_make};
 
 }  // namespace walle

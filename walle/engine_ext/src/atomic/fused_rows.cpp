@@ -52,15 +52,15 @@ class RowsStep final : public SharedStep {
 // absent.
 class ScoresStep final : public SharedStep {
  public:
-  explicit ScoresStep(const StepRequest& request) : softmax_(request.table.softmax) {
-    const auto binary = [&](BinaryOp op) { return request.table.binary[static_cast<std::size_t>(op)][0]; };
-    scale_ = binary(request.attributes.get_int("divides", 0) != 0 ? BinaryOp::Div : BinaryOp::Mul);
+  explicit ScoresStep(const CompositeProblem& problem) : softmax_(problem.table.softmax) {
+    const auto binary = [&](BinaryOp op) { return problem.table.binary[static_cast<std::size_t>(op)][0]; };
+    scale_ = binary(problem.attributes.get_int("divides", 0) != 0 ? BinaryOp::Div : BinaryOp::Mul);
     add_ = binary(BinaryOp::Add);
-    const Dims& shape = request.result.shape;
+    const Dims& shape = problem.operands[0].shape;
     count_ = shape.back();
     Dims rows(shape.begin(), shape.end() - 1), strides = contiguous_strides(shape), mask(shape.size(), 0);
-    const Layout& given = request.inputs[2];
-    if (!given.absent) mask = broadcast_strides(given.shape, given.strides, shape);
+    const Operand& given = problem.operands[2];
+    if (!given.absent) mask = broadcast_strides(given.shape, contiguous_strides(given.shape), shape);
     mask_step_ = mask.back();
     strides.pop_back();
     mask.pop_back();
@@ -98,50 +98,64 @@ std::size_t axis_of(const Attributes& attributes, const Dims& shape) {
   return normal_axis(attributes.get_int("axis", -1), shape.size());
 }
 
-std::unique_ptr<Step> make_softmax(const StepRequest& request, RowsFn kernel) {
-  const Dims& shape = request.result.shape;
-  return std::make_unique<RowsStep>(kernel, shape, axis_of(request.attributes, shape), 1);
+std::vector<std::int64_t> softmax_parameters(const CompositeProblem& problem) {
+  const Operand& x = problem.operands[0];
+  if (problem.outputs != 1 || x.dtype != DType::f32 || x.shape.empty() || !has_fused_kernels(problem.table)) return {};
+  axis_of(problem.attributes, x.shape);  // or an error
+  return single_parameter(true);
 }
 
-std::unique_ptr<Step> make_norm(const StepRequest& request, RowsFn kernel) {
-  const Dims& shape = request.result.shape;
-  const std::size_t axis = axis_of(request.attributes, shape);
-  auto step = std::make_unique<RowsStep>(kernel, shape, axis, shape.size() - axis, request.attributes.get_float("epsilon", 1e-5));
+std::unique_ptr<Step> make_along_axis(const CompositeProblem& problem, RowsFn kernel) {
+  const Dims& shape = problem.operands[0].shape;
+  return std::make_unique<RowsStep>(kernel, shape, axis_of(problem.attributes, shape), 1);
+}
+
+std::unique_ptr<Step> softmax_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+  if (problem.operands.size() < 3) return make_along_axis(problem, problem.table.softmax);
+  problem.attributes.get_int("axis", -1);  // the last
+  return std::make_unique<ScoresStep>(problem);
+}
+
+std::unique_ptr<Step> log_softmax_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+  return make_along_axis(problem, problem.table.log_softmax);
+}
+
+// Scale and shift are whole rows: those that broadcast are left to the decomposition.
+std::vector<std::int64_t> norm_parameters(const CompositeProblem& problem) {
+  const Dims& shape = problem.operands[0].shape;
+  if (problem.outputs != 1 || problem.operands[0].dtype != DType::f32 || shape.empty() || !has_fused_kernels(problem.table))
+    return {};
+  if (problem.attributes.get_int("stash_type", 1) != 1) return {};
+  const std::size_t axis = axis_of(problem.attributes, shape);
+  const Dims row(shape.begin() + static_cast<std::ptrdiff_t>(axis), shape.end());
+  const bool whole_rows = std::all_of(problem.operands.begin() + 1, problem.operands.end(), [&](const Operand& operand) {
+    return operand.absent || (operand.dtype == DType::f32 && operand.shape == row);
+  });
+  return single_parameter(whole_rows);
+}
+
+std::unique_ptr<Step> make_norm(const CompositeProblem& problem, RowsFn kernel) {
+  const Dims& shape = problem.operands[0].shape;
+  const std::size_t axis = axis_of(problem.attributes, shape);
+  auto step = std::make_unique<RowsStep>(kernel, shape, axis, shape.size() - axis, problem.attributes.get_float("epsilon", 1e-5));
   step->scaled_ = true;
-  step->shifted_ = request.inputs.size() > 2 && !request.inputs[2].absent;
+  step->shifted_ = problem.operands.size() > 2 && !problem.operands[2].absent;
   return step;
+}
+
+std::unique_ptr<Step> layer_norm_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+  return make_norm(problem, problem.table.layer_norm);
+}
+
+std::unique_ptr<Step> rms_norm_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+  return make_norm(problem, problem.table.rms_norm);
 }
 
 }  // namespace
 
-bool softmax_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table) {
-  if (outputs != 1 || operands[0].dtype != DType::f32 || operands[0].shape.empty() || table.softmax == nullptr) return false;
-  axis_of(attributes, operands[0].shape);  // or an error
-  return true;
-}
-
-std::unique_ptr<Step> make_softmax(const StepRequest& request) {
-  if (request.inputs.size() == 3) {
-    request.attributes.get_int("axis", -1);  // the last
-    return std::make_unique<ScoresStep>(request);
-  }
-  return make_softmax(request, request.table.softmax);
-}
-std::unique_ptr<Step> make_log_softmax(const StepRequest& request) { return make_softmax(request, request.table.log_softmax); }
-
-// Scale and shift are whole rows: those that broadcast are left to the decomposition.
-bool norm_applies(std::span<const Operand> operands, const Attributes& attributes, int outputs, const Table& table) {
-  const Dims& shape = operands[0].shape;
-  if (outputs != 1 || operands[0].dtype != DType::f32 || shape.empty() || table.layer_norm == nullptr) return false;
-  if (attributes.get_int("stash_type", 1) != 1) return false;
-  const std::size_t axis = axis_of(attributes, shape);
-  const Dims row(shape.begin() + static_cast<std::ptrdiff_t>(axis), shape.end());
-  return std::all_of(operands.begin() + 1, operands.end(), [&](const Operand& operand) {
-    return operand.absent || (operand.dtype == DType::f32 && operand.shape == row);
-  });
-}
-
-std::unique_ptr<Step> make_layer_norm(const StepRequest& request) { return make_norm(request, request.table.layer_norm); }
-std::unique_ptr<Step> make_rms_norm(const StepRequest& request) { return make_norm(request, request.table.rms_norm); }
+const Fused kFusedSoftmax{"fused", &softmax_parameters, &moved_work, nullptr, &softmax_make};
+const Fused kFusedLogSoftmax{"fused", &softmax_parameters, &moved_work, nullptr, &log_softmax_make};
+const Fused kFusedLayerNorm{"fused", &norm_parameters, &moved_work, nullptr, &layer_norm_make};
+const Fused kFusedRmsNorm{"fused", &norm_parameters, &moved_work, nullptr, &rms_norm_make};
 
 }  // namespace walle

@@ -76,7 +76,8 @@ class ScatterStep final : public Step {
                                     : nullptr;
     }
     if (join_ == nullptr)
-      throw Error(ErrorKind::dtype, "reduction '" + reduction + "' takes no " + std::string(dtype_name(request.result.dtype)));
+      throw Error(ErrorKind::dtype,
+                  "reduction '" + reduction + "' does not support " + std::string(dtype_name(request.result.dtype)));
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {

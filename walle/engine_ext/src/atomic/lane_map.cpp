@@ -9,10 +9,10 @@ namespace walle {
 
 namespace {
 
-// A permutation pays where many pixels share it. It takes memory for each channel.
+// A permutation is faster where many pixels share it. It takes memory for each channel.
 constexpr std::int64_t kLeastPixels = 2, kMostChannels = 1 << 13;
 
-// The pixels of a packed shape; 0 where it is none.
+// Return the pixels of a packed shape; 0 where the shape is not packed.
 std::int64_t pixels_of(const Dims& shape, std::int64_t pack) {
   if (shape.size() < 3 || shape.back() != pack) return 0;
   std::int64_t pixels = 1;
@@ -47,7 +47,7 @@ std::optional<std::vector<Axis>> channel_axes(const Region& region, bool is_fill
   return axes;
 }
 
-// Where each lane of each block of the destination comes from.
+// The source of each lane of each block of the destination.
 struct Origin {
   static constexpr int kNone = -1, kZero = -2;
   int source = kNone;
@@ -75,7 +75,7 @@ bool decode(const Region& region, bool is_fill, std::int64_t pixels, std::int64_
   return true;
 }
 
-// In as many passes as it takes; each keeps what those before brought together.
+// Splits into as many passes as needed; each keeps the lanes of those before.
 void gather(std::span<const Origin> lanes, std::int64_t place, std::int64_t plane, std::vector<LaneBlock>& blocks) {
   std::vector<LaneBlock::Part> parts;
   std::vector<std::int32_t> kept(lanes.size(), -1);

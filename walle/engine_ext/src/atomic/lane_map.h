@@ -10,10 +10,10 @@
 
 namespace walle {
 
-// A block of the destination, put together from blocks of the sources.
+// A block of the destination, gathered from blocks of the sources.
 struct LaneBlock {
   struct Part {
-    int source;                       // kItself: the destination, whose other lanes stay
+    int source;                       // kItself: the destination, whose other lanes are kept
     std::int64_t offset;              // in elements, of its first pixel
     std::vector<std::int32_t> lanes;  // as LanePart's
   };
@@ -27,8 +27,8 @@ struct LaneMap {
   std::vector<LaneBlock> blocks;
 };
 
-// Nothing where the regions are not of this kind: the result is no packed float32 value of this `pack`, a source is laid out
-// otherwise, a region moves part of a plane, or there are too few pixels or too many channels for it to pay.
+// Return the permutations that the regions are; nothing where the result is not a packed float32 value of this `pack`, a source
+// has another layout, a region moves part of a plane, or there are too few pixels or too many channels for a gain.
 std::optional<LaneMap> find_lane_map(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
                                      std::int64_t pack);
 

@@ -9,7 +9,7 @@ bool inside(const Window& window, std::size_t axis, std::int64_t o, std::int64_t
   return at >= 0 && at < window.in[axis];
 }
 
-// The taps of output `o` along an axis that lie in the padded input.
+// Return the taps of output `o` along an axis that lie in the padded input.
 std::int64_t counted(const Window& window, std::size_t axis, std::int64_t o) {
   std::int64_t count = 0;
   for (std::int64_t k = 0; k < window.kernel[axis]; ++k) {
@@ -19,7 +19,7 @@ std::int64_t counted(const Window& window, std::size_t axis, std::int64_t o) {
   return count;
 }
 
-// Whether two outputs of a row read and count the same taps.
+// Return whether two outputs of a row read and count the same taps.
 bool alike(const Window& window, std::int64_t a, std::int64_t b) {
   for (std::int64_t k = 0; k < window.kernel[2]; ++k)
     if (inside(window, 2, a, k) != inside(window, 2, b, k)) return false;

@@ -1,5 +1,5 @@
-// A window over packed pixels, as rows of outputs that read the same taps: borders are cut off a row, so that the kernels that
-// go lane by lane (depthwise convolution, pooling) need neither copies nor tests.
+// Windows over packed pixels, as rows of outputs that read the same taps: outputs at borders are rows of their own, so that
+// lane-by-lane kernels (depthwise convolution, pooling) need neither copies nor tests.
 #pragma once
 #include "geometry/window.h"
 #include "kernels/table.h"
@@ -11,7 +11,7 @@ class LaneRows {
   struct Row {
     std::int64_t count, out;  // pixels, and the first one's place in its plane, in floats
     std::size_t first_tap, tap_count;
-    std::int64_t counted;  // taps inside the padded input, what a mean with pads divides by
+    std::int64_t counted;  // taps inside the padded input: a mean with pads divides by it
   };
 
   LaneRows(const Window& window, std::int64_t pack);

@@ -1,4 +1,4 @@
-// Windows joined to one element: PoolMax, PoolSum and PoolMean by the elementwise kernels, row by row; PoolArgMax by plain loops.
+// Pooling: PoolMax, PoolSum and PoolMean by the elementwise kernels, row by row; PoolArgMax by plain loops.
 // MaxPool and LpPool are composites of these.
 #include <cstring>
 #include <limits>

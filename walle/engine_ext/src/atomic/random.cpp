@@ -1,4 +1,4 @@
-// RandomBits: numbers of a counter (Philox4x32-10, Salmon et al., SC'11): the i-th number hangs on the key, the counter and i
+// RandomBits: numbers of a counter (Philox4x32-10, Salmon et al., SC'11): the i-th number depends on the key, the counter and i
 // alone.
 #include <algorithm>
 #include <array>
@@ -83,7 +83,7 @@ TensorType infer_random_bits(std::span<const Operand> operands, const Attributes
     throw Error(ErrorKind::shape, "RandomBits takes a key, a stream and a counter, int64 of shape (3,)");
   const DType to = target_dtype(attributes);
   if (to != DType::f32 && to != DType::f64 && to != DType::u32 && to != DType::u64)
-    throw Error(ErrorKind::dtype, "RandomBits gives no " + std::string(dtype_name(to)));
+    throw Error(ErrorKind::dtype, "RandomBits to " + std::string(dtype_name(to)) + " is not supported");
   const auto shape = attributes.get_ints("shape");
   if (!shape) throw Error(ErrorKind::model, "RandomBits needs the attribute 'shape'");
   element_count(*shape);

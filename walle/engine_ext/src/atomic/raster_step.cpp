@@ -55,8 +55,8 @@ void run_transposed(const Region& region, const Transposed& axes, TransposeFn ke
   }
 }
 
-// Rows of items of a few bytes read from their end: how many bytes an item has, 0 for another form. The innermost axis holds the
-// item where it has neighbours that stay together, such as the channels of a pixel.
+// Return, for rows of items of a few bytes that are read from their end, how many bytes an item has; 0 for another form. The
+// innermost axis is part of the item where its elements stay together, such as the channels of a pixel.
 std::int64_t mirrored(const Region& region, std::size_t item) {
   auto axes = static_cast<std::size_t>(region.axes);
   std::int64_t together = 1;
@@ -90,7 +90,7 @@ void run_mirrored(const Region& region, std::int64_t size, std::size_t item, Rev
   }
 }
 
-// Triples of bytes taken apart.
+// Return whether the region splits triples of bytes into planes.
 bool three_planes(const Region& region, std::size_t item) {
   return item == 1 && region.axes == 2 && region.size[0] == 3 && region.src.stride[0] == 1 && region.src.stride[1] == 3 &&
          region.dst.stride[1] == 1;
@@ -107,7 +107,7 @@ void move_bytes(const Region& region, const std::byte* source, std::byte* destin
   raster(region, source, destination, item);
 }
 
-// To tell what is worth sharing: moving an element takes as long as about so many operations of a core.
+// Moving an element takes about as long as this many operations of a core: a team shares a raster that takes long enough.
 constexpr double kOperations = 8;
 
 class RegionsStep final : public SharedStep {
@@ -171,7 +171,7 @@ class LanesStep final : public SharedStep {
  public:
   LanesStep(LaneMap map, const Table& table) : map_(std::move(map)), pack_(table.pack), kernel_(table.permute_lanes) {}
 
-  // In pieces of pixels: a block may be put together in several steps, which follow each other.
+  // In pieces of pixels: the passes over a block must follow each other.
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t pieces = std::min<std::int64_t>(map_.pixels, team.size() == 1 ? 1 : 4 * team.size());
     team.each(

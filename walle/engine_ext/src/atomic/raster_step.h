@@ -1,4 +1,4 @@
-// A raster made ready: its algorithm is chosen once, by what its regions are.
+// Steps of rasters: the algorithm is chosen once, by the form of the regions.
 #pragma once
 #include <memory>
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace walle {
 
-// Its algorithm() is the one that moves most of the elements: "lanes" (a permutation of lanes of packed layouts), "copy",
-// "transpose", "rows" (many short copies) or "strided". `sources` are those that the regions count in.
+// Return the step of a raster. Its algorithm() is the one that moves most of the elements: "lanes" (a permutation of lanes of
+// packed layouts), "copy", "transpose", "rows" (many short copies) or "strided". `sources` are those that the regions count in.
 std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
                                        const Table& table);
 
-// A region moved at once, by the table's kernels where it is one of their forms and by the raster else.
+// Moves a region, by a kernel of the table where one has its form, else element by element.
 void move_region(const Region& region, const std::byte* source, std::byte* destination, std::size_t item,
                  const Table& table) noexcept;
 

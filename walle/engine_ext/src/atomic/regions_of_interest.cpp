@@ -172,7 +172,7 @@ Bins pool_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
 TensorType result_of(const char* op, std::span<const Operand> operands, const Bins& bins) {
   const DType dtype = operands[0].dtype;
   if ((dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) || operands[1].dtype != dtype)
-    throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)) + " with boxes of " +
+    throw Error(ErrorKind::dtype, std::string(op) + " does not support " + std::string(dtype_name(dtype)) + " with boxes of " +
                                       std::string(dtype_name(operands[1].dtype)));
   return {dtype, {bins.rois, bins.channels, bins.rows, bins.columns}};
 }

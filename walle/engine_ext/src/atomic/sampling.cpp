@@ -14,7 +14,7 @@ namespace {
 
 void need_floating(const char* op, DType dtype) {
   if (dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype))
-    throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(dtype)));
+    throw Error(ErrorKind::dtype, std::string(op) + " does not support " + std::string(dtype_name(dtype)));
 }
 
 enum class Padding { zeros, border, reflection };
@@ -279,10 +279,10 @@ TensorType infer_deform_columns(std::span<const Operand> operands, const Attribu
     throw Error(ErrorKind::shape, "DeformConv of " + to_string(x) + " in " + std::to_string(groups) + " groups of offsets");
   for (std::size_t i = 1; i < operands.size(); ++i) {
     if (operands[i].absent) continue;
-    const Dims wanted{x[0], groups * window.taps() * (i == 1 ? 2 : 1), window.out[1], window.out[2]};
-    if (operands[i].dtype != operands[0].dtype || operands[i].shape != wanted)
+    const Dims expected{x[0], groups * window.taps() * (i == 1 ? 2 : 1), window.out[1], window.out[2]};
+    if (operands[i].dtype != operands[0].dtype || operands[i].shape != expected)
       throw Error(ErrorKind::shape, std::string("the ") + (i == 1 ? "offsets" : "mask") + " of DeformConv must be " +
-                                        to_string(wanted) + ", not " + to_string(operands[i].shape));
+                                        to_string(expected) + ", not " + to_string(operands[i].shape));
   }
   return {operands[0].dtype, {x[0], x[1] * window.taps(), window.out[1], window.out[2]}};
 }

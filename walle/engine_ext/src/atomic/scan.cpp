@@ -63,7 +63,7 @@ TensorType infer(std::span<const Operand> operands, const Attributes& attributes
   if (axis.size() != 1) throw Error(ErrorKind::shape, "'axis' must be one number");
   normal_axis(axis[0], operands[0].shape.size());
   if (compute_index(operands[0].dtype) < 0 || operands[0].dtype == DType::b8)
-    throw Error(ErrorKind::dtype, "a running total takes no " + std::string(dtype_name(operands[0].dtype)));
+    throw Error(ErrorKind::dtype, "a running total does not support " + std::string(dtype_name(operands[0].dtype)));
   return {operands[0].dtype, operands[0].shape};
 }
 

@@ -21,6 +21,7 @@ std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inpu
   tensors.reserve(inputs.size());
   for (const py::handle input : inputs) tensors.push_back(input.is_none() ? Tensor() : as_tensor(input));
   const Attributes converted = attributes_of(attributes);
+  for (const auto& item : converted.items()) check_known(*op, item.first);
   const py::gil_scoped_release released;
   return evaluate(*op, tensors, converted, outputs, kernels());
 }
@@ -160,12 +161,20 @@ void bind_operators(py::module_& module) {
         py::list list;
         for (const OpDef& op : operators()) {
           py::list parts;
-          for (const auto part : op.decomposes_to) parts.append(std::string(part));
-          list.append(py::make_tuple(std::string(op.name), std::string(category_name(op.category)), py::tuple(parts)));
+          if (const auto* composite = op.as<CompositeRule>())
+            for (const auto part : composite->parts) parts.append(std::string(part));
+          list.append(py::make_tuple(std::string(op.name), std::string(category_name(op.category())), py::tuple(parts)));
         }
         return list;
       },
-      "Return (name, category, operators it decomposes to) of every operator.");
+      "(name, category, what it decomposes to) of every operator.");
+  module.def(
+      "known_attributes",
+      [](const std::string& op) {
+        const auto& known = operator_named(op).attributes;
+        return std::vector<std::string>(known.begin(), known.end());
+      },
+      py::arg("op"), "The attributes that an operator knows, in alphabetical order.");
 }
 
 }  // namespace walle

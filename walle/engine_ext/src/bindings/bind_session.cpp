@@ -1,13 +1,13 @@
 // Bindings of sessions, modules, backends and their measured rates.
 #include <pybind11/stl.h>
 
+#include "atomic/rates.h"
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "graph/load.h"
 #include "graph/open.h"
 #include "kernels/bfloat16.h"
 #include "operators/eager.h"
-#include "plan/rates.h"
 #include "run/module.h"
 #include "run/session.h"
 
@@ -83,7 +83,8 @@ Tensor input_tensor(const Value& input, py::handle value) {
 // Returns the fields of PlannedOp (session_info.py) in their order.
 py::tuple planned_op(const PlannedOp& op) {
   py::list candidates;
-  for (const Candidate& one : op.candidates) candidates.append(py::make_tuple(std::string(one.algorithm), one.parameter, one.us));
+  for (const AlgorithmCost& one : op.candidates)
+    candidates.append(py::make_tuple(std::string(one.algorithm), one.parameter, one.us));
   const std::int64_t parameter = op.candidates.empty() ? 0 : op.candidates.front().parameter;
   return py::make_tuple(op.node, std::string(op.op), std::string(op.algorithm), parameter, op.predicted_us, op.regions,
                         candidates);

@@ -31,9 +31,9 @@ std::optional<Tensor> fast_unary(const OpDef& op, const Tensor& x) {
   const int type = compute_index(x.dtype());
   if (type < 0 || x.dtype() == DType::b8 || !is_small(x))
     return std::nullopt;  // operators on bools have other names (logical_name)
-  const bool is_test = op.family == Family::test;
-  if (!is_test && op.family != Family::unary) return std::nullopt;
-  const UnaryFn kernel = (is_test ? kernels().test : kernels().unary)[op.code][type];
+  const bool is_test = op.is(Family::test);
+  if (!is_test && !op.is(Family::unary)) return std::nullopt;
+  const UnaryFn kernel = (is_test ? kernels().test : kernels().unary)[op.as<ListedKernel>()->code][type];
   if (kernel == nullptr) return std::nullopt;
   Tensor result = Tensor::empty(is_test ? DType::b8 : x.dtype(), x.shape());
   kernel(x.raw(), 1, result.raw(), x.size());
@@ -41,14 +41,14 @@ std::optional<Tensor> fast_unary(const OpDef& op, const Tensor& x) {
 }
 
 std::optional<Tensor> fast_binary(const OpDef& op, py::handle a, py::handle b) {
-  const bool is_comparison = op.family == Family::compare;
-  if (!is_comparison && op.family != Family::binary) return std::nullopt;
+  const bool is_comparison = op.is(Family::compare);
+  if (!is_comparison && !op.is(Family::binary)) return std::nullopt;
   const Tensor *x = tensor_or_null(a), *y = tensor_or_null(b), *array = x != nullptr ? x : y;
   if (array == nullptr || array->dtype() == DType::b8 || array->size() > kFastPathElements) return std::nullopt;
   const DType dtype = array->dtype();
   const int type = compute_index(dtype);
   if (type < 0 || (op.name == "Div" && floating_dtype(dtype) != dtype)) return std::nullopt;
-  const BinaryFn kernel = (is_comparison ? kernels().compare : kernels().binary)[op.code][type];
+  const BinaryFn kernel = (is_comparison ? kernels().compare : kernels().binary)[op.as<ListedKernel>()->code][type];
   if (kernel == nullptr) return std::nullopt;
   Tensor number;
   if (x == nullptr || y == nullptr) {
@@ -95,15 +95,17 @@ std::optional<Tensor> fast_where(const Tensor& condition, const Tensor& a, const
 }
 
 std::optional<Tensor> fast_reduce(const OpDef& op, const Tensor& given, py::handle axis, bool keepdims) {
-  if (given.size() > kFastPathElements || given.size() == 0 || compute_index(given.dtype()) < 0 || is_half(given.dtype()))
+  const auto* listed = op.as<ListedKernel>();
+  if (listed == nullptr || given.size() > kFastPathElements || given.size() == 0 || compute_index(given.dtype()) < 0 ||
+      is_half(given.dtype()))
     return std::nullopt;
   const Tensor x = contiguous(given);
   const std::size_t type = index_of(x.dtype()), rank = x.shape().size();
-  const bool mean = op.family == Family::mean, returns_index = op.family == Family::arg;
+  const bool mean = op.is(Family::mean), returns_index = op.is(Family::arg);
   const Table& table = kernels();
-  const ReduceFn kernel = returns_index ? table.arg[op.code][type]
+  const ReduceFn kernel = returns_index ? table.arg[listed->code][type]
                           : mean        ? table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][type]
-                                        : table.reduce[op.code][type];
+                                        : table.reduce[listed->code][type];
   if (kernel == nullptr) return std::nullopt;
   // The elements as (outer, count, inner); the middle axis is reduced.
   std::int64_t outer = 1, count = x.size(), inner = 1;

@@ -23,7 +23,7 @@ namespace {
 // Returns the dtype in which an operator computes operands of `dtype`.
 DType compute_dtype(const OpDef& op, DType dtype) {
   const auto takes = [](const OpDef& one, DType type) {
-    return one.family == Family::none || one.family == Family::select || computes(one, type);
+    return one.as<ListedKernel>() == nullptr || one.is(Family::select) || computes(one, type);
   };
   if (takes(op, dtype)) return dtype;
   if (dtype == DType::b8 && takes(op, DType::i64)) return DType::i64;
@@ -33,7 +33,7 @@ DType compute_dtype(const OpDef& op, DType dtype) {
 
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
   constexpr std::int64_t kReleaseGil = 1 << 16;  // elements from which releasing the GIL pays off
-  std::int64_t work = op.family == Family::matmul ? kReleaseGil : 0;
+  std::int64_t work = op.is(Family::matmul) ? kReleaseGil : 0;
   for (const Tensor& input : inputs) work += input.size();
   if (work < kReleaseGil) return evaluate(op, inputs, attributes, 1, kernels())[0];
   const py::gil_scoped_release released;
@@ -142,12 +142,12 @@ namespace {
 // for other comparisons.
 std::optional<Tensor> compare_out_of_range(const OpDef& op, const MixedOperands& operands, py::handle a, py::handle b) {
   const bool number_left = !operands.a.storage(), number_right = !operands.b.storage();
-  if (op.family != Family::compare || number_left == number_right) return std::nullopt;
+  if (!op.is(Family::compare) || number_left == number_right) return std::nullopt;
   const py::handle number = number_left ? a : b;
   if (fits(number, operands.dtype)) return std::nullopt;
   const std::int64_t element = 0, side = PyObject_RichCompareBool(number.ptr(), py::int_(0).ptr(), Py_GT) == 1 ? 1 : -1;
   Tensor result = Tensor::empty(DType::b8, (number_left ? operands.b : operands.a).shape());
-  kernels().compare[op.code][static_cast<std::size_t>(compute_index(DType::i64))](
+  kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](
       number_left ? &side : &element, 0, number_left ? &element : &side, 0, result.raw(), result.size());
   return result;
 }
@@ -167,7 +167,7 @@ Tensor binary(const OpDef& given, py::handle a, py::handle b) {
   if (auto result = fast_binary(given, a, b)) return *std::move(result);
   MixedOperands operands = mixed_operands(a, b);
   if (auto result = compare_out_of_range(given, operands, a, b)) return *std::move(result);
-  if (given.family == Family::matmul && operands.a.storage() && operands.b.storage())
+  if (given.is(Family::matmul) && operands.a.storage() && operands.b.storage())
     if (auto result = fast_matmul(operands.a, operands.b)) return *std::move(result);
   const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical_name(given.name)) : given;
   DType dtype = operands.dtype;
@@ -253,7 +253,7 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
   const bool is_logical = given == "All" || given == "Any";  // minimum and maximum of the flags
   const std::string name = !is_logical ? given : given == "All" ? "ReduceMin" : "ReduceMax";
   const OpDef& op = operator_named(name);
-  const bool extreme = name == "ReduceMax" || name == "ReduceMin", mean = op.family == Family::mean;
+  const bool extreme = name == "ReduceMax" || name == "ReduceMin", mean = op.is(Family::mean);
   Tensor input = is_logical ? cast(x, DType::b8) : x;
   if (axis.is_none() && (is_logical || !extreme || x.size() > 0))
     if (auto result = reduce_small(name, input, keepdims)) return *std::move(result);
@@ -263,7 +263,7 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
     input = cast(x, floating_dtype(x.dtype()));
   if (auto result = fast_reduce(op, input, axis, keepdims)) return *std::move(result);
   Attributes attributes{{"keepdims", std::int64_t{keepdims}}};
-  if (op.family == Family::arg) {
+  if (op.is(Family::arg)) {
     if (axis.is_none()) input = reshaped(contiguous(input), {-1});
     attributes.set("axis", axis.is_none() ? std::int64_t{0} : py::cast<std::int64_t>(axis));
   } else if (!axis.is_none()) {
@@ -280,7 +280,7 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool k
   }
   const Tensor inputs[] = {input};
   Tensor result = run(op, inputs, attributes);
-  if (op.family == Family::arg && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
+  if (op.is(Family::arg) && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
   return result;
 }
 

@@ -3,37 +3,22 @@
 namespace walle {
 
 namespace {
-[[noreturn]] void wrong_type(std::string_view name, const char* wanted) {
-  throw Error(ErrorKind::model, "attribute '" + std::string(name) + "' is no " + wanted);
+[[noreturn]] void wrong_type(std::string_view name, const char* expected) {
+  throw Error(ErrorKind::model, "attribute '" + std::string(name) + "' has the wrong type; it must be " + expected);
 }
 }  // namespace
 
 const Attribute* Attributes::find(std::string_view name) const noexcept {
-  for (std::size_t i = 0; i < items_.size(); ++i) {
-    if (items_[i].first != name) continue;
-    if (read_ && i < read_->size()) (*read_)[i] = true;
-    return &items_[i].second;
-  }
+  for (const auto& [key, value] : items_)
+    if (key == name) return &value;
   return nullptr;
-}
-
-Attributes Attributes::watched() const {
-  Attributes copy = *this;
-  copy.read_ = std::make_shared<std::vector<bool>>(items_.size(), false);
-  return copy;
-}
-
-std::string_view Attributes::unread() const noexcept {
-  for (std::size_t i = 0; read_ && i < read_->size(); ++i)
-    if (!(*read_)[i]) return items_[i].first;
-  return {};
 }
 
 std::int64_t Attributes::get_int(std::string_view name, std::int64_t fallback) const {
   const Attribute* value = find(name);
   if (value == nullptr) return fallback;
   if (const auto* number = std::get_if<std::int64_t>(value)) return *number;
-  wrong_type(name, "int");
+  wrong_type(name, "an int");
 }
 
 double Attributes::get_float(std::string_view name, double fallback) const {
@@ -41,14 +26,14 @@ double Attributes::get_float(std::string_view name, double fallback) const {
   if (value == nullptr) return fallback;
   if (const auto* number = std::get_if<double>(value)) return *number;
   if (const auto* number = std::get_if<std::int64_t>(value)) return static_cast<double>(*number);
-  wrong_type(name, "float");
+  wrong_type(name, "a float");
 }
 
 std::string Attributes::get_string(std::string_view name, std::string_view fallback) const {
   const Attribute* value = find(name);
   if (value == nullptr) return std::string(fallback);
   if (const auto* text = std::get_if<std::string>(value)) return *text;
-  wrong_type(name, "string");
+  wrong_type(name, "a string");
 }
 
 std::optional<Dims> Attributes::get_ints(std::string_view name) const {
@@ -56,7 +41,7 @@ std::optional<Dims> Attributes::get_ints(std::string_view name) const {
   if (value == nullptr) return std::nullopt;
   if (const auto* numbers = std::get_if<Dims>(value)) return *numbers;
   if (const auto* number = std::get_if<std::int64_t>(value)) return Dims{*number};
-  wrong_type(name, "list of ints");
+  wrong_type(name, "a list of ints");
 }
 
 Attributes Attributes::only(std::span<const std::string_view> names) const {
@@ -77,12 +62,18 @@ DType target_dtype(const Attributes& attributes) {
   for (const auto& [key, value] : attributes.items()) {
     if (key != "to") continue;
     for (const auto& [number, dtype] : onnx) {
-      if (const auto* asked = std::get_if<std::int64_t>(&value); asked != nullptr && *asked == number) return dtype;
-      if (const auto* asked = std::get_if<std::string>(&value); asked != nullptr && *asked == dtype_name(dtype)) return dtype;
+      if (const auto* given = std::get_if<std::int64_t>(&value); given != nullptr && *given == number) return dtype;
+      if (const auto* given = std::get_if<std::string>(&value); given != nullptr && *given == dtype_name(dtype)) return dtype;
     }
-    throw Error(ErrorKind::unsupported, "'to' names a type that the engine does not have");
+    const auto* number = std::get_if<std::int64_t>(&value);
+    const auto* name = std::get_if<std::string>(&value);
+    throw Error(ErrorKind::unsupported, "attribute 'to' is " +
+                                            (number != nullptr ? std::to_string(*number)
+                                             : name != nullptr ? "'" + *name + "'"
+                                                               : std::string("a list")) +
+                                            ", which is not a dtype of the engine");
   }
-  throw Error(ErrorKind::model, "the attribute 'to' is missing");
+  throw Error(ErrorKind::model, "attribute 'to' is missing");
 }
 
 std::optional<std::vector<double>> Attributes::get_floats(std::string_view name) const {
@@ -90,7 +81,7 @@ std::optional<std::vector<double>> Attributes::get_floats(std::string_view name)
   if (value == nullptr) return std::nullopt;
   if (const auto* numbers = std::get_if<std::vector<double>>(value)) return *numbers;
   if (const auto* numbers = std::get_if<Dims>(value)) return std::vector<double>(numbers->begin(), numbers->end());
-  wrong_type(name, "list of floats");
+  wrong_type(name, "a list of floats");
 }
 
 std::optional<Texts> Attributes::get_strings(std::string_view name) const {
@@ -98,8 +89,8 @@ std::optional<Texts> Attributes::get_strings(std::string_view name) const {
   if (value == nullptr) return std::nullopt;
   if (const auto* texts = std::get_if<Texts>(value)) return *texts;
   if (const auto* numbers = std::get_if<Dims>(value); numbers != nullptr && numbers->empty())
-    return Texts{};  // no element tells the type
-  wrong_type(name, "list of texts");
+    return Texts{};  // an empty list has no element type
+  wrong_type(name, "a list of strings");
 }
 
 }  // namespace walle

@@ -1,6 +1,5 @@
-// The named constants of a node, as ONNX has them.
+// Attributes: the named constants of a node, as ONNX defines them.
 #pragma once
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,8 +23,8 @@ class Attributes {
   void set(std::string name, Attribute value) { items_.emplace_back(std::move(name), std::move(value)); }
   bool has(std::string_view name) const noexcept { return find(name) != nullptr; }
 
-  // The value, or the fallback where there is none; throws Error (model) where it has another type. An int serves as a float
-  // and as a list of one.
+  // Return the value, or the fallback where the attribute is not given; throw Error (model) where it has another type. An int
+  // serves as a float and as a list of one.
   std::int64_t get_int(std::string_view name, std::int64_t fallback) const;
   double get_float(std::string_view name, double fallback) const;
   std::string get_string(std::string_view name, std::string_view fallback) const;
@@ -33,27 +32,18 @@ class Attributes {
   std::optional<std::vector<double>> get_floats(std::string_view name) const;  // a list of ints serves too
   std::optional<Texts> get_strings(std::string_view name) const;
 
-  const std::vector<std::pair<std::string, Attribute>>& items() const noexcept {
-    if (read_) read_->assign(items_.size(), true);
-    return items_;
-  }
+  const std::vector<std::pair<std::string, Attribute>>& items() const noexcept { return items_; }
 
-  // Those with these names; the others stay unread.
+  // A copy of the attributes with these names.
   Attributes only(std::span<const std::string_view> names) const;
-
-  // A copy that, with all copies of it, remembers what was asked for; and the first attribute that nobody has asked for, empty
-  // where there is none. What an operator is told and does not heed is refused, not passed over (plan/plan.cpp).
-  Attributes watched() const;
-  std::string_view unread() const noexcept;
 
  private:
   const Attribute* find(std::string_view name) const noexcept;
 
   std::vector<std::pair<std::string, Attribute>> items_;
-  std::shared_ptr<std::vector<bool>> read_;  // by item; null: not watched
 };
 
-// The dtype that the attribute `to` names, by ONNX's number or NumPy's name. Throws Error (model, unsupported).
+// Return the dtype that the attribute `to` names, by ONNX's number or NumPy's name. Throws Error (model, unsupported).
 DType target_dtype(const Attributes& attributes);
 
 }  // namespace walle

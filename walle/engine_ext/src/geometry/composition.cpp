@@ -1,4 +1,4 @@
-// What composing regions means, element by element: the check on geometry/merge.cpp.
+// The composition of regions, element by element: the check on geometry/merge.cpp.
 #include <algorithm>
 
 #include "geometry/merge.h"

@@ -36,7 +36,7 @@ Emitter::Ref Emitter::number(double value, DType dtype) {
     case DType::u32: put<std::uint32_t>(scalar, value); break;
     case DType::u64: put<std::uint64_t>(scalar, value); break;
     case DType::b8: *scalar.data<bool>() = value != 0; break;
-    default: throw Error(ErrorKind::dtype, "no number is made " + std::string(dtype_name(dtype)));
+    default: throw Error(ErrorKind::dtype, "a scalar constant cannot have dtype " + std::string(dtype_name(dtype)));
   }
   return constant(std::move(scalar));
 }

@@ -1,4 +1,4 @@
-// Emitter: what a decomposition writes operators to (§4.1).
+// Emitter: the receiver of the operators that a decomposition emits (§4.1).
 #pragma once
 #include <string_view>
 #include <vector>
@@ -7,19 +7,19 @@
 
 namespace walle {
 
-// What a decomposition builds on: a session that is being planned, or walle.np, which computes at once.
+// Implemented by lowering (plan/lower.cpp) and by eager evaluation (operators/eager.cpp).
 class Emitter {
  public:
   using Ref = int;
   static constexpr Ref kAbsent = -1;
 
   virtual ~Emitter() = default;
-  // Type and shape of a tensor; valid until the next call. kAbsent gives an absent operand.
+  // Return type and shape of a tensor, valid until the next call; an absent operand for kAbsent.
   virtual Operand operand(Ref tensor) const = 0;
   virtual std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) = 0;
   virtual Ref constant(Tensor value) = 0;
-  // The value of a tensor that a decomposition cannot do without; `what` names it. A session plans with the inputs that it hangs
-  // on as constants.
+  // The value of a tensor that a decomposition needs while planning; `what` names it in errors. A session plans with the inputs
+  // that it depends on as constants.
   virtual Tensor value(Ref tensor, const std::string& what) const = 0;
 
   Ref one(std::string_view op, std::vector<Ref> inputs, Attributes attributes = {}) {

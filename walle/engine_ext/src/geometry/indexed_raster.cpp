@@ -84,7 +84,7 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   const auto indices = static_cast<std::int64_t>(movement.weight.size());
   if (indices > 0)
     check("index", movement.size, movement.index_stride, movement.index_offset, {movement.index_step}, {indices}, index_extent);
-  std::size_t last = 0;  // axes up to the last one that the indices hang on are walked: what is left of a piece lies together
+  std::size_t last = 0;  // the axes up to the last one that the indices depend on are walked: the rest of a piece is contiguous
   for (std::size_t i = 0; i < movement.size.size(); ++i)
     if (movement.index_stride[i] != 0) last = i + 1;
   Dims size, indexed, plain;

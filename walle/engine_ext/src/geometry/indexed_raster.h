@@ -1,4 +1,4 @@
-// The indexed raster: a movement whose addresses on one side also hang on a tensor of indices that is known only when it runs.
+// The indexed raster: a movement whose addresses on one side also depend on a tensor of indices that is known only when it runs.
 // Gather, GatherElements, GatherND and the Scatter family are one each; with constant indices a Gather is plain regions instead.
 #pragma once
 #include "core/attributes.h"
@@ -22,8 +22,8 @@ struct IndexedMovement {
   bool fills_plain() const;
 };
 
-// An indexed movement made ready: the axes up to the last one that the indices hang on are walked, and for each of their
-// coordinates the others are one plain region.
+// A prepared indexed movement: it walks the axes up to the last one that the indices depend on, and for each of their coordinates
+// the remaining axes are one plain region.
 class IndexedRaster {
  public:
   // Extents in elements. Throws Error (shape) where an address could lie outside for indices within their extents, or an index

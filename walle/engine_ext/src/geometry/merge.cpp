@@ -75,7 +75,7 @@ struct Piece {
   std::optional<Region> region;  // nothing: the reader and this writer do not meet
 };
 
-// The part of the reader that this writer wrote; nothing where it is no box.
+// The part of the reader that this writer wrote; nothing where it is not a box.
 std::optional<Piece> compose_one(const Region& reader, const Region& writer) {
   const auto digits = digits_of(writer);
   if (!digits) return std::nullopt;

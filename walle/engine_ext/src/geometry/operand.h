@@ -1,4 +1,4 @@
-// Operands as shape inference, geometry and steps see them: type, shape and, where it is known before running, the value.
+// Operands of shape inference, geometry and steps: type, shape and, where it is known before running, the value.
 #pragma once
 #include <optional>
 #include <span>
@@ -19,8 +19,8 @@ struct Operand {
   static Operand none() { return {DType::f32, {}, nullptr, true}; }
 };
 
-// Thrown where an operator's shape or movement hangs on an operand that is no constant. A session then plans with the inputs that
-// the operand comes from as constants, or takes the operator's at_run_time form.
+// Thrown where an operator's shape or movement depends on an operand that is not constant. A session then plans with the inputs
+// that the operand comes from as constants, or uses the operator's at_run_time form.
 class ValueNeeded : public Error {
  public:
   ValueNeeded(std::size_t operand, const std::string& what)
@@ -31,15 +31,16 @@ class ValueNeeded : public Error {
   std::size_t operand_;
 };
 
-// `axis` counted from the front; throws Error (shape) outside [-rank, rank).
+// Return `axis` counted from the front; throw Error (shape) outside [-rank, rank).
 std::size_t normal_axis(std::int64_t axis, std::size_t rank);
-// Whole numbers from operand `index` (a constant) or, where that is absent, from the attribute; nothing where neither is there.
+// Return whole numbers from operand `index` (a constant) or, where that is absent, from the attribute; nothing where both are
+// absent.
 std::optional<Dims> whole_numbers(std::span<const Operand> operands, std::size_t index, const Attributes& attributes,
                                   std::string_view name);
 Dims required_numbers(std::span<const Operand> operands, std::size_t index, const Attributes& attributes, std::string_view name);
-// The common shape by NumPy's rule; throws Error (shape).
+// Return the common shape by NumPy's rule; throw Error (shape).
 Dims broadcast_shape(const Dims& a, const Dims& b);
-// The strides that read a tensor of `shape` and `strides` as `to`, which it broadcasts to; throws Error (shape).
+// Return the strides that read a tensor of `shape` and `strides` as `to`, which it broadcasts to; throws Error (shape).
 Dims broadcast_strides(const Dims& shape, const Dims& strides, const Dims& to);
 
 }  // namespace walle

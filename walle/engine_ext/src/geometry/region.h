@@ -29,7 +29,7 @@ struct Region {
 
   // The canonical region: axes of size 1 dropped, destination strides positive and descending, neighbours that step as one
   // axis merged; a region without elements has one axis of size 0. Equal movements to the same destination by nests of boxes
-  // thus compare equal. The destination must not be written twice; that is the maker's promise and is not checked.
+  // thus compare equal. The destination must not be written twice: the caller guarantees it, and it is not checked.
   //
   // Throws Error (shape) where an element lies outside [0, src_extent) or [0, dst_extent), strides leave 63 bits, or more than
   // kMaxAxes axes remain.

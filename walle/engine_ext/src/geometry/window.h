@@ -1,4 +1,4 @@
-// Sliding windows: the one reading of kernel_shape, strides, dilations, pads, auto_pad and ceil_mode, shared by convolution,
+// Sliding windows: one parser of kernel_shape, strides, dilations, pads, auto_pad and ceil_mode, shared by convolution,
 // pooling and Col2Im.
 #pragma once
 #include <array>

@@ -28,15 +28,15 @@ bool needs_module(const Graph& graph) noexcept {
 
 void arrange(Graph& graph) {
   const auto quoted = [&](int value) { return "'" + graph.values[static_cast<std::size_t>(value)].name + "'"; };
-  constexpr int kNobody = -1;
-  std::vector<int> giver(graph.values.size(), kNobody);
+  constexpr int kNone = -1;
+  std::vector<int> producer(graph.values.size(), kNone);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     for (const int value : graph.nodes[i].outputs) {
-      int& node = giver[static_cast<std::size_t>(value)];
+      int& node = producer[static_cast<std::size_t>(value)];
       if (graph.values[static_cast<std::size_t>(value)].kind != ValueKind::result)
         throw Error(ErrorKind::model,
                     "node '" + graph.nodes[i].name + "' writes " + quoted(value) + ", which is an input or a constant");
-      if (node != kNobody) throw Error(ErrorKind::model, "two nodes write " + quoted(value));
+      if (node != kNone) throw Error(ErrorKind::model, "two nodes write " + quoted(value));
       node = static_cast<int>(i);
     }
   }
@@ -44,21 +44,21 @@ void arrange(Graph& graph) {
   std::vector<int> waiting(graph.nodes.size(), 0);
   const auto check_given = [&](int value) {
     if (graph.values[static_cast<std::size_t>(value)].kind == ValueKind::result &&
-        giver[static_cast<std::size_t>(value)] == kNobody)
-      throw Error(ErrorKind::model, "nothing gives " + quoted(value));
+        producer[static_cast<std::size_t>(value)] == kNone)
+      throw Error(ErrorKind::model, quoted(value) + " has no producer");
   };
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     for (const int value : reads(graph.nodes[i])) {
       check_given(value);
-      const int node = giver[static_cast<std::size_t>(value)];
-      if (node == kNobody) continue;
+      const int node = producer[static_cast<std::size_t>(value)];
+      if (node == kNone) continue;
       readers[static_cast<std::size_t>(node)].push_back(i);
       ++waiting[i];
     }
   }
   for (const Output& output : graph.outputs) check_given(output.value);
 
-  // Kahn: a node is ready once all that it reads is there.
+  // Kahn's algorithm: a node is ready once all values that it reads are produced.
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
     if (waiting[i] == 0) order.push_back(i);

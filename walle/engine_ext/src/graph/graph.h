@@ -1,4 +1,4 @@
-// A model: values (inputs, constants, results), nodes, and outputs. Immutable once loaded, and shared by sessions.
+// The graph of a model: values (inputs, constants, results), nodes and outputs. Immutable once loaded; sessions share it.
 #pragma once
 #include <memory>
 #include <string>
@@ -17,7 +17,7 @@ struct Value {
   ValueKind kind = ValueKind::result;
   DType dtype = DType::f32;                  // of inputs and constants
   Dims shape;                                // of inputs and constants; -1 in an input: known at run time only
-  bool any_dtype = false, any_rank = false;  // of inputs: not even that is known before running
+  bool any_dtype = false, any_rank = false;  // of inputs: known at run time only
   int outer = -1;                            // of an outer value: its number in the graph around
   Tensor constant;
 };
@@ -32,7 +32,7 @@ struct Node {
   Attributes attributes;
   std::vector<std::pair<std::string, std::shared_ptr<const Graph>>> graphs;  // attributes that are subgraphs
 
-  // The subgraph of that name; throws Error (model) where there is none.
+  // Return the subgraph of that name; throw Error (model) where it is missing.
   const std::shared_ptr<const Graph>& graph(std::string_view key) const;
 };
 
@@ -47,18 +47,18 @@ struct Graph {
   std::vector<Node> nodes;  // in topological order
   std::vector<int> inputs;  // value numbers, in the model's order
   std::vector<Output> outputs;
-  std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();  // what plans made of the constants
+  std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();  // constants as plans packed them
 };
 
-// The values that a node reads: its inputs, and what its subgraphs take from the graph around them.
+// Return the values that a node reads: its inputs, and the outer values of its subgraphs.
 std::vector<int> reads(const Node& node);
 
-// Whether only a module runs it: it takes a sequence or an optional, or has a node whose outputs, or their shapes, are known no
-// sooner than it has run.
+// Return whether only a module runs the graph: an input is a sequence or an optional, or the outputs of a node, or their shapes,
+// are not known before it has run.
 bool needs_module(const Graph& graph) noexcept;
 
-// Checks that every value has one origin and puts the nodes into topological order (step 1 of a session, §4.2).
-// Throws Error (model) for a value that nothing gives or two nodes give, and for a cycle.
+// Check that every value has one producer and sort the nodes topologically (step 1 of a session, §4.2). Throws Error (model) for
+// a value without a producer or with two, and for a cycle.
 void arrange(Graph& graph);
 
 }  // namespace walle

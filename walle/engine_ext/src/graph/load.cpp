@@ -19,7 +19,7 @@ constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
 constexpr int kMaxRank = 32;
 constexpr int kAny = 255;        // a dtype or a rank
 constexpr int kMaxNesting = 16;  // of subgraphs
-// Far above any model that runs; planning takes the square of some of them.
+// Limits far above any model that runs; planning takes time that grows with the square of some of them.
 constexpr std::size_t kMaxNodes = 1 << 16, kMaxValues = 1 << 20;  // of a file, its subgraphs included
 constexpr std::size_t kMaxAttributes = 256;                       // of a node
 constexpr std::size_t kMaxName = 1 << 12, kMaxText = 1 << 20;     // bytes
@@ -46,7 +46,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-// Takes numbers and texts off the front of a section; never beyond its end.
+// Reads numbers and texts from the front of a section, never beyond its end.
 class Reader {
  public:
   Reader(const std::byte* data, std::size_t size) : data_(data), left_(size) {}
@@ -61,7 +61,7 @@ class Reader {
     const auto size = number<std::uint32_t>();
     if (size > most) broken("a text of " + std::to_string(size) + " bytes; at most " + std::to_string(most) + " are read");
     std::string value(reinterpret_cast<const char*>(take(size)), size);
-    if (!is_utf8(value)) broken("a name is no UTF-8");
+    if (!is_utf8(value)) broken("a name is not UTF-8");
     return value;
   }
   // How many items follow, each of at least `least` bytes: a count that cannot fit is refused before anything is allocated for
@@ -81,7 +81,7 @@ class Reader {
   }
   std::size_t left() const noexcept { return left_; }
 
-  // What the file has of them so far.
+  // The numbers of nodes and values read so far.
   std::size_t node_count = 0, value_count = 0;
 
  private:
@@ -217,17 +217,16 @@ Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Se
   const std::string op = reader.text();
   node.name = reader.text();
   node.op = find_operator(op);
-  if (node.op == nullptr)
-    throw Error(ErrorKind::unsupported, "node '" + node.name + "' is operator '" + op + "', which the engine does not have");
+  if (node.op == nullptr) throw Error(ErrorKind::unsupported, "node '" + node.name + "': operator '" + op + "' is unknown");
   node.inputs = read_values(reader, values, true);
   while (!node.inputs.empty() && node.inputs.back() < 0) node.inputs.pop_back();
   node.outputs = read_values(reader, values, false);
   const auto inputs = static_cast<int>(node.inputs.size());
   if (inputs < node.op->min_inputs || inputs > node.op->max_inputs)
-    throw Error(ErrorKind::model, "node '" + node.name + "' gives " + op + " " + std::to_string(inputs) + " inputs");
+    throw Error(ErrorKind::model, "node '" + node.name + "' (" + op + ") has " + std::to_string(inputs) + " inputs");
   for (std::size_t i = 0; i < static_cast<std::size_t>(node.op->min_inputs); ++i)
     if (node.inputs[i] < 0)
-      throw Error(ErrorKind::model, "node '" + node.name + "' leaves out input " + std::to_string(i) + " of " + op);
+      throw Error(ErrorKind::model, "node '" + node.name + "' (" + op + "): input " + std::to_string(i) + " is missing");
   if (node.outputs.empty()) throw Error(ErrorKind::model, "node '" + node.name + "' has no output");
   const std::uint32_t attributes = reader.count(6);
   if (attributes > kMaxAttributes) broken("node '" + node.name + "' has " + std::to_string(attributes) + " attributes");
@@ -237,8 +236,10 @@ Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Se
     for (const auto& [other, graph] : node.graphs) twice = twice || other == key;
     if (twice) broken("node '" + node.name + "' has attribute '" + key + "' twice");
     const auto type = reader.number<std::uint8_t>();
-    if (type == 5 && node.op->category != Category::control_flow && node.op->name != "SequenceMap")
-      throw Error(ErrorKind::model, "node '" + node.name + "' gives " + op + " a subgraph, '" + key + "'");
+    check_known(*node.op, key, node.name);
+    if (type == 5 && node.op->as<ControlFlow>() == nullptr && node.op->as<SequenceRule>() == nullptr)
+      throw Error(ErrorKind::model,
+                  "node '" + node.name + "' (" + op + "): attribute '" + key + "' is a subgraph; it must be a value");
     if (type == 5)
       node.graphs.emplace_back(std::move(key),
                                read_graph(reader, storage, sections, static_cast<std::int64_t>(values), depth + 1));
@@ -281,7 +282,7 @@ std::shared_ptr<const Graph> read_graph(Reader& reader, const std::shared_ptr<St
   return graph;
 }
 
-// Gives a mapped file back.
+// Unmaps a file.
 struct Mapping {
   void* address;
   std::size_t size;
@@ -309,7 +310,7 @@ std::shared_ptr<const Graph> load_graph(const std::string& path) {
   struct ::stat status{};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(file);
-    throw Error(ErrorKind::model, "model '" + path + "' is no regular file");
+    throw Error(ErrorKind::model, "model '" + path + "' is not a regular file");
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   void* address = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;

@@ -24,8 +24,8 @@
 //   u32 outputs, each: text name, u32 value number
 // Data section: constants, row-major, each at a multiple of 64 bytes, padded with zeros to one.
 //
-// The reader trusts nothing: every size, offset and number is checked before it is used, so that a broken or hostile file gives
-// Error (model) and nothing else. Constants are used in place.
+// The reader checks every size, offset and number before it uses it, so that a broken or hostile file raises Error (model) and
+// does nothing else. Constants are used in place.
 #pragma once
 #include <memory>
 #include <string>
@@ -36,8 +36,8 @@ namespace walle {
 
 inline constexpr std::uint32_t kModelVersion = 2;
 
-// Reads a model out of `storage`, which every constant keeps alive (a copy is made where its memory is not aligned to 64).
-// Throws Error (model) for bytes that are no such file, Error (unsupported) for an operator that the engine does not have.
+// Read a model from `storage`, which every constant keeps alive (a copy is made where its memory is not aligned to 64).
+// Throws Error (model) for bytes that are not such a file, Error (unsupported) for an unknown operator or attribute.
 std::shared_ptr<const Graph> load_graph(const std::shared_ptr<Storage>& storage);
 // The same from a file, memory-mapped. Throws Error (model) too where it cannot be opened.
 std::shared_ptr<const Graph> load_graph(const std::string& path);

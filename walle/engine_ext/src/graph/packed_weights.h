@@ -1,5 +1,5 @@
-// Packed weights: what algorithms made of a model's constants, kept while any plan uses them, so that sessions on one graph, and
-// the plans of one session, share them.
+// Packed weights: constants in the layouts of algorithms, kept while any plan uses them, so that the sessions on one graph and
+// the plans of one session share them.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,7 +13,7 @@ namespace walle {
 
 class PackedWeights {
  public:
-  // What `make` gives for this constant under this key (algorithm, parameter, backend, window), made at the first asking.
+  // Return the result of `make` for this constant and key (algorithm, parameter, backend, window); it is made at the first call.
   // Thread-safe.
   Tensor get(const Tensor& constant, const std::string& key, const std::function<Tensor()>& make);
 

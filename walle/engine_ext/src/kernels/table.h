@@ -106,7 +106,12 @@ struct Gemm {
 
 // Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
 // of Elu, LeakyRelu and Swish.
-enum class MapOp : std::uint8_t { Elu, GeluErf, GeluTanh, HardSigmoid, HardSwish, LeakyRelu, Mish, Swish, kCount };
+enum class MapOp : std::uint8_t {
+#define WALLE_MAP(op, ...) op,
+#include "kernels/kernels.inc"
+#undef WALLE_MAP
+  kCount
+};
 // out[i] = f(in[i]); out may be `in`.
 using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
 // out[i] = in[i] < 0 ? in[i] * slope[i % period] : in[i]; a period of 1, of a multiple of `pack`, or of `count` and more. out may

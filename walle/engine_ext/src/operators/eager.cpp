@@ -16,15 +16,22 @@ Operand operand_of(const Tensor& tensor) {
   return {tensor.dtype(), tensor.shape(), &tensor, false};
 }
 
-Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<const Operand> operands, const Attributes& attributes,
-                  const Table& table) {
+std::vector<Operand> operands_of(std::span<const Tensor> tensors) {
+  std::vector<Operand> operands;
+  operands.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) operands.push_back(operand_of(tensor));
+  return operands;
+}
+
+Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, const Attributes& attributes, const Table& table) {
+  const std::vector<Operand> operands = operands_of(given);
   const TensorType type = infer_atomic(op, operands, attributes);
   std::vector<std::size_t> axes;
   if (op.reduces()) axes = reduced_axes(op, operands, attributes);
   std::vector<Tensor> dense;
   const auto strided = [](const Tensor& input) { return !input.contiguous(); };
-  if (op.make_step != nullptr &&
-      std::any_of(given.begin(), given.end(), strided)) {  // its operands are contiguous, as in a session
+  // Own kernels take contiguous operands, as in a session.
+  if (op.as<OwnKernel>() != nullptr && std::any_of(given.begin(), given.end(), strided)) {
     for (const Tensor& input : given) dense.push_back(contiguous(input));
     given = dense;
   }
@@ -37,7 +44,9 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
         {input.dtype(), input.shape(), input.strides(), input.storage() ? &input : nullptr, input.storage() == nullptr});
     addresses.push_back(input.raw());
   }
-  const auto step = make_step(op, layouts, type, axes, attributes, table);
+  const auto has = [&](std::size_t operand) { return operand < layouts.size() && !layouts[operand].absent; };
+  const Epilogue epilogue = takes_epilogue(op.name) ? read_epilogue(attributes, has(kBias), has(kResidual)) : Epilogue();
+  const auto step = make_step(op, layouts, type, axes, attributes, table, epilogue);
   Tensor result = Tensor::empty(type.dtype, type.shape);
   std::shared_ptr<Storage> scratch;
   if (step->scratch_bytes() > 0) scratch = Storage::allocate(step->scratch_bytes());
@@ -47,9 +56,9 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, std::span<cons
   return result;
 }
 
-std::vector<Tensor> run_transform(const OpDef& op, std::span<const Tensor> inputs, std::span<const Operand> operands,
-                                  const Attributes& attributes, int outputs, const Table& table) {
-  const auto movements = op.transform(operands, attributes, outputs);
+std::vector<Tensor> run_transform(const TransformRule& rule, std::span<const Tensor> inputs, const Attributes& attributes,
+                                  int outputs, const Table& table) {
+  const auto movements = rule.make(operands_of(inputs), attributes, outputs);
   std::vector<Tensor> sources(inputs.size()), results;
   for (const Movement& movement : movements) {
     Tensor result = Tensor::empty(movement.dtype, movement.shape);
@@ -67,7 +76,7 @@ std::vector<Tensor> run_transform(const OpDef& op, std::span<const Tensor> input
   return results;
 }
 
-// Decompositions on tensors at hand.
+// Computes a decomposition at once on tensors.
 class EagerEmitter final : public Emitter {
  public:
   explicit EagerEmitter(const Table& table) : table_(table) {}
@@ -96,46 +105,56 @@ class EagerEmitter final : public Emitter {
   std::vector<Tensor> tensors_;
 };
 
+std::vector<Tensor> run_decomposed(CompositeFn decompose, std::span<const Tensor> inputs, const Attributes& attributes,
+                                   int outputs, const Table& table) {
+  EagerEmitter emitter(table);
+  std::vector<Emitter::Ref> refs;
+  for (const Tensor& input : inputs) refs.push_back(input.storage() ? emitter.constant(input) : Emitter::kAbsent);
+  std::vector<Tensor> results;
+  for (const Emitter::Ref ref : decompose(emitter, refs, attributes, outputs)) results.push_back(emitter.at(ref));
+  return results;
+}
+
+void check_inputs(const OpDef& op, std::span<const Tensor> inputs) {
+  const auto count = static_cast<int>(inputs.size());
+  if (count < op.min_inputs || count > op.max_inputs)
+    throw Error(ErrorKind::model, std::string(op.name) + " got " + std::to_string(count) + " inputs; it takes " +
+                                      std::to_string(op.min_inputs) +
+                                      (op.max_inputs > op.min_inputs ? " to " + std::to_string(op.max_inputs) : ""));
+  for (int i = 0; i < op.min_inputs; ++i)
+    if (!inputs[static_cast<std::size_t>(i)].storage())
+      throw Error(ErrorKind::model, std::string(op.name) + ": input " + std::to_string(i) + " is missing");
+}
+
 }  // namespace
 
 std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes, int outputs,
                              const Table& table) {
-  const auto count = static_cast<int>(inputs.size());
-  if (count < op.min_inputs || count > op.max_inputs)
-    throw Error(ErrorKind::model, std::string(op.name) + " got " + std::to_string(count) + " inputs");
-  for (int i = 0; i < op.min_inputs; ++i)
-    if (!inputs[static_cast<std::size_t>(i)].storage())
-      throw Error(ErrorKind::model, std::string(op.name) + " got no input " + std::to_string(i));
-  const auto decomposed = [&] {
-    EagerEmitter emitter(table);
-    std::vector<Emitter::Ref> refs;
-    for (const Tensor& input : inputs) refs.push_back(input.storage() ? emitter.constant(input) : Emitter::kAbsent);
-    std::vector<Tensor> results;
-    for (const Emitter::Ref ref : op.decompose(emitter, refs, attributes, outputs)) results.push_back(emitter.at(ref));
-    return results;
-  };
-  if (op.decompose != nullptr && op.transform == nullptr) return decomposed();
-  if (op.category == Category::control_flow || op.category == Category::sequence)
+  check_inputs(op, inputs);
+  const auto atomic = [&](const auto&) { return std::vector<Tensor>{run_atomic(op, inputs, attributes, table)}; };
+  const auto in_module_only = [&](const auto&) -> std::vector<Tensor> {
     throw Error(ErrorKind::unsupported, std::string(op.name) + " runs in a walle.Module only");
-  if (op.data != nullptr) {
-    std::vector<Tensor> dense;
-    for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
-    return op.data(dense, attributes, outputs);
-  }
-  std::vector<Operand> operands;
-  operands.reserve(inputs.size());
-  for (const Tensor& input : inputs) operands.push_back(operand_of(input));
-  if (op.transform != nullptr) {
-    try {
-      return run_transform(op, inputs, operands, attributes, outputs, table);
-    } catch (const ValueNeeded&) {
-      if (op.decompose == nullptr) throw;
-      return decomposed();
-    }
-  }
-  std::vector<Tensor> results;
-  results.push_back(run_atomic(op, inputs, operands, attributes, table));
-  return results;
+  };
+  return std::visit(
+      Overloaded{[&](const ListedKernel& kernel) { return atomic(kernel); },
+                 [&](const OwnKernel& kernel) { return atomic(kernel); },
+                 [&](const DataDependent& kernel) {
+                   std::vector<Tensor> dense;
+                   for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
+                   return kernel.compute(dense, attributes, outputs);
+                 },
+                 [&](const TransformRule& rule) {
+                   try {
+                     return run_transform(rule, inputs, attributes, outputs, table);
+                   } catch (const ValueNeeded&) {
+                     if (rule.at_run_time == nullptr) throw;
+                     return run_decomposed(rule.at_run_time, inputs, attributes, outputs, table);
+                   }
+                 },
+                 [&](const CompositeRule& rule) { return run_decomposed(rule.decompose, inputs, attributes, outputs, table); },
+                 [&](const ControlFlow& flow) { return in_module_only(flow); },
+                 [&](const SequenceRule& rule) { return in_module_only(rule); }},
+      op.kind);
 }
 
 Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes) {

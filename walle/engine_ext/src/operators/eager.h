@@ -1,4 +1,4 @@
-// Operators computed at once on tensors: what walle.np stands on, and how a session folds constants.
+// Eager evaluation: operators computed at once on tensors, for walle.np and for the constants that a session folds.
 #pragma once
 #include "operators/step.h"
 
@@ -7,16 +7,16 @@ namespace walle {
 // Elements up to which an operand goes to a kernel at once, where it is contiguous.
 inline constexpr std::int64_t kFastPathElements = 4096;
 
-// The outputs of any operator of the registry; an undefined tensor (no storage) stands for an input that is left out.
+// Return the outputs of any operator of the registry; an undefined tensor (no storage) stands for an input that is left out.
 // Inputs may be strided views; results are new and contiguous. Throws Error (shape, dtype, unsupported, model).
 std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes, int outputs,
                              const Table& table);
-// The same for an operator with one output, by name; for callers that know it exists.
+// The same for an operator with one output, by a name that exists.
 Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes = {});
 
-// The tensor itself where it is contiguous, else a contiguous copy.
+// Return the tensor itself where it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
-// Copies a tensor's elements into another of the same dtype that it broadcasts to; overlapping storage is copied first.
+// Copy a tensor's elements into another of the same dtype that it broadcasts to; overlapping storage is copied first.
 // Throws Error (shape, dtype) where they do not fit, or where `to` is read-only.
 void assign(const Tensor& from, const Tensor& to);
 Tensor cast(const Tensor& tensor, DType dtype);

@@ -14,7 +14,7 @@ std::string types_of(std::span<const Operand> operands) {
 }
 
 [[noreturn]] void refuse(const OpDef& op, std::span<const Operand> operands) {
-  throw Error(ErrorKind::dtype, std::string(op.name) + " takes no " + types_of(operands));
+  throw Error(ErrorKind::dtype, std::string(op.name) + " does not support " + types_of(operands));
 }
 
 Dims matmul_shape(const Dims& a, const Dims& b) {
@@ -36,30 +36,32 @@ Dims matmul_shape(const Dims& a, const Dims& b) {
 }  // namespace
 
 bool computes(const OpDef& op, DType dtype) noexcept {
-  // Sums and products of these are done in float32 as a whole (atomic/conversion.h).
-  if (is_half(dtype) && (op.family == Family::reduce || op.family == Family::mean || op.family == Family::matmul))
-    dtype = DType::f32;
+  const auto* kernel = op.as<ListedKernel>();
+  if (kernel == nullptr) return false;
+  // Sums and products of 16-bit floats are computed in float32 as a whole (atomic/conversion.h).
+  if (is_half(dtype) && widens(kernel->family)) dtype = DType::f32;
   const int type = compute_index(dtype);
   if (type < 0) return false;
   const Table& table = kernels("scalar");
   const auto at = static_cast<std::size_t>(type);
-  switch (op.family) {
-    case Family::unary: return table.unary[op.code][at] != nullptr;
-    case Family::test: return table.test[op.code][at] != nullptr;
-    case Family::binary: return table.binary[op.code][at] != nullptr;
-    case Family::compare: return table.compare[op.code][at] != nullptr;
-    case Family::reduce: return table.reduce[op.code][at] != nullptr;
+  switch (kernel->family) {
+    case Family::unary: return table.unary[kernel->code][at] != nullptr;
+    case Family::test: return table.test[kernel->code][at] != nullptr;
+    case Family::binary: return table.binary[kernel->code][at] != nullptr;
+    case Family::compare: return table.compare[kernel->code][at] != nullptr;
+    case Family::reduce: return table.reduce[kernel->code][at] != nullptr;
     case Family::mean: return is_floating(dtype) || (is_integer(dtype) && item_size(dtype) >= 4);
-    case Family::arg: return table.arg[op.code][at] != nullptr;
+    case Family::arg: return table.arg[kernel->code][at] != nullptr;
     case Family::matmul: return table.gemm[at].run != nullptr;
-    default: return false;
+    case Family::select: return false;
   }
+  return false;
 }
 
 std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
   const std::size_t rank = operands[0].shape.size();
   std::vector<std::size_t> axes;
-  if (op.family == Family::arg) {
+  if (op.is(Family::arg)) {
     axes.push_back(normal_axis(attributes.get_int("axis", 0), rank));
     return axes;
   }
@@ -72,15 +74,18 @@ std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> 
   for (const std::int64_t axis : *given) axes.push_back(normal_axis(axis, rank));
   std::sort(axes.begin(), axes.end());
   if (std::adjacent_find(axes.begin(), axes.end()) != axes.end())
-    throw Error(ErrorKind::shape, std::string(op.name) + " names an axis twice");
+    throw Error(ErrorKind::shape, std::string(op.name) + ": 'axes' is " + to_string(*given) + ", which names an axis twice");
   return axes;
 }
 
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
   const Operand& first = operands[0];
-  if (first.absent) throw Error(ErrorKind::model, std::string(op.name) + " needs its first input");
-  if (op.infer != nullptr) return op.infer(operands, attributes);
-  switch (op.family) {
+  if (first.absent) throw Error(ErrorKind::model, std::string(op.name) + ": input 0 is missing");
+  if (const auto* own = op.as<OwnKernel>()) return own->infer(operands, attributes);
+  const auto* kernel = op.as<ListedKernel>();
+  if (kernel == nullptr) throw Error(ErrorKind::unsupported, std::string(op.name) + " is not atomic");
+  const Family family = kernel->family;
+  switch (family) {
     case Family::unary:
       if (!computes(op, first.dtype)) refuse(op, operands);
       return {first.dtype, first.shape};
@@ -90,7 +95,7 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
     case Family::binary:
     case Family::compare:
       if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
-      return {op.family == Family::compare ? DType::b8 : first.dtype, broadcast_shape(first.shape, operands[1].shape)};
+      return {family == Family::compare ? DType::b8 : first.dtype, broadcast_shape(first.shape, operands[1].shape)};
     case Family::select:
       if (first.dtype != DType::b8 || operands[1].absent || operands[2].absent || operands[1].dtype != operands[2].dtype)
         refuse(op, operands);
@@ -101,8 +106,8 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
       if (!computes(op, first.dtype)) refuse(op, operands.first(1));
       const auto axes = reduced_axes(op, operands, attributes);
       const bool keep = attributes.get_int("keepdims", 1) != 0;
-      const bool has_identity = op.family != Family::arg && (op.family != Family::mean || is_floating(first.dtype));
-      TensorType result{op.family == Family::arg ? DType::i64 : first.dtype, {}};
+      const bool has_identity = family != Family::arg && (family != Family::mean || is_floating(first.dtype));
+      TensorType result{family == Family::arg ? DType::i64 : first.dtype, {}};
       for (std::size_t i = 0; i < first.shape.size(); ++i) {
         const bool reduced = std::binary_search(axes.begin(), axes.end(), i);
         if (reduced && first.shape[i] == 0 && !has_identity)
@@ -114,9 +119,8 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
     case Family::matmul:
       if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
       return {first.dtype, matmul_shape(first.shape, operands[1].shape)};
-    case Family::none: break;
   }
-  throw Error(ErrorKind::unsupported, std::string(op.name) + " is not atomic");
+  return {};
 }
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// Makes the step of any atomic operator: those of kernels.inc here, the others by their own makers (atomic/).
+// The step of any atomic operator, or of a composite with a kernel of its own.
 #pragma once
 #include <memory>
 #include <span>
@@ -7,8 +7,9 @@
 
 namespace walle {
 
-// `result` is what infer_atomic gave. `axes` are the reduced ones, for operators that reduce.
+// `result` is what infer_atomic returned. `axes` are the reduced ones, for operators that reduce.
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
-                                std::span<const std::size_t> axes, const Attributes& attributes, const Table& table);
+                                std::span<const std::size_t> axes, const Attributes& attributes, const Table& table,
+                                const Epilogue& epilogue = {});
 
 }  // namespace walle

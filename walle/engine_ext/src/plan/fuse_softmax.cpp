@@ -1,5 +1,5 @@
-// Fusion into Softmax: the scale and the mask of attention scores are applied to a row just before its softmax, while it lies in
-// the nearest cache.
+// Fusion into Softmax: the scale and the mask of attention scores are applied to a row just before its softmax, while it is in
+// the first-level cache.
 #include <algorithm>
 
 #include "plan/program.h"
@@ -13,9 +13,9 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 class SoftmaxFusion {
  public:
   explicit SoftmaxFusion(Program& program)
-      : program_(program), readers_(program.values.size(), 0), giver_(program.values.size(), nullptr) {
+      : program_(program), readers_(program.values.size(), 0), producer_(program.values.size(), nullptr) {
     for (ProgramOp& op : program.ops) {
-      giver_[at(op.output)] = &op;
+      producer_[at(op.output)] = &op;
       for (const int input : op.inputs)
         if (input >= 0) ++readers_[at(input)];
     }
@@ -24,7 +24,7 @@ class SoftmaxFusion {
 
   void run() {
     for (ProgramOp& op : program_.ops)
-      if (!op.is_raster() && op.op->name == "Softmax" && op.inputs.size() == 1 && along_last_axis(op)) take(op);
+      if (!op.is_raster() && op.op->name == "Softmax" && op.inputs.size() == 1 && along_last_axis(op)) fuse_scores(op);
     remove_unread(program_);
   }
 
@@ -36,18 +36,18 @@ class SoftmaxFusion {
     return normal_axis(op.attributes.get_int("axis", -1), rank) + 1 == rank;
   }
 
-  // The operator of that name that alone gives this value for this reader; null: another does, or others read it.
-  const ProgramOp* given_by(int index, std::string_view name) const {
-    const ProgramOp* giver = giver_[at(index)];
-    return giver != nullptr && !giver->is_raster() && giver->op->name == name && readers_[at(index)] == 1 ? giver : nullptr;
+  // Return the operator of that name that computes this value, where it has one reader; else null.
+  const ProgramOp* producer(int index, std::string_view name) const {
+    const ProgramOp* op = producer_[at(index)];
+    return op != nullptr && !op->is_raster() && op->op->name == name && readers_[at(index)] == 1 ? op : nullptr;
   }
 
-  void take(ProgramOp& op) {
+  void fuse_scores(ProgramOp& op) {
     const Dims& shape = value(op.output).shape;
     std::vector<int> inputs{op.inputs[0], -1, -1};  // scores, scale, mask
     bool divides = false;
-    if (const ProgramOp* sum = given_by(inputs[0], "Add")) {
-      // Of two of the whole shape, the one that is scaled is the scores.
+    if (const ProgramOp* sum = producer(inputs[0], "Add")) {
+      // Where both operands have the whole shape, the scaled one is the scores.
       const bool swap = value(sum->inputs[0]).shape != shape || (value(sum->inputs[1]).shape == shape && scaled(sum->inputs[1]));
       const int scores = sum->inputs[swap ? 1 : 0];
       if (value(scores).shape == shape && sum->inputs[0] != sum->inputs[1]) inputs = {scores, -1, sum->inputs[swap ? 0 : 1]};
@@ -65,11 +65,11 @@ class SoftmaxFusion {
 
   bool is_number(int index) const { return value(index).is_constant() && element_count(value(index).shape) == 1; }
 
-  // The product with, or quotient by, one number that gives the value.
+  // Return the product with, or quotient by, one number that computes the value.
   const ProgramOp* scaled(int index) const {
-    if (const ProgramOp* quotient = given_by(index, "Div"))
+    if (const ProgramOp* quotient = producer(index, "Div"))
       return is_number(quotient->inputs[1]) && value(quotient->inputs[0]).shape == value(index).shape ? quotient : nullptr;
-    const ProgramOp* product = given_by(index, "Mul");
+    const ProgramOp* product = producer(index, "Mul");
     if (product == nullptr) return nullptr;
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
       if (is_number(product->inputs[i]) && value(product->inputs[1 - i]).shape == value(index).shape) return product;
@@ -78,7 +78,7 @@ class SoftmaxFusion {
 
   Program& program_;
   std::vector<int> readers_;
-  std::vector<ProgramOp*> giver_;
+  std::vector<ProgramOp*> producer_;
 };
 
 }  // namespace

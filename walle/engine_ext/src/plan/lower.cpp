@@ -1,3 +1,4 @@
+// Lowering: the graph as a program of atomic operators and rasters (steps 2 and 3 of a session, §4.2).
 #include <algorithm>
 
 #include "geometry/raster.h"
@@ -10,7 +11,7 @@ namespace {
 
 // Larger results of constant inputs are left to run time, where their memory is shared.
 constexpr std::int64_t kMaxFoldedBytes = std::int64_t{64} << 20;
-// Of one program; planning takes the square of some of its sizes.
+// Values of one program; planning takes time that grows with the square of some of its sizes.
 constexpr std::size_t kMaxProgramValues = std::size_t{1} << 18;
 constexpr std::size_t kMaxRank = 64;
 
@@ -20,10 +21,11 @@ class Lowering final : public Emitter {
 
   void set_node(const std::string& name) { node_ = name; }
 
-  // `from`: what it is computed from.
+  // Adds a value that is computed from the values `from`.
   Ref add(ProgramValue value, std::span<const Ref> from = {}) {
     if (program_.values.size() >= kMaxProgramValues)
-      throw Error(ErrorKind::unsupported, "it takes more than " + std::to_string(kMaxProgramValues) + " tensors in between");
+      throw Error(ErrorKind::unsupported,
+                  "the plan needs more than " + std::to_string(kMaxProgramValues) + " intermediate tensors");
     check_fits(value.dtype, value.shape);
     std::vector<int> origins;
     if (value.input >= 0) origins.push_back(value.input);
@@ -60,32 +62,47 @@ class Lowering final : public Emitter {
   }
 
   std::vector<Ref> emit(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes, int outputs) {
-    if (op.module_only() && op.data == nullptr)
-      throw Error(ErrorKind::unsupported,
-                  "a Session has no control flow, sequences or optionals; run the model with walle.Module");
     std::vector<Operand> operands;
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
     }
-    if (op.decompose != nullptr && op.transform == nullptr) {
-      if (!constants && op.fused != nullptr && op.fused->applies(operands, attributes, outputs, table_))
-        return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
-      return op.decompose(*this, inputs, attributes, outputs);
-    }
-    if (op.data != nullptr) {
-      if (!constants)
-        throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
-      return fold(op, inputs, attributes, outputs);
-    }
-    try {
-      return op.transform != nullptr ? emit_transform(op, inputs, operands, attributes, outputs, constants)
-                                     : emit_atomic(op, inputs, operands, attributes, constants);
-    } catch (const ValueNeeded& error) {
-      if (op.decompose != nullptr) return op.decompose(*this, inputs, attributes, outputs);
-      need(inputs[error.operand()], error.what());
-    }
+    const auto atomic = [&](const auto&) {
+      try {
+        return emit_atomic(op, inputs, operands, attributes, constants);
+      } catch (const ValueNeeded& error) {
+        need(inputs[error.operand()], error.what());
+      }
+    };
+    const auto in_module_only = [](const auto&) -> std::vector<Ref> {
+      throw Error(ErrorKind::unsupported,
+                  "a Session has no control flow, sequences or optionals; run the model with walle.Module");
+    };
+    return std::visit(
+        Overloaded{
+            [&](const ListedKernel& kernel) { return atomic(kernel); }, [&](const OwnKernel& kernel) { return atomic(kernel); },
+            [&](const DataDependent&) {
+              if (!constants)
+                throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
+              return fold(op, inputs, attributes, outputs);
+            },
+            [&](const TransformRule& rule) {
+              try {
+                return emit_transform(op, rule, inputs, operands, attributes, outputs, constants);
+              } catch (const ValueNeeded& error) {
+                if (rule.at_run_time == nullptr) need(inputs[error.operand()], error.what());
+                return rule.at_run_time(*this, inputs, attributes, outputs);
+              }
+            },
+            [&](const CompositeRule& rule) {
+              if (!constants && rule.fused != nullptr && applies(*rule.fused, {op.name, operands, attributes, outputs, table_}))
+                return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
+              return rule.decompose(*this, inputs, attributes, outputs);
+            },
+            [&](const ControlFlow& flow) { return in_module_only(flow); },
+            [&](const SequenceRule& rule) { return in_module_only(rule); }},
+        op.kind);
   }
 
  private:
@@ -95,7 +112,7 @@ class Lowering final : public Emitter {
     throw InputsNeeded(origins, 0, what);
   }
 
-  // What no machine can hold is refused before anything is made for each of its elements; a dimension of 0 counts as 1.
+  // Refuses a tensor that no machine can hold, before anything is allocated for its elements; a dimension of 0 counts as 1.
   static void check_fits(DType dtype, const Dims& shape) {
     if (shape.size() > kMaxRank)
       throw Error(ErrorKind::shape, "a tensor of " + std::to_string(shape.size()) + " dimensions; at most " +
@@ -104,14 +121,14 @@ class Lowering final : public Emitter {
     std::replace(least.begin(), least.end(), std::int64_t{0}, std::int64_t{1});
     if (static_cast<std::size_t>(element_count(least)) * item_size(dtype) > storage_limit())
       throw Error(ErrorKind::shape, "a tensor of shape " + to_string(shape) + " and " + std::string(dtype_name(dtype)) +
-                                        " needs more memory than there is");
+                                        " needs more memory than the machine has");
   }
 
   static bool small(DType dtype, const Dims& shape) {
     return element_count(shape) <= kMaxFoldedBytes / static_cast<std::int64_t>(item_size(dtype));
   }
 
-  // A movement that reads nothing but its fill.
+  // Computes a movement that reads only its fill.
   static Tensor filled(const Movement& movement) {
     Tensor result = Tensor::empty(movement.dtype, movement.shape);
     for (const Region& region : movement.regions) raster(region, movement.fill.raw(), result.raw(), item_size(movement.dtype));
@@ -139,21 +156,23 @@ class Lowering final : public Emitter {
     return result;
   }
 
-  // One op of the program: an atomic operator, or a composite with a kernel of its own.
+  // Adds one op to the program: an atomic operator, or a composite with a kernel of its own.
   std::vector<Ref> emit_step(const OpDef& op, const std::vector<Ref>& inputs, TensorType type, const Attributes& attributes) {
     ProgramOp made;
     made.name = node_;
     made.op = &op;
     made.inputs = inputs;
     made.attributes = attributes;
+    const auto has = [&](std::size_t operand) { return operand < inputs.size() && inputs[operand] != kAbsent; };
+    if (takes_epilogue(op.name)) made.epilogue = read_epilogue(attributes, has(kBias), has(kResidual));
     made.output = add({type.dtype, std::move(type.shape), {}, -1}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};
   }
 
-  std::vector<Ref> emit_transform(const OpDef& op, const std::vector<Ref>& inputs, std::span<const Operand> operands,
-                                  const Attributes& attributes, int outputs, bool constants) {
-    auto movements = op.transform(operands, attributes, outputs);
+  std::vector<Ref> emit_transform(const OpDef& op, const TransformRule& rule, const std::vector<Ref>& inputs,
+                                  std::span<const Operand> operands, const Attributes& attributes, int outputs, bool constants) {
+    auto movements = rule.make(operands, attributes, outputs);
     bool fits = true;
     for (const Movement& movement : movements) check_fits(movement.dtype, movement.shape);
     for (const Movement& movement : movements) fits = fits && small(movement.dtype, movement.shape);
@@ -184,7 +203,7 @@ class Lowering final : public Emitter {
   }
 
   Program& program_;
-  std::vector<std::vector<int>> origins_;  // by value: the graph's inputs that it hangs on
+  std::vector<std::vector<int>> origins_;  // by value: the graph's inputs that it depends on
   const Table& table_;
   std::string node_;
 };
@@ -208,8 +227,7 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
     std::vector<Emitter::Ref> inputs;
     for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
     try {
-      program.told.emplace_back(&node, node.attributes.watched());
-      const auto results = lowering.emit(*node.op, inputs, program.told.back().second, static_cast<int>(node.outputs.size()));
+      const auto results = lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
       if (results.size() < node.outputs.size())
         throw Error(ErrorKind::model,
                     "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));

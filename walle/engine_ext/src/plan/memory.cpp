@@ -17,7 +17,7 @@ std::int64_t bytes_of(const ProgramValue& value) {
   return (bytes / kAlignment + 1) * kAlignment;  // room for a vector kernel's last whole vector
 }
 
-// Values seen as stretches of other values' memory: renames, and what is written straight into a raster's result.
+// Values as stretches of other values' memory: renames, and values that are written directly into a raster's result.
 class Aliases {
  public:
   explicit Aliases(const Program& program) {
@@ -43,7 +43,7 @@ class Aliases {
     return found;
   }
   void add() { links_.push_back({static_cast<int>(links_.size()), 0}); }
-  // `value`, a root so far, begins `offset` bytes behind the first byte of `in`.
+  // Places `value`, a root so far, `offset` bytes after the first byte of `in`.
   void put(int value, int in, std::int64_t offset) {
     const Alias whole = of(in);
     links_[at(value)] = {whole.root, whole.offset + offset};
@@ -53,15 +53,15 @@ class Aliases {
   std::vector<Alias> links_;
 };
 
-// The region moves the whole of a tensor of `count` elements, in order.
+// Return whether the region moves the whole of a tensor of `count` elements, in order.
 bool moves_whole(const Region& region, std::int64_t count) {
   const bool dense = region.axes == 0 || (region.axes == 1 && region.src.stride[0] == 1 && region.dst.stride[0] == 1);
   return dense && count > 0 && region.src.offset == 0 && region.count() == count;
 }
 
-// Where a raster gathers a whole value into a stretch of its result, the value's memory becomes that stretch: whoever writes the
-// value writes there. Not for values whose memory is another's already, an input's, a constant's or an output's. The result's
-// memory then lives from the first of those who write to it.
+// Where a raster gathers a whole value into a stretch of its result, the value's memory becomes that stretch: the op that
+// computes the value writes there. Not for values whose memory is already that of another value, an input, a constant or an
+// output. The result's memory is then in use from the first op that writes to it.
 void gather_in_place(const Program& program, const std::vector<int>& output_of, Aliases& aliases) {
   for (const ProgramOp& op : program.ops) {
     if (!op.is_raster() || aliases.of(op.output).root != op.output) continue;
@@ -79,7 +79,7 @@ void gather_in_place(const Program& program, const std::vector<int>& output_of, 
   }
 }
 
-// Removes the regions whose elements lie already where they are to go.
+// Removes the regions whose elements are in place already.
 void drop_needless_regions(Program& program, const Aliases& aliases) {
   for (ProgramOp& op : program.ops) {
     if (!op.is_raster()) continue;
@@ -126,7 +126,7 @@ std::int64_t lay_out(std::vector<Block>& blocks) {
 
 MemoryPlan plan_memory(Program& program, int inputs) {
   Aliases aliases(program);
-  std::vector<int> output_of(program.values.size(), -1);  // which output a root's memory is
+  std::vector<int> output_of(program.values.size(), -1);  // by root: the output whose memory it has
   for (std::size_t i = 0; i < program.outputs.size(); ++i) {
     const int value = program.outputs[i];
     const Aliases::Alias alias = aliases.of(value);

@@ -1,6 +1,6 @@
-// The memory plan: where every value of a program lies. Results share one arena, in which the memory of a value that is no longer
-// read serves later ones; renames lie in their source's memory, values that a raster gathers whole lie in its result's; outputs
-// are written to memory of their own.
+// Memory plan: the address of every value of a program. Results share one arena, in which the memory of a value that is no longer
+// read is used for later ones; renames lie in their source's memory, values that a raster gathers whole lie in its result's;
+// outputs are written to memory of their own.
 #pragma once
 #include "plan/program.h"
 
@@ -13,9 +13,9 @@ struct Place {
 };
 
 struct MemoryPlan {
-  std::vector<Place> places;   // by value; base -1 for values that nobody reads
+  std::vector<Place> places;   // by value; base -1 for values that are not read
   std::vector<int> constants;  // values whose addresses are the bases behind arena, inputs and outputs
-  std::vector<bool> skipped;   // by op: a raster with nothing to run: a rename, or all lies where it is to go
+  std::vector<bool> skipped;   // by op: a raster that moves nothing: a rename, or all elements are in place already
   std::size_t arena_bytes = 0;
 
   static constexpr int kArena = 0;
@@ -23,9 +23,9 @@ struct MemoryPlan {
 };
 
 // Adds a copying raster for an output that has no memory of its own (an input, a constant, part of another value), removes
-// regions whose elements lie already where they are to go, and lays out everything. A value's memory may be a stretch of
-// another's, with others' elements right behind: a kernel writes the elements of its result and nothing else. Bases: the arena,
-// `inputs` inputs, the outputs, the constants.
+// regions whose elements are in place already, and assigns all addresses. A value's memory may be a stretch of another's,
+// directly followed by other elements: a kernel writes only the elements of its result. Bases: the arena, `inputs` inputs, the
+// outputs, the constants.
 MemoryPlan plan_memory(Program& program, int inputs);
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// Merging over a whole program; the algebra on a pair of rasters is geometry/merge.cpp's.
+// Merging of rasters over a whole program (§4.1); geometry/merge.cpp merges a pair.
 #include "geometry/merge.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace walle {
 
 namespace {
 
-// A raster may grow by merging, but not without bound.
+// The limit of regions to which a raster may grow by merging.
 constexpr std::size_t kMaxRegions = 64;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -21,7 +21,8 @@ int input_number(ProgramOp& op, int value) {
   return static_cast<int>(op.inputs.size() - 1);
 }
 
-// Lets every raster read the origins of what rasters wrote for it. Producers come first, so chains of any length fold up.
+// Vertical merging: every raster reads the sources of the rasters before it. Producers come first, so chains of any length become
+// one raster.
 void merge_vertically(Program& program) {
   std::vector<int> raster_of(program.values.size(), -1);
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
@@ -43,14 +44,14 @@ void merge_vertically(Program& program) {
       }
     }
     op.regions = std::move(merged);
-    // Only what is read stays, in the order of first reading: equal rasters then compare equal.
+    // Only inputs that are read stay, in the order of first reading: equal rasters then compare equal.
     std::vector<int> inputs;
     inputs.swap(op.inputs);
     for (Region& region : op.regions) region.source = input_number(op, inputs[at(region.source)]);
   }
 }
 
-// Of rasters that move the same elements, the first one stays and all read its result.
+// Horizontal merging: of rasters that move the same elements, the first one stays and all readers read its result.
 void merge_horizontally(Program& program) {
   std::vector<int> stands_for(program.values.size());
   for (std::size_t i = 0; i < stands_for.size(); ++i) stands_for[i] = static_cast<int>(i);

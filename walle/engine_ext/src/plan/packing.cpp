@@ -6,7 +6,7 @@ namespace walle {
 
 namespace {
 
-// [batch, channels, spatial...] seen as batch x channels planes of `plane` elements.
+// A shape [batch, channels, spatial...] as batch x channels planes of `plane` elements.
 struct Planes {
   std::int64_t batch, channels, plane;
 
@@ -21,7 +21,7 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// For each channel of the result, where it comes from; nothing where planes are not moved whole, or between images.
+// Return the source of each channel of the result; nothing where planes are not moved whole, or are moved between images.
 std::optional<std::vector<Channel>> channels_of(std::span<const Dims> sources, const Dims& result,
                                                 std::span<const Region> regions) {
   const Planes to(result);
@@ -106,7 +106,7 @@ std::optional<std::vector<Region>> Packing::whole_channels(std::span<const Dims>
   const auto extent = [&](const Dims& plain) { return element_count(shape(plain)); };
   const auto channels = channels_of(sources, result, regions);
   if (!channels) return std::nullopt;
-  for (const Channel& channel : *channels)  // one element stays plain, and is no block that could be copied
+  for (const Channel& channel : *channels)  // a source of one element stays plain: it has no block to copy
     if (element_count(sources[static_cast<std::size_t>(channel.source)]) == 1) return std::nullopt;
   const Planes to(result);
   std::vector<Region> packed;
@@ -117,7 +117,7 @@ std::optional<std::vector<Region>> Packing::whole_channels(std::span<const Dims>
     while (c + run < to.channels && (*channels)[static_cast<std::size_t>(c + run)] == Channel{first.source, first.channel + run})
       ++run;
     const std::int64_t source_channels = source[1];
-    // Whole blocks where both sides stand at one; a last one that is cut takes its padding along.
+    // Whole blocks where both sides are at the start of one; a last, partly filled block is copied with its padding.
     std::int64_t blocks = 0;
     if (c % pack_ == 0 && first.channel % pack_ == 0) {
       blocks = run / pack_;
@@ -143,7 +143,8 @@ std::optional<std::vector<Region>> Packing::whole_channels(std::span<const Dims>
   return packed;
 }
 
-// Each region goes the same way through every plane of one source with the result's channels (or spreads one number).
+// Where each region moves elements the same way within every plane of one source with the result's channels (or repeats one
+// number).
 std::optional<std::vector<Region>> Packing::within_planes(std::span<const Dims> sources, const Dims& result,
                                                           std::span<const Region> regions) const {
   const auto extent = [&](const Dims& plain) { return element_count(shape(plain)); };

@@ -1,4 +1,4 @@
-// Packed channel layouts as shapes and regions: [batch, channels, spatial...] kept as [batch, blocks, spatial..., pack].
+// Packed channel layouts as shapes and regions: [batch, channels, spatial...] stored as [batch, blocks, spatial..., pack].
 #pragma once
 #include <optional>
 #include <span>
@@ -16,12 +16,13 @@ class Packing {
   std::int64_t blocks_of(std::int64_t channels) const noexcept { return (channels + pack_ - 1) / pack_; }
   Dims shape(const Dims& plain) const;
 
-  // The regions between a plain value of this shape and its packed form; lanes behind the last channel are not touched.
+  // Return the regions between a plain value of this shape and its packed form; lanes after the last channel are not touched.
   std::vector<Region> to_packed(const Dims& plain) const { return between(plain, true); }
   std::vector<Region> to_plain(const Dims& plain) const { return between(plain, false); }
 
-  // The regions of a raster between the packed forms of its sources (a source of one element stays as it is) and of its result,
-  // all shapes plain: where it moves whole channels, or goes the same way through every plane of one source. Nothing otherwise.
+  // Return the regions of a raster between the packed forms of its sources (a source of one element stays plain) and of its
+  // result, where it moves whole channels, or moves elements the same way within every plane of one source; nothing otherwise.
+  // All shapes are plain ones.
   std::optional<std::vector<Region>> follow(std::span<const Dims> sources, const Dims& result,
                                             std::span<const Region> regions) const;
 

@@ -1,11 +1,9 @@
 #include "plan/plan.h"
 
-#include "core/work_context.h"
-
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
+#include "atomic/fused.h"
 #include "atomic/raster_step.h"
 #include "kernels/bfloat16.h"
 
@@ -13,72 +11,18 @@ namespace walle {
 
 namespace {
 
-struct Fault {
-  const PlannedOp* op;
-  const char* what;
-};
-
-// The kernels, one after the other, up to the first that finds fault with a value. Addresses of an op's inputs are put together
-// in `addresses`.
-std::optional<Fault> run_ops(const Plan& plan, std::span<std::byte* const> bases, std::byte** addresses, Team& team,
-                             double* us) noexcept {
-  using Clock = std::chrono::steady_clock;
-  std::byte* scratch = plan.arena->data() + plan.scratch_offset;
-  const WorkContext* context = current_work_context().get();
-  Clock::time_point begin = us != nullptr ? Clock::now() : Clock::time_point();
-  for (const PlannedOp& op : plan.ops) {
-    if (context != nullptr && context->stopping.load(std::memory_order_relaxed)) return Fault{&op, nullptr};
-    for (std::size_t i = 0; i < op.inputs.size(); ++i)
-      addresses[i] = op.inputs[i].base < 0 ? nullptr : bases[static_cast<std::size_t>(op.inputs[i].base)] + op.inputs[i].offset;
-    std::byte* output = bases[static_cast<std::size_t>(op.output.base)] + op.output.offset;
-    op.step->run_by(team, addresses, output, scratch);
-    if (const char* what = op.step->take_fault()) return Fault{&op, what};
-    if (us == nullptr) continue;
-    const Clock::time_point end = Clock::now();
-    *us++ = std::chrono::duration<double, std::micro>(end - begin).count();
-    begin = end;
-  }
-  if (context != nullptr && !plan.ops.empty() && context->stopping.load(std::memory_order_relaxed))
-    return Fault{&plan.ops.back(), nullptr};  // what it gave may not be whole
-  return std::nullopt;
-}
-
-bool fits(const Plan& plan, std::span<const Tensor> inputs) {
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (plan.inputs[i].dtype != inputs[i].dtype() || plan.inputs[i].shape != inputs[i].shape()) return false;
-    if (plan.given.empty() || plan.given[i].storage() == nullptr) continue;
-    const auto bytes = static_cast<std::size_t>(inputs[i].size()) * item_size(inputs[i].dtype());
-    if (bytes > 0 && std::memcmp(plan.given[i].raw(), inputs[i].raw(), bytes) != 0) return false;
-  }
-  return true;
-}
-
-// An attribute that no part of the engine asked for would change nothing, silently.
-void check_heeded(const Program& program) {
-  for (const auto& [node, attributes] : program.told) {
-    const std::string_view name = attributes.unread();
-    if (name.empty()) continue;
-    const auto runs = [&](const ProgramOp& op) { return op.name == node->name; };
-    if ((node->op->make_step != nullptr || node->op->category == Category::composite) &&
-        std::none_of(program.ops.begin(), program.ops.end(), runs))
-      continue;  // nobody reads it
-    throw Error(ErrorKind::unsupported, "node '" + node->name + "' (" + std::string(node->op->name) + "): attribute '" +
-                                            std::string(name) + "' is not heeded by the engine");
-  }
-}
-
 double since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
 using Costs = std::vector<std::pair<std::string_view, double>>;
 
-// Of the backends that the target leaves open, the plainest first.
+// Return the costs of the backends to choose from, the one with the fewest instructions first.
 Costs costs(const Program& program, const Target& target) {
   if (!target.searched) return {{target.table->name, predict_us(program, *target.table)}};
-  // A program that has composites whole was made for backends with kernels for them.
+  // A program with composites that were not decomposed needs a backend with kernels for them.
   const bool fused = std::any_of(program.ops.begin(), program.ops.end(),
-                                 [](const ProgramOp& op) { return !op.is_raster() && op.op->fused != nullptr; });
+                                 [](const ProgramOp& op) { return !op.is_raster() && find_fused(op.op->name) != nullptr; });
   Costs found;
   for (const Backend& backend : backends())
     if (backend.available && is_exact(backend) && (!fused || has_fused_kernels(kernels(backend.name))))
@@ -137,7 +81,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
       }
       const ProgramValue& value = program.values[static_cast<std::size_t>(input)];
       planned.inputs.push_back(memory.places[static_cast<std::size_t>(input)]);
-      // Constants of a model lie row-major, and so does everything that is computed.
+      // Constants of a model and all results are row-major.
       layouts.push_back(
           {value.dtype, value.shape, contiguous_strides(value.shape), value.is_constant() ? &value.constant : nullptr, false});
     }
@@ -150,7 +94,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
       planned.op = op.op->name;
       planned.step = op.step;
       if (planned.step == nullptr)
-        planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
+        planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table, op.epilogue);
     }
     planned.algorithm = planned.step->algorithm();
     const auto members = static_cast<std::size_t>(planned.step->scratch_each() ? target.threads : 1);
@@ -172,39 +116,8 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     plan->constants.push_back(program.values[static_cast<std::size_t>(value)].constant);
     plan->bases.push_back(plan->constants.back().raw());
   }
-  check_heeded(program);
   plan->plan_ms = since(begin);
   return plan;
-}
-
-std::vector<Tensor> run_plan(Plan& plan, std::span<const Tensor> inputs, Team& team, double* us) {
-  std::vector<Tensor> outputs;
-  outputs.reserve(plan.outputs.size());
-  std::size_t base = MemoryPlan::input_base(0);
-  for (const Tensor& input : inputs) plan.bases[base++] = input.raw();
-  for (const TensorType& type : plan.outputs) {
-    outputs.push_back(Tensor::empty(type.dtype, type.shape));
-    plan.bases[base++] = outputs.back().raw();
-  }
-  std::vector<std::byte*> addresses(plan.max_inputs);
-  const auto fault = run_ops(plan, plan.bases, addresses.data(), team, us);
-  if (fault && fault->what == nullptr) throw WorkStopped();
-  if (fault) throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
-  return outputs;
-}
-
-std::shared_ptr<Plan> Plans::find(std::span<const Tensor> inputs) {
-  for (auto plan = plans_.begin(); plan != plans_.end(); ++plan) {
-    if (!fits(**plan, inputs)) continue;
-    plans_.splice(plans_.begin(), plans_, plan);
-    return plans_.front();
-  }
-  return nullptr;
-}
-
-void Plans::add(std::shared_ptr<Plan> plan) {
-  plans_.push_front(std::move(plan));
-  if (plans_.size() > kPlans) plans_.pop_back();
 }
 
 }  // namespace walle

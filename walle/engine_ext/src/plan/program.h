@@ -16,8 +16,8 @@ struct ProgramValue {
   bool is_constant() const noexcept { return constant.storage() != nullptr; }
 };
 
-// An algorithm with a parameter of its own, and what it would cost.
-struct Candidate {
+// The predicted cost of an algorithm with its parameter, as plans show it.
+struct AlgorithmCost {
   std::string_view algorithm;
   std::int64_t parameter = 0;
   double us = 0;
@@ -28,25 +28,25 @@ struct ProgramOp {
   const OpDef* op = nullptr;  // atomic, or a composite with a kernel of its own; null: a raster
   std::vector<int> inputs;    // value numbers; a region's source counts in these
   int output = -1;
-  std::vector<std::size_t> axes;  // of a reduction
-  Attributes attributes;          // of an operator with a kernel of its own shape
-  std::vector<Region> regions;    // of a raster
-  std::shared_ptr<Step> step;     // what the search chose for it; null: the only algorithm there is
-  std::vector<Candidate> candidates;
-  double predicted_us = 0;  // by the backend's rates (eq. 3)
+  std::vector<std::size_t> axes;          // of a reduction
+  Attributes attributes;                  // of an operator with a kernel of its own shape
+  Epilogue epilogue;                      // of Conv and Linear
+  std::vector<Region> regions;            // of a raster
+  std::shared_ptr<Step> step;             // made by search; null: the operator has one algorithm
+  std::vector<AlgorithmCost> candidates;  // that search weighed, the chosen one first
+  double predicted_us = 0;                // by the backend's rates (eq. 3)
 
   bool is_raster() const noexcept { return op == nullptr; }
 };
 
 struct Program {
   std::vector<ProgramValue> values;
-  std::vector<ProgramOp> ops;                            // in the order of running
-  std::vector<int> outputs;                              // value numbers
-  int rasters_made = 0;                                  // before merging
-  std::vector<std::pair<const Node*, Attributes>> told;  // what the nodes are told, watched
+  std::vector<ProgramOp> ops;  // in the order of running
+  std::vector<int> outputs;    // value numbers
+  int rasters_made = 0;        // before merging
 };
 
-// Thrown where shapes or movements hang on the values of these inputs of the graph: lower again with those given.
+// Thrown where shapes or movements depend on the values of these inputs of the graph: lower again with those given.
 class InputsNeeded : public Error {
  public:
   InputsNeeded(std::vector<int> inputs, std::size_t node, const std::string& what)
@@ -64,27 +64,27 @@ class InputsNeeded : public Error {
 // makes that input a constant of this program. Throws Error that names the node, InputsNeeded among them.
 Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table);
 
-// Vertical merging, horizontal merging, and removal of what nobody reads.
+// Vertical merging, horizontal merging, and removal of operators whose result is not read.
 void merge(Program& program);
-// The last alone: what merging is measured against.
+// The removal alone: merging is measured against it.
 void remove_unread(Program& program);
 
-// Takes the scale and the mask of attention scores into the softmax after them.
+// Moves the scale and the mask of attention scores into the softmax after them.
 void fuse_softmax(Program& program);
-// Writes x * sigmoid(x) and its kin as the one operator that they are, where the backend has a kernel for it.
+// Replaces x * sigmoid(x) and similar gates by one operator, where the backend has a kernel for it.
 void fuse_gates(Program& program, const Table& table);
-// Takes bias, residual, bounds and activations into the convolution or matrix product before them.
+// Moves bias, residual, bounds and activations into the epilogue of the convolution or matrix product before them.
 void fuse(Program& program);
 // Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
-// float32 by constant weights go over to packed channel layouts, with what can follow them there; layouts meet at rasters.
-// A forced algorithm is taken whatever it costs. Returns the milliseconds that went into weighing, without those of packing
-// weights. Throws Error (model) where a forced one is no candidate, or is for a node that has none.
+// float32 by constant weights use packed channel layouts, and the operators after them do where they can; rasters change layouts.
+// A forced algorithm is taken at any cost. Returns the milliseconds spent in weighing, without packing of weights. Throws Error
+// (model) where a forced algorithm does not apply, or its node has none to choose from.
 double choose(Program& program, const Table& table, PackedWeights& weights, const Forced& forced);
 
-// The least sum over the program's operators that a backend can reach by its rates (eq. 1), in microseconds.
+// Return the least sum of costs over the program's operators on a backend, by its rates (eq. 1), in microseconds.
 double predict_us(const Program& program, const Table& table);
 
-// Where the raster is a rename of a stretch of its source's memory: the element of the source at which it begins.
+// Return, where the raster is a rename of a stretch of its source's memory, the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// What a session or module runs on: a backend, given or left to search, and a team of threads.
+// Target of a session or module: a backend, given or left to search, and a number of threads.
 #pragma once
 #include <map>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace walle {
 
-// By node, an algorithm and its parameter that are taken instead of the cheapest: to measure how well search chooses.
+// For a node, the algorithm and its parameter to take instead of the cheapest: to measure how well search chooses.
 using Forced = std::map<std::string, std::pair<std::string, std::int64_t>, std::less<>>;
 
 struct Target {
@@ -23,7 +23,7 @@ struct Target {
   // Throws Error (backend) for a name that is unknown or that this CPU lacks, and for a number of threads outside [1, 256].
   static Target of(std::string_view backend, int threads) {
     if (threads < 1 || threads > 256)
-      throw Error(ErrorKind::backend, "threads=" + std::to_string(threads) + ": 1 to 256 are possible");
+      throw Error(ErrorKind::backend, "threads=" + std::to_string(threads) + ": 1 to 256 are supported");
     return {&kernels(backend), backend == "auto" && !forced_backend(), threads};
   }
 };

@@ -1,4 +1,4 @@
-// Control flow: If, Loop, Scan and SequenceMap, by running their bodies. Sequences and optionals are sequence.cpp's.
+// Control flow: If, Loop, Scan and SequenceMap, by running their bodies. Other operators on sequences are in sequence.cpp.
 #include "run/flow.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ bool is_true(const Var& value, const char* what) {
   return *tensor->data<bool>();
 }
 
-// A counter as the body declares it: 0-d, or one element.
+// The shape of a counter as the body declares it: 0-d, or one element.
 Dims counter_shape(const Graph& body, std::size_t input) {
   const Value& value = body.values[at(body.inputs[input])];
   return !value.any_rank && value.shape.size() == 1 ? Dims{1} : Dims{};
@@ -51,7 +51,8 @@ const Tensor& as_tensor(const Var& value, const char* what) {
   throw Error(ErrorKind::model, std::string(what) + " is " + kind_of(value) + ", it must be a tensor");
 }
 
-// What one output of a body gave in every round, along a new axis. `sample` says dtype and shape where there was no round.
+// Stacks the results of one output of a body in every round along a new axis. `sample` has their dtype and shape where there was
+// no round.
 Tensor stacked(std::vector<Tensor> parts, std::int64_t axis, bool backward, const Tensor& sample, const Table& table) {
   if (parts.empty()) {
     Dims shape = sample.shape();
@@ -67,8 +68,8 @@ std::vector<Var> run_if(const FlowCall& call) {
   return call.body(is_true(call.inputs[0], "the condition") ? "then_branch" : "else_branch").run({}, call.around);
 }
 
-// Inputs: trip count, condition (both may be left out), carried values. The body takes (iteration, condition, carried values) and
-// gives (condition, carried values, scan values).
+// Inputs: trip count, condition (both optional), carried values. The body takes (iteration, condition, carried values) and
+// returns (condition, carried values, scan values).
 std::vector<Var> run_loop(const FlowCall& call) {
   Block& body = call.body("body");
   const Graph& graph = body.graph();
@@ -89,7 +90,7 @@ std::vector<Var> run_loop(const FlowCall& call) {
     return body.run(values, call.around);
   };
   std::vector<Tensor> samples(scans);
-  if ((rounds <= 0 || !go) && scans > 0) {  // a round whose results are dropped tells what the scan values would have been
+  if ((rounds <= 0 || !go) && scans > 0) {  // one round, whose results are dropped, for the type and shape of the scan values
     const auto results = run_body(0, true);
     for (std::size_t i = 0; i < scans; ++i) samples[i] = as_tensor(results[1 + carried + i], "a scan value");
   }
@@ -118,7 +119,7 @@ std::vector<Var> scan(Block& body, const ScanForm& form, std::vector<Var> states
     std::vector<Var> values = states;
     for (std::size_t i = 0; i < form.scanned; ++i) {
       const auto axis = normal_axis(form.input_axes[i], scanned[i].shape().size());
-      if (rounds == 0) {  // nothing to take: zeros stand in, only to learn what the body gives
+      if (rounds == 0) {  // no elements: the body runs once on zeros, for the types and shapes of its results
         Dims shape = scanned[i].shape();
         shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
         Tensor zeros = Tensor::empty(scanned[i].dtype(), shape);
@@ -145,8 +146,8 @@ std::vector<Var> scan(Block& body, const ScanForm& form, std::vector<Var> states
   return states;
 }
 
-// Version 8, "batched": input 0 says how long each row's sequence is (or is left out); every other input has a batch axis in
-// front, and what is scanned its sequence axis behind that. Rows run one after the other; what a short one lacks is zero.
+// Version 8, "batched": input 0 is the length of each row's sequence (optional); every other input has a batch axis first, and a
+// scanned input its sequence axis second. Rows run one after the other; the end of a short row is padded with zeros.
 std::vector<Var> scan_batch(Block& body, const ScanForm& form, const FlowCall& call) {
   const std::int64_t batch = call.tensor(1).ndim() > 0 ? call.tensor(1).shape()[0] : 0;
   if (batch < 1) throw Error(ErrorKind::shape, "a batched Scan needs a batch of at least one");
@@ -200,11 +201,11 @@ std::vector<Var> run_scan(const FlowCall& call) {
                                       " inputs; its body takes " + std::to_string(body.graph().inputs.size()) +
                                       " values and gives " + std::to_string(body.graph().outputs.size()));
   ScanForm form{given - at(count), at(count), body.graph().outputs.size() - (given - at(count)), {}, {}, {}, {}};
-  const auto entries = [&](const char* name, std::size_t wanted) {
-    Dims list = attributes.get_ints(name).value_or(Dims(wanted, 0));
-    if (list.size() != wanted)
+  const auto entries = [&](const char* name, std::size_t count) {
+    Dims list = attributes.get_ints(name).value_or(Dims(count, 0));
+    if (list.size() != count)
       throw Error(ErrorKind::model,
-                  std::string(name) + " has " + std::to_string(list.size()) + " entries, not " + std::to_string(wanted));
+                  std::string(name) + " has " + std::to_string(list.size()) + " entries, not " + std::to_string(count));
     return list;
   };
   form.input_axes = entries("scan_input_axes", form.scanned);
@@ -226,7 +227,8 @@ std::vector<Var> run_scan(const FlowCall& call) {
   return scan(body, form, std::move(states), scanned, rounds, call);
 }
 
-// The body runs for each element of the first sequence; further sequences go along, tensors stay.
+// Runs the body for each element of the first sequence, with the element at the same place of further sequences; tensors are
+// passed unchanged.
 std::vector<Var> run_sequence_map(const FlowCall& call) {
   Block& body = call.body("body");
   const std::size_t count = call.sequence(0).items.size();
@@ -258,7 +260,7 @@ std::vector<Var> run_sequence_map(const FlowCall& call) {
 }  // namespace
 
 void FlowCall::begin_round() const {
-  if (rounds_left-- <= 0) throw Error(ErrorKind::model, "it goes on after as many rounds as a run may have; it may never end");
+  if (rounds_left-- <= 0) throw Error(ErrorKind::model, "it exceeds the limit of loop rounds in one run; the loop may never end");
 }
 
 Block& FlowCall::body(std::string_view key) const {

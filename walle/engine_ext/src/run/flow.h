@@ -1,11 +1,11 @@
-// The operators that a module interprets: control flow, and everything on sequences and optionals.
+// Operators that a module interprets: control flow, and operators on sequences and optionals.
 #pragma once
 #include "run/module.h"
 
 namespace walle {
 
-// One node at run time. `bodies` are its subgraphs, in the order of Node::graphs; `around` the values of the graph that the node
-// is in.
+// Arguments of one node at run time. `bodies` are its subgraphs, in the order of Node::graphs; `around` the values of the graph
+// that contains the node.
 struct FlowCall {
   const Node& node;
   std::vector<Var> inputs;
@@ -14,19 +14,19 @@ struct FlowCall {
   const Table& table;
   std::int64_t& rounds_left;  // of loops
 
-  // Counts one round of a loop; throws Error (model) where there have been too many.
+  // Counts one round of a loop; throws Error (model) beyond the limit.
   void begin_round() const;
 
   Block& body(std::string_view key) const;
   bool given(std::size_t index) const { return index < inputs.size() && !std::holds_alternative<Absent>(inputs[index]); }
-  // Throws Error (model) where the input is missing or something else.
+  // Throw Error (model) where the input is missing or of another kind.
   const Tensor& tensor(std::size_t index) const;
   const Sequence& sequence(std::size_t index) const;
   std::int64_t whole_number(std::size_t index) const;
 };
 
 using FlowFn = std::vector<Var> (*)(const FlowCall& call);
-// Null for an operator that is no module's matter.
+// Return the function that interprets the operator; null for an operator that is not interpreted.
 FlowFn flow_function(std::string_view op) noexcept;
 
 }  // namespace walle

@@ -1,5 +1,6 @@
 #include "run/module.h"
 #include "core/work_context.h"
+#include "run/execute.h"
 
 #include <algorithm>
 #include <set>
@@ -14,15 +15,15 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// Which node gives each value; -1: none.
-std::vector<int> givers(const Graph& graph) {
-  std::vector<int> giver(graph.values.size(), -1);
+// Return, for each value, the node that computes it; -1: none.
+std::vector<int> producers_of(const Graph& graph) {
+  std::vector<int> producer(graph.values.size(), -1);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-    for (const int output : graph.nodes[i].outputs) giver[at(output)] = static_cast<int>(i);
-  return giver;
+    for (const int output : graph.nodes[i].outputs) producer[at(output)] = static_cast<int>(i);
+  return producer;
 }
 
-// The piece of `graph` that consists of `nodes`, as a graph of its own.
+// Return the piece of `graph` that consists of `nodes` as a graph.
 std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::size_t> nodes, std::span<const int> inputs,
                                      std::span<const int> outputs) {
   auto piece = std::make_shared<Graph>();
@@ -53,12 +54,12 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
 
 Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team, std::int64_t& rounds_left)
     : graph_(std::move(graph)), target_(target), team_(team), rounds_left_(rounds_left) {
-  // All plain nodes that are ready go into one piece; then one interpreted node runs, which makes others ready.
-  const auto giver = givers(*graph_);
+  // All plain nodes that are ready form one piece; then one interpreted node runs, which makes others ready.
+  const auto producer = producers_of(*graph_);
   std::vector<bool> done(graph_->nodes.size(), false);
   const auto ready = [&](std::size_t node) {
     for (const int value : reads(graph_->nodes[node])) {
-      const int from = giver[at(value)];
+      const int from = producer[at(value)];
       if (from >= 0 && !done[at(from)]) return false;
     }
     return true;
@@ -129,16 +130,16 @@ void Block::finish() {
   }
 }
 
-// Takes a node out of a plain piece to be interpreted: before it what does not depend on it, behind it what does.
+// Splits a plain piece at a node, which is interpreted from now on: nodes that do not depend on it come before, the others after.
 void Block::split(std::size_t index, std::size_t node) {
-  const auto giver = givers(*graph_);
+  const auto producer = producers_of(*graph_);
   const std::vector<std::size_t> nodes = pieces_[index].nodes;
   std::set<int> behind{static_cast<int>(node)};
   Piece first, last;
   for (const std::size_t one : nodes) {
     if (one == node) continue;
     bool depends = false;
-    for (const int value : reads(graph_->nodes[one])) depends = depends || behind.contains(giver[at(value)]);
+    for (const int value : reads(graph_->nodes[one])) depends = depends || behind.contains(producer[at(value)]);
     if (depends) behind.insert(static_cast<int>(one));
     (depends ? last : first).nodes.push_back(one);
   }
@@ -152,7 +153,7 @@ void Block::split(std::size_t index, std::size_t node) {
   finish();
 }
 
-// The first node of a plain piece that reads what is no tensor.
+// Return the first node of a plain piece that reads a value that is not a tensor.
 std::optional<std::size_t> Block::unfit(const Piece& piece, std::span<const Var> env) const {
   for (const std::size_t node : piece.nodes)
     for (const int input : graph_->nodes[node].inputs)
@@ -241,7 +242,7 @@ std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> ar
     if (pieces_[i].interpreted)
       run_interpreted(pieces_[i], env);
     else if (!run_plain(i, env))
-      continue;  // the same place again: another piece is there now
+      continue;  // the same place again: it holds another piece now
     for (const int value : pieces_[i].dead) env[at(value)] = Absent{};
     ++i;
   }

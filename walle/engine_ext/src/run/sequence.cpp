@@ -20,7 +20,7 @@ Tensor one(DType dtype, T value) {
   return result;
 }
 
-// A place in a sequence of `size` elements, counted from the front; up to `last`.
+// Return a position in a sequence of `size` elements, counted from the front; at most `last`.
 std::size_t place_of(std::int64_t index, std::size_t size, std::size_t last) {
   const auto count = static_cast<std::int64_t>(size);
   if (index < -count || index > static_cast<std::int64_t>(last))
@@ -32,7 +32,7 @@ std::size_t place_of(std::int64_t index, std::size_t size, std::size_t last) {
 void check_dtype(const Tensor& item, DType dtype) {
   if (item.dtype() != dtype)
     throw Error(ErrorKind::dtype,
-                "a sequence of " + std::string(dtype_name(dtype)) + " takes no " + std::string(dtype_name(item.dtype())));
+                "a sequence of " + std::string(dtype_name(dtype)) + " does not take " + std::string(dtype_name(item.dtype())));
 }
 
 std::vector<Var> construct(const FlowCall& call) {
@@ -77,8 +77,7 @@ std::vector<Var> erase(const FlowCall& call) {
   return {sequence_of(std::move(items), sequence.dtype)};
 }
 
-// In parts of the given sizes; of one size, the last perhaps smaller; or, where nothing is given, of 1 (keepdims: without the
-// axis).
+// Splits into parts of the given sizes; of one size, the last perhaps smaller; or by default of 1 (keepdims 0: without the axis).
 std::vector<Var> split(const FlowCall& call) {
   const Tensor& x = call.tensor(0);
   const std::size_t axis = normal_axis(call.node.attributes.get_int("axis", 0), x.shape().size());

@@ -1,4 +1,5 @@
 #include "run/session.h"
+#include "run/execute.h"
 
 #include <algorithm>
 #include <cstring>
@@ -66,7 +67,7 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
   if (auto plan = plans_.find(inputs)) return plan;
   std::vector<TensorType> types;
   for (std::size_t i = 0; i < inputs.size(); ++i) types.push_back({inputs[i].dtype(), inputs[i].shape()});
-  for (;;) {  // each turn needs at least one input more
+  for (;;) {  // each attempt needs at least one more input
     std::vector<Tensor> given;
     if (std::find(needed_.begin(), needed_.end(), true) != needed_.end()) {
       given.resize(inputs.size());

@@ -1,13 +1,11 @@
-// Conv as an atomic operator: X, W, bias, residual; attributes of ONNX's Conv, `activation` (an elementwise operator's name,
-// after the residual is added; see atomic/products/activation.h), `low` and `high` (bounds of float32 results, before the
-// activation) and `algorithm` (one of conv_algorithms(); chosen by workload where left out).
+// Conv as an atomic operator: X, W, bias, residual and slope; attributes of ONNX's Conv, `activation` (see atomic/epilogue.h) and
+// `algorithm` (the name of one of plain layouts; searched where left out).
 #include "atomic/products/convolution.h"
 
 #include <algorithm>
-#include <limits>
+#include <array>
 
 #include "atomic/conversion.h"
-#include "atomic/products/activation.h"
 
 namespace walle {
 
@@ -31,87 +29,8 @@ ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes
   return shape;
 }
 
-namespace {
-
-// What follows the sums, in place: + bias of each channel, + residual, bounds, then an activation.
-class Epilogue {
- public:
-  Epilogue(const StepRequest& request, const ConvShape& shape)
-      : channels_(shape.groups * shape.out_channels),
-        planes_(shape.batch * channels_),
-        plane_(shape.window.out_count()),
-        item_(static_cast<std::int64_t>(item_size(shape.dtype))),
-        activation_(request.attributes, request.table, shape.dtype) {
-    const auto given = [&](std::size_t i) { return i < request.inputs.size() && !request.inputs[i].absent; };
-    bias_ = given(2);
-    residual_ = given(3);
-    add_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Add)][shape.type()];
-    low_ = static_cast<float>(request.attributes.get_float("low", low_));
-    high_ = static_cast<float>(request.attributes.get_float("high", high_));
-    if (low_ == -kInfinity && high_ == kInfinity) return;
-    if (shape.dtype != DType::f32) throw Error(ErrorKind::dtype, "Conv with bounds takes float32 only");
-    maximum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Maximum)][shape.type()];
-    minimum_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Minimum)][shape.type()];
-  }
-
-  void run(Team& team, std::byte* const* inputs, std::byte* out) const noexcept {
-    if (!bias_ && !residual_ && maximum_ == nullptr && !activation_.any()) return;
-    team.each(
-        planes_,
-        [&](std::int64_t p, int) {
-          std::byte* at = out + p * plane_ * item_;
-          const std::byte* residual = residual_ ? inputs[3] + p * plane_ * item_ : nullptr;
-          if (bias_) add_(at, 1, inputs[2] + p % channels_ * item_, 0, at, plane_);
-          if (residual_ && !activation_.residual_last()) add_(at, 1, residual, 1, at, plane_);
-          if (maximum_ != nullptr) {
-            maximum_(at, 1, &low_, 0, at, plane_);
-            minimum_(at, 1, &high_, 0, at, plane_);
-          }
-          activation_.run(at, plane_,
-                          activation_.has_slope() ? reinterpret_cast<const float*>(inputs[kSlope]) + p % channels_ : nullptr);
-          if (residual_ && activation_.residual_last()) add_(at, 1, residual, 1, at, plane_);
-        },
-        kOperations * static_cast<double>(planes_ * plane_));
-  }
-
- private:
-  static constexpr double kOperations = 8;  // an element, about: to tell what is worth sharing
-  std::int64_t channels_, planes_, plane_, item_;
-  Activation activation_;
-  bool bias_ = false, residual_ = false;
-  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  float low_ = -kInfinity, high_ = kInfinity;
-  BinaryFn add_ = nullptr, maximum_ = nullptr, minimum_ = nullptr;
-};
-
-class ConvStep final : public SharedStep {
- public:
-  ConvStep(const StepRequest& request, const ConvShape& shape)
-      : shape_(shape),
-        table_(request.table),
-        algorithm_(choose_algorithm(shape, request.table, request.attributes.get_string("algorithm", ""))),
-        epilogue_(request, shape) {
-    constexpr std::size_t kLine = Storage::kAlignment;  // every member's part is aligned
-    scratch_bytes_ = (algorithm_.scratch_bytes(shape_, table_) + kLine - 1) / kLine * kLine;
-  }
-  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    algorithm_.run(team, shape_, table_, {inputs[0], inputs[1], output, scratch, static_cast<std::int64_t>(scratch_bytes_)});
-    epilogue_.run(team, inputs, output);
-  }
-  bool scratch_each() const noexcept override { return true; }
-  std::string_view algorithm() const noexcept override { return algorithm_.name; }
-
- private:
-  ConvShape shape_;
-  const Table& table_;
-  const ConvAlgorithm& algorithm_;
-  Epilogue epilogue_;
-};
-
-}  // namespace
-
 TensorType infer_conv(std::span<const Operand> operands, const Attributes& attributes) {
-  check_activation(attributes);
+  read_epilogue(attributes, false, false);  // or an error
   const DType dtype = operands[0].dtype;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != dtype)
@@ -120,7 +39,7 @@ TensorType infer_conv(std::span<const Operand> operands, const Attributes& attri
   const bool half = is_half(dtype);  // computed in float32
   if (!half &&
       (compute_index(dtype) < 0 || kernels("scalar").gemm[static_cast<std::size_t>(compute_index(dtype))].run == nullptr))
-    throw Error(ErrorKind::dtype, "Conv takes no " + std::string(dtype_name(dtype)));
+    throw Error(ErrorKind::dtype, "Conv does not take " + std::string(dtype_name(dtype)));
   const ConvShape shape = conv_shape(operands[0].shape, operands[1].shape, dtype, attributes);
   Dims result{shape.batch, shape.groups * shape.out_channels};
   for (const std::int64_t dim : shape.window.out_dims()) result.push_back(dim);
@@ -135,9 +54,30 @@ TensorType infer_conv(std::span<const Operand> operands, const Attributes& attri
 
 std::unique_ptr<Step> make_conv(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
-    return std::make_unique<ConvStep>(
-        request, conv_shape(request.inputs[0].shape, request.inputs[1].shape, request.result.dtype, request.attributes));
+    const DType dtype = request.result.dtype;
+    const ConvProblem problem{conv_shape(request.inputs[0].shape, request.inputs[1].shape, dtype, request.attributes),
+                              &request.table, false};
+    const ConvChoice best = weigh_conv(problem, rates(request.table), request.attributes.get_string("algorithm", "")).front();
+    return best.algorithm->make(problem, best.parameter, EpilogueKernel(request.epilogue, request.table, dtype));
   });
+}
+
+extern const ConvAlgorithm kPackedPairs, kPackedGroups, kPlainPointwise, kPlainDepthwise, kPlainColumns, kPlainDirect;
+
+Algorithms<ConvProblem> conv_algorithms() noexcept {
+  static constexpr std::array<const ConvAlgorithm*, 9> all{&kPackedDepthwise, &kPackedTiles,  &kPackedPairs,
+                                                           &kPackedWinograd,  &kPackedGroups, &kPlainPointwise,
+                                                           &kPlainDepthwise,  &kPlainColumns, &kPlainDirect};
+  return all;
+}
+
+std::vector<ConvChoice> weigh_conv(const ConvProblem& problem, const Rates& rates, std::string_view name) {
+  std::vector<ConvChoice> choices = weigh(conv_algorithms(), problem, rates, name);
+  if (choices.empty())
+    throw Error(ErrorKind::unsupported,
+                name.empty() ? "Conv has no algorithm for " + std::string(dtype_name(problem.shape.dtype)) + " operands"
+                             : "algorithm '" + std::string(name) + "' of Conv does not exist or does not apply to this one");
+  return choices;
 }
 
 }  // namespace walle

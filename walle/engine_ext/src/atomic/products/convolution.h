@@ -1,6 +1,7 @@
-// Convolution: one operator, several algorithms behind one record, from which each session chooses (§4.1).
+// Convolution: one operator with several algorithms (§4.1), on plain layouts and on packed channel layouts NC/c: [batch, blocks,
+// out..., c] with c the backend's `pack`.
 #pragma once
-#include "atomic/atomic.h"
+#include "atomic/algorithm.h"
 #include "geometry/window.h"
 
 namespace walle {
@@ -20,27 +21,32 @@ struct ConvShape {
 // they do not fit.
 ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes& attributes);
 
-// Where the operands lie, and `scratch_bytes` of scratch for each member of the team, one behind the other.
-struct ConvPlaces {
-  const std::byte *x, *w;
-  std::byte *out, *scratch;
-  std::int64_t scratch_bytes;
+struct ConvProblem {
+  ConvShape shape;
+  const Table* table = nullptr;
+  bool packable = true;      // float32 by constant weights: the layouts may be packed
+  bool plain_input = false;  // of a packed algorithm: x is [batch, channels, in...], only the result is packed
+
+  std::int64_t pack() const noexcept { return table->pack; }
+  std::int64_t blocks_of(std::int64_t channels) const noexcept { return (channels + pack() - 1) / pack(); }
+  std::int64_t channels_in() const noexcept { return shape.groups * shape.in_channels; }
+  std::int64_t channels_out() const noexcept { return shape.groups * shape.out_channels; }
 };
 
-// What computes a convolution. Bias, residual and activation are the step's epilogue, the same for all; an algorithm that folds
-// them in takes them from the step.
-struct ConvAlgorithm {
-  std::string_view name;
-  bool (*applies)(const ConvShape& shape, const Table& table);
-  std::size_t (*scratch_bytes)(const ConvShape& shape, const Table& table);
-  // Q of §4.1: elementary calculations and moved elements, in units of one vector of the backend's where its kernels have them.
-  double (*workload)(const ConvShape& shape, const Table& table);
-  void (*run)(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept;
-};
-// In the order in which a tie is decided.
-std::span<const ConvAlgorithm> conv_algorithms() noexcept;
-// The one of the least workload among those that apply, or the one of this name; throws Error (unsupported) where it does not
-// apply.
-const ConvAlgorithm& choose_algorithm(const ConvShape& shape, const Table& table, std::string_view name = {});
+// An algorithm with `pack` reads x and the residual packed and gives a packed result; bias and slope then have whole blocks of
+// numbers. One without reads and gives plain layouts.
+using ConvAlgorithm = Algorithm<ConvProblem>;
+using ConvChoice = Choice<ConvProblem>;
+
+Algorithms<ConvProblem> conv_algorithms() noexcept;
+
+// Return the algorithms, the cheapest first. `name`: the one that the model's attribute `algorithm` names; empty: all. Throws
+// Error (unsupported) where none applies.
+std::vector<ConvChoice> weigh_conv(const ConvProblem& problem, const Rates& rates, std::string_view name);
+
+// Those that other files ask for by name; conv_algorithms() lists all.
+extern const ConvAlgorithm kPackedTiles;      // direct and 1x1, by the tile kernel
+extern const ConvAlgorithm kPackedDepthwise;  // one input channel a group
+extern const ConvAlgorithm kPackedWinograd;   // F(unit, kernel)
 
 }  // namespace walle

@@ -9,7 +9,7 @@ namespace walle {
 namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
-constexpr std::int64_t kPixels = 84;       // that are summed up at a time; a multiple of every tile height
+constexpr std::int64_t kPixels = 84;       // that are summed at a time; a multiple of every tile height
 constexpr std::int64_t kMostColumns = 32;  // of two blocks
 enum Operands : std::size_t { kX, kWeights, kZero, kBias, kScale, kResultZero, kCount };
 
@@ -39,10 +39,10 @@ class IntegerStep final : public SharedStep {
     }
     where_it_lies_ = inside && flip_ == 0 && channels_ == pixel_ * kFloat;
     for (std::size_t axis = 0; axis < Window::kAxes; ++axis) dims_[axis] = where_it_lies_ ? win.in[axis] : reach[axis];
-    image_ = element_count({dims_[0], dims_[1], dims_[2], pixel_});  // throws where borders make it larger than any tensor
+    image_ = element_count({dims_[0], dims_[1], dims_[2], pixel_});  // throws where borders make it larger than any tensor may be
     if (static_cast<std::size_t>(image_) > storage_limit() / kFloat)
       throw Error(ErrorKind::shape, "an image with its borders of shape " + to_string(Dims(dims_.begin(), dims_.end())) +
-                                        " needs more memory than there is");
+                                        " needs more memory than the machine has");
     for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
       for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
         for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
@@ -90,7 +90,7 @@ class IntegerStep final : public SharedStep {
     return {relu_ ? 0.0f : static_cast<float>(least - point), static_cast<float>(least + 255 - point), point};
   }
 
-  // What a column's sum begins with: its bias, less the zero point times each of its weights.
+  // The initial value of a column's sum: its bias, less the zero point times each of its weights.
   void begin_columns(std::byte* const* inputs, std::uint8_t zero, std::uint32_t* bias, float* scale) const noexcept {
     const std::int64_t in_group = shape_.blocks * shape_.bytes.pack, real = shape_.conv.out_channels;
     const auto* sums = reinterpret_cast<const std::uint32_t*>(packed_.raw()) + shape_.columns() * shape_.depth();
@@ -214,7 +214,7 @@ class IntegerStep final : public SharedStep {
         2.0 * static_cast<double>(count * groups * out_channels * shape_.depth()));
   }
 
-  // Where in an image of elements the first tap of a pixel of the result lies.
+  // Return the place in an image of elements of the first tap of a pixel of the result.
   std::int64_t place(std::int64_t pixel) const noexcept {
     const Window& win = shape_.conv.window;
     const std::int64_t x = pixel % win.out[2], y = pixel / win.out[2] % win.out[1], z = pixel / win.out[2] / win.out[1];
@@ -228,7 +228,7 @@ class IntegerStep final : public SharedStep {
   std::array<bool, kCount> given_{};
   std::uint8_t flip_ = 0;
   Window::Axes dims_{};                    // of the image with its borders
-  std::int64_t pixel_ = 0, channels_ = 0;  // of all groups, in elements and as they are given
+  std::int64_t pixel_ = 0, channels_ = 0;  // of all groups, in elements and in channels
   std::int64_t image_ = 0;
   std::vector<Segment> segments_;
 };

@@ -1,5 +1,5 @@
-// IntegerConv and IntegerLinear: what quantised convolutions and matrix products by constant weights become, in the kernels of
-// bytes. Sums are taken in int32 and wrap around; where a scale is given, a sum times it, rounded to the nearest (ties to even),
+// IntegerConv and IntegerLinear: quantised convolutions and matrix products by constant weights, by the kernels of bytes. Sums
+// are computed in int32 and wrap around; where a scale is given, a sum times it, rounded to the nearest (ties to even),
 // + the result's zero point, saturated, is a byte again.
 //
 // Operands: x, uint8 or int8, its channels last ([batch, in..., channels]; [..., k]); constant int8 weights without their zero
@@ -15,12 +15,12 @@ namespace walle {
 
 class IntegerShape {
  public:
-  // Of operands that inference let pass.
+  // Of operands that shape inference accepted.
   IntegerShape(std::span<const Dims> shapes, const Attributes& attributes, bool linear, const Bytes& kernels);
 
-  // In quads, and then the sum of each column's weights.
+  // Return the weights in quads, followed by the sum of each column's weights.
   Tensor pack(const Tensor& weights) const;
-  // What the order of packed weights hangs on, beside their shape.
+  // Return the properties, besides their shape, on which the order of packed weights depends.
   std::string key() const;
 
   ConvShape conv;
@@ -32,7 +32,7 @@ class IntegerShape {
   std::int64_t columns() const noexcept { return conv.groups * blocks * bytes.pack; }
 };
 
-// `packed` is what pack() gave.
+// `packed` is the result of pack().
 std::unique_ptr<Step> make_integer_product(const StepRequest& request, bool linear, Tensor packed);
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// The weights of integer products in the order in which the kernels of bytes read them.
+// Packed weights of integer products, in the order in which the kernels of bytes read them.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-// Columns of one channel each are read in vectors: whole ones of the widest there are.
+// Columns of one channel each are read in vectors: whole vectors of the widest backend.
 constexpr std::int64_t kDepthwiseChannels = 16;
 
 // A matrix product is a convolution of one line of pixels.

@@ -1,10 +1,9 @@
-// Linear: x [..., k] times w [k, n], plus bias [n] and residual [..., n] where they are given, then bounded to [low, high]; an
-// activation may follow (see atomic/products/activation.h). What a matrix product by a constant becomes; float32.
-#include "atomic/products/packed_linear.h"
+// Linear as an atomic operator: x [..., k] times w [k, n] and an epilogue (bias [n], residual [..., n]; see atomic/epilogue.h),
+// of float32. Products by a constant matrix become Linear (plan/fuse.cpp).
+#include "atomic/products/linear.h"
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "core/bfloat16.h"
 #include "core/loop_nest.h"
@@ -15,7 +14,7 @@ namespace walle {
 namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
-// A chunk's panel of weights, and the rows of A that go over it, stay in the second-level cache.
+// A chunk's panel of weights, and the rows of A that it multiplies, stay in the second-level cache.
 constexpr std::int64_t kPanelBytes = 128 << 10, kRowsBytes = 512 << 10;
 
 }  // namespace
@@ -26,7 +25,7 @@ std::int64_t linear_chunk(std::int64_t depth, const Table& table) {
   return chunks == 0 ? 1 : (depth + chunks - 1) / chunks;
 }
 
-// [chunk][pair of blocks][k][columns of the pair], the columns behind the last one zero.
+// [chunk][pair of blocks][k][columns of the pair], the columns after the last one zero.
 void pack_linear(const float* w, std::int64_t row, std::int64_t col, std::int64_t depth, std::int64_t columns, const Table& table,
                  float* packed) noexcept {
   const std::int64_t pack = table.pack, chunk = linear_chunk(depth, table);
@@ -50,16 +49,16 @@ std::size_t packed_linear_bytes(std::int64_t depth, std::int64_t columns, const 
   return static_cast<std::size_t>(depth * ((columns + table.pack - 1) / table.pack) * table.pack * kFloat);
 }
 
-void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept {
+void run_linear(Team& team, const LinearArgs& args, const EpilogueKernel& epilogue, const Table& table) noexcept {
   const std::int64_t pack = table.pack, blocks = (args.columns + pack - 1) / pack, chunk = linear_chunk(args.depth, table);
   const PanelFn kernel = args.pairs ? bfloat16(table)->panel : table.panel;
   const std::int64_t panels = (blocks + 1) / 2;
-  // As many rows at a time as stay near for the next panel, evenly; fewer where a team would have too little to share.
+  // As many rows at a time as stay in the cache for the next panel, evenly; fewer where a team would have too few pieces.
   std::int64_t at_once = std::max<std::int64_t>(1, kRowsBytes / (std::max<std::int64_t>(1, chunk) * kFloat));
   if (team.size() > 1 && panels < 4 * team.size()) at_once = std::min<std::int64_t>(at_once, 64);
   const std::int64_t stretches = (args.rows + at_once - 1) / at_once;
   if (stretches > 0) at_once = (args.rows + stretches - 1) / stretches;
-  for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // of nothing: bias and residual alone
+  for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // without any depth: bias and residual alone
     const Segment segment{k, std::min(chunk, args.depth - k)};
     team.each(
         stretches * panels,
@@ -78,16 +77,12 @@ void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept
           panel.out_step = args.out_row;
           panel.out_block = pack;
           panel.accumulate = k > 0;
-          if (args.finish.bias != nullptr) panel.finish.bias = args.finish.bias + block * pack;
-          const float* residual =
-              args.finish.residual == nullptr ? nullptr : args.finish.residual + row * args.out_row + block * pack;
+          const EpilogueOperands operands = args.operands.at(block * pack, row * args.out_row + block * pack);
           const bool last = k + chunk >= args.depth;
-          if (args.activation == nullptr || !args.activation->residual_last()) panel.finish.residual = residual;
-          if (last) panel.finish.low = args.finish.low, panel.finish.high = args.finish.high;
+          panel.finish = epilogue.finish(operands, last);
           kernel(panel);
-          if (last && args.activation != nullptr)
-            args.activation->run(panel.out, panel.rows, args.out_row, (panel.blocks - 1) * pack + panel.width,
-                                 args.slope == nullptr ? nullptr : args.slope + block * pack, residual);
+          if (last && epilogue.has_rest())
+            epilogue.run_rest(panel.out, panel.rows, args.out_row, (panel.blocks - 1) * pack + panel.width, operands);
         },
         2.0 * static_cast<double>(args.rows * segment.length) * static_cast<double>(args.columns));
   }
@@ -95,23 +90,18 @@ void run_linear(Team& team, const LinearArgs& args, const Table& table) noexcept
 
 namespace {
 
-// The weights are packed once where they are constants that the plan keeps; else, in every run.
+// Weights that the step packs in every run, or weights that were packed once.
 enum class Weights { plain, packed, pairs };
 
 class LinearStep final : public SharedStep {
  public:
-  LinearStep(const StepRequest& request, Weights weights, std::string_view algorithm)
-      : table_(request.table), weights_(weights), activation_(request.attributes, request.table), algorithm_(algorithm) {
-    const Dims& x = request.inputs[0].shape;
-    args_.depth = x.back();
-    args_.columns = request.result.shape.back();
-    args_.rows = args_.columns == 0 ? 0 : element_count(request.result.shape) / args_.columns;
+  LinearStep(const LinearProblem& problem, Weights weights, std::string_view algorithm, const EpilogueKernel& epilogue)
+      : table_(*problem.table), weights_(weights), epilogue_(epilogue), algorithm_(algorithm) {
+    args_.rows = problem.rows;
+    args_.depth = problem.depth;
+    args_.columns = problem.columns;
     args_.a_row = args_.depth;
     args_.out_row = args_.columns;
-    args_.finish.low = static_cast<float>(request.attributes.get_float("low", args_.finish.low));
-    args_.finish.high = static_cast<float>(request.attributes.get_float("high", args_.finish.high));
-    bias_ = request.inputs.size() > 2 && !request.inputs[2].absent;
-    residual_ = request.inputs.size() > 3 && !request.inputs[3].absent;
     if (weights_ == Weights::plain) scratch_bytes_ = packed_linear_bytes(args_.depth, args_.columns, table_);
     if (weights_ == Weights::pairs) scratch_bytes_ = static_cast<std::size_t>(args_.rows * ((args_.depth + 1) / 2) * kFloat);
   }
@@ -121,15 +111,12 @@ class LinearStep final : public SharedStep {
     args.a = reinterpret_cast<const float*>(inputs[0]);
     args.w = reinterpret_cast<const float*>(weights_ == Weights::plain ? scratch : inputs[1]);
     args.out = reinterpret_cast<float*>(output);
-    if (bias_) args.finish.bias = reinterpret_cast<const float*>(inputs[2]);
-    if (residual_) args.finish.residual = reinterpret_cast<const float*>(inputs[3]);
-    if (activation_.any()) args.activation = &activation_;
-    if (activation_.has_slope()) args.slope = reinterpret_cast<const float*>(inputs[kSlope]);
+    args.operands = epilogue_.operands(inputs);
     if (weights_ == Weights::pairs) to_pairs(team, args, reinterpret_cast<float*>(scratch));
     if (weights_ == Weights::plain)
       pack_linear(reinterpret_cast<const float*>(inputs[1]), args.columns, 1, args.depth, args.columns, table_,
                   reinterpret_cast<float*>(scratch));
-    run_linear(team, args, table_);
+    run_linear(team, args, epilogue_, table_);
   }
   std::string_view algorithm() const noexcept override { return algorithm_; }
 
@@ -148,8 +135,7 @@ class LinearStep final : public SharedStep {
 
   const Table& table_;
   Weights weights_;
-  Activation activation_;
-  bool bias_ = false, residual_ = false;
+  EpilogueKernel epilogue_;
   std::string_view algorithm_;
   LinearArgs args_;
 };
@@ -157,7 +143,7 @@ class LinearStep final : public SharedStep {
 }  // namespace
 
 TensorType infer_linear(std::span<const Operand> operands, const Attributes& attributes) {
-  check_activation(attributes);
+  read_epilogue(attributes, false, false);  // or an error
   const Dims &x = operands[0].shape, &w = operands[1].shape;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != DType::f32)
@@ -175,8 +161,14 @@ TensorType infer_linear(std::span<const Operand> operands, const Attributes& att
   return {DType::f32, result};
 }
 
+LinearProblem linear_problem(const Dims& result, const Dims& w, const Table& table, bool constant_weights) {
+  return {w[1] == 0 ? 0 : element_count(result) / w[1], w[0], w[1], &table, constant_weights};
+}
+
 std::unique_ptr<Step> make_linear(const StepRequest& request) {
-  return std::make_unique<LinearStep>(request, Weights::plain, "packing");
+  const LinearProblem problem = linear_problem(request.result.shape, request.inputs[1].shape, request.table, false);
+  const LinearChoice best = weigh(linear_algorithms(), problem, rates(request.table)).front();
+  return best.algorithm->make(problem, best.parameter, EpilogueKernel(request.epilogue, request.table));
 }
 
 namespace {
@@ -184,55 +176,55 @@ namespace {
 // With fewer rows than this the tile kernel splits its sums.
 constexpr std::int64_t kFewRows = 4;
 
-std::vector<std::int64_t> packed_parameters(const LinearShape& shape) {
-  return shape.rows >= kFewRows || shape.rows == 0 ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+std::vector<std::int64_t> packed_parameters(const LinearProblem& problem) {
+  return single_parameter(problem.constant_weights && (problem.rows >= kFewRows || problem.rows == 0));
 }
-std::vector<std::int64_t> gemv_parameters(const LinearShape& shape) {
-  return packed_parameters(shape).empty() ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+std::vector<std::int64_t> gemv_parameters(const LinearProblem& problem) {
+  return single_parameter(problem.constant_weights && problem.rows > 0 && problem.rows < kFewRows);
 }
+std::vector<std::int64_t> pairs_parameters(const LinearProblem& problem) {
+  return single_parameter(problem.constant_weights && bfloat16(*problem.table) != nullptr);
+}
+std::vector<std::int64_t> packing_parameters(const LinearProblem& problem) { return single_parameter(!problem.constant_weights); }
 
-Work packed_work(const LinearShape& shape, std::int64_t) {
+Work packed_work(const LinearProblem& problem, std::int64_t) {
   Work work;
-  const auto rows = static_cast<double>(shape.rows), depth = static_cast<double>(shape.depth);
-  const auto weights = static_cast<double>(packed_linear_bytes(shape.depth, shape.columns, *shape.table));
+  const auto rows = static_cast<double>(problem.rows), depth = static_cast<double>(problem.depth);
+  const auto weights = static_cast<double>(packed_linear_bytes(problem.depth, problem.columns, *problem.table));
   work.panel = 2 * rows * weights / kFloat;
   work.streamed = weights;
-  work.moved = rows * (depth + static_cast<double>(shape.columns)) * kFloat;
+  work.moved = rows * (depth + static_cast<double>(problem.columns)) * kFloat;
   return work;
 }
 
-Tensor packed_pack(const LinearShape& shape, std::int64_t, const float* w) {
+Tensor packed_pack(const LinearProblem& problem, std::int64_t, const float* w) {
   Tensor made = Tensor::empty(
-      DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(shape.depth, shape.columns, *shape.table)) / kFloat});
-  pack_linear(w, shape.columns, 1, shape.depth, shape.columns, *shape.table, made.data<float>());
+      DType::f32, {static_cast<std::int64_t>(packed_linear_bytes(problem.depth, problem.columns, *problem.table)) / kFloat});
+  pack_linear(w, problem.columns, 1, problem.depth, problem.columns, *problem.table, made.data<float>());
   return made;
 }
 
-std::unique_ptr<Step> packed_make(const StepRequest& request, std::int64_t) {
-  return std::make_unique<LinearStep>(request, Weights::packed, kLinearPacked.name);
-}
-std::unique_ptr<Step> gemv_make(const StepRequest& request, std::int64_t) {
-  return std::make_unique<LinearStep>(request, Weights::packed, kLinearGemv.name);
-}
-
-std::vector<std::int64_t> pairs_parameters(const LinearShape& shape) {
-  return bfloat16(*shape.table) != nullptr ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+// Weights are read and written once more.
+Work packing_work(const LinearProblem& problem, std::int64_t) {
+  Work work = packed_work(problem, 0);
+  work.moved += 2 * work.streamed;
+  return work;
 }
 
-Work pairs_work(const LinearShape& shape, std::int64_t) {
-  Work work = packed_work(shape, 0);
+Work pairs_work(const LinearProblem& problem, std::int64_t) {
+  Work work = packed_work(problem, 0);
   work.pairs = work.panel;
   work.panel = 0;
   work.streamed /= 2;
   work.moved +=
-      static_cast<double>(shape.rows * shape.depth * kFloat);  // x once, and half of it again on its way through scratch
+      static_cast<double>(problem.rows * problem.depth * kFloat);  // x once, and half of it again on its way through scratch
   return work;
 }
 
 // [pairs, columns, 2] in the order of pack_linear.
-Tensor pairs_pack(const LinearShape& shape, std::int64_t, const float* w) {
-  const std::int64_t depth = shape.depth, columns = shape.columns;
-  const Table& table = *shape.table;
+Tensor pairs_pack(const LinearProblem& problem, std::int64_t, const float* w) {
+  const std::int64_t depth = problem.depth, columns = problem.columns;
+  const Table& table = *problem.table;
   const std::int64_t rows = (depth + 1) / 2;
   std::vector<float> pairs(static_cast<std::size_t>(rows * columns));  // by their bits
   for (std::int64_t k = 0; k < depth; k += 2)
@@ -246,18 +238,27 @@ Tensor pairs_pack(const LinearShape& shape, std::int64_t, const float* w) {
   return packed;
 }
 
-std::unique_ptr<Step> pairs_make(const StepRequest& request, std::int64_t) {
-  return std::make_unique<LinearStep>(request, Weights::pairs, kLinearPairs.name);
+// A name's storage is static: the algorithms below.
+template <Weights kWeights, const LinearAlgorithm& kAlgorithm>
+std::unique_ptr<Step> make_as(const LinearProblem& problem, std::int64_t, const EpilogueKernel& epilogue) {
+  return std::make_unique<LinearStep>(problem, kWeights, kAlgorithm.name, epilogue);
 }
+
+extern const LinearAlgorithm kPacked, kGemv, kPairs, kPacking;
+const LinearAlgorithm kPacked{"packed", &packed_parameters, &packed_work, &packed_pack, &make_as<Weights::packed, kPacked>};
+// For few rows, by more sums than the tile has elements.
+const LinearAlgorithm kGemv{"gemv", &gemv_parameters, &packed_work, &packed_pack, &make_as<Weights::packed, kGemv>};
+// x and weights rounded to bfloat16, where the backend has it.
+const LinearAlgorithm kPairs{"packed bf16", &pairs_parameters, &pairs_work, &pairs_pack, &make_as<Weights::pairs, kPairs>};
+// Computed weights are packed in every run.
+const LinearAlgorithm kPacking{"packing", &packing_parameters, &packing_work, nullptr, &make_as<Weights::plain, kPacking>};
 
 }  // namespace
 
-const LinearAlgorithm kLinearPacked{"packed", &packed_parameters, &packed_work, &packed_pack, &packed_make};
-const LinearAlgorithm kLinearGemv{"gemv", &gemv_parameters, &packed_work, &packed_pack, &gemv_make};
-const LinearAlgorithm kLinearPairs{"packed bf16", &pairs_parameters, &pairs_work, &pairs_pack, &pairs_make};
+extern const LinearAlgorithm kLinearStrassen;  // strassen.cpp
 
-std::span<const LinearAlgorithm* const> linear_algorithms() noexcept {
-  static constexpr std::array<const LinearAlgorithm*, 4> all{&kLinearPacked, &kLinearGemv, &kLinearStrassen, &kLinearPairs};
+Algorithms<LinearProblem> linear_algorithms() noexcept {
+  static constexpr std::array<const LinearAlgorithm*, 5> all{&kPacked, &kGemv, &kLinearStrassen, &kPairs, &kPacking};
   return all;
 }
 

@@ -1,21 +1,21 @@
-// Convolution in groups whose channels fill no whole blocks of a packed layout: as many groups as do fill them become one, whose
-// weights are 0 between different groups, and the algorithms of whole blocks compute it.
+// Merged groups: convolution in groups whose channels do not fill whole blocks of a packed layout. As many groups as fill blocks
+// become one, with weights of 0 between different groups, and the algorithms of whole blocks compute it.
 //
-// 0 times an infinity or a NaN is NaN, so that one group's would spread to those that it is merged with. A result with a NaN is
-// therefore computed again, group by group: slowly, but such a result is no use anyhow but for the groups that have none. Lanes
-// behind the last channel hold anything, and count for nothing.
+// 0 times an infinity or a NaN is NaN, so an infinity or a NaN of one group would spread to those that it is merged with. A
+// result with a NaN is therefore computed again, group by group: slowly, but only groups without a NaN are of use in such a
+// result. Lanes after the last channel may hold anything and are ignored.
 #include <algorithm>
 #include <array>
 #include <atomic>
 
-#include "atomic/products/packed_convolution.h"
+#include "atomic/products/convolution.h"
 
 namespace walle {
 
 namespace {
 
-// How many groups become one, the fewest that fill blocks; 0: none do.
-std::int64_t together(const PackedConv& conv) {
+// Return how many groups become one, the fewest that fill blocks; 0: no number does.
+std::int64_t together(const ConvProblem& conv) {
   const ConvShape& shape = conv.shape;
   if (shape.groups == 1 || shape.in_channels == 1 || conv.plain_input) return 0;  // a channel each: lane by lane
   const auto whole = [&](std::int64_t groups) {
@@ -28,7 +28,7 @@ std::int64_t together(const PackedConv& conv) {
   return 0;
 }
 
-PackedConv merged(PackedConv conv) {
+ConvProblem merged(ConvProblem conv) {
   const std::int64_t groups = together(conv);
   conv.shape.groups /= groups;
   conv.shape.in_channels *= groups;
@@ -36,25 +36,25 @@ PackedConv merged(PackedConv conv) {
   return conv;
 }
 
-// A parameter is Winograd's unit; 0: none, but direct.
-const PackedAlgorithm& inner(std::int64_t parameter) { return parameter == 0 ? kPackedTiles : kPackedWinograd; }
+// The algorithm of the merged groups. A parameter is Winograd's unit; 0 means direct.
+const ConvAlgorithm& inner(std::int64_t parameter) { return parameter == 0 ? kPackedTiles : kPackedWinograd; }
 
-std::vector<std::int64_t> groups_parameters(const PackedConv& conv) {
-  if (together(conv) == 0) return {};
+std::vector<std::int64_t> groups_parameters(const ConvProblem& conv) {
+  if (!conv.packable || together(conv) == 0) return {};
   std::vector<std::int64_t> parameters = kPackedTiles.parameters(merged(conv));
   for (const std::int64_t unit : kPackedWinograd.parameters(merged(conv))) parameters.push_back(unit);
   return parameters;
 }
 
-Work groups_work(const PackedConv& conv, std::int64_t parameter) { return inner(parameter).work(merged(conv), parameter); }
+Work groups_work(const ConvProblem& conv, std::int64_t parameter) { return inner(parameter).work(merged(conv), parameter); }
 
-// The weights as they are come first, in whole vectors, those of the merged groups after them.
-std::int64_t own_weights(const PackedConv& conv) {
+// Return the size of the unmerged weights, in whole vectors. They come first; those of the merged groups follow.
+std::int64_t own_weights(const ConvProblem& conv) {
   const std::int64_t count = conv.channels_out() * conv.shape.in_channels * conv.shape.window.taps();
   return (count + conv.pack() - 1) / conv.pack() * conv.pack();
 }
 
-Tensor groups_pack(const PackedConv& conv, std::int64_t parameter, const float* w) {
+Tensor groups_pack(const ConvProblem& conv, std::int64_t parameter, const float* w) {
   const std::int64_t groups = together(conv), taps = conv.shape.window.taps(), row = conv.shape.in_channels * taps;
   std::vector<float> spread(static_cast<std::size_t>(conv.channels_out() * groups * row), 0.0f);
   for (std::int64_t channel = 0; channel < conv.channels_out(); ++channel) {
@@ -70,11 +70,9 @@ Tensor groups_pack(const PackedConv& conv, std::int64_t parameter, const float* 
 
 class GroupsStep final : public SharedStep {
  public:
-  GroupsStep(const PackedConv& conv, std::int64_t parameter, float low, float high)
-      : conv_(conv), own_weights_(own_weights(conv)), low_(low), high_(high) {
-    PackedConv watched = merged(conv);
-    watched.activation = conv.activation.watched(spoilt_, *conv.table);
-    merged_ = inner(parameter).make(watched, parameter, low, high);
+  GroupsStep(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue)
+      : conv_(conv), own_weights_(own_weights(conv)), epilogue_(epilogue) {
+    merged_ = inner(parameter).make(merged(conv), parameter, epilogue.watched(nan_seen_, *conv.table));
     scratch_bytes_ = merged_->scratch_bytes();
   }
   bool scratch_each() const noexcept override { return merged_->scratch_each(); }
@@ -82,11 +80,11 @@ class GroupsStep final : public SharedStep {
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     std::array<std::byte*, kSlope + 1> given{};
-    std::copy_n(inputs, conv_.activation.has_slope() ? kSlope + 1 : kSlope, given.begin());
+    std::copy_n(inputs, epilogue_.has_slope() ? kSlope + 1 : kSlope, given.begin());
     given[1] += own_weights_ * static_cast<std::int64_t>(sizeof(float));
-    spoilt_.store(false, std::memory_order_relaxed);
+    nan_seen_.store(false, std::memory_order_relaxed);
     merged_->run_by(team, given.data(), output, scratch);
-    if (!spoilt_.load(std::memory_order_relaxed)) return;  // what it watches takes in the lanes behind the last channel
+    if (!nan_seen_.load(std::memory_order_relaxed)) return;  // the lanes after the last channel count too
     const std::int64_t planes = conv_.shape.batch * conv_.blocks_of(conv_.channels_out());
     const std::int64_t plane = conv_.shape.window.out_count() * conv_.pack();
     auto* out = reinterpret_cast<float*>(output);
@@ -99,7 +97,7 @@ class GroupsStep final : public SharedStep {
   }
 
  private:
-  // Whether a channel of this block of the result has a NaN.
+  // Return whether a channel of this block of the result has a NaN.
   bool has_nan(const float* out, std::int64_t block) const noexcept {
     const std::int64_t pack = conv_.pack(), plane = conv_.shape.window.out_count() * pack;
     const std::int64_t lanes = std::min(pack, conv_.channels_out() - block * pack);
@@ -109,27 +107,24 @@ class GroupsStep final : public SharedStep {
     return found;
   }
 
-  // One block of output channels of one image, by the definition of a grouped convolution.
+  // Computes one block of output channels of one image, by the definition of a grouped convolution.
   void run_block(std::byte* const* inputs, std::int64_t i, float* out) const noexcept {
     const ConvShape& shape = conv_.shape;
     const std::int64_t pack = conv_.pack(), plane = shape.window.out_count() * pack;
     const std::int64_t blocks = conv_.blocks_of(conv_.channels_out()), block = i % blocks;
     const float* x = reinterpret_cast<const float*>(inputs[0]) +
                      i / blocks * conv_.blocks_of(conv_.channels_in()) * shape.window.in_count() * pack;
-    const auto* bias = reinterpret_cast<const float*>(inputs[2]);
-    const auto* residual = inputs[3] == nullptr ? nullptr : reinterpret_cast<const float*>(inputs[3]) + i * plane;
-    const float* slope = conv_.slope(inputs);
-    const Activation& activation = conv_.activation;
+    const EpilogueOperands operands = epilogue_.operands(inputs).at(block * pack, i * plane);
+    const Finish finish = epilogue_.finish(operands);
     for (std::int64_t at = 0; at < plane; ++at) {
       const std::int64_t channel = block * pack + at % pack;
       float total = channel < conv_.channels_out() ? sum_of(x, reinterpret_cast<const float*>(inputs[1]), channel, at / pack) : 0;
-      if (bias != nullptr) total += bias[channel];
-      if (residual != nullptr && !activation.residual_last()) total += residual[at];
-      total = total < low_ ? low_ : total;
-      out[at] = total > high_ ? high_ : total;
+      if (finish.bias != nullptr) total += finish.bias[at % pack];
+      if (finish.residual != nullptr) total += finish.residual[at];
+      total = total < finish.low ? finish.low : total;
+      out[at] = total > finish.high ? finish.high : total;
     }
-    if (activation.any())
-      activation.run(out, plane / pack, pack, pack, slope == nullptr ? nullptr : slope + block * pack, residual);
+    if (epilogue_.has_rest()) epilogue_.run_rest(out, plane / pack, pack, pack, operands);
   }
 
   float sum_of(const float* x, const float* w, std::int64_t channel, std::int64_t pixel) const noexcept {
@@ -150,19 +145,20 @@ class GroupsStep final : public SharedStep {
     return total;
   }
 
-  PackedConv conv_;
+  ConvProblem conv_;
   std::unique_ptr<Step> merged_;
   std::int64_t own_weights_;
-  float low_, high_;
-  mutable std::atomic<bool> spoilt_{false};  // a plan runs once at a time
+  EpilogueKernel epilogue_;
+  mutable std::atomic<bool> nan_seen_{false};  // a plan runs once at a time
 };
 
-std::unique_ptr<Step> groups_make(const PackedConv& conv, std::int64_t parameter, float low, float high) {
-  return std::make_unique<GroupsStep>(conv, parameter, low, high);
+std::unique_ptr<Step> groups_make(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue) {
+  return std::make_unique<GroupsStep>(conv, parameter, epilogue);
 }
 
 }  // namespace
 
-const PackedAlgorithm kPackedGroups{"merged groups", &groups_parameters, &groups_work, &groups_pack, &groups_make};
+extern const ConvAlgorithm kPackedGroups;
+const ConvAlgorithm kPackedGroups{"merged groups", &groups_parameters, &groups_work, &groups_pack, &groups_make};
 
 }  // namespace walle

@@ -1,12 +1,12 @@
 // Direct convolution in packed layouts by the tile kernel: a row of A is an output pixel, a segment of it the channels of one
 // block under one tap, so that nothing is gathered (no im2col). A 1x1 kernel is a matrix product with packed pixels as rows.
 //
-// An element of the kernel's is a float, or a pair of bfloat16 of neighbouring channels (`grain` 2): the input is then rounded to
-// these on its way into the copy that has its borders.
+// An element is a float, or a pair of bfloat16 of neighbouring channels (`grain` 2): the input is then rounded while it is copied
+// to add its borders.
 #include <algorithm>
 #include <cstring>
 
-#include "atomic/products/packed_convolution.h"
+#include "atomic/products/convolution.h"
 #include "core/bfloat16.h"
 #include "kernels/bfloat16.h"
 
@@ -15,7 +15,7 @@ namespace walle {
 namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
-// Half of the smallest second-level cache that a core of today has; what one pass goes over again and again must fit.
+// Half of the smallest second-level cache of current cores; data that one pass reads repeatedly must fit.
 constexpr std::int64_t kNearBytes = 256 << 10;
 
 // The sums of one output: segments in the order of the weights, cut into chunks whose panels of weights stay near.
@@ -28,13 +28,13 @@ struct Chunk {
 struct Source {
   std::int64_t grain = 1;     // channels in an element
   Window::Axes dims{};        // of the padded image
-  bool copied = false;        // where there is a border, or the elements are no floats
+  bool copied = false;        // where there is a border, or elements are pairs
   std::int64_t channels = 1;  // of a pixel
   std::int64_t unit = 1;      // elements of a pixel
   std::int64_t plane = 0;     // elements of a channel or block of channels
   std::int64_t planes = 0;    // of one image
 
-  Source(const PackedConv& conv, std::int64_t grain_of) : grain(grain_of), copied(grain_of > 1) {
+  Source(const ConvProblem& conv, std::int64_t grain_of) : grain(grain_of), copied(grain_of > 1) {
     const Window& win = conv.shape.window;
     for (std::size_t axis = 0; axis < Window::kAxes; ++axis) {
       const std::int64_t reach = (win.out[axis] - 1) * win.stride[axis] + (win.kernel[axis] - 1) * win.dilation[axis] + 1;
@@ -49,14 +49,14 @@ struct Source {
   }
 };
 
-// What is summed up for each output. The order of the weights, chunks included, hangs on the kernel alone and not on the image,
-// so that plans of several shapes share them.
+// The terms of each output. The order of the weights, chunks included, depends on the kernel alone and not on the image, so that
+// plans of several shapes share them.
 struct Sums {
   std::vector<Segment> segments;
   std::vector<Chunk> chunks;
   std::int64_t depth = 0;  // of them all
 
-  Sums(const PackedConv& conv, const Source& source) {
+  Sums(const ConvProblem& conv, const Source& source) {
     const Window& win = conv.shape.window;
     const std::int64_t most = kNearBytes / (2 * conv.pack() * kFloat), channels = conv.shape.in_channels;
     for (std::int64_t first = 0, plane = 0; first < channels; first += source.channels, ++plane)
@@ -83,13 +83,12 @@ struct Sums {
 
 class TilesStep final : public SharedStep {
  public:
-  TilesStep(const PackedConv& conv, std::int64_t grain, float low, float high)
+  TilesStep(const ConvProblem& conv, std::int64_t grain, const EpilogueKernel& epilogue)
       : conv_(conv),
         source_(conv, grain),
         sums_(conv, source_),
         panel_(grain > 1 ? bfloat16(*conv.table)->panel : conv.table->panel),
-        low_(low),
-        high_(high) {
+        epilogue_(epilogue) {
     const Window& win = conv.shape.window;
     const bool flat = source_.dims == win.in && win.out == win.in && win.taps() == 1 && win.stride == Window::Axes{1, 1, 1};
     const std::int64_t lines = flat ? 1 : win.out[0] * win.out[1];
@@ -100,7 +99,7 @@ class TilesStep final : public SharedStep {
       lines_.push_back({flat ? 0 : pixel * source_.unit, line * width_ * conv.pack(), width_});
     }
     if (flat) split(lines_.front());
-    // As many lines at a time as keep the part of the input that they read near, for the next panel of weights.
+    // As many lines at a time as keep the part of the input that they read in the cache, for the next panel of weights.
     std::int64_t depth = 0;
     for (const Chunk& chunk : sums_.chunks) depth = std::max(depth, chunk.depth);
     const std::int64_t bytes = std::max<std::int64_t>(1, lines_.front().count * depth * kFloat / win.taps());
@@ -128,7 +127,7 @@ class TilesStep final : public SharedStep {
     }
   }
   std::string_view algorithm() const noexcept override {
-    if (source_.grain > 1) return conv_.shape.window.taps() == 1 ? "1x1 bf16" : kPackedPairs.name;
+    if (source_.grain > 1) return conv_.shape.window.taps() == 1 ? "1x1 bf16" : "direct bf16";
     return conv_.shape.window.taps() == 1 ? "1x1" : kPackedTiles.name;
   }
 
@@ -138,7 +137,7 @@ class TilesStep final : public SharedStep {
     std::int64_t in, out, count;
   };
 
-  // A long line in pieces of whole tiles.
+  // Splits a long line into pieces of whole tiles.
   void split(Line whole) {
     constexpr std::int64_t kPiece = 168;  // a multiple of every backend's tile height
     const std::int64_t in_step = conv_.shape.window.stride[2] * source_.unit;
@@ -149,14 +148,14 @@ class TilesStep final : public SharedStep {
 
   double operations() const noexcept { return 2 * conv_.shape.multiplications() / static_cast<double>(conv_.shape.batch); }
 
-  // One unit of work is a pair of blocks of channels for some lines: its weights stay near while the lines go by.
+  // One unit of work is a pair of blocks of channels for some lines: its weights stay in the cache for all of them.
   void run_image(Team& team, std::byte* const* inputs, const float* x, float* out, std::int64_t image) const noexcept {
     const std::int64_t panels = (conv_.blocks_of(conv_.shape.out_channels) + 1) / 2, count = conv_.shape.groups * panels;
     const auto lines = static_cast<std::int64_t>(lines_.size());
     std::int64_t at_once = lines_at_once_;
-    if (team.size() > 1) {  // enough units that all members are busy to the end
-      const std::int64_t wanted = (4 * team.size() + count - 1) / count;
-      at_once = std::min(at_once, std::max<std::int64_t>(1, lines / wanted));
+    if (team.size() > 1) {  // enough units to keep all members busy to the end
+      const std::int64_t least = (4 * team.size() + count - 1) / count;
+      at_once = std::min(at_once, std::max<std::int64_t>(1, lines / least));
     }
     const std::int64_t stretches = (lines + at_once - 1) / at_once;
     team.each(
@@ -173,11 +172,8 @@ class TilesStep final : public SharedStep {
     const std::int64_t pack = conv_.pack(), plane = conv_.shape.window.out_count() * pack;
     const std::int64_t blocks = conv_.blocks_of(conv_.shape.out_channels), block = 2 * panel;
     const auto* w = reinterpret_cast<const float*>(inputs[1]) + group * sums_.depth * blocks * pack;
-    const auto* bias = reinterpret_cast<const float*>(inputs[2]);
-    const auto* residual = reinterpret_cast<const float*>(inputs[3]);
-    const Activation& activation = conv_.activation;
-    const auto* slope = conv_.slope(inputs);
     const std::int64_t at = image + (group * blocks + block) * plane;
+    const EpilogueOperands operands = epilogue_.operands(inputs).at((group * blocks + block) * pack, at);
     x += group * conv_.blocks_of(conv_.shape.in_channels) * source_.plane;
     PanelArgs args;
     args.a_step = conv_.shape.window.stride[2] * source_.unit;
@@ -185,7 +181,6 @@ class TilesStep final : public SharedStep {
     args.out_step = pack;
     args.out_block = plane;
     args.width = pack;
-    args.finish.bias = bias == nullptr ? nullptr : bias + (group * blocks + block) * pack;
     for (std::size_t c = 0; c < sums_.chunks.size(); ++c) {
       const Chunk& chunk = sums_.chunks[c];
       args.segments = sums_.segments.data() + chunk.first;
@@ -193,19 +188,17 @@ class TilesStep final : public SharedStep {
       args.accumulate = c > 0;
       args.w = w + chunk.depth * block * pack;
       w += chunk.depth * blocks * pack;
-      if (c + 1 == sums_.chunks.size()) args.finish.low = low_, args.finish.high = high_;
+      const bool last_chunk = c + 1 == sums_.chunks.size();
       for (std::int64_t line = first; line < last; ++line) {
         const Line& here = lines_[static_cast<std::size_t>(line)];
         args.rows = here.count;
         args.a = x + here.in;
         args.out = out + at + here.out;
-        args.finish.residual = residual == nullptr || activation.residual_last() ? nullptr : residual + at + here.out;
+        args.finish = epilogue_.finish(operands.at(0, here.out), last_chunk);
         panel_(args);
-        if (!activation.any() || c + 1 < sums_.chunks.size()) continue;
+        if (!last_chunk || !epilogue_.has_rest()) continue;
         for (std::int64_t b = 0; b < args.blocks; ++b)
-          activation.run(args.out + b * plane, here.count, pack, pack,
-                         slope == nullptr ? nullptr : slope + (group * blocks + block + b) * pack,
-                         residual == nullptr ? nullptr : residual + at + here.out + b * plane);
+          epilogue_.run_rest(args.out + b * plane, here.count, pack, pack, operands.at(b * pack, here.out + b * plane));
       }
     }
   }
@@ -228,7 +221,7 @@ class TilesStep final : public SharedStep {
       }
   }
 
-  // The same in bfloat16; lanes behind the last channel, which may hold anything, are left out.
+  // The same in bfloat16; lanes after the last channel, which may hold anything, are left out.
   void round_plane(std::int64_t plane, const float* from, float* to) const noexcept {
     const Window& win = conv_.shape.window;
     const Bfloat16& bf16 = *bfloat16(*conv_.table);
@@ -259,27 +252,27 @@ class TilesStep final : public SharedStep {
       }
   }
 
-  PackedConv conv_;
+  ConvProblem conv_;
   Source source_;
   Sums sums_;
   PanelFn panel_;
   std::vector<Line> lines_;
   std::int64_t width_ = 0, lines_at_once_ = 1;
-  float low_, high_;
+  EpilogueKernel epilogue_;
 };
 
 template <std::int64_t kGrain>
-std::vector<std::int64_t> tiles_parameters(const PackedConv& conv) {
-  if (kGrain > 1 && bfloat16(*conv.table) == nullptr) return {};
+std::vector<std::int64_t> tiles_parameters(const ConvProblem& conv) {
+  if (!conv.packable || (kGrain > 1 && bfloat16(*conv.table) == nullptr)) return {};
   const ConvShape& shape = conv.shape;
   const bool whole = shape.groups == 1 || (shape.in_channels % conv.pack() == 0 && shape.out_channels % conv.pack() == 0);
   const bool empty =
       shape.batch * shape.window.out_count() * shape.in_channels * shape.out_channels * shape.window.in_count() == 0;
-  return whole && !empty && !(conv.plain_input && shape.groups > 1) ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+  return single_parameter(whole && !empty && !(conv.plain_input && shape.groups > 1));
 }
 
 template <std::int64_t kGrain>
-Work tiles_work(const PackedConv& conv, std::int64_t) {
+Work tiles_work(const ConvProblem& conv, std::int64_t) {
   const ConvShape& shape = conv.shape;
   const Source source(conv, kGrain);
   Work work;
@@ -295,7 +288,7 @@ Work tiles_work(const PackedConv& conv, std::int64_t) {
   return work;
 }
 
-// A row of packed weights from the rows of `turned` at its places.
+// Writes a row of packed weights from the rows of `turned` at its places.
 void put_row(const float* turned, const std::int64_t* place, std::int64_t columns, float* row) noexcept {
   std::memcpy(row, turned + *place * columns, static_cast<std::size_t>(columns * kFloat));
 }
@@ -306,7 +299,7 @@ void put_row(const float* turned, const std::int64_t* place, std::int64_t column
 
 // [group][chunk][pair of blocks][k][columns of the pair]: in the order in which run() reads them. A k of bfloat16 is a pair.
 template <std::int64_t kGrain>
-Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
+Tensor tiles_pack(const ConvProblem& conv, std::int64_t, const float* w) {
   using Number = std::conditional_t<kGrain == 1, float, std::uint16_t>;
   const ConvShape& shape = conv.shape;
   const Window& win = shape.window;
@@ -314,7 +307,7 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
   const Sums sums(conv, source);
   const std::int64_t pack = conv.pack(), blocks = conv.blocks_of(shape.out_channels), taps = win.taps();
   const std::int64_t depth = shape.in_channels * taps;
-  // Where each number of the segments lies in a row of the weights; -1: behind the last channel.
+  // Where each number of the segments lies in a row of the weights; -1: after the last channel.
   std::vector<std::int64_t> places;
   places.reserve(static_cast<std::size_t>(sums.depth * kGrain));
   for (std::int64_t first = 0; first < shape.in_channels; first += source.channels) {
@@ -323,7 +316,7 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
       for (std::int64_t c = first; c < last; c += kGrain)
         for (std::int64_t i = c; i < c + kGrain; ++i) places.push_back(i < last ? i * taps + tap : -1);
   }
-  // A panel's rows of weights are turned over first; then whole rows of the result are put in order.
+  // A panel's weights are transposed first; then whole rows of the result are put in order.
   Tensor packed = Tensor::empty(DType::f32, {shape.groups, sums.depth, blocks * pack});  // elements of 32 bits
   Tensor turned = Tensor::empty(DType::f32, {depth, 2 * pack});
   auto* to = reinterpret_cast<Number*>(packed.raw());
@@ -346,13 +339,14 @@ Tensor tiles_pack(const PackedConv& conv, std::int64_t, const float* w) {
 }
 
 template <std::int64_t kGrain>
-std::unique_ptr<Step> tiles_make(const PackedConv& conv, std::int64_t, float low, float high) {
-  return std::make_unique<TilesStep>(conv, kGrain, low, high);
+std::unique_ptr<Step> tiles_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
+  return std::make_unique<TilesStep>(conv, kGrain, epilogue);
 }
 
 }  // namespace
 
-const PackedAlgorithm kPackedTiles{"direct", &tiles_parameters<1>, &tiles_work<1>, &tiles_pack<1>, &tiles_make<1>};
-const PackedAlgorithm kPackedPairs{"direct bf16", &tiles_parameters<2>, &tiles_work<2>, &tiles_pack<2>, &tiles_make<2>};
+const ConvAlgorithm kPackedTiles{"direct", &tiles_parameters<1>, &tiles_work<1>, &tiles_pack<1>, &tiles_make<1>};
+extern const ConvAlgorithm kPackedPairs;
+const ConvAlgorithm kPackedPairs{"direct bf16", &tiles_parameters<2>, &tiles_work<2>, &tiles_pack<2>, &tiles_make<2>};
 
 }  // namespace walle

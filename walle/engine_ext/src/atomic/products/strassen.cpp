@@ -1,21 +1,22 @@
-// Strassen's matrix product by constant weights, in Winograd's form: seven products of halves instead of eight, again for each of
-// them as deep as the parameter says (§4.1). The sums of weights are made once, when they are packed; the sums of A's quarters
-// come first in every run, and those of the products are made stretch by stretch while they are near.
+// Strassen's matrix product by constant weights, in Winograd's form: seven products of halves instead of eight, applied
+// recursively to the depth that the parameter says (§4.1). The sums of weights are computed once, when they are packed; the sums
+// of A's quarters are computed first in every run, those of the products stretch by stretch while they are in the cache.
 //
 // Against exact arithmetic, for a depth d and k0 = k / 2^d (Higham, Accuracy and Stability of Numerical Algorithms, 23.3):
 // |error| <= 18^d * (k0^2 + 6 * k0) * eps * max |A| * max |W|. A bound by |A| |W| of each element does not hold for Strassen.
 #include <algorithm>
 #include <vector>
 
-#include "atomic/products/packed_linear.h"
+#include "atomic/products/linear.h"
 
 namespace walle {
 
 namespace {
 
+constexpr std::string_view kName = "strassen";
 constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kDeepest = 3, kProducts = 7;
-// A stretch of rows of an operand, and the columns of a product that are made at once, stay in the second-level cache.
+// A stretch of rows of an operand, and the columns of a product that are computed at once, stay in the second-level cache.
 constexpr std::int64_t kRowsBytes = 256 << 10, kPairsAtOnce = 6;
 
 constexpr std::int64_t power(std::int64_t base, std::int64_t exponent) noexcept {
@@ -37,15 +38,15 @@ struct Quarters {
   static constexpr std::size_t kF32 = static_cast<std::size_t>(Compute::f32);
 };
 
-// The leaves' weights in turn. Sums are made in float64 and rounded once.
-void pack_level(const LinearShape& shape, std::int64_t level, const float* w, std::int64_t row, float*& to) {
-  const std::int64_t depth = shape.depth, columns = shape.columns;
+// Packs the leaves' weights in turn. Sums are computed in float64 and rounded once.
+void pack_level(const LinearProblem& problem, std::int64_t level, const float* w, std::int64_t row, float*& to) {
+  const std::int64_t depth = problem.depth, columns = problem.columns;
   if (level == 0) {
-    pack_linear(w, row, 1, depth, columns, *shape.table, to);
-    to += static_cast<std::int64_t>(packed_linear_bytes(depth, columns, *shape.table)) / kFloat;
+    pack_linear(w, row, 1, depth, columns, *problem.table, to);
+    to += static_cast<std::int64_t>(packed_linear_bytes(depth, columns, *problem.table)) / kFloat;
     return;
   }
-  const LinearShape half{shape.rows, depth / 2, columns / 2, shape.table};
+  const LinearProblem half{problem.rows, depth / 2, columns / 2, problem.table};
   const float *w11 = w, *w12 = w + half.columns, *w21 = w + half.depth * row, *w22 = w21 + half.columns;
   std::vector<float> sums(static_cast<std::size_t>(half.depth * half.columns));
   const auto pack_sum = [&](double s11, double s12, double s21, double s22) {
@@ -69,11 +70,9 @@ void pack_level(const LinearShape& shape, std::int64_t level, const float* w, st
 
 class StrassenStep final : public SharedStep {
  public:
-  StrassenStep(const StepRequest& request, std::int64_t levels)
-      : table_(request.table), sums_(request.table), activation_(request.attributes, request.table), levels_(levels) {
-    const std::int64_t depth = request.inputs[0].shape.back(), columns = request.result.shape.back();
-    const std::int64_t rows = element_count(request.result.shape) / columns;
-    columns_ = columns;
+  StrassenStep(const LinearProblem& problem, std::int64_t levels, const EpilogueKernel& epilogue)
+      : table_(*problem.table), sums_(table_), epilogue_(epilogue), levels_(levels), columns_(problem.columns) {
+    const std::int64_t rows = problem.rows, depth = problem.depth, columns = problem.columns;
     leaf_ = {rows >> levels, depth >> levels, columns >> levels, &table_};
     chunk_ = linear_chunk(leaf_.depth, table_);
     a_sums_.resize(static_cast<std::size_t>(levels));
@@ -83,15 +82,6 @@ class StrassenStep final : public SharedStep {
       scratch_floats_ += (leaf_.rows << level) * (leaf_.columns << level);
     }
     scratch_bytes_ = static_cast<std::size_t>(scratch_floats_ * kFloat);
-    low_ = static_cast<float>(request.attributes.get_float("low", low_));
-    high_ = static_cast<float>(request.attributes.get_float("high", high_));
-    bias_ = request.inputs.size() > 2 && !request.inputs[2].absent;
-    residual_ = request.inputs.size() > 3 && !request.inputs[3].absent;
-    const auto binary = [&](BinaryOp op) {
-      return table_.binary[static_cast<std::size_t>(op)][static_cast<std::size_t>(Compute::f32)];
-    };
-    if (low_ != -kInfinity) maximum_ = binary(BinaryOp::Maximum);
-    if (high_ != kInfinity) minimum_ = binary(BinaryOp::Minimum);
   }
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
@@ -100,8 +90,7 @@ class StrassenStep final : public SharedStep {
     whole.w = reinterpret_cast<const float*>(inputs[1]);
     whole.scratch = reinterpret_cast<float*>(scratch);
     for (const auto& level : a_sums_) sum_quarters(team, level, whole);
-    const auto* bias = bias_ ? reinterpret_cast<const float*>(inputs[2]) : nullptr;
-    const auto* residual = residual_ ? reinterpret_cast<const float*>(inputs[3]) : nullptr;
+    const EpilogueOperands operands = epilogue_.operands(inputs);
     const View result{reinterpret_cast<float*>(output), columns_};
     const std::int64_t pairs = (leaf_.columns + 2 * table_.pack - 1) / (2 * table_.pack);
     const std::int64_t stripes = std::max<std::int64_t>((pairs + kPairsAtOnce - 1) / kPairsAtOnce, std::min(pairs, parts(team)));
@@ -114,21 +103,19 @@ class StrassenStep final : public SharedStep {
       unit.last_pair = pairs * (stripe + 1) / stripes;
       unit.first_row = leaf_.rows * stretch / stretches;
       unit.rows = leaf_.rows * (stretch + 1) / stretches - unit.first_row;
-      multiply(unit, levels_, 0, result, bias);
-      finish(unit, result, residual, activation_.has_slope() ? reinterpret_cast<const float*>(inputs[kSlope]) : nullptr);
+      multiply(unit, levels_, 0, result, operands.bias);
+      finish(unit, result, operands);
     });
   }
-  std::string_view algorithm() const noexcept override { return kLinearStrassen.name; }
+  std::string_view algorithm() const noexcept override { return kName; }
 
  private:
-  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-  // Where an operand of A's lies, in A itself or among the sums.
+  // An operand of A: part of A itself, or one of the sums.
   struct Operand {
     bool summed;
     std::int64_t offset, row;
   };
-  // S1 to S4 one behind the other, each of `rows` x `depth`.
+  // S1 to S4 one after the other, each of `rows` x `depth`.
   struct ASums {
     Operand from;
     std::int64_t rows, depth, to;
@@ -264,46 +251,39 @@ class StrassenStep final : public SharedStep {
     });
   }
 
-  void finish(const Unit& unit, View to, const float* residual, const float* slope) const noexcept {
-    if (residual == nullptr && maximum_ == nullptr && minimum_ == nullptr && !activation_.any()) return;
+  void finish(const Unit& unit, View to, const EpilogueOperands& operands) const noexcept {
+    if (epilogue_.only_bias()) return;
     each_row(unit, levels_, [&](std::int64_t row, std::int64_t column, std::int64_t count) {
-      float* at = to.at + row * to.row + column;
-      const float* more = residual == nullptr ? nullptr : residual + row * to.row + column;
-      if (more != nullptr && !activation_.residual_last()) sums_.add(at, 1, more, 1, at, count);
-      if (maximum_ != nullptr) maximum_(at, 1, &low_, 0, at, count);
-      if (minimum_ != nullptr) minimum_(at, 1, &high_, 0, at, count);
-      if (activation_.any()) activation_.run(at, 1, count, count, slope == nullptr ? nullptr : slope + column, more);
+      const std::int64_t place = row * to.row + column;
+      epilogue_.run_row(to.at + place, count, operands.at(column, place));
     });
   }
 
   const Table& table_;
   Quarters sums_;
-  Activation activation_;
+  EpilogueKernel epilogue_;
   std::int64_t levels_, columns_ = 0, chunk_ = 0, scratch_floats_ = 0;
-  LinearShape leaf_;
+  LinearProblem leaf_;
   std::vector<std::vector<ASums>> a_sums_;  // by level, the outermost first
   std::vector<Operand> operands_;           // by leaf
   std::vector<std::int64_t> products_;      // by level, the innermost first: where a product lies until it is added
-  float low_ = -kInfinity, high_ = kInfinity;
-  bool bias_ = false, residual_ = false;
-  BinaryFn maximum_ = nullptr, minimum_ = nullptr;
 };
 
-// Halves of halves without remainder, and whole blocks of columns.
-std::vector<std::int64_t> parameters(const LinearShape& shape) {
+// Depths at which halves have no remainder, and columns fill whole blocks.
+std::vector<std::int64_t> parameters(const LinearProblem& problem) {
   std::vector<std::int64_t> depths;
-  if (shape.rows * shape.depth * shape.columns == 0) return depths;
+  if (!problem.constant_weights || problem.rows * problem.depth * problem.columns == 0) return depths;
   for (std::int64_t d = 1; d <= kDeepest; ++d) {
     const std::int64_t parts = std::int64_t{1} << d;
-    if (shape.rows % parts != 0 || shape.depth % parts != 0 || shape.columns % (parts * shape.table->pack) != 0) break;
+    if (problem.rows % parts != 0 || problem.depth % parts != 0 || problem.columns % (parts * problem.table->pack) != 0) break;
     depths.push_back(d);
   }
   return depths;
 }
 
-Work work(const LinearShape& shape, std::int64_t levels) {
-  const double rows = static_cast<double>(shape.rows), depth = static_cast<double>(shape.depth),
-               columns = static_cast<double>(shape.columns);
+Work work(const LinearProblem& problem, std::int64_t levels) {
+  const double rows = static_cast<double>(problem.rows), depth = static_cast<double>(problem.depth),
+               columns = static_cast<double>(problem.columns);
   const auto part = [&](std::int64_t level) {  // of all sums of one level, beside one quarter of a matrix at the outermost
     return static_cast<double>(power(kProducts, level)) / static_cast<double>(power(4, level + 1));
   };
@@ -312,7 +292,7 @@ Work work(const LinearShape& shape, std::int64_t levels) {
   work.streamed =
       depth * columns * kFloat * static_cast<double>(power(kProducts, levels)) / static_cast<double>(power(4, levels));
   work.moved = rows * (depth + columns) * kFloat;
-  // Quarters are read and written whole, after all of the others: no cache near the core holds them until then.
+  // Each quarter is read and written whole, one after the other: no cache near the core holds one until its next use.
   for (std::int64_t level = 0; level < levels; ++level) {
     work.far += 12 * rows * depth * kFloat * part(level);
     // Of the products: two sums and one store beside what the tile kernel does; above the innermost level, five sums more.
@@ -321,19 +301,21 @@ Work work(const LinearShape& shape, std::int64_t levels) {
   return work;
 }
 
-Tensor pack(const LinearShape& shape, std::int64_t levels, const float* w) {
-  Tensor packed = Tensor::empty(DType::f32, {power(kProducts, levels) * (shape.depth >> levels) * (shape.columns >> levels)});
+Tensor pack(const LinearProblem& problem, std::int64_t levels, const float* w) {
+  Tensor packed = Tensor::empty(DType::f32, {power(kProducts, levels) * (problem.depth >> levels) * (problem.columns >> levels)});
   float* to = packed.data<float>();
-  pack_level(shape, levels, w, shape.columns, to);
+  pack_level(problem, levels, w, problem.columns, to);
   return packed;
 }
 
-std::unique_ptr<Step> make(const StepRequest& request, std::int64_t levels) {
-  return std::make_unique<StrassenStep>(request, levels);
+std::unique_ptr<Step> make(const LinearProblem& problem, std::int64_t levels, const EpilogueKernel& epilogue) {
+  return std::make_unique<StrassenStep>(problem, levels, epilogue);
 }
 
 }  // namespace
 
-const LinearAlgorithm kLinearStrassen{"strassen", &parameters, &work, &pack, &make, true};
+// Taken by name only: an element's error is bounded by the whole of x, not by its own row.
+extern const LinearAlgorithm kLinearStrassen;
+const LinearAlgorithm kLinearStrassen{kName, &parameters, &work, &pack, &make, true};
 
 }  // namespace walle

@@ -9,22 +9,23 @@
 #include <utility>
 #include <vector>
 
-#include "atomic/products/packed_convolution.h"
+#include "atomic/products/convolution.h"
 
 namespace walle {
 
 namespace {
 
-// A core's own cache on most current x86-64 cores; two thirds of it are for V and M, the rest is left to weights on their way.
+// The second-level cache of most current x86-64 cores; two thirds of it are for V and M, the rest for weights that stream
+// through.
 constexpr std::int64_t kCacheBytes = 1 << 20;
 constexpr std::int64_t kBatchBytes = kCacheBytes * 2 / 3;
-// With fewer tiles at once weights would be read again sooner than the tile kernel hides (two of its tiles of 14 rows), even
-// where V and M then lie in the shared cache.
+// With fewer tiles at once (two of the tile kernel's, of 14 rows), reading the weights again would take longer than computing,
+// even where V and M are in the shared cache.
 constexpr std::int64_t kLeastTiles = 28;
-// Weights beyond this come from memory each time: then all tiles are done at once.
+// Larger weights are read from memory each time: then all tiles are computed at once.
 constexpr std::int64_t kSharedCacheBytes = 24 << 20;
 
-// One axis of the image as it is cut into tiles.
+// One axis of the image and its tiles.
 struct Axis {
   std::int64_t unit = 1, size = 1;  // outputs and inputs of a tile
   std::int64_t in = 1, out = 1, begin = 0;
@@ -47,7 +48,7 @@ struct Axis {
   std::int64_t first(std::int64_t tile) const noexcept { return std::clamp<std::int64_t>(-source(tile), 0, size); }
   std::int64_t last(std::int64_t tile) const noexcept { return std::clamp<std::int64_t>(in - source(tile), first(tile), size); }
   std::int64_t written(std::int64_t tile) const noexcept { return std::min(unit, out - tile * unit); }
-  // The tiles that need no cutting, of the input or of the output: [first, last).
+  // The tiles that lie wholly within the input or the output: [first, last).
   std::pair<std::int64_t, std::int64_t> whole_in() const noexcept {
     const std::int64_t from = std::clamp<std::int64_t>((begin + unit - 1) / unit, 0, tiles);
     const std::int64_t to = in + begin < size ? 0 : (in + begin - size) / unit + 1;
@@ -66,7 +67,7 @@ Across across(const ConvShape& shape) {
   return w.kernel[1] == 1 ? Across::columns : w.kernel[2] == 1 ? Across::rows : Across::none;
 }
 
-// All that shape and unit decide.
+// Sizes and layouts that follow from shape and unit.
 struct Tiling {
   int form = 0;
   bool square = false;
@@ -76,7 +77,7 @@ struct Tiling {
   std::int64_t positions, tiles;
   std::int64_t at_once = 1;  // tiles
 
-  Tiling(const PackedConv& conv, std::int64_t unit)
+  Tiling(const ConvProblem& conv, std::int64_t unit)
       : batch(conv.shape.batch),
         groups(conv.shape.groups),
         c(conv.pack()),
@@ -121,8 +122,8 @@ struct Tiling {
 struct Run {
   std::int64_t image, row, column, count;
 };
-// Calls `f` for the runs of [first, last) of all tiles, cut where `whole` begins and ends so that the columns of a run are either
-// all whole or one that is not.
+// Calls `f` for the runs of [first, last) of all tiles, split where `whole` begins and ends, so that the columns of a run are
+// either all whole or a single cut one.
 template <class F>
 void for_runs(const Tiling& tiling, std::int64_t first, std::int64_t last, std::pair<std::int64_t, std::int64_t> whole, F f) {
   while (first < last) {
@@ -136,8 +137,8 @@ void for_runs(const Tiling& tiling, std::int64_t first, std::int64_t last, std::
 
 class WinogradStep final : public SharedStep {
  public:
-  WinogradStep(const PackedConv& conv, std::int64_t unit, float low, float high)
-      : conv_(conv), tiling_(conv, unit), table_(*conv.table), low_(low), high_(high) {
+  WinogradStep(const ConvProblem& conv, std::int64_t unit, const EpilogueKernel& epilogue)
+      : tiling_(conv, unit), table_(*conv.table), epilogue_(epilogue) {
     scratch_bytes_ = tiling_.v_bytes() + tiling_.m_bytes();
     for (std::int64_t block = 0; block < tiling_.in_blocks; ++block)
       segments_.push_back({block * tiling_.at_once * tiling_.c, std::min(tiling_.c, tiling_.in_channels - block * tiling_.c)});
@@ -214,10 +215,6 @@ class WinogradStep final : public SharedStep {
 
   void from_positions(const float* m, std::int64_t first, std::int64_t last, std::int64_t block, std::byte* const* inputs,
                       float* out) const noexcept {
-    const auto* bias = reinterpret_cast<const float*>(inputs[2]);
-    const auto* residual = reinterpret_cast<const float*>(inputs[3]);
-    const Activation& activation = conv_.activation;
-    const float* slope = conv_.slope(inputs);
     const Axis &rows = tiling_.rows, &columns = tiling_.columns;
     const std::int64_t c = tiling_.c, blocks = tiling_.groups * tiling_.out_blocks, plane = rows.out * columns.out * c;
     WinogradArgs args;
@@ -225,9 +222,7 @@ class WinogradStep final : public SharedStep {
     args.row = rows.out_step;
     args.column = columns.out_step;
     args.position = tiling_.m_position();
-    args.finish.low = low_;
-    args.finish.high = high_;
-    args.finish.bias = bias == nullptr ? nullptr : bias + block * c;
+    const EpilogueOperands operands = epilogue_.operands(inputs).at(block * c, 0);
     for_runs(tiling_, first, last, columns.whole_out(), [&](const Run& run, std::int64_t tile) {
       const std::int64_t to = (run.image * blocks + block) * plane + run.row * rows.unit * rows.out_step +
                               run.column * columns.unit * columns.out_step;
@@ -236,15 +231,15 @@ class WinogradStep final : public SharedStep {
       args.out = out + to;
       args.row_last = rows.written(run.row);
       args.column_last = columns.written(run.column);
-      args.finish.residual = residual == nullptr || activation.residual_last() ? nullptr : residual + to;
+      const EpilogueOperands here = operands.at(0, to);
+      args.finish = epilogue_.finish(here);
       transforms().output(args);
-      if (!activation.any()) return;
+      if (!epilogue_.has_rest()) return;
       const std::int64_t pixels = (run.count - 1) * columns.unit + args.column_last;
       for (std::int64_t row = 0; row < args.row_last; ++row) {
         const std::int64_t line = row * rows.out_step;
         const auto part = [&](std::int64_t place, std::int64_t count) {
-          activation.run(out + to + place, count, c, c, slope == nullptr ? nullptr : slope + block * c,
-                         residual == nullptr ? nullptr : residual + to + place);
+          epilogue_.run_rest(out + to + place, count, c, c, here.at(0, place));
         };
         if (columns.out_step == c) {
           part(line, pixels);
@@ -255,24 +250,23 @@ class WinogradStep final : public SharedStep {
     });
   }
 
-  PackedConv conv_;
   Tiling tiling_;
   const Table& table_;
-  float low_, high_;
+  EpilogueKernel epilogue_;
   std::vector<Segment> segments_;
 };
 
-std::vector<std::int64_t> parameters(const PackedConv& conv) {
+std::vector<std::int64_t> parameters(const ConvProblem& conv) {
   const ConvShape& shape = conv.shape;
   const Across which = across(shape);
-  if (conv.plain_input || shape.dtype != DType::f32 || which == Across::none) return {};
+  if (!conv.packable || conv.plain_input || which == Across::none) return {};
   if (std::min({shape.batch, shape.in_channels, shape.out_channels, shape.window.out_count()}) < 1) return {};
   if (shape.groups > 1 && (shape.in_channels % conv.pack() != 0 || shape.out_channels % conv.pack() != 0)) return {};
   std::vector<std::int64_t> units;
   std::int64_t tiles = 0;
   for (const WinogradForm& form : kWinogradForms) {
     if (form.taps != shape.window.kernel[which == Across::rows ? 1 : 2]) continue;
-    // A larger unit that needs as many tiles costs more.
+    // A larger unit that needs the same number of tiles costs more.
     const std::int64_t needed = Tiling(conv, form.unit).tiles;
     if (!units.empty() && needed == tiles) continue;
     units.push_back(form.unit);
@@ -291,7 +285,7 @@ double output_operations(const Axis& axis) {
   return axis.size == 1 ? 0 : static_cast<double>(2 * (2 * pairs + axis.unit * (pairs - 1) + 1 + zeros));
 }
 
-Work work(const PackedConv& conv, std::int64_t unit) {
+Work work(const ConvProblem& conv, std::int64_t unit) {
   const Tiling tiling(conv, unit);
   const Axis &rows = tiling.rows, &columns = tiling.columns;
   const auto real = [](std::int64_t x) { return static_cast<double>(x); };
@@ -301,7 +295,7 @@ Work work(const PackedConv& conv, std::int64_t unit) {
   work.panel = 2 * real(tiling.positions * tiling.in_channels) * tiles * out;
   work.lanes = tiles * (in * (real(columns.size) * input_operations(rows) + real(rows.size) * input_operations(columns)) +
                         out * (real(columns.size) * output_operations(rows) + real(rows.unit) * output_operations(columns)));
-  // Weights that do not stay beside a batch are read again for each.
+  // Weights that do not fit into the cache beside a batch are read again for each.
   const std::int64_t weights = tiling.weights_bytes();
   work.streamed = real(weights > kCacheBytes - kBatchBytes ? weights * tiling.batches() : weights);
   // V and M are written and read, the image and the result once.
@@ -371,7 +365,7 @@ PackFn pack_of(const Tiling& tiling, std::integer_sequence<int, kForms...>) {
   return of[tiling.form][tiling.square];
 }
 
-Tensor pack(const PackedConv& conv, std::int64_t unit, const float* w) {
+Tensor pack(const ConvProblem& conv, std::int64_t unit, const float* w) {
   // As many input channels at a time as leave U's lines, of which kTogether lanes are filled at once, in a core's cache.
   constexpr std::int64_t kChannels = 8;
   const Tiling tiling(conv, unit);
@@ -395,12 +389,12 @@ Tensor pack(const PackedConv& conv, std::int64_t unit, const float* w) {
   return packed;
 }
 
-std::unique_ptr<Step> make(const PackedConv& conv, std::int64_t unit, float low, float high) {
-  return std::make_unique<WinogradStep>(conv, unit, low, high);
+std::unique_ptr<Step> make(const ConvProblem& conv, std::int64_t unit, const EpilogueKernel& epilogue) {
+  return std::make_unique<WinogradStep>(conv, unit, epilogue);
 }
 
 }  // namespace
 
-const PackedAlgorithm kPackedWinograd{"winograd", &parameters, &work, &pack, &make};
+const ConvAlgorithm kPackedWinograd{"winograd", &parameters, &work, &pack, &make};
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// Activations as arithmetic. Those of 16-bit floats are done in float32 and rounded once.
+// Activations as arithmetic. Those of 16-bit floats are computed in float32 and rounded once.
 #include <cmath>
 
 #include "geometry/composite/composite.h"
@@ -146,5 +146,37 @@ WALLE_FORMULA(thresholded_relu) {
 }
 
 #undef WALLE_FORMULA
+
+std::span<const Composite> activation_composites() noexcept {
+  static constexpr std::string_view celu_parts[] = {"Div", "Expm1", "Less", "Mul", "Where"};
+  static constexpr std::string_view elu_parts[] = {"Expm1", "Less", "Mul", "Where"};
+  static constexpr std::string_view gelu_parts[] = {"Add", "Erf", "Mul", "Square", "Tanh"};
+  static constexpr std::string_view hard_sigmoid_parts[] = {"Add", "Maximum", "Minimum", "Mul"};
+  static constexpr std::string_view hard_swish_parts[] = {"Add", "Maximum", "Minimum", "Mul"};
+  static constexpr std::string_view leaky_relu_parts[] = {"Less", "Mul", "Where"};
+  static constexpr std::string_view mish_parts[] = {"Mul", "Softplus", "Tanh"};
+  static constexpr std::string_view prelu_parts[] = {"Less", "Mul", "Where"};
+  static constexpr std::string_view selu_parts[] = {"Expm1", "Less", "Mul", "Where"};
+  static constexpr std::string_view shrink_parts[] = {"Add", "Less", "Sub", "Where"};
+  static constexpr std::string_view softsign_parts[] = {"Abs", "Add", "Div"};
+  static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
+  static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
+  static constexpr Composite table[] = {
+      {"Celu", 1, 1, &decompose_celu, celu_parts},
+      {"Elu", 1, 1, &decompose_elu, elu_parts},
+      {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
+      {"HardSigmoid", 1, 1, &decompose_hard_sigmoid, hard_sigmoid_parts},
+      {"HardSwish", 1, 1, &decompose_hard_swish, hard_swish_parts},
+      {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
+      {"Mish", 1, 1, &decompose_mish, mish_parts},
+      {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
+      {"Selu", 1, 1, &decompose_selu, selu_parts},
+      {"Shrink", 1, 1, &decompose_shrink, shrink_parts},
+      {"Softsign", 1, 1, &decompose_softsign, softsign_parts},
+      {"Swish", 1, 1, &decompose_swish, swish_parts},
+      {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
+  };
+  return table;
+}
 
 }  // namespace walle

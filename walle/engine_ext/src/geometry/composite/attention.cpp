@@ -1,5 +1,8 @@
-// ONNX Attention (opset 23 and 24). Q, K and V are (batch, heads, length, size), or (batch, length, heads * size) with the
-// numbers of heads as attributes. 16-bit floats are computed in float32.
+// ONNX Attention (versions 23 to 25), by the text of onnx 1.23.2: soft cap before the mask, causality by the number of keys in
+// front of the queries, and zeros for a query that sees no key (docs/adr/0083-attributes-per-operator.md). Q, K and V are
+// (batch, heads, length, size), or (batch, length, heads * size) with the numbers of heads as attributes. 16-bit floats are
+// computed in float32.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -21,9 +24,21 @@ class Attention {
     scale_ = attributes.get_float("scale", 0);
     softcap_ = attributes.get_float("softcap", 0);
     mode_ = attributes.get_int("qk_matmul_output_mode", 0);
-    // A precision below what is computed in would only lose; float64 (ONNX's number 11) is the one above.
-    double_softmax_ = attributes.get_int("softmax_precision", 1) == 11;
-    if (mode_ < 0 || mode_ > 3) throw Error(ErrorKind::model, "qk_matmul_output_mode is " + std::to_string(mode_));
+    left_ = std::min(attributes.get_int("left_window_size", -1), kMaxElements);
+    right_ = std::min(attributes.get_int("right_window_size", -1), kMaxElements);
+    // The softmax is computed in float32 at least; only float64 (ONNX's number 11) is more precise.
+    const std::int64_t precision = attributes.get_int("softmax_precision", 1);
+    double_softmax_ = precision == 11;
+    if (precision != 1 && precision != 10 && precision != 11 && precision != 16)
+      throw Error(ErrorKind::unsupported,
+                  "softmax_precision is " + std::to_string(precision) + "; supported are 1, 10, 11 and 16");
+    if (mode_ < 0 || mode_ > 3)
+      throw Error(ErrorKind::model, "qk_matmul_output_mode is " + std::to_string(mode_) + "; it must be 0 to 3");
+    if (left_ < -1 || right_ < -1)
+      throw Error(ErrorKind::model, "left_window_size is " + std::to_string(left_) + " and right_window_size " +
+                                        std::to_string(right_) + "; each must be -1 or more");
+    if (has(4) != has(5)) throw Error(ErrorKind::model, "past_key and past_value must be given together");
+    if (has(4) && has(6)) throw Error(ErrorKind::model, "nonpad_kv_seqlen cannot be combined with past_key");
   }
 
   std::vector<Ref> run(int outputs) {
@@ -47,17 +62,22 @@ class Attention {
     const Ref keys = emitter_.one("Transpose", {repeated(wide(k), q_shape[1])}, {{"perm", Dims{0, 1, 3, 2}}});
     Ref scores = one("MatMul", {one("Mul", {wide(q), factor}), one("Mul", {keys, factor})});
     Ref shown = scores;
-    scores = biased(scores, q_shape[2], k_shape[2], past);
-    if (mode_ == 1) shown = scores;
     if (softcap_ > 0) {
       const Ref cap = emitter_.number(softcap_, wide_);
       scores = one("Mul", {one("Tanh", {one("Div", {scores, cap})}), cap});
     }
+    if (mode_ == 1) shown = scores;
+    const Ref bias = bias_of(q_shape[2], k_shape[2], past);
+    if (bias != kAbsent) scores = one("Add", {scores, bias});
     if (mode_ == 2) shown = scores;
     Ref weights = emitter_.one("Softmax", {double_softmax_ ? cast(scores, DType::f64) : scores}, {{"axis", std::int64_t{-1}}});
     weights = cast(weights, wide_);
-    if (mode_ == 3) shown = weights;
-    Ref result = cast(one("MatMul", {weights, repeated(wide(v), q_shape[1])}), dtype);
+    const Ref masked = masked_rows(bias);
+    const bool shows_weights = outputs > 3 && mode_ == 3;
+    if (shows_weights) shown = weights = zero_where(masked, weights);
+    Ref result = one("MatMul", {weights, repeated(wide(v), q_shape[1])});
+    if (!shows_weights) result = zero_where(masked, result);
+    result = cast(result, dtype);
     if (flat) {
       const Dims now = shape(result);
       result = reshaped(emitter_.one("Transpose", {result}, {{"perm", Dims{0, 2, 1, 3}}}), {now[0], now[2], now[1] * now[3]});
@@ -92,7 +112,7 @@ class Attention {
     return emitter_.one("Transpose", {reshaped(x, {given[0], given[1], count, given[2] / count})}, {{"perm", Dims{0, 2, 1, 3}}});
   }
 
-  // Every head of keys or values as often as query heads share it.
+  // Repeats every head of keys or values for each query head that shares it.
   Ref repeated(Ref x, std::int64_t q_heads) {
     const Dims given = shape(x);
     if (given[1] == q_heads) return x;
@@ -103,46 +123,83 @@ class Attention {
     return reshaped(spread, {given[0], q_heads, given[2], given[3]});
   }
 
-  Ref chosen(Ref condition) {
-    return one("Where", {condition, emitter_.number(0, wide_), emitter_.number(-std::numeric_limits<double>::infinity(), wide_)});
+  Ref both(Ref a, Ref b) { return a == kAbsent ? b : one("And", {a, b}); }
+  Ref minus_infinity() { return emitter_.number(-std::numeric_limits<double>::infinity(), wide_); }
+  Ref whole(std::int64_t number) { return emitter_.number(static_cast<double>(number), DType::i64); }
+
+  // first, first + 1, ... in an int64 tensor of this shape.
+  Ref count_from(std::int64_t first, Dims shape) {
+    Tensor numbers = Tensor::empty(DType::i64, std::move(shape));
+    for (std::int64_t i = 0; i < numbers.size(); ++i) numbers.data<std::int64_t>()[i] = first + i;
+    return emitter_.constant(std::move(numbers));
   }
 
-  // The scores plus the mask, the causal triangle and the padding, as far as they are there.
-  Ref biased(Ref scores, std::int64_t q_length, std::int64_t kv_length, std::int64_t past) {
-    if (has(3)) {
-      Ref mask = inputs_[3];
-      if (emitter_.operand(mask).dtype == DType::b8) mask = chosen(mask);
-      mask = wide(mask);
-      const Dims given = shape(mask);
-      if (given.empty() || given.back() > kv_length)
-        throw Error(ErrorKind::shape, "attn_mask has shape " + to_string(given) + " with " + std::to_string(kv_length) + " keys");
-      if (given.back() < kv_length) {  // what the mask does not reach is hidden
-        Dims rest = given;
-        rest.back() = kv_length - given.back();
-        const Ref hidden =
-            emitter_.one("Expand", {emitter_.number(-std::numeric_limits<double>::infinity(), wide_)}, {{"shape", rest}});
-        mask = emitter_.one("Concat", {mask, hidden}, {{"axis", std::int64_t{-1}}});
-      }
-      scores = one("Add", {scores, mask});
-    }
-    if (causal_) {
+  // attn_mask, with hidden keys behind those that it covers.
+  Ref padded_mask(std::int64_t kv_length) {
+    const Ref mask = inputs_[3];
+    const bool flags = emitter_.operand(mask).dtype == DType::b8;
+    const Dims given = shape(mask);
+    if (given.empty() || given.back() > kv_length)
+      throw Error(ErrorKind::shape, "attn_mask has shape " + to_string(given) + " with " + std::to_string(kv_length) + " keys");
+    const Ref own = flags ? mask : wide(mask);
+    if (given.back() == kv_length) return own;
+    Dims rest = given;
+    rest.back() = kv_length - given.back();
+    const Ref hidden = emitter_.one("Expand", {flags ? emitter_.number(0, DType::b8) : minus_infinity()}, {{"shape", rest}});
+    return emitter_.one("Concat", {own, hidden}, {{"axis", std::int64_t{-1}}});
+  }
+
+  // The keys that a query at position p sees: p - left <= j <= p + right. A query's position is its index plus the number of keys
+  // in front of the first query: those of the past, or nonpad_kv_seqlen less the queries, or none. kAbsent: all keys.
+  Ref visible(std::int64_t q_length, std::int64_t kv_length, std::int64_t past) {
+    const std::int64_t right = causal_ ? 0 : right_;
+    if (!has(6)) {
+      if (left_ < 0 && right < 0) return kAbsent;
       Tensor seen = Tensor::empty(DType::b8, {q_length, kv_length});
       for (std::int64_t i = 0; i < q_length; ++i)
-        for (std::int64_t j = 0; j < kv_length; ++j) seen.data<bool>()[i * kv_length + j] = j <= i + past;
-      scores = one("Add", {scores, chosen(emitter_.constant(std::move(seen)))});
+        for (std::int64_t j = 0; j < kv_length; ++j)
+          seen.data<bool>()[i * kv_length + j] = (right < 0 || j - past - i <= right) && (left_ < 0 || past + i - j <= left_);
+      return emitter_.constant(std::move(seen));
     }
-    if (has(6)) {
-      Tensor places = Tensor::empty(DType::i64, {1, 1, 1, kv_length});
-      for (std::int64_t j = 0; j < kv_length; ++j) places.data<std::int64_t>()[j] = j;
-      const Ref lengths = reshaped(cast(inputs_[6], DType::i64), {element_count(shape(inputs_[6])), 1, 1, 1});
-      scores = one("Add", {scores, chosen(one("Less", {emitter_.constant(std::move(places)), lengths}))});
-    }
-    return scores;
+    const Ref keys = count_from(0, {1, 1, 1, kv_length});
+    const Ref lengths = reshaped(cast(inputs_[6], DType::i64), {element_count(shape(inputs_[6])), 1, 1, 1});
+    // The causal bound ends at the last key that is not padding.
+    Ref seen = right == 0 ? kAbsent : one("Less", {keys, lengths});
+    if (left_ < 0 && right < 0) return seen;
+    const Ref positions = one("Add", {count_from(-q_length, {1, 1, q_length, 1}), lengths});
+    if (right == 0) seen = one("LessOrEqual", {keys, positions});
+    if (right > 0) seen = both(seen, one("LessOrEqual", {keys, one("Add", {positions, whole(right)})}));
+    if (left_ >= 0) seen = both(seen, one("GreaterOrEqual", {keys, one("Sub", {positions, whole(left_)})}));
+    return seen;
   }
+
+  // What is added to the scores: the mask, and -infinity for keys that a query does not see. kAbsent: nothing.
+  Ref bias_of(std::int64_t q_length, std::int64_t kv_length, std::int64_t past) {
+    Ref seen = visible(q_length, kv_length, past), mask = has(3) ? padded_mask(kv_length) : kAbsent;
+    if (mask != kAbsent && emitter_.operand(mask).dtype == DType::b8) {
+      seen = both(seen, mask);
+      mask = kAbsent;
+    }
+    if (seen == kAbsent) return mask;
+    return one("Where", {seen, mask == kAbsent ? emitter_.number(0, wide_) : mask, minus_infinity()});
+  }
+
+  // Which queries see no key, to broadcast over the scores. kAbsent: there is none, whatever the inputs.
+  Ref masked_rows(Ref bias) {
+    if (bias == kAbsent) return kAbsent;
+    const Ref most = emitter_.one("ReduceMax", {bias}, {{"axes", Dims{-1}}, {"keepdims", std::int64_t{1}}});
+    const Ref masked = one("Equal", {most, minus_infinity()});
+    const Tensor* known = emitter_.operand(masked).constant;
+    if (known == nullptr) return masked;
+    const bool* rows = known->data<bool>();
+    return std::any_of(rows, rows + known->size(), [](bool row) { return row; }) ? masked : kAbsent;
+  }
+  // Their softmax is NaN, which a product would keep.
+  Ref zero_where(Ref masked, Ref x) { return masked == kAbsent ? x : one("Where", {masked, emitter_.number(0, wide_), x}); }
 
   Emitter& emitter_;
   std::span<const Ref> inputs_;
-  std::int64_t q_heads_, kv_heads_, mode_;
+  std::int64_t q_heads_, kv_heads_, mode_, left_, right_;
   bool causal_, double_softmax_;
   double scale_, softcap_;
   DType wide_ = DType::f32;

@@ -1,6 +1,6 @@
 #include "geometry/composite/composite.h"
 
-#include <array>
+#include <algorithm>
 
 namespace walle {
 
@@ -33,32 +33,19 @@ WALLE_DECOMPOSE(decompose_lp_normalization); WALLE_DECOMPOSE(decompose_lrn); WAL
 WALLE_DECOMPOSE(decompose_mean_variance_normalization); WALLE_DECOMPOSE(decompose_rms_normalization); WALLE_DECOMPOSE(decompose_rnn);
 WALLE_DECOMPOSE(decompose_bit_shift);
 WALLE_DECOMPOSE(decompose_cast_like);
-WALLE_DECOMPOSE(decompose_celu);
-WALLE_DECOMPOSE(decompose_elu);
-WALLE_DECOMPOSE(decompose_gelu);
-WALLE_DECOMPOSE(decompose_hard_sigmoid);
-WALLE_DECOMPOSE(decompose_hard_swish);
 WALLE_DECOMPOSE(decompose_hardmax);
 WALLE_DECOMPOSE(decompose_is_inf);
-WALLE_DECOMPOSE(decompose_leaky_relu);
 WALLE_DECOMPOSE(decompose_max);
 WALLE_DECOMPOSE(decompose_mean);
 WALLE_DECOMPOSE(decompose_min);
-WALLE_DECOMPOSE(decompose_mish);
 WALLE_DECOMPOSE(decompose_mod);
-WALLE_DECOMPOSE(decompose_prelu);
 WALLE_DECOMPOSE(decompose_pow);
 WALLE_DECOMPOSE(decompose_reduce_l1);
 WALLE_DECOMPOSE(decompose_reduce_l2);
 WALLE_DECOMPOSE(decompose_reduce_log_sum);
 WALLE_DECOMPOSE(decompose_reduce_log_sum_exp);
 WALLE_DECOMPOSE(decompose_reduce_sum_square);
-WALLE_DECOMPOSE(decompose_selu);
-WALLE_DECOMPOSE(decompose_shrink);
-WALLE_DECOMPOSE(decompose_softsign);
 WALLE_DECOMPOSE(decompose_sum);
-WALLE_DECOMPOSE(decompose_swish);
-WALLE_DECOMPOSE(decompose_thresholded_relu);
 WALLE_DECOMPOSE(decompose_top_k);
 WALLE_DECOMPOSE(decompose_binarizer);
 WALLE_DECOMPOSE(decompose_dft);
@@ -81,9 +68,9 @@ std::span<const Composite> composites() noexcept {
       "Add",     "Concat",  "Expand", "Greater", "MatMul", "Maximum", "Minimum", "Mul",       "RecurrentSteps",
       "Reshape", "Sigmoid", "Slice",  "Squeeze", "Stack",  "Sub",     "Tanh",    "Transpose", "Where"};
   static constexpr std::string_view adagrad[] = {"Add", "Cast", "Div", "Mul", "Sqrt", "Sub"};
-  static constexpr std::string_view attention[] = {"Add",      "Cast", "Concat", "Div",       "Exp",       "Expand",
-                                                   "Identity", "Less", "MatMul", "Mul",       "ReduceMax", "ReduceSum",
-                                                   "Reshape",  "Sub",  "Tanh",   "Transpose", "Where"};
+  static constexpr std::string_view attention[] = {
+      "Add",         "And",    "Cast", "Concat",    "Div",       "Equal",   "Exp", "Expand", "GreaterOrEqual", "Identity", "Less",
+      "LessOrEqual", "MatMul", "Mul",  "ReduceMax", "ReduceSum", "Reshape", "Sub", "Tanh",   "Transpose",      "Where"};
   static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
   static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
   static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
@@ -117,20 +104,12 @@ std::span<const Composite> composites() noexcept {
                                                         "Minimum", "Mul",  "Reshape", "Round",         "Sub",    "Unsqueeze"};
   static constexpr std::string_view bit_shift_parts[] = {"ShiftLeft", "ShiftRight"};
   static constexpr std::string_view cast_like_parts[] = {"Cast"};
-  static constexpr std::string_view celu_parts[] = {"Div", "Expm1", "Less", "Mul", "Where"};
-  static constexpr std::string_view elu_parts[] = {"Expm1", "Less", "Mul", "Where"};
-  static constexpr std::string_view gelu_parts[] = {"Add", "Erf", "Mul", "Square", "Tanh"};
-  static constexpr std::string_view hard_sigmoid_parts[] = {"Add", "Maximum", "Minimum", "Mul"};
-  static constexpr std::string_view hard_swish_parts[] = {"Add", "Maximum", "Minimum", "Mul"};
   static constexpr std::string_view hardmax_parts[] = {"ArgMax", "Cast", "Equal"};
   static constexpr std::string_view is_inf_parts[] = {"And", "Greater", "IsInfinite", "Less"};
-  static constexpr std::string_view leaky_relu_parts[] = {"Less", "Mul", "Where"};
   static constexpr std::string_view max_parts[] = {"Maximum"};
   static constexpr std::string_view mean_parts[] = {"Add", "Div"};
   static constexpr std::string_view min_parts[] = {"Minimum"};
-  static constexpr std::string_view mish_parts[] = {"Mul", "Softplus", "Tanh"};
   static constexpr std::string_view mod_parts[] = {"FloorMod", "Fmod"};
-  static constexpr std::string_view prelu_parts[] = {"Less", "Mul", "Where"};
   static constexpr std::string_view pow_parts[] = {"Cast", "Power"};
   static constexpr std::string_view reduce_l1_parts[] = {"Abs", "ReduceSum"};
   static constexpr std::string_view reduce_l2_parts[] = {"ReduceSum", "Sqrt", "Square"};
@@ -138,12 +117,7 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view reduce_log_sum_exp_parts[] = {"Add",       "Exp",     "IsInfinite", "Log",  "ReduceMax",
                                                                   "ReduceSum", "Reshape", "Sub",        "Where"};
   static constexpr std::string_view reduce_sum_square_parts[] = {"ReduceSum", "Square"};
-  static constexpr std::string_view selu_parts[] = {"Expm1", "Less", "Mul", "Where"};
-  static constexpr std::string_view shrink_parts[] = {"Add", "Less", "Sub", "Where"};
-  static constexpr std::string_view softsign_parts[] = {"Abs", "Add", "Div"};
   static constexpr std::string_view sum_parts[] = {"Add"};
-  static constexpr std::string_view swish_parts[] = {"Mul", "Sigmoid"};
-  static constexpr std::string_view thresholded_relu_parts[] = {"Less", "Where"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
   static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
   static constexpr std::string_view dft_parts[] = {"Cast",    "Concat", "FourierTransform", "Mul", "Pad",
@@ -175,7 +149,6 @@ std::span<const Composite> composites() noexcept {
       {"Binarizer", 1, 1, &decompose_binarizer, binarizer_parts},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
       {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},
-      {"Celu", 1, 1, &decompose_celu, celu_parts},
       {"Clip", 1, 3, &decompose_clip, clip},
       {"ConvInteger", 2, 4, &decompose_conv_integer, conv_integer},
       {"ConvTranspose", 2, 3, &decompose_conv_transpose, conv_transpose},
@@ -185,16 +158,12 @@ std::span<const Composite> composites() noexcept {
       {"Dropout", 1, 3, &decompose_dropout, dropout_parts},
       {"DynamicQuantizeLinear", 1, 1, &decompose_dynamic_quantize_linear, dynamic_quantize_linear_parts},
       {"Einsum", 1, 1 << 16, &decompose_einsum, einsum},
-      {"Elu", 1, 1, &decompose_elu, elu_parts},
       {"GRU", 3, 6, &decompose_gru, recurrent},
-      {"Gelu", 1, 1, &decompose_gelu, gelu_parts},
       {"Gemm", 2, 3, &decompose_gemm, gemm},
       {"GlobalAveragePool", 1, 1, &decompose_global_average_pool, global_average_pool},
       {"GlobalLpPool", 1, 1, &decompose_global_lp_pool, global_lp_pool},
       {"GlobalMaxPool", 1, 1, &decompose_global_max_pool, global_max_pool},
       {"GroupNormalization", 3, 3, &decompose_group_normalization, normal},
-      {"HardSigmoid", 1, 1, &decompose_hard_sigmoid, hard_sigmoid_parts},
-      {"HardSwish", 1, 1, &decompose_hard_swish, hard_swish_parts},
       {"Hardmax", 1, 1, &decompose_hardmax, hardmax_parts},
       {"InstanceNormalization", 3, 3, &decompose_instance_normalization, normal},
       {"IsInf", 1, 1, &decompose_is_inf, is_inf_parts},
@@ -202,7 +171,6 @@ std::span<const Composite> composites() noexcept {
       {"LSTM", 3, 8, &decompose_lstm, recurrent},
       {"LabelEncoder", 4, 4, &decompose_label_encoder, label_encoder_parts},
       {"LayerNormalization", 2, 3, &decompose_layer_norm, normal},
-      {"LeakyRelu", 1, 1, &decompose_leaky_relu, leaky_relu_parts},
       {"LogSoftmax", 1, 1, &decompose_log_softmax, log_softmax},
       {"LpNormalization", 1, 1, &decompose_lp_normalization, lp_normal},
       {"LpPool", 1, 1, &decompose_lp_pool, lp_pool},
@@ -213,11 +181,9 @@ std::span<const Composite> composites() noexcept {
       {"MeanVarianceNormalization", 1, 1, &decompose_mean_variance_normalization, mean_variance},
       {"MelWeightMatrix", 5, 5, &decompose_mel_weight_matrix, mel_weight_matrix_parts},
       {"Min", 1, 1 << 16, &decompose_min, min_parts},
-      {"Mish", 1, 1, &decompose_mish, mish_parts},
       {"Mod", 2, 2, &decompose_mod, mod_parts},
       {"Momentum", 5, 1 << 16, &decompose_momentum, momentum},
       {"OneHot", 3, 3, &decompose_one_hot, one_hot},
-      {"PRelu", 2, 2, &decompose_prelu, prelu_parts},
       {"Pow", 2, 2, &decompose_pow, pow_parts},
       {"QLinearAdd", 8, 8, &decompose_qlinear_add, qlinear_add},
       {"QLinearConv", 8, 9, &decompose_qlinear_conv, qlinear_conv},
@@ -234,20 +200,22 @@ std::span<const Composite> composites() noexcept {
       {"ReduceSumSquare", 1, 2, &decompose_reduce_sum_square, reduce_sum_square_parts},
       {"Resize", 1, 4, &decompose_resize, resize},
       {"STFT", 2, 4, &decompose_stft, stft_parts},
-      {"Selu", 1, 1, &decompose_selu, selu_parts},
       {"Shape", 1, 1, &decompose_shape, {}},
-      {"Shrink", 1, 1, &decompose_shrink, shrink_parts},
       {"Size", 1, 1, &decompose_size, {}},
       {"Softmax", 1, 1, &decompose_softmax, softmax},
-      {"Softsign", 1, 1, &decompose_softsign, softsign_parts},
       {"Sum", 1, 1 << 16, &decompose_sum, sum_parts},
-      {"Swish", 1, 1, &decompose_swish, swish_parts},
       {"TfIdfVectorizer", 1, 1, &decompose_tfidf_vectorizer, tfidf_vectorizer_parts},
-      {"ThresholdedRelu", 1, 1, &decompose_thresholded_relu, thresholded_relu_parts},
       {"TopK", 2, 2, &decompose_top_k, top_k_parts},
       {"TreeEnsemble", 1, 1, &decompose_tree_ensemble, tree_ensemble_parts},
   };
-  return table;
+  static_assert(std::ranges::is_sorted(table, {}, &Composite::name));
+  static const std::vector<Composite> all = [] {
+    std::vector<Composite> both(std::begin(table), std::end(table));
+    both.insert(both.end(), activation_composites().begin(), activation_composites().end());
+    std::sort(both.begin(), both.end(), [](const Composite& a, const Composite& b) { return a.name < b.name; });
+    return both;
+  }();
+  return all;
 }
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// Composite operators: each writes itself as transform and atomic operators (§4.1). The decomposition is the operator's meaning.
+// Composite operators: each decomposes to transform and atomic operators (§4.1). The decomposition defines the operator.
 #pragma once
 #include <span>
 #include <vector>
@@ -16,7 +16,9 @@ struct Composite {
   CompositeFn decompose;
   std::span<const std::string_view> parts;  // what it decomposes to
 };
-// All of them, in alphabetical order; each is defined in the geometry/ file of its family.
+// All composites, in alphabetical order; each is defined in the file of its family.
 std::span<const Composite> composites() noexcept;
+// Those of activation.cpp.
+std::span<const Composite> activation_composites() noexcept;
 
 }  // namespace walle

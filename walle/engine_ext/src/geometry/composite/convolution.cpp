@@ -1,4 +1,4 @@
-// Convolutions and poolings that are made of others: ConvTranspose, ConvInteger, QLinearConv, DeformConv, MaxPool, LpPool and the
+// Composite convolutions and poolings: ConvTranspose, ConvInteger, QLinearConv, DeformConv, MaxPool, LpPool and the
 // global poolings.
 #include <algorithm>
 #include <cstring>
@@ -41,7 +41,7 @@ constexpr std::string_view kPooled[] = {"kernel_shape", "strides", "dilations", 
 constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group"};
 constexpr std::string_view kQuantised[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group", "activation"};
 
-// Larger dimensions and kernels are refused where strides and dilations, which are below 2^31, multiply them.
+// The limit of dimensions and kernels: strides and dilations, which are below 2^31, multiply them.
 constexpr std::int64_t kMaxSpatial = std::int64_t{1} << 30;
 
 constexpr std::string_view kDeformed[] = {"strides", "dilations", "pads", "offset_group"};
@@ -243,7 +243,7 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
       throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " leaves nothing");
   }
   const Ref bias = inputs.size() > 2 ? inputs[2] : Emitter::kAbsent;
-  // Where more is asked for than is covered, the image ends in zeros.
+  // Where the result is larger than the covered part, it ends in zeros.
   const auto cropped = [&](Ref value, const Dims& reach, Ref added) {
     Dims rest(2 * (rank + 2), 0);
     for (std::size_t i = 0; i < rank; ++i) {
@@ -338,7 +338,6 @@ std::vector<Ref> decompose_max_pool(Emitter& emitter, std::span<const Ref> input
   const Operand x = emitter.operand(inputs[0]);
   if (outputs == 1 && (x.dtype == DType::u8 || x.dtype == DType::i8) && x.shape.size() > 2) {
     Attributes window = attributes.only(kPooled);
-    attributes.get_int("storage_order", 0);  // of indices
     return {channels_second(emitter, emitter.one("IntegerPoolMax", {channels_last(emitter, inputs[0])}, std::move(window)))};
   }
   std::vector<Ref> results{emitter.one("PoolMax", {inputs[0]}, attributes)};

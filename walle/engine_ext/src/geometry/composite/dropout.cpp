@@ -1,5 +1,5 @@
-// Dropout. A model that is used rather than trained has none of it; where it is asked for, the node's seed says which elements
-// go, so that runs can be repeated.
+// Dropout: the identity outside of training; in training the node's seed determines which elements are dropped, so that runs can
+// be repeated.
 #include <random>
 
 #include "geometry/composite/composite.h"
@@ -8,8 +8,9 @@ namespace walle {
 
 using Ref = Emitter::Ref;
 
-// Inputs: x, ratio (0.5 where it is left out), training_mode (false). Outputs: x without the share `ratio` of its elements, the
-// others scaled up; which are kept. Elements go by NumPy's uniform numbers after seed(seed), a Mersenne twister's.
+// Inputs: x, ratio (0.5 where it is left out), training_mode (false). Outputs: x with the share `ratio` of its elements set to
+// 0 and the others scaled up; the mask of kept elements. Elements are chosen by NumPy's uniform numbers after seed(seed), a
+// Mersenne twister's.
 std::vector<Ref> decompose_dropout(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype;
@@ -31,7 +32,8 @@ std::vector<Ref> decompose_dropout(Emitter& emitter, std::span<const Ref> inputs
   }
   if (!(ratio > 0 && ratio < 1)) throw Error(ErrorKind::model, "a ratio of " + std::to_string(ratio) + "; it must be below 1");
   if (!seeded || seed < 0 || seed > INT64_C(0xffffffff))
-    throw Error(ErrorKind::unsupported, "training_mode needs a seed from 0 to 2^32 - 1: runs must be repeatable");
+    throw Error(ErrorKind::unsupported, "attribute 'seed' is " + (seeded ? std::to_string(seed) : std::string("missing")) +
+                                            "; training_mode needs one from 0 to 2^32 - 1, so that runs can be repeated");
   Tensor kept = Tensor::empty(DType::b8, shape);
   std::mt19937 random(static_cast<std::uint32_t>(seed));
   for (std::int64_t i = 0, count = kept.size(); i < count; ++i) {

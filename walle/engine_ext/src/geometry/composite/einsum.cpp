@@ -1,4 +1,4 @@
-// Einsum: repeated labels are diagonals, labels that nobody else has are summed at once, and operands are then joined two at a
+// Einsum: repeated labels become diagonals, labels of one operand alone are summed first, and operands are then joined two at a
 // time as batched matrix products.
 #include <algorithm>
 #include <map>
@@ -37,7 +37,7 @@ Labels parse(const std::string& equation, std::string_view text, std::int64_t ra
     } else if ((text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z')) {
       labels.push_back(text[i]);
     } else {
-      refuse(equation, std::string("'") + text[i] + "' is no label");
+      refuse(equation, std::string("'") + text[i] + "' is not a label");
     }
   }
   if (rank >= 0) {
@@ -102,7 +102,7 @@ class Joiner {
     return emitter_.one("Transpose", {term.value}, {{"perm", perm}});
   }
 
-  // a and b, keeping the labels of `kept`: both have batch labels; what both have and nobody keeps is summed.
+  // a and b, keeping the labels of `kept`. Labels of both that are kept are batch labels; those that are not kept are summed.
   Term join(Term a, Term b, const Labels& kept) {
     Labels batch, inner, left, right;
     for (const int label : a.labels) {

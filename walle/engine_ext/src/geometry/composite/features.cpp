@@ -1,4 +1,4 @@
-// Of ai.onnx.ml: Binarizer and LabelEncoder.
+// Feature operators of ai.onnx.ml: Binarizer and LabelEncoder.
 #include "geometry/composite/composite.h"
 
 namespace walle {
@@ -23,7 +23,7 @@ std::vector<Ref> decompose_binarizer(Emitter& emitter, std::span<const Ref> inpu
   return {cast(emitter, emitter.one("Greater", {cast(emitter, inputs[0], compared), threshold}), dtype)};
 }
 
-// Inputs: x, keys (n), values (n), what stands for anything else. The value of the first key that equals x; NaN equals NaN.
+// Inputs: x, keys (n), values (n), the value for any other x. The value of the first key that equals x; NaN equals NaN.
 std::vector<Ref> decompose_label_encoder(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype;

@@ -97,8 +97,8 @@ Ref weights_of(Emitter& emitter, const Attributes& attributes, std::int64_t widt
     const auto at = static_cast<std::size_t>(coordinates[i]);
     if (at >= weights->size() || (*weights)[at] != (*weights)[i])
       throw Error(ErrorKind::unsupported,
-                  "TfIdfVectorizer: whether weights go by n-gram or by coordinate is not settled, and "
-                  "here it matters");
+                  "TfIdfVectorizer: 'weights' by n-gram and by coordinate differ here; ONNX's text and its reference disagree on "
+                  "which is meant, so only weights that are the same by both are supported");
     row.data<float>()[at] = static_cast<float>((*weights)[i]);
   }
   return emitter.constant(std::move(row));

@@ -156,7 +156,7 @@ WALLE_DECOMPOSE(group_normalization) {
   return {emitter.one("Add", {scaled, by_channel(emitter, inputs[2], shape.size())})};
 }
 
-// Over the axes from `axis` to the last; outputs: the result, and where asked for the mean and 1 / standard deviation.
+// Over the axes from `axis` to the last. Outputs: the result and, optionally, the mean and 1 / standard deviation.
 WALLE_DECOMPOSE(layer_norm) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = attributes.get_int("stash_type", 1) == 1 ? wide_type(dtype) : dtype;

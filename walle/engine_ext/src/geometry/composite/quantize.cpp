@@ -37,13 +37,13 @@ bool is_small_float(DType dtype) { return is_floating(dtype) && item_size(dtype)
 // A scale or zero point, so that it broadcasts to the tensor of `shape`.
 Ref spread(Emitter& emitter, Ref value, const Dims& shape, const Attributes& attributes) {
   const Dims own = emitter.operand(value).shape;
-  const std::int64_t block = attributes.get_int("block_size", 0), asked = attributes.get_int("axis", 1);
+  const std::int64_t block = attributes.get_int("block_size", 0), given_axis = attributes.get_int("axis", 1);
   if (block < 0 || block > kMaxElements) throw Error(ErrorKind::model, "a block_size of " + std::to_string(block));
   if (element_count(own) == 1 && block == 0) return reshape(emitter, value, {});
-  const std::size_t axis = normal_axis(asked, shape.size());
-  const auto misfit = [&](const std::string& wanted) {
+  const std::size_t axis = normal_axis(given_axis, shape.size());
+  const auto misfit = [&](const std::string& expected_form) {
     return Error(ErrorKind::shape, "a scale or zero point of shape " + to_string(own) + " for a tensor of shape " +
-                                       to_string(shape) + " along axis " + std::to_string(axis) + "; " + wanted);
+                                       to_string(shape) + " along axis " + std::to_string(axis) + "; " + expected_form);
   };
   Dims wide(shape.size(), 1);
   if (block == 0) {
@@ -88,7 +88,7 @@ std::vector<Ref> decompose_quantize_linear(Emitter& emitter, std::span<const Ref
                                       " for a result of " + std::string(dtype_name(dtype)));
   const auto range = range_of(dtype);
   if (!range && !is_small_float(dtype))
-    throw Error(ErrorKind::dtype, "nothing is quantised to " + std::string(dtype_name(dtype)));
+    throw Error(ErrorKind::dtype, "QuantizeLinear to " + std::string(dtype_name(dtype)) + " is not supported");
   const DType divided = type_named(attributes, "precision", is_small_float(scale.dtype) ? DType::f32 : scale.dtype);
   const std::int64_t saturate = attributes.get_int("saturate", 1);
 
@@ -96,7 +96,6 @@ std::vector<Ref> decompose_quantize_linear(Emitter& emitter, std::span<const Ref
   if (bytes && x.dtype == DType::f32 && divided == DType::f32 && element_count(scale.shape) == 1 &&
       attributes.get_int("block_size", 0) == 0 &&
       (point == Emitter::kAbsent || element_count(emitter.operand(point).shape) == 1)) {
-    attributes.get_int("axis", 1);  // of one number
     const Ref zero = point == Emitter::kAbsent ? emitter.number(0, dtype) : point;
     return {emitter.one("IntegerQuantize", {inputs[0], cast(emitter, inputs[1], DType::f32), zero})};
   }
@@ -123,7 +122,7 @@ std::vector<Ref> decompose_dequantize_linear(Emitter& emitter, std::span<const R
   check_scale(scale);
   const DType from = x.dtype;
   if (!range_of(from) && !is_small_float(from) && from != DType::i32)
-    throw Error(ErrorKind::dtype, "nothing is quantised to " + std::string(dtype_name(from)));
+    throw Error(ErrorKind::dtype, "DequantizeLinear of " + std::string(dtype_name(from)) + " is not supported");
   const Dims shape = x.shape;
   const DType result = type_named(attributes, "output_dtype", scale.dtype);
   const DType wide = scale.dtype == DType::f64 || result == DType::f64 ? DType::f64 : DType::f32;

@@ -111,10 +111,10 @@ class Recurrence {
         w[2] != x.shape[2])
       refuse("the weights do not fit " + std::to_string(directions_) + " directions of " + std::to_string(gates_) + " gates");
     if (steps_ < 1) refuse("a sequence without steps");
-    const auto check = [&](std::size_t index, const char* name, const Dims& wanted) {
-      if (given(index) && emitter_.operand(inputs_[index]).shape != wanted)
+    const auto check = [&](std::size_t index, const char* name, const Dims& expected) {
+      if (given(index) && emitter_.operand(inputs_[index]).shape != expected)
         throw Error(ErrorKind::shape, std::string(name) + " has shape " + to_string(emitter_.operand(inputs_[index]).shape) +
-                                          ", not " + to_string(wanted));
+                                          ", not " + to_string(expected));
     };
     const Dims state = batch_first_ ? Dims{batch_, directions_, hidden_} : Dims{directions_, batch_, hidden_};
     check(3, "B", {directions_, 2 * gates_ * hidden_});

@@ -161,7 +161,8 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
   for (const std::int64_t dim : x) scalings.push_back({dim, dim, 1});
   const auto count_of = [&](const std::vector<double>& list, std::size_t each, const char* what) {
     if (list.size() != each * axes.size())
-      throw Error(ErrorKind::shape, std::string("Resize of ") + to_string(x) + " needs other " + what);
+      throw Error(ErrorKind::shape, std::string("Resize of ") + to_string(x) + ": " + what + " has " +
+                                        std::to_string(list.size()) + " numbers, not " + std::to_string(each * axes.size()));
   };
   constexpr double kLimit = 1e9;
   if (given(3)) {
@@ -247,7 +248,7 @@ std::vector<Ref> decompose_affine_grid(Emitter& emitter, std::span<const Ref> in
   if ((rank != 2 && rank != 3) || theta != Dims{size[0], axes, axes + 1})
     throw Error(ErrorKind::shape, "AffineGrid of " + to_string(theta) + " for a size of " + to_string(size));
   if (dtype != DType::f32 && dtype != DType::f64)
-    throw Error(ErrorKind::dtype, "AffineGrid takes no " + std::string(dtype_name(dtype)));
+    throw Error(ErrorKind::dtype, "AffineGrid does not support " + std::string(dtype_name(dtype)));
   const Dims space(size.begin() + 2, size.end()), strides = contiguous_strides(space);
   const std::int64_t places = element_count(space);
   const bool align = attributes.get_int("align_corners", 0) != 0;

@@ -60,7 +60,7 @@ std::int64_t whole_number_of(Emitter& emitter, Ref ref, const std::string& what,
 
 DType floating_type(const Operand& x, const char* op) {
   if (x.absent || !is_floating(x.dtype))
-    throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(x.dtype)));
+    throw Error(ErrorKind::dtype, std::string(op) + " does not support " + std::string(dtype_name(x.dtype)));
   return x.dtype;
 }
 

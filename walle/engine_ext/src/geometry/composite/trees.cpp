@@ -33,7 +33,6 @@ class Trees {
     yes_ = next("nodes_truenodeids", "nodes_trueleafs");
     no_ = next("nodes_falsenodeids", "nodes_falseleafs");
     roots_ = required("tree_roots", 0);
-    attributes.has("nodes_hitrates");  // says how often a node was met in training: nothing to compute
     for (const std::int64_t root : roots_)
       if (root < 0 || root >= static_cast<std::int64_t>(count_))
         throw Error(ErrorKind::model, "tree_roots names node " + std::to_string(root));

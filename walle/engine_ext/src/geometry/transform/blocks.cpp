@@ -38,16 +38,16 @@ struct Blocks {
     blocks.block = required_numbers({}, 0, attributes, "block_shape");
     const std::size_t axes = blocks.block.size();
     const Dims around = attributes.get_ints(border).value_or(Dims(2 * axes, 0));
-    const std::string told = std::string(op) + " by " + to_string(blocks.block) + ", " + std::string(border) + " " +
-                             to_string(around) + ", of " + to_string(from);
-    if (axes == 0 || axes + 1 > from.size() || around.size() != 2 * axes) throw Error(ErrorKind::shape, told);
+    const std::string description = std::string(op) + " by " + to_string(blocks.block) + ", " + std::string(border) + " " +
+                                    to_string(around) + ", of " + to_string(from);
+    if (axes == 0 || axes + 1 > from.size() || around.size() != 2 * axes) throw Error(ErrorKind::shape, description);
     for (const std::int64_t one : blocks.block) {
-      if (one < 1 || one > kMaxPlaces || (blocks.count *= one) > kMaxPlaces) throw Error(ErrorKind::shape, told);
+      if (one < 1 || one > kMaxPlaces || (blocks.count *= one) > kMaxPlaces) throw Error(ErrorKind::shape, description);
     }
     for (const std::int64_t one : around)
-      if (one < 0 || one > kLimit) throw Error(ErrorKind::shape, told);
+      if (one < 0 || one > kLimit) throw Error(ErrorKind::shape, description);
     for (std::size_t i = 0; i < axes; ++i)
-      if (from[i + 1] > kLimit) throw Error(ErrorKind::shape, told);
+      if (from[i + 1] > kLimit) throw Error(ErrorKind::shape, description);
     blocks.before.assign(around.begin(), around.begin() + static_cast<std::ptrdiff_t>(axes));
     blocks.after.assign(around.begin() + static_cast<std::ptrdiff_t>(axes), around.end());
     return blocks;
@@ -145,7 +145,8 @@ std::vector<Movement> make_batch_to_space(std::span<const Operand> operands, con
   const std::int64_t n = result.shape[0] = from[0] / blocks.count;
   for (std::size_t i = 0; i < axes; ++i) {
     result.shape[i + 1] = from[i + 1] * blocks.block[i] - blocks.before[i] - blocks.after[i];
-    if (result.shape[i + 1] < 0) throw Error(ErrorKind::shape, "BatchToSpace crops more than there is of " + to_string(from));
+    if (result.shape[i + 1] < 0)
+      throw Error(ErrorKind::shape, "BatchToSpace crops more elements than " + to_string(from) + " has");
   }
   if (element_count(result.shape) == 0) return {std::move(result)};
   const Dims src = contiguous_strides(from), dst = contiguous_strides(result.shape);
@@ -169,7 +170,7 @@ std::vector<Movement> make_batch_to_space(std::span<const Operand> operands, con
   return {std::move(result)};
 }
 
-// Any view: attributes shape, strides and offset in elements. What walle.np's diagonals and Einsum's repeated labels are.
+// Any view: attributes shape, strides and offset in elements. walle.np's diagonals and Einsum's repeated labels use it.
 std::vector<Movement> make_as_strided(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims shape = required_numbers({}, 0, attributes, "shape"), strides = required_numbers({}, 0, attributes, "strides");
   const std::int64_t offset = attributes.get_int("offset", 0);

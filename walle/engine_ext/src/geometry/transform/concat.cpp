@@ -55,8 +55,8 @@ std::vector<Movement> make_stack(std::span<const Operand> operands, const Attrib
   return joined(operands, axis, shapes, "Stack");
 }
 
-// Of ai.onnx.ml: the features of each row one after the other, as one matrix; one dimension is one row. `inputdimensions` says
-// again how many features each operand has.
+// Of ai.onnx.ml: the features of each row one after the other, as one matrix; one dimension is one row. `inputdimensions` repeats
+// how many features each operand has.
 std::vector<Movement> make_feature_vectorizer(std::span<const Operand> operands, const Attributes& attributes, int) {
   std::vector<Dims> shapes;
   for (const Operand& operand : operands) {

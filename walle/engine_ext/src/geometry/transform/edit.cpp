@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-// The shape along one axis: of the tensor as it is, or as if it were flat where no axis is named.
+// The shape along one axis: of the tensor unchanged, or flattened where no axis is given.
 struct Line {
   Dims from;
   std::size_t axis;

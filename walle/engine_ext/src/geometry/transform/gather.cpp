@@ -10,7 +10,7 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// More regions than this are no better than an indexed raster.
+// With more regions than this an indexed raster is as fast.
 constexpr std::size_t kMaxRuns = 64;
 
 std::int64_t product(const Dims& dims, std::size_t begin, std::size_t end) {
@@ -168,7 +168,7 @@ std::vector<Ref> scatter_nd_at_run_time(Emitter& emitter, std::span<const Ref> i
   wanted.insert(wanted.end(), data.begin() + static_cast<std::ptrdiff_t>(indices.back()), data.end());
   if (emitter.operand(inputs[2]).shape != wanted)
     throw Error(ErrorKind::shape,
-                "ScatterND wants updates of shape " + to_string(wanted) + ", not " + to_string(emitter.operand(inputs[2]).shape));
+                "ScatterND needs updates of shape " + to_string(wanted) + ", not " + to_string(emitter.operand(inputs[2]).shape));
   return {indexed_scatter(emitter, inputs, inputs[1], movement, attributes.get_string("reduction", "none"))};
 }
 

@@ -58,7 +58,7 @@ std::vector<Movement> pad_by_elements(const Operand& operand, const std::string&
     }
     if (static_cast<std::size_t>(size) > storage_limit() / sizeof(std::int64_t))
       throw Error(ErrorKind::shape,
-                  "Pad of " + to_string(from) + " to " + std::to_string(size) + " needs more memory than there is");
+                  "Pad of " + to_string(from) + " to " + std::to_string(size) + " needs more memory than the machine has");
     runs.push_back(padded_axis(mode, from[axis], before[axis], after[axis]));
   }
   result.regions = regions_of(0, from, runs, result.shape);

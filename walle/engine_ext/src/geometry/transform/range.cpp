@@ -1,4 +1,4 @@
-// Range: numbers known while planning, out of a constant; where they hang on an input's value, the session plans with that value.
+// Range: evenly spaced numbers, a constant of the plan; where they depend on an input's value, the session plans with that value.
 #include <cmath>
 
 #include "geometry/transform/transform.h"
@@ -23,7 +23,7 @@ auto typed(DType dtype, F&& f) {
     case DType::i16: return f(std::int16_t{});
     case DType::i32: return f(std::int32_t{});
     case DType::i64: return f(std::int64_t{});
-    default: throw Error(ErrorKind::dtype, "Range takes no " + std::string(dtype_name(dtype)));
+    default: throw Error(ErrorKind::dtype, "Range does not support " + std::string(dtype_name(dtype)));
   }
 }
 

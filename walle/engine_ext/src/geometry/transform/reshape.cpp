@@ -1,4 +1,4 @@
-// Renames: the elements stay where they are, only the shape changes. Merging makes them cost nothing.
+// Renames: the elements keep their order, only the shape changes. Merging removes them.
 #include <algorithm>
 
 #include "geometry/transform/transform.h"
@@ -24,7 +24,8 @@ std::vector<Movement> make_bit_cast(std::span<const Operand> operands, const Att
   if (item_size(from) != item_size(to) || is_packed(from) != is_packed(to))
     throw Error(ErrorKind::dtype, "the bits of " + std::string(dtype_name(from)) + " as " + std::string(dtype_name(to)) +
                                       ", which has another size");
-  if (to == DType::b8 && from != to) throw Error(ErrorKind::unsupported, "bits as bool: its bytes may only be 0 and 1; use Cast");
+  if (to == DType::b8 && from != to)
+    throw Error(ErrorKind::unsupported, "bits cannot become bool, whose bytes are 0 and 1 only; use Cast");
   result[0].dtype = to;
   return result;
 }

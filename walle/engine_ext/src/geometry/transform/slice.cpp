@@ -39,10 +39,14 @@ std::vector<Movement> make_slice(std::span<const Operand> operands, const Attrib
   return {std::move(result)};
 }
 
-// ONNX Split: parts from operand 1 or attribute `split`, or equal ones (the last may be smaller).
+// ONNX Split: parts from operand 1 or attribute `split`, or equal ones (the last may be smaller). `num_outputs` repeats the
+// number of outputs.
 std::vector<Movement> make_split(std::span<const Operand> operands, const Attributes& attributes, int outputs) {
   const Dims& from = operands[0].shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
+  if (const std::int64_t count = attributes.get_int("num_outputs", outputs); count != outputs)
+    throw Error(ErrorKind::model,
+                "attribute 'num_outputs' is " + std::to_string(count) + " with " + std::to_string(outputs) + " outputs");
   Dims parts(static_cast<std::size_t>(outputs), (from[axis] + outputs - 1) / outputs);
   if (auto given = whole_numbers(operands, 1, attributes, "split")) {
     parts = *std::move(given);

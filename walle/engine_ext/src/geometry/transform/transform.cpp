@@ -1,5 +1,6 @@
 #include "geometry/transform/transform.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -73,6 +74,7 @@ std::span<const Transform> transforms() noexcept {
       {"Unsqueeze", 1, 2, &make_unsqueeze},
       {"Unstack", 1, 1, &make_unstack},
   })};
+  static_assert(std::ranges::is_sorted(table, {}, &Transform::name));
   return table;
 }
 

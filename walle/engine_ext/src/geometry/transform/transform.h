@@ -26,7 +26,8 @@ struct Movement {
 // `outputs` is how many the node has. Throws Error (shape, dtype, unsupported) for operands and attributes that do not fit.
 using TransformFn = std::vector<Movement> (*)(std::span<const Operand> operands, const Attributes& attributes, int outputs);
 
-// Where regions hang on values that are known only at run time: the movement as operators (those of indexed rasters among them).
+// Where regions depend on values that are known only at run time: the movement as operators (those of indexed rasters among
+// them).
 using RunTimeFn = std::vector<int> (*)(Emitter& emitter, std::span<const int> inputs, const Attributes& attributes, int outputs);
 
 struct Transform {
@@ -35,7 +36,7 @@ struct Transform {
   TransformFn make;
   RunTimeFn at_run_time = nullptr;
 };
-// All of them, in alphabetical order; each is defined in the geometry/ file of its family.
+// All transforms, in alphabetical order; each is defined in the file of its family.
 std::span<const Transform> transforms() noexcept;
 
 // What the makers share.

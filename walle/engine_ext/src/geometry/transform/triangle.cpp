@@ -38,7 +38,7 @@ std::vector<Movement> make_trilu(std::span<const Operand> operands, const Attrib
   return {std::move(result)};
 }
 
-// The first sequence_lens[b] (operand 1) steps of every batch b backwards, the others as they are.
+// The first sequence_lens[b] (operand 1) steps of every batch b reversed, the others unchanged.
 std::vector<Movement> make_reverse_sequence(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::size_t batch = normal_axis(attributes.get_int("batch_axis", 1), from.size());

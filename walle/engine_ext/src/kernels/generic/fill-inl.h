@@ -64,15 +64,8 @@ void fill(Table& table) noexcept {
   min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
   table.gemm[0] = {&gemm, &gemm_scratch_bytes};
   table.axpy[0] = &axpy;
-#define WALLE_MAP(op) table.map[static_cast<std::size_t>(MapOp::op)] = &map<op##Map>;
-  WALLE_MAP(Elu)
-  WALLE_MAP(GeluErf)
-  WALLE_MAP(GeluTanh)
-  WALLE_MAP(HardSigmoid)
-  WALLE_MAP(HardSwish)
-  WALLE_MAP(LeakyRelu)
-  WALLE_MAP(Mish)
-  WALLE_MAP(Swish)
+#define WALLE_MAP(op, ...) table.map[static_cast<std::size_t>(MapOp::op)] = &map<op##Map>;
+#include "kernels/kernels.inc"
 #undef WALLE_MAP
   table.prelu = &prelu;
   table.softmax = &softmax<false>;

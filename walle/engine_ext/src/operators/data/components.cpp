@@ -1,4 +1,4 @@
-// ComponentStatistics: of every label of an image of labels the box around it, its area and its centre.
+// ComponentStatistics: the bounding box, area and centre of every label in an image of labels.
 #include <algorithm>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// FindContours: the borders of the areas of an image that are not 0, by Suzuki and Abe ("Topological structural analysis of
+// FindContours: the borders of the non-zero areas of an image, by Suzuki and Abe ("Topological structural analysis of
 // digitized binary images by border following", 1985), whose steps the comments name.
 #include <algorithm>
 #include <array>
@@ -34,7 +34,7 @@ class Follower {
   }
 
   std::vector<Border> run() {
-    std::vector<Border> borders(2);  // numbers 0 and 1 are not of borders: 1 marks what is not followed yet
+    std::vector<Border> borders(2);  // 0 and 1 are not border numbers: 1 marks pixels that are not followed yet
     borders[1].hole = true;          // the frame
     for (std::int64_t y = 1; y < height_ - 1; ++y) {
       std::int32_t last = 1;  // LNBD

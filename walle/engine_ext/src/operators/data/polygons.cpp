@@ -1,4 +1,4 @@
-// ConvexHull and ApproximatePolygon (Douglas and Peucker): which points of a polygon stay; PolygonMoments.
+// Operators on polygons: ConvexHull, ApproximatePolygon (Douglas and Peucker) and PolygonMoments.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,7 +36,7 @@ Tensor indices(const std::vector<std::int64_t>& kept) {
 
 double turn(const Point& a, const Point& b, const Point& c) { return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x); }
 
-// Marks what stays between two kept points, without recursion.
+// Marks the points to keep between two kept points, without recursion.
 void reduce(const std::vector<Point>& points, std::vector<bool>& stays, std::size_t first, std::size_t last, double bound) {
   std::vector<std::pair<std::size_t, std::size_t>> open{{first, last}};
   const std::size_t count = points.size();
@@ -63,7 +63,7 @@ void reduce(const std::vector<Point>& points, std::vector<bool>& stays, std::siz
 
 }  // namespace
 
-// Input: float64 [count, 2]. Attribute: clockwise, as seen with y upwards. Result: int64, the places of the hull's corners.
+// Input: float64 [count, 2]. Attribute: clockwise, as seen with y upwards. Result: int64, the indices of the hull's corners.
 std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const auto points = points_of("ConvexHull", inputs[0]);
   std::vector<std::int64_t> order(points.size());
@@ -92,7 +92,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
     if (attributes.get_int("clockwise", 0) == 0) std::reverse(hull.begin(), hull.end());
     return {indices(hull)};
   }
-  // As OpenCV begins it: clockwise (with y upwards) at the leftmost corner, else at the rightmost one.
+  // The first corner is OpenCV's: clockwise (with y upwards) at the leftmost corner, else at the rightmost one.
   const std::int64_t rightmost = *std::max_element(hull.begin(), hull.end(), [&](std::int64_t a, std::int64_t b) {
     return at(a).x != at(b).x ? at(a).x < at(b).x : at(a).y < at(b).y;
   });
@@ -110,7 +110,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
   return {indices(hull)};
 }
 
-// Input: float64 [count, 2]. Attributes: epsilon, closed. Result: int64, the places of the points that stay. A closed polygon is
+// Input: float64 [count, 2]. Attributes: epsilon, closed. Result: int64, the indices of the kept points. A closed polygon is
 // cut where two points are far apart: three times the farthest point from the last one found.
 std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const auto points = points_of("ApproximatePolygon", inputs[0]);

@@ -20,7 +20,7 @@ class Spans {
 
   std::int64_t height() const { return height_; }
   std::int64_t width() const { return width_; }
-  // From x to `last`, both in.
+  // From x to `last`, both included.
   void add(std::int64_t y, std::int64_t x, std::int64_t last) {
     if (y < 0 || y >= height_) return;
     x = std::max<std::int64_t>(x, 0);
@@ -44,7 +44,7 @@ struct Point {
   std::int64_t x, y;
 };
 
-// Cuts a line to what lies within the image; false: nothing.
+// Clips a line to the image; false: no part of it lies inside.
 bool clip(const Spans& spans, Point& a, Point& b) {
   const std::int64_t right = spans.width() - 1, bottom = spans.height() - 1;
   if (right < 0 || bottom < 0) return false;

@@ -1,4 +1,4 @@
-// HistogramBound and EqualizingTable: what the counts of the 256 tones of an image say about it.
+// HistogramBound and EqualizingTable: a threshold and a look-up table from the histogram of an 8-bit image.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -74,7 +74,7 @@ int triangle_bound(std::vector<std::int64_t> counts) {
 
 }  // namespace
 
-// Input: int32 [256], how often each tone stands in an image. Result: int32 [1], the bound that parts dark from bright by the
+// Input: int32 [256], how often each tone occurs in an image. Result: int32 [1], the threshold between dark and bright by the
 // attribute `method`, "otsu" or "triangle".
 std::vector<Tensor> histogram_bound(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const std::string method = attributes.get_string("method", "otsu");
@@ -86,7 +86,7 @@ std::vector<Tensor> histogram_bound(std::span<const Tensor> inputs, const Attrib
   return {bound};
 }
 
-// Input: int32 [256], how often each tone stands in an image. Result: uint8 [256], the tones that spread them evenly; the only
+// Input: int32 [256], how often each tone occurs in an image. Result: uint8 [256], the tones that spread them evenly; the only
 // tone of an image stays.
 std::vector<Tensor> equalizing_table(std::span<const Tensor> inputs, const Attributes&, int) {
   const auto counts = counts_of("EqualizingTable", inputs[0]);

@@ -1,4 +1,8 @@
-// The algorithms of convolution.
+// Convolution of plain layouts, of any dtype and by computed weights too: direct, depthwise, 1x1 and im2col with a matrix
+// product.
+//
+// Search weighs them where the layouts cannot be packed, and where packed algorithms multiply zeros between groups. Elsewhere a
+// plain algorithm would bring changes of layout along, which no sum counts (docs/adr/0074-search.md).
 #include <algorithm>
 #include <cstring>
 
@@ -10,12 +14,45 @@ namespace walle {
 
 namespace {
 
+// Where the operands lie, and `scratch_bytes` of scratch for each member of the team, one behind the other.
+struct ConvPlaces {
+  const std::byte *x, *w;
+  std::byte *out, *scratch;
+  std::int64_t scratch_bytes;
+};
+
 std::int64_t item_of(const ConvShape& shape) { return static_cast<std::int64_t>(item_size(shape.dtype)); }
 
-double lanes(const ConvShape& shape, const Table& table) { return shape.dtype == DType::f32 ? table.lanes : 1; }
+constexpr double kFloat = sizeof(float);
 
-double elements_out(const ConvShape& shape) {
-  return static_cast<double>(shape.batch * shape.groups * shape.out_channels) * static_cast<double>(shape.window.out_count());
+// Kernels of float32 take vectors, all others one element at a time.
+double elementwise(const ConvProblem& problem) { return problem.shape.dtype == DType::f32 ? 1 : problem.table->lanes; }
+
+// Multiplications of rows of x by one weight each. Beginning a row took 12 ns, the time of moving kRowBytes, whatever its length;
+// strided rows took up to kStrided times as long as others (planes of 14 x 14 to 200 x 200, avx512).
+Work row_work(const ConvProblem& problem) {
+  constexpr double kRowBytes = 512, kStrided = 4;
+  const Window& win = problem.shape.window;
+  const double multiplications = problem.shape.multiplications(), lanes = problem.table->lanes;
+  Work work;
+  work.lanes = 2 * multiplications * std::max(elementwise(problem), win.stride[2] == 1 ? 1.0 : std::min(kStrided, lanes));
+  work.moved = kRowBytes * multiplications / std::max(1.0, static_cast<double>(win.out[2]));
+  return work;
+}
+
+// One matrix product a group, and `passes` over its columns before.
+Work product_work(const ConvProblem& problem, double passes) {
+  constexpr std::int64_t kFewRows = 4;  // the matrix product then reads the columns as they lie, once for each row
+  const ConvShape& shape = problem.shape;
+  Work work;
+  work.panel = 2 * shape.multiplications() * elementwise(problem);
+  const auto outputs = static_cast<double>(shape.batch * shape.groups) * static_cast<double>(shape.window.out_count());
+  const auto columns = static_cast<double>(shape.in_channels * shape.window.taps());
+  const auto rows = static_cast<double>(shape.out_channels);
+  // Else they are read and written again in the order of the tile kernel.
+  passes += shape.out_channels <= kFewRows ? rows : 2;
+  work.moved = kFloat * outputs * (passes * columns + rows);
+  return work;
 }
 
 // out[channel of the group, plane] += w * x, row by row, for one input channel and one plane of outputs.
@@ -42,14 +79,12 @@ void add_channel(const ConvShape& shape, const Table& table, const std::byte* x,
   }
 }
 
-std::size_t no_scratch(const ConvShape&, const Table&) { return 0; }
-
-// Direct: the meaning. Every weight times the part of its input plane that it meets.
-bool direct_applies(const ConvShape& shape, const Table& table) { return table.axpy[shape.type()] != nullptr; }
-double direct_workload(const ConvShape& shape, const Table& table) {
-  // A row is read and written for each multiplication; strided rows are read one by one.
-  const double rows = shape.window.stride[2] == 1 ? lanes(shape, table) : 1;
-  return 3 * shape.multiplications() / rows;
+// Direct: the definition. Every weight times the part of its input plane that it meets.
+bool direct_applies(const ConvProblem& problem) { return problem.table->axpy[problem.shape.type()] != nullptr; }
+Work direct_work(const ConvProblem& problem, std::int64_t) {
+  Work work = row_work(problem);
+  work.moved += kFloat * problem.shape.multiplications();  // the result's plane is read and written again for each weight
+  return work;
 }
 void direct_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const std::int64_t item = item_of(shape), in = shape.window.in_count(), plane = shape.window.out_count(),
@@ -69,12 +104,14 @@ void direct_run(Team& team, const ConvShape& shape, const Table& table, const Co
 }
 
 // Depthwise: one input channel each; a row of outputs gathers all its taps while it lies in cache.
-bool depthwise_applies(const ConvShape& shape, const Table& table) {
-  return shape.in_channels == 1 && table.axpy[shape.type()] != nullptr;
-}
-double depthwise_workload(const ConvShape& shape, const Table& table) {
-  const double rows = shape.window.stride[2] == 1 ? lanes(shape, table) : 1;
-  return (2 * shape.multiplications() + elements_out(shape)) / rows;
+bool depthwise_applies(const ConvProblem& problem) { return problem.shape.in_channels == 1 && direct_applies(problem); }
+Work depthwise_work(const ConvProblem& problem, std::int64_t) {
+  const Window& win = problem.shape.window;
+  Work work = row_work(problem);
+  work.moved += kFloat * static_cast<double>(problem.shape.batch) *
+                (static_cast<double>(problem.channels_in()) * static_cast<double>(win.in_count()) +
+                 static_cast<double>(problem.channels_out()) * static_cast<double>(win.out_count()));
+  return work;
 }
 void depthwise_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const Window& win = shape.window;
@@ -136,17 +173,15 @@ std::int64_t row_pieces(const Team& team, const ConvShape& shape, std::int64_t p
 }
 
 // A kernel of one tap, without stride or pads: x is the matrix.
-bool pointwise_applies(const ConvShape& shape, const Table& table) {
-  const Window& win = shape.window;
+bool pointwise_applies(const ConvProblem& problem) {
+  const Window& win = problem.shape.window;
   return win.taps() == 1 && win.in == win.out && win.begin == Window::Axes{0, 0, 0} && win.stride == Window::Axes{1, 1, 1} &&
-         table.gemm[shape.type()].run != nullptr;
+         problem.table->gemm[problem.shape.type()].run != nullptr;
 }
 std::size_t pointwise_scratch(const ConvShape& shape, const Table& table) {
   return table.gemm[shape.type()].scratch_bytes(shape.out_channels, shape.window.out_count(), shape.in_channels);
 }
-double pointwise_workload(const ConvShape& shape, const Table& table) {
-  return (shape.multiplications() + elements_out(shape)) / lanes(shape, table);
-}
+Work pointwise_work(const ConvProblem& problem, std::int64_t) { return product_work(problem, 0); }
 void pointwise_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const std::int64_t item = item_of(shape), plane = shape.window.out_count(), products = shape.batch * shape.groups;
   const std::int64_t pieces = row_pieces(team, shape, products);
@@ -164,11 +199,12 @@ void pointwise_run(Team& team, const ConvShape& shape, const Table& table, const
 }
 
 // im2col: a region for each tap moves what it meets to its rows of a matrix of columns; then one matrix product.
-bool columns_apply(const ConvShape& shape, const Table& table) {
+bool columns_apply(const ConvProblem& problem) {
+  const ConvShape& shape = problem.shape;
   std::int64_t bytes = item_of(shape);
   for (const std::int64_t dim : {shape.in_channels, shape.window.taps(), shape.window.out_count()})
     if (__builtin_mul_overflow(bytes, dim, &bytes)) return false;
-  return table.gemm[shape.type()].run != nullptr && static_cast<std::size_t>(bytes) <= storage_limit();
+  return problem.table->gemm[shape.type()].run != nullptr && static_cast<std::size_t>(bytes) <= storage_limit();
 }
 std::size_t columns_bytes(const ConvShape& shape) {
   const std::int64_t bytes = shape.in_channels * shape.window.taps() * shape.window.out_count() * item_of(shape);
@@ -178,11 +214,10 @@ std::size_t columns_scratch(const ConvShape& shape, const Table& table) {
   return columns_bytes(shape) + table.gemm[shape.type()].scratch_bytes(shape.out_channels, shape.window.out_count(),
                                                                        shape.in_channels * shape.window.taps());
 }
-double columns_workload(const ConvShape& shape, const Table& table) {
-  const double moved = static_cast<double>(shape.batch * shape.groups * shape.in_channels * shape.window.taps()) *
-                       static_cast<double>(shape.window.out_count());
-  return (shape.multiplications() + elements_out(shape)) / lanes(shape, table) +
-         moved / (shape.window.stride[2] == 1 ? lanes(shape, table) : 1);
+Work columns_work(const ConvProblem& problem, std::int64_t) {
+  // A row of the image at a time: rows of 14 to 56 numbers took 2.5 to 3.5 times what the rate of moving says.
+  constexpr double kByRows = 3;
+  return product_work(problem, 2 * kByRows);  // columns are read from x and written
 }
 // The columns of one group of one image, by one tap. Their border is 0 already, and stays so: all write the same places.
 void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std::int64_t tap) noexcept {
@@ -240,6 +275,65 @@ void columns_run(Team& team, const ConvShape& shape, const Table& table, const C
   }
 }
 
+// One of these algorithms.
+struct Plain {
+  std::string_view name;
+  bool (*applies)(const ConvProblem& problem);
+  Work (*work)(const ConvProblem& problem, std::int64_t parameter);
+  std::size_t (*scratch_bytes)(const ConvShape& shape, const Table& table);  // for each member of a team; null: none
+  void (*run)(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept;
+};
+constexpr Plain kPointwise{"1x1 GEMM", &pointwise_applies, &pointwise_work, &pointwise_scratch, &pointwise_run};
+constexpr Plain kDepthwise{"plain depthwise", &depthwise_applies, &depthwise_work, nullptr, &depthwise_run};
+constexpr Plain kColumns{"im2col GEMM", &columns_apply, &columns_work, &columns_scratch, &columns_run};
+constexpr Plain kDirect{"plain direct", &direct_applies, &direct_work, nullptr, &direct_run};
+
+// Sums by a plain algorithm, then the epilogue plane by plane.
+class PlainConvStep final : public SharedStep {
+ public:
+  PlainConvStep(const ConvProblem& problem, const Plain& plain, const EpilogueKernel& epilogue)
+      : shape_(problem.shape), table_(*problem.table), plain_(plain), epilogue_(epilogue) {
+    constexpr std::size_t kLine = Storage::kAlignment;  // every member's part is aligned
+    if (plain.scratch_bytes != nullptr) scratch_bytes_ = (plain.scratch_bytes(shape_, table_) + kLine - 1) / kLine * kLine;
+  }
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
+    constexpr double kOperations = 8;  // of an epilogue, an element, about: to tell what is worth sharing
+    plain_.run(team, shape_, table_, {inputs[0], inputs[1], output, scratch, static_cast<std::int64_t>(scratch_bytes_)});
+    if (epilogue_.empty()) return;
+    const std::int64_t channels = shape_.groups * shape_.out_channels, planes = shape_.batch * channels,
+                       plane = shape_.window.out_count();
+    team.each(
+        planes,
+        [&](std::int64_t p, int) {
+          epilogue_.run_channel(output + p * plane * item_of(shape_), plane, inputs, p % channels, p * plane);
+        },
+        kOperations * static_cast<double>(planes * plane));
+  }
+  bool scratch_each() const noexcept override { return true; }
+  std::string_view algorithm() const noexcept override { return plain_.name; }
+
+ private:
+  ConvShape shape_;
+  const Table& table_;
+  const Plain& plain_;
+  EpilogueKernel epilogue_;
+};
+
+// Whether packed algorithms serve without zeros between groups.
+bool packs_well(const ConvProblem& problem) {
+  return !kPackedDepthwise.parameters(problem).empty() || !kPackedTiles.parameters(problem).empty();
+}
+
+template <const Plain& kPlain>
+constexpr ConvAlgorithm plain_algorithm() {
+  return {kPlain.name,
+          [](const ConvProblem& problem) { return single_parameter(kPlain.applies(problem) && !packs_well(problem)); },
+          kPlain.work, nullptr,
+          [](const ConvProblem& problem, std::int64_t, const EpilogueKernel& epilogue) -> std::unique_ptr<Step> {
+            return std::make_unique<PlainConvStep>(problem, kPlain, epilogue);
+          }};
+}
+
 }  // namespace
 
 double ConvShape::multiplications() const noexcept {
@@ -247,28 +341,13 @@ double ConvShape::multiplications() const noexcept {
          static_cast<double>(window.taps()) * static_cast<double>(window.out_count());
 }
 
-std::span<const ConvAlgorithm> conv_algorithms() noexcept {
-  static constexpr ConvAlgorithm table[] = {
-      {"1x1 GEMM", &pointwise_applies, &pointwise_scratch, &pointwise_workload, &pointwise_run},
-      {"depthwise", &depthwise_applies, &no_scratch, &depthwise_workload, &depthwise_run},
-      {"im2col GEMM", &columns_apply, &columns_scratch, &columns_workload, &columns_run},
-      {"direct", &direct_applies, &no_scratch, &direct_workload, &direct_run},
-  };
-  return table;
-}
-
-const ConvAlgorithm& choose_algorithm(const ConvShape& shape, const Table& table, std::string_view name) {
-  const ConvAlgorithm* best = nullptr;
-  for (const ConvAlgorithm& algorithm : conv_algorithms()) {
-    if (!name.empty() && algorithm.name != name) continue;
-    if (!algorithm.applies(shape, table)) continue;
-    if (best == nullptr || algorithm.workload(shape, table) < best->workload(shape, table)) best = &algorithm;
-  }
-  if (best == nullptr)
-    throw Error(ErrorKind::unsupported, name.empty()
-                                            ? std::string("no algorithm of Conv takes ") + std::string(dtype_name(shape.dtype))
-                                            : "the algorithm '" + std::string(name) + "' of Conv does not apply here");
-  return *best;
-}
+extern const ConvAlgorithm kPlainPointwise;
+const ConvAlgorithm kPlainPointwise = plain_algorithm<kPointwise>();
+extern const ConvAlgorithm kPlainDepthwise;
+const ConvAlgorithm kPlainDepthwise = plain_algorithm<kDepthwise>();
+extern const ConvAlgorithm kPlainColumns;
+const ConvAlgorithm kPlainColumns = plain_algorithm<kColumns>();
+extern const ConvAlgorithm kPlainDirect;
+const ConvAlgorithm kPlainDirect = plain_algorithm<kDirect>();
 
 }  // namespace walle

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "atomic/products/packed_convolution.h"
+#include "atomic/products/convolution.h"
 #include "check.h"
 
 using namespace walle;
@@ -49,13 +49,15 @@ double sum_of(const ConvShape& shape, const std::vector<float>& x, const std::ve
   return total;
 }
 
-void convolve(const Table& table, const PackedAlgorithm& algorithm, const PackedConv& conv, std::int64_t parameter, bool spoilt) {
+void convolve(const ConvAlgorithm& algorithm, const ConvProblem& conv, const Epilogue& epilogue, std::int64_t parameter,
+              bool infinite) {
+  const Table& table = *conv.table;
   std::mt19937_64 random(7);
   const ConvShape& shape = conv.shape;
   const std::int64_t c = table.pack, in_plane = shape.window.in_count(), plane = shape.window.out_count(),
                      channels = conv.channels_out();
   std::vector<float> x = numbers(random, shape.batch * conv.channels_in() * in_plane);
-  if (spoilt) x[size(in_plane * shape.in_channels + in_plane / 2)] = INFINITY;  // of the first image's second group
+  if (infinite) x[size(in_plane * shape.in_channels + in_plane / 2)] = INFINITY;  // of the first image's second group
   const std::vector<float> w = numbers(random, channels * shape.in_channels * shape.window.taps());
   const std::vector<float> residual = numbers(random, shape.batch * channels * plane);
   std::vector<float> bias = numbers(random, channels), slope = numbers(random, channels);
@@ -64,7 +66,7 @@ void convolve(const Table& table, const PackedAlgorithm& algorithm, const Packed
   std::vector<float> in = packed(x, shape.batch, conv.channels_in(), in_plane, c),
                      more = packed(residual, shape.batch, channels, plane, c);
   Tensor weights = algorithm.pack(conv, parameter, w.data());
-  const std::unique_ptr<Step> step = algorithm.make(conv, parameter, -1.0f, 2.0f);
+  const std::unique_ptr<Step> step = algorithm.make(conv, parameter, EpilogueKernel(epilogue, table));
   std::byte* inputs[] = {reinterpret_cast<std::byte*>(in.data()), weights.raw(), reinterpret_cast<std::byte*>(bias.data()),
                          reinterpret_cast<std::byte*>(more.data()), reinterpret_cast<std::byte*>(slope.data())};
   for (const int members : {1, 2}) {
@@ -79,7 +81,7 @@ void convolve(const Table& table, const PackedAlgorithm& algorithm, const Packed
       double wanted = sum_of(shape, x, w, image, m, i % plane) + double{bias[size(m)]};
       if (!std::isfinite(wanted)) continue;
       wanted = std::clamp(wanted, -1.0, 2.0);
-      if (conv.activation.has_slope())
+      if (std::holds_alternative<ChannelSlope>(epilogue.activation))
         wanted = wanted < 0 ? wanted * double{slope[size(m)]} : wanted;
       else
         wanted = std::tanh(wanted);
@@ -121,16 +123,16 @@ int main() {
   for (const Backend& backend : backends()) {
     if (!backend.available) continue;
     const Table& table = kernels(backend.name);
-    const Attributes attributes{{"activation", std::string(table.prelu != nullptr ? "PRelu" : "Tanh")},
-                                {"residual_last", std::int64_t{1}}};
-    const Activation activation(attributes, table);
+    Epilogue epilogue{true, Residual::behind_activation, -1.0f, 2.0f, UnaryOp::Tanh};
+    if (table.prelu != nullptr) epilogue.activation = ChannelSlope();
     for (const ConvShape& shape : {shape_of(1, 20, 37, 1), shape_of(1, 20, 21, 2), shape_of(19, 1, 1, 2), shape_of(19, 1, 3, 1),
                                    shape_of(5, 1, 20, 1), shape_of(8, 4, 4, 1), shape_of(6, 3, 5, 1), shape_of(2, 48, 32, 1)})
-      for (const PackedAlgorithm* algorithm : packed_algorithms()) {
-        if (algorithm == &kPackedPairs) continue;  // of bfloat16
-        const PackedConv conv{shape, &table, false, activation};
+      for (const ConvAlgorithm* algorithm : conv_algorithms()) {
+        if (algorithm->pack == nullptr || algorithm->name == "direct bf16") continue;  // of plain layouts; of bfloat16
+        const ConvProblem conv{shape, &table};
         for (const std::int64_t parameter : algorithm->parameters(conv))
-          for (const bool spoilt : {false, algorithm == &kPackedGroups}) convolve(table, *algorithm, conv, parameter, spoilt);
+          for (const bool infinite : {false, algorithm->name == "merged groups"})
+            convolve(*algorithm, conv, epilogue, parameter, infinite);
       }
   }
   return check::failures != 0;

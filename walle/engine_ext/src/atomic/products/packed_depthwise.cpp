@@ -1,9 +1,6 @@
-// What the algorithms of packed convolution share, and the depthwise one.
-#include "atomic/products/packed_convolution.h"
-
-#include <array>
-
+// Depthwise convolution in packed layouts: one group for each input channel, lane by lane.
 #include "atomic/lane_rows.h"
+#include "atomic/products/convolution.h"
 
 namespace walle {
 
@@ -11,18 +8,18 @@ namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
 
-// As many floats stay in a first-level cache between two passes.
+// Floats that stay in a first-level cache between two passes.
 constexpr std::int64_t kNear = 2048;
 
-// Of one operation of the tile kernel, which needs fewer loads.
+// The time of an operation in operations of the tile kernel, which needs fewer loads.
 constexpr double kSlower = 4;
 
-// One group for each input channel, lane by lane. Where a channel gives several, each block of outputs first puts together a
-// plane in which its lanes are those that it reads.
+// Where an input channel gives several output channels, each block of outputs first gathers a plane whose lanes are the channels
+// that it reads.
 class DepthwiseStep final : public SharedStep {
  public:
-  DepthwiseStep(const PackedConv& conv, float low, float high)
-      : conv_(conv), rows_(conv.shape.window, conv.pack()), low_(low), high_(high) {
+  DepthwiseStep(const ConvProblem& conv, const EpilogueKernel& epilogue)
+      : conv_(conv), rows_(conv.shape.window, conv.pack()), epilogue_(epilogue) {
     if (conv.shape.out_channels == 1) return;
     constexpr std::size_t kLine = Storage::kAlignment;  // every member's part is aligned
     scratch_bytes_ = (static_cast<std::size_t>(rows_.in_plane() * kFloat) + kLine - 1) / kLine * kLine;
@@ -40,10 +37,7 @@ class DepthwiseStep final : public SharedStep {
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_out());
     const std::int64_t in_blocks = conv_.blocks_of(conv_.channels_in());
-    const auto* bias = reinterpret_cast<const float*>(inputs[2]);
-    const Activation& activation = conv_.activation;
-    const auto* residual = reinterpret_cast<const float*>(inputs[3]);
-    const auto* slope = conv_.slope(inputs);
+    const EpilogueOperands operands = epilogue_.operands(inputs);
     team.each(
         conv_.shape.batch * blocks,
         [&](std::int64_t plane, int member) {
@@ -51,18 +45,17 @@ class DepthwiseStep final : public SharedStep {
           const auto* image = reinterpret_cast<const float*>(inputs[0]) + plane / blocks * in_blocks * rows_.in_plane();
           const float* in = spread_.empty() ? image + block * rows_.in_plane()
                                             : spread(block, image, reinterpret_cast<float*>(scratch + member_bytes(member)));
-          std::int64_t begun = 0;  // rows follow each other: the activation goes over several short ones at once
+          const EpilogueOperands here = operands.at(block * pack, at);
+          std::int64_t begun = 0;  // rows follow each other: the rest of the epilogue goes over several short ones at once
           for (const LaneRows::Row& row : rows_.rows()) {
             LaneArgs args = rows_.args(row, in, reinterpret_cast<float*>(output) + at);
             args.w = reinterpret_cast<const float*>(inputs[1]) + block * conv_.shape.window.taps() * pack;
-            args.finish = {bias == nullptr ? nullptr : bias + block * pack,
-                           residual == nullptr || activation.residual_last() ? nullptr : residual + at + row.out, low_, high_};
+            args.finish = epilogue_.finish(here.at(0, row.out));
             conv_.table->depthwise(args);
             const std::int64_t end = row.out + row.count * pack;
-            if (!activation.any() || (end - begun < kNear && end < rows_.out_plane())) continue;
-            activation.run(reinterpret_cast<float*>(output) + at + begun, (end - begun) / pack, pack, pack,
-                           slope == nullptr ? nullptr : slope + block * pack,
-                           residual == nullptr ? nullptr : residual + at + begun);
+            if (!epilogue_.has_rest() || (end - begun < kNear && end < rows_.out_plane())) continue;
+            epilogue_.run_rest(reinterpret_cast<float*>(output) + at + begun, (end - begun) / pack, pack, pack,
+                               here.at(0, begun));
             begun = end;
           }
         },
@@ -88,29 +81,28 @@ class DepthwiseStep final : public SharedStep {
     return plane;
   }
 
-  PackedConv conv_;
+  ConvProblem conv_;
   LaneRows rows_;
-  float low_, high_;
+  EpilogueKernel epilogue_;
   std::vector<std::vector<Spread>> spread_;  // by output block; empty where each channel gives one
 };
 
-std::vector<std::int64_t> depthwise_parameters(const PackedConv& conv) {
-  const bool applies = conv.shape.in_channels == 1 && conv.shape.groups > 1 && !conv.plain_input && conv.shape.out_channels > 0 &&
-                       conv.shape.window.out_count() > 0;
-  return applies ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
+std::vector<std::int64_t> depthwise_parameters(const ConvProblem& conv) {
+  return single_parameter(conv.packable && conv.shape.in_channels == 1 && conv.shape.groups > 1 && !conv.plain_input &&
+                          conv.shape.out_channels > 0 && conv.shape.window.out_count() > 0);
 }
 
-Work depthwise_work(const PackedConv& conv, std::int64_t) {
+Work depthwise_work(const ConvProblem& conv, std::int64_t) {
   Work work;
   const auto planes = static_cast<double>(conv.shape.batch * conv.blocks_of(conv.channels_out()) * conv.pack());
   work.lanes = 2 * planes * static_cast<double>(conv.shape.window.out_count() * conv.shape.window.taps());
-  const std::int64_t reads = conv.shape.out_channels == 1 ? 1 : 3;  // the plane that is put together is written and read
+  const std::int64_t reads = conv.shape.out_channels == 1 ? 1 : 3;  // the gathered plane is written and read
   work.moved = planes * kFloat * static_cast<double>(reads * conv.shape.window.in_count() + conv.shape.window.out_count());
   return work;
 }
 
 // [block][tap][lane]
-Tensor depthwise_pack(const PackedConv& conv, std::int64_t, const float* w) {
+Tensor depthwise_pack(const ConvProblem& conv, std::int64_t, const float* w) {
   const std::int64_t pack = conv.pack(), taps = conv.shape.window.taps(), channels = conv.channels_out();
   Tensor packed = Tensor::empty(DType::f32, {conv.blocks_of(channels), taps, pack});
   auto* to = reinterpret_cast<float*>(packed.raw());
@@ -123,33 +115,12 @@ Tensor depthwise_pack(const PackedConv& conv, std::int64_t, const float* w) {
   return packed;
 }
 
-std::unique_ptr<Step> depthwise_make(const PackedConv& conv, std::int64_t, float low, float high) {
-  return std::make_unique<DepthwiseStep>(conv, low, high);
+std::unique_ptr<Step> depthwise_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
+  return std::make_unique<DepthwiseStep>(conv, epilogue);
 }
 
 }  // namespace
 
-Work plain_conv_work(const ConvShape& shape) noexcept {
-  // A row of the image at a time: rows of 14 to 56 numbers took 2.5 to 3.5 times what the rate of moving says.
-  constexpr double kByRows = 3;
-  constexpr std::int64_t kFewRows = 4;  // the matrix product then reads the columns as they lie, once for each
-  Work work;
-  work.panel = 2 * shape.multiplications();
-  const auto outputs = static_cast<double>(shape.batch * shape.groups) * static_cast<double>(shape.window.out_count());
-  const auto columns = static_cast<double>(shape.in_channels * shape.window.taps());
-  const auto rows = static_cast<double>(shape.out_channels);
-  // Columns are read from x and written; then they are read and written again in the order of the tile kernel.
-  const double passes = 2 * kByRows + (shape.out_channels <= kFewRows ? rows : 2);
-  work.moved = kFloat * outputs * (passes * columns + rows);
-  return work;
-}
-
-const PackedAlgorithm kPackedDepthwise{"depthwise", &depthwise_parameters, &depthwise_work, &depthwise_pack, &depthwise_make};
-
-std::span<const PackedAlgorithm* const> packed_algorithms() noexcept {
-  static constexpr std::array<const PackedAlgorithm*, 5> all{&kPackedDepthwise, &kPackedTiles, &kPackedPairs, &kPackedWinograd,
-                                                             &kPackedGroups};
-  return all;
-}
+const ConvAlgorithm kPackedDepthwise{"depthwise", &depthwise_parameters, &depthwise_work, &depthwise_pack, &depthwise_make};
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-#include "plan/rates.h"
+#include "atomic/rates.h"
 
 #include <algorithm>
 #include <array>
@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/fork_mutex.h"
+#include "core/tensor.h"
 #include "core/work_context.h"
 #include "kernels/bfloat16.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 constexpr int kLeastRuns = 5;
 
-// The best of a few runs, and of as many as begin within `seconds`: other work on the machine only ever adds.
+// Return the least time of a few runs, and of as many as begin within `seconds`: other work on the machine only adds time.
 template <class F, class G = void (*)()>
 double least_us(double seconds, F&& run, G&& before = +[] {}) {
   using Clock = std::chrono::steady_clock;
@@ -44,7 +45,7 @@ Tensor ones(std::int64_t count) {
   return tensor;
 }
 
-// The operations of an element of `grain` numbers count as many times.
+// Measures the tile kernel; an element has `grain` numbers, each counted.
 double measure_panel(const Table& table, PanelFn panel, std::int64_t grain, double seconds) {
   constexpr std::int64_t kRows = 84, kDepth = 256;
   const std::int64_t pack = table.pack;
@@ -92,8 +93,8 @@ double measure_copy(std::int64_t bytes, double seconds) {
          least_us(seconds, [&] { std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(bytes)); });
 }
 
-// Out of every cache, so that a few megabytes are read as much more would be: a fresh process, whose memory the system first has
-// to find and to clear, need not touch so much. False where a process has no instruction for it.
+// Flushes a tensor from every cache, so that a few megabytes are read like a large array: a new process, whose memory the system
+// must first find and clear, then need not touch a large one. False where the CPU has no instruction for it.
 bool flush(const Tensor& tensor) noexcept {
 #if defined(__x86_64__) || defined(__aarch64__)
   constexpr std::int64_t kLine = 64;
@@ -116,7 +117,7 @@ bool flush(const Tensor& tensor) noexcept {
 #endif
 }
 
-// One row against weights that no cache holds, by the best backend's kernel.
+// Measures one row times weights that no cache holds, by the best backend's kernel.
 double measure_stream(double seconds) {
   constexpr std::int64_t kDepth = 2048, kBytes = 4 << 20, kBeyondCaches = 64 << 20;
   const Table& table = kernels();
@@ -146,7 +147,7 @@ double measure_stream(double seconds) {
   return static_cast<double>(w.size()) * sizeof(float) / us;
 }
 
-// Memory is the machine's, whatever the backend.
+// Rates of the machine's memory, the same for all backends.
 struct MemoryRates {
   double streamed, moved;
   explicit MemoryRates(double seconds) : streamed(measure_stream(seconds)), moved(measure_copy(std::int64_t{1} << 19, seconds)) {}
@@ -158,7 +159,7 @@ Rates measure(const Table& table, const MemoryRates& memory, double seconds) {
   return {panel, pairs, measure_lanes(table, seconds), memory.streamed, memory.moved};
 }
 
-// The memory of a measurement is the process's, and not that of the task whose session asked first.
+// Counts the memory of a measurement as the process's, not as that of the task whose session needs the rate first.
 class Unaccounted {
  public:
   Unaccounted() : saved_(std::exchange(current_work_context(), nullptr)) {}
@@ -170,7 +171,7 @@ class Unaccounted {
   std::shared_ptr<WorkContext> saved_;
 };
 
-// One for each backend that was asked for.
+// The rates of each backend that was asked for.
 struct Known {
   ForkMutex mutex;
   std::map<std::string_view, Rates> rates;
@@ -220,7 +221,7 @@ double peak_gflops(const Table& table, double seconds) {
   constexpr std::int64_t kRounds = 20000;
   float sum = 0;
   const double us = least_us(seconds, [&] { sum += table.peak(kRounds); });
-  volatile float kept = sum;  // so that nothing is left out
+  volatile float kept = sum;  // so that the compiler removes nothing
   static_cast<void>(kept);
   return 2.0 * kRounds * kPeakChains * table.lanes / us / 1e3;
 }

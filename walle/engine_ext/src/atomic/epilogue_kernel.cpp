@@ -1,0 +1,111 @@
+#include "atomic/epilogue_kernel.h"
+
+#include "core/error.h"
+#include "kernels/names.h"
+
+namespace walle {
+
+Epilogue read_epilogue(const Attributes& attributes, bool bias, bool residual) {
+  Epilogue epilogue;
+  epilogue.bias = bias;
+  if (residual) epilogue.residual = Residual::to_sums;
+  const std::string name = attributes.get_string("activation", "");
+  if (name.empty()) return epilogue;
+  const auto unary = find_unary(name);
+  if (!unary) throw Error(ErrorKind::unsupported, "activation '" + name + "' is not an elementwise operator of one input");
+  epilogue.activation = *unary;
+  return epilogue;
+}
+
+EpilogueKernel::EpilogueKernel(const Epilogue& epilogue, const Table& table, DType dtype)
+    : bias_(epilogue.bias),
+      residual_(epilogue.residual),
+      low_(epilogue.low),
+      high_(epilogue.high),
+      pack_(table.pack),
+      item_(static_cast<std::int64_t>(item_size(dtype))) {
+  const auto type = static_cast<std::size_t>(compute_index(dtype));
+  const auto binary = [&](BinaryOp op) { return table.binary[static_cast<std::size_t>(op)][type]; };
+  add_ = binary(BinaryOp::Add);
+  if (epilogue.bounded()) {
+    if (dtype != DType::f32)
+      throw Error(ErrorKind::dtype, "bounds of results are float32's only, not of " + std::string(dtype_name(dtype)));
+    maximum_ = binary(BinaryOp::Maximum);
+    minimum_ = binary(BinaryOp::Minimum);
+  }
+  if (!epilogue.activated()) return;
+  if (const auto* unary = std::get_if<UnaryOp>(&epilogue.activation)) {
+    unary_ = table.unary[static_cast<std::size_t>(*unary)][type];
+  } else if (dtype == DType::f32) {
+    if (const auto* map = std::get_if<Map>(&epilogue.activation)) {
+      map_ = table.map[static_cast<std::size_t>(map->op)];
+      a_ = static_cast<float>(map->a);
+      b_ = static_cast<float>(map->b);
+    } else {
+      prelu_ = table.prelu;
+    }
+  }
+  if (unary_ == nullptr && map_ == nullptr && prelu_ == nullptr)
+    throw Error(ErrorKind::dtype, "backend " + std::string(table.name) + " has no kernel for the activation of " +
+                                      std::string(dtype_name(dtype)) + " results");
+}
+
+EpilogueOperands EpilogueKernel::operands(std::byte* const* inputs) const noexcept {
+  const auto floats = [&](bool given, std::size_t operand) {
+    return given ? reinterpret_cast<const float*>(inputs[operand]) : nullptr;
+  };
+  return {floats(bias_, kBias), floats(residual_ != Residual::none, kResidual), floats(has_slope(), kSlope)};
+}
+
+EpilogueKernel EpilogueKernel::watched(std::atomic<bool>& nan_seen, const Table& table) const noexcept {
+  EpilogueKernel result = *this;
+  result.sum_ = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][static_cast<std::size_t>(Compute::f32)];
+  result.nan_seen_ = &nan_seen;
+  return result;
+}
+
+void EpilogueKernel::run_activation(void* at, std::int64_t count, const float* slope, std::int64_t period) const noexcept {
+  if (unary_ != nullptr) unary_(at, 1, at, count);
+  if (map_ != nullptr) map_(at, at, count, a_, b_);
+  if (prelu_ != nullptr) prelu_(static_cast<float*>(at), slope, period, static_cast<float*>(at), count);
+}
+
+void EpilogueKernel::run_bounds(void* at, std::int64_t count) const noexcept {
+  if (maximum_ == nullptr) return;
+  maximum_(at, 1, &low_, 0, at, count);
+  minimum_(at, 1, &high_, 0, at, count);
+}
+
+void EpilogueKernel::run_rest(float* at, std::int64_t rows, std::int64_t step, std::int64_t width,
+                              const EpilogueOperands& operands) const noexcept {
+  if (step == width && (prelu_ == nullptr || width % pack_ == 0)) return run_rest_row(at, rows * width, width, operands);
+  for (std::int64_t row = 0; row < rows; ++row) run_rest_row(at + row * step, width, width, operands.at(0, row * step));
+}
+
+void EpilogueKernel::run_rest_row(float* at, std::int64_t count, std::int64_t period,
+                                  const EpilogueOperands& operands) const noexcept {
+  run_activation(at, count, operands.slope, period);
+  if (residual_ == Residual::behind_activation) add_(at, 1, operands.residual, 1, at, count);
+  if (nan_seen_ == nullptr) return;
+  float total;  // NaN too where infinities of both signs meet
+  sum_(at, 1, count, &total);
+  if (total != total) nan_seen_->store(true, std::memory_order_relaxed);
+}
+
+void EpilogueKernel::run_channel(std::byte* at, std::int64_t count, std::byte* const* inputs, std::int64_t channel,
+                                 std::int64_t element) const noexcept {
+  const auto add_residual = [&] { add_(at, 1, inputs[kResidual] + element * item_, 1, at, count); };
+  if (bias_) add_(at, 1, inputs[kBias] + channel * item_, 0, at, count);
+  if (residual_ == Residual::to_sums) add_residual();
+  run_bounds(at, count);
+  run_activation(at, count, has_slope() ? reinterpret_cast<const float*>(inputs[kSlope]) + channel : nullptr, 1);
+  if (residual_ == Residual::behind_activation) add_residual();
+}
+
+void EpilogueKernel::run_row(float* at, std::int64_t count, const EpilogueOperands& operands) const noexcept {
+  if (residual_ == Residual::to_sums) add_(at, 1, operands.residual, 1, at, count);
+  run_bounds(at, count);
+  run_rest_row(at, count, count, operands);
+}
+
+}  // namespace walle

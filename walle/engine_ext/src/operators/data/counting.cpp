@@ -1,0 +1,45 @@
+// BinCount: how often each whole number occurs.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "operators/data/data.h"
+
+namespace walle {
+
+// How often each whole number from 0 on is among the elements, or the sum of its float64 weights; at least `minlength` numbers.
+std::vector<Tensor> bin_count(std::span<const Tensor> inputs, const Attributes& attributes, int) {
+  const Tensor& x = inputs[0];
+  const bool weighted = inputs.size() > 1;
+  if (weighted && (inputs[1].dtype() != DType::f64 || inputs[1].shape() != x.shape()))
+    throw Error(ErrorKind::shape, "BinCount takes float64 weights of shape " + to_string(x.shape()) + ", not " +
+                                      std::string(dtype_name(inputs[1].dtype())) + " of shape " + to_string(inputs[1].shape()));
+  std::vector<Tensor> results;
+  with_elements(x, [&](const auto* at) {
+    using T = std::remove_cvref_t<decltype(*at)>;
+    if constexpr (std::is_integral_v<T>) {
+      std::int64_t least = 0, most = -1;
+      for (std::int64_t i = 0; i < x.size(); ++i) {
+        least = std::min(least, static_cast<std::int64_t>(at[i]));
+        most = std::max(most, static_cast<std::int64_t>(at[i]));
+      }
+      if (least < 0) throw Error(ErrorKind::shape, "BinCount of a number below 0, or of one that int64 does not hold");
+      if (most == std::numeric_limits<std::int64_t>::max()) throw std::bad_alloc();
+      const std::int64_t length = std::max(attributes.get_int("minlength", 0), most + 1);
+      Tensor result = Tensor::empty(weighted ? DType::f64 : DType::i64, {length});
+      std::memset(result.raw(), 0, static_cast<std::size_t>(length) * sizeof(std::int64_t));
+      auto* counts = result.data<std::int64_t>();
+      auto* sums = result.data<double>();
+      const auto* weights = weighted ? inputs[1].data<const double>() : nullptr;
+      for (std::int64_t i = 0; i < x.size() && !weighted; ++i) ++counts[at[i]];
+      for (std::int64_t i = 0; i < x.size() && weighted; ++i) sums[at[i]] += weights[i];
+      results.push_back(std::move(result));
+    } else {
+      throw Error(ErrorKind::dtype, "BinCount takes whole numbers, not " + std::string(dtype_name(x.dtype())));
+    }
+  });
+  return results;
+}
+
+}  // namespace walle

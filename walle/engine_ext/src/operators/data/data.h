@@ -1,0 +1,36 @@
+// Helpers of the operators whose output shapes depend on data.
+#pragma once
+#include "core/small_float.h"
+#include "operators/op.h"
+
+namespace walle {
+
+// Call f with a pointer to the elements as numbers of their type (bools as uint8).
+template <class F>
+auto with_elements(const Tensor& tensor, F&& f) {
+  switch (tensor.dtype()) {
+    case DType::f32: return f(tensor.data<const float>());
+    case DType::f64: return f(tensor.data<const double>());
+    case DType::f16: return f(tensor.data<const Half>());
+    case DType::bf16: return f(tensor.data<const BFloat>());
+    case DType::i8: return f(tensor.data<const std::int8_t>());
+    case DType::i16: return f(tensor.data<const std::int16_t>());
+    case DType::i32: return f(tensor.data<const std::int32_t>());
+    case DType::i64: return f(tensor.data<const std::int64_t>());
+    case DType::u8:
+    case DType::b8: return f(tensor.data<const std::uint8_t>());
+    case DType::u16: return f(tensor.data<const std::uint16_t>());
+    case DType::u32: return f(tensor.data<const std::uint32_t>());
+    case DType::u64: return f(tensor.data<const std::uint64_t>());
+    default:
+      throw Error(ErrorKind::dtype,
+                  "an operator whose output shape depends on data does not support " + std::string(dtype_name(tensor.dtype())));
+  }
+}
+
+// Return the slices `index` along `axis`, one after the other.
+Tensor take_slices(const Tensor& x, std::size_t axis, const Dims& index);
+// Return a view of one dimension.
+inline Tensor flat(const Tensor& x) { return Tensor(x.storage(), x.dtype(), {x.size()}, {1}, x.offset()); }
+
+}  // namespace walle

@@ -1,0 +1,115 @@
+// Operators that select elements by their values: Compress and NonZero.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "operators/data/data.h"
+
+namespace walle {
+
+namespace {
+
+std::int64_t count_set(const unsigned char* flags, std::int64_t size) {
+  std::int64_t total = 0;
+  for (std::int64_t done = 0; done < size;) {
+    const std::int64_t end = std::min<std::int64_t>(size, done + 255);  // a byte holds the sum
+    unsigned char part = 0;
+    for (; done < end; ++done) part = static_cast<unsigned char>(part + (flags[done] != 0));
+    total += part;
+  }
+  return total;
+}
+
+// Copies the items whose flag is set, one after the other, without a branch for each.
+template <class Item>
+void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64_t kept, std::byte* to) {
+  const auto* from = reinterpret_cast<const Item*>(items);
+  auto* result = reinterpret_cast<Item*>(to);
+  for (std::int64_t i = 0, found = 0; found < kept; ++i) {
+    result[found] = from[i];
+    found += flags[i] != 0;
+  }
+}
+
+}  // namespace
+
+Tensor take_slices(const Tensor& x, std::size_t axis, const Dims& index) {
+  Dims shape = x.shape();
+  std::int64_t outer = 1, inner = static_cast<std::int64_t>(item_size(x.dtype()));
+  for (std::size_t i = 0; i < axis; ++i) outer *= shape[i];
+  for (std::size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+  const std::int64_t from = shape[axis];
+  shape[axis] = static_cast<std::int64_t>(index.size());
+  Tensor result = Tensor::empty(x.dtype(), std::move(shape));
+  std::byte* to = result.raw();
+  for (std::int64_t o = 0; o < outer && inner > 0; ++o)
+    for (const std::int64_t i : index) {
+      std::memcpy(to, x.raw() + (o * from + i) * inner, static_cast<std::size_t>(inner));
+      to += inner;
+    }
+  return result;
+}
+
+// ONNX Compress: the slices along `axis` (of the flattened tensor where it is not given) whose condition is true.
+std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& attributes, int) {
+  const Tensor x = attributes.has("axis") ? inputs[0] : flat(inputs[0]);
+  const std::size_t axis = normal_axis(attributes.get_int("axis", 0), x.shape().size());
+  const Tensor& condition = inputs[1];
+  if (condition.dtype() != DType::b8 || condition.ndim() != 1 || condition.size() > x.shape()[axis])
+    throw Error(ErrorKind::shape, "Compress takes one bool for each of at most " + std::to_string(x.shape()[axis]) +
+                                      " slices, not " + std::string(dtype_name(condition.dtype())) + " of shape " +
+                                      to_string(condition.shape()));
+  const auto* flags = condition.data<const unsigned char>();
+  if (x.ndim() == 1) {
+    const std::int64_t kept = count_set(flags, condition.size());
+    Tensor result = Tensor::empty(x.dtype(), {kept});
+    constexpr decltype(&keep_flagged<std::uint8_t>) keep[] = {&keep_flagged<std::uint8_t>, &keep_flagged<std::uint16_t>,
+                                                              &keep_flagged<std::uint32_t>, &keep_flagged<std::uint64_t>};
+    keep[std::bit_width(item_size(x.dtype())) - 1](x.raw(), flags, kept, result.raw());
+    return {result};
+  }
+  Dims index;
+  for (std::int64_t i = 0; i < condition.size(); ++i)
+    if (flags[i] != 0) index.push_back(i);
+  return {take_slices(x, axis, index)};
+}
+
+// ONNX NonZero: the coordinates of all elements that are not 0, (rank, count), in row-major order.
+std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, int) {
+  const Tensor& x = inputs[0];
+  const std::int64_t size = x.size();
+  std::int64_t count = 0;
+  with_elements(x, [&](const auto* at) {
+    if constexpr (sizeof(*at) == 1)
+      count = count_set(reinterpret_cast<const unsigned char*>(at), size);
+    else
+      for (std::int64_t i = 0; i < size; ++i) count += at[i] != 0;
+  });
+  Tensor result = Tensor::empty(DType::i64, {x.ndim(), count});
+  if (count == 0) return {result};
+  if (x.ndim() == 0) return {result};
+  const auto last = static_cast<std::size_t>(x.ndim() - 1);
+  const std::int64_t row = x.shape()[last];
+  auto* places = result.data<std::int64_t>();
+  auto* columns = places + static_cast<std::int64_t>(last) * count;
+  with_elements(x, [&](const auto* at) {  // row by row; the coordinates of a row differ only in the last one
+    Dims outer(last, 0);
+    for (std::int64_t start = 0, found = 0; found < count; start += row) {
+      const std::int64_t before = found;
+      for (std::int64_t i = 0; i < row && found < count; ++i) {  // without a branch for each element
+        columns[found] = i;
+        found += at[start + i] != 0;
+      }
+      for (std::size_t axis = 0; axis < last; ++axis)
+        std::fill(places + static_cast<std::int64_t>(axis) * count + before,
+                  places + static_cast<std::int64_t>(axis) * count + found, outer[axis]);
+      for (std::size_t axis = last; axis-- > 0;) {
+        if (++outer[axis] < x.shape()[axis]) break;
+        outer[axis] = 0;
+      }
+    }
+  });
+  return {result};
+}
+
+}  // namespace walle

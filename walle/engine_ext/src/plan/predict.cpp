@@ -1,0 +1,59 @@
+// Predicted cost of a program on a backend (eq. 1): the least cost of each operator over its algorithms.
+#include <algorithm>
+
+#include "atomic/fused.h"
+#include "plan/problems.h"
+
+namespace walle {
+
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// Of an operator without a choice of algorithms: the bytes of its values, and the multiplications of a matrix product.
+Work plain_work(const Program& program, const ProgramOp& op) {
+  constexpr double kBytesOfElement = 4;  // products of bytes in one operation of the tile kernel
+  const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
+  const auto count = [&](int value) { return static_cast<double>(element_count(shape(value))); };
+  const auto bytes = [&](int value) {
+    return value < 0 ? 0.0 : count(value) * static_cast<double>(item_size(program.values[at(value)].dtype));
+  };
+  Work work;
+  for (const int input : op.inputs) work.moved += bytes(input);
+  work.moved += bytes(op.output);
+  if (op.is_raster()) return work;
+  if (op.op->name == "MatMul") work.panel = 2.0 * count(op.output) * static_cast<double>(shape(op.inputs[0]).back());
+  if (is_integer_product(op)) {
+    const double columns = std::max<double>(1, static_cast<double>(shape(op.output).back()));
+    work.panel = 2.0 * count(op.output) * count(op.inputs[1]) / columns / kBytesOfElement;
+  }
+  return work;
+}
+
+Work fused_work(const Program& program, const ProgramOp& op, const Table& table) {
+  std::vector<Operand> operands;
+  for (const int input : op.inputs)
+    operands.push_back(input < 0 ? Operand::none()
+                                 : Operand{program.values[at(input)].dtype, program.values[at(input)].shape, nullptr, false});
+  return find_fused(op.op->name)->work({op.op->name, operands, op.attributes, 1, table}, 0);
+}
+
+}  // namespace
+
+double predict_us(const Program& program, const Table& table) {
+  const Rates rate = rates(table);
+  double us = 0;
+  for (const ProgramOp& op : program.ops) {
+    if (const auto conv = conv_problem(program, op, table, false); conv && conv->shape.dtype == DType::f32)
+      us += weigh_conv(*conv, rate, op.attributes.get_string("algorithm", "")).front().us;
+    else if (const auto linear = linear_problem(program, op, table))
+      us += weigh(linear_algorithms(), *linear, rate).front().us;
+    else if (!op.is_raster() && find_fused(op.op->name) != nullptr)
+      us += rate.us(fused_work(program, op, table));
+    else
+      us += rate.us(plain_work(program, op));
+  }
+  return us;
+}
+
+}  // namespace walle
