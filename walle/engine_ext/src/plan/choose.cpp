@@ -15,12 +15,11 @@
 #include "plan/packing.h"
 #include "plan/program.h"
 #include "plan/rates.h"
+#include "plan/index.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Of a list of records with names, the one of a name that is there.
 template <class Algorithm>

@@ -7,6 +7,7 @@
 
 #include "atomic/products/activation.h"
 #include "plan/program.h"
+#include "plan/index.h"
 
 namespace walle {
 
@@ -14,8 +15,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kBias = 2, kResidual = 3;  // operands of Conv and Linear
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Fusion {
  public:

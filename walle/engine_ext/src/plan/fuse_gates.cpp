@@ -4,12 +4,11 @@
 
 #include "atomic/fused.h"
 #include "plan/program.h"
+#include "plan/index.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class GateFusion {
  public:

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "plan/program.h"
+#include "plan/index.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class SoftmaxFusion {
  public:

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "plan/program.h"
+#include "plan/index.h"
 
 namespace walle {
 
@@ -11,8 +12,6 @@ namespace {
 
 // A raster may grow by merging, but not without bound.
 constexpr std::size_t kMaxRegions = 64;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 int input_number(ProgramOp& op, int value) {
   const auto found = std::find(op.inputs.begin(), op.inputs.end(), value);

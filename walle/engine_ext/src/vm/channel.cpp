@@ -20,7 +20,7 @@ class Ref {
 };
 
 // The message of the Python error that is set, which is then cleared.
-std::string take_error_text() {
+std::string take_value_error() {
   Ref error(PyErr_GetRaisedException());
   if (!error) return "unknown error";
   Ref text(PyObject_Str(error.get()));
@@ -102,7 +102,7 @@ class Reader {
     if (overflow == 0) return {std::int64_t{small}};
     Ref hex(PyNumber_ToBase(object, 16));
     const char* utf8 = hex ? PyUnicode_AsUTF8(hex.get()) : nullptr;
-    if (utf8 == nullptr) fail("cannot be read (" + take_error_text() + ")");
+    if (utf8 == nullptr) fail("cannot be read (" + take_value_error() + ")");
     std::string text(utf8);
     count_bytes(static_cast<Py_ssize_t>(text.size()));
     return {BigInt{std::move(text)}};
@@ -116,7 +116,7 @@ class Reader {
     }
     PyErr_Clear();  // lone surrogates
     Ref encoded(PyUnicode_AsEncodedString(object, "utf-8", "surrogatepass"));
-    if (!encoded) fail("cannot be read (" + take_error_text() + ")");
+    if (!encoded) fail("cannot be read (" + take_value_error() + ")");
     count_bytes(PyBytes_GET_SIZE(encoded.get()));
     return {Text{std::string(PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get())))}};
   }
@@ -178,7 +178,7 @@ class Reader {
       return {std::move(tensor)};
     }
     const std::string kind = Py_TYPE(object)->tp_name;
-    if (PyErr_Occurred() != nullptr) fail("of type " + kind + " cannot be read (" + take_error_text() + ")");
+    if (PyErr_Occurred() != nullptr) fail("of type " + kind + " cannot be read (" + take_value_error() + ")");
     fail("is of type " + kind +
          ", which is no plain data; send None, bool, int, float, str, bytes, list, tuple, dict or an array");
   }

@@ -14,7 +14,6 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
 // Half of the smallest second-level cache that a core of today has; what one pass goes over again and again must fit.
 constexpr std::int64_t kNearBytes = 256 << 10;
 
