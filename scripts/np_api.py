@@ -1,4 +1,4 @@
-# ruff: noqa: E501, INP001, ICN001, PLR0402, E402 -- a script with tables, that compares two modules named np
+# ruff: noqa: E501, ICN001, PLR0402, E402 -- a script with tables, that compares two modules named np
 """Writes walle.np's part of docs/api.md: which names of NumPy there are, which agree with it, and their time beside NumPy's.
 
 python scripts/np_api.py            # measures, and writes the part anew

@@ -195,7 +195,16 @@ async def test_answers_that_are_none_and_answers_after_the_end_do_nothing(
 ) -> None:
     async with shop_cloud(tmp_path) as shop:
         device = shop.device(tmp_path / "d0")
-        directive = Directive("shop/count", "v1", "0" * 64, 1, 1, 1 << 40, "/cdn", "r")
+        directive = Directive(
+            task="shop/count",
+            version="v1",
+            manifest="0" * 64,
+            size_bytes=1,
+            serial=1,
+            expires_s=1 << 40,
+            url="/cdn",
+            release="r",
+        )
         await device.close()  # never started
         async with device:
             await device.handle_answer(None)

@@ -18,6 +18,7 @@ from walle.protocol import (
     OutcomeKind,
     Profile,
     ProtocolError,
+    TriggerCondition,
     directives_from_header,
     directives_to_header,
 )
@@ -45,11 +46,29 @@ manifests = st.builds(
     version=words,
     commit=words,
     bytecode=st.tuples(words),
-    sequence=st.lists(words, max_size=4).map(tuple),
+    trigger=st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=4).map(TriggerCondition.of),
     phases=st.dictionaries(words, words, max_size=3),
     limits=st.dictionaries(words, st.integers(0, 2**31), max_size=3),
     files=st.just((FileEntry("main.pyc", HASH, 3), FileEntry("resources/a.walle", HASH, 0, "exclusive"))),
 )
+
+
+def manifest_of(files: tuple[FileEntry, ...]) -> Manifest:
+    return Manifest(
+        scenario="s",
+        task="t",
+        version="v1",
+        commit="c",
+        bytecode=("cpython-313",),
+        trigger=TriggerCondition(("page_exit",)),
+        phases={},
+        limits={},
+        files=files,
+    )
+
+
+def outcome_of(*, ok: int = 0, error: str = "", place: str = "", log: str = "") -> Outcome:
+    return Outcome(task="t", version="v", release="r", kind=OutcomeKind.RUN, ok=ok, error=error, place=place, log=log)
 
 
 @given(
@@ -72,13 +91,78 @@ def test_a_manifest_survives_its_bytes(manifest: Manifest) -> None:
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
 
 
+def test_a_manifest_of_format_1_is_read_still() -> None:
+    manifest = manifest_of((FileEntry("main.pyc", HASH, 3),))
+    value = json.loads(manifest.to_bytes())
+    value |= {"format": 1, "sequence": value.pop("trigger")["sequence"]}
+    assert Manifest.from_bytes(json.dumps(value).encode()) == manifest
+
+
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [
+        ({}, "trigger.sequence: is missing"),
+        ([], "trigger: must be an object, is list"),
+        ({"sequence": []}, "trigger.sequence: must be a list of 1 to 64 trigger ids, is []"),
+        ({"sequence": "page_exit"}, "trigger.sequence: must be a list of 1 to 64 trigger ids, is 'page_exit'"),
+        ({"sequence": ["a"] * 65}, "trigger.sequence: must be a list of 1 to 64 trigger ids, is ["),
+        ({"sequence": ["a", ""]}, "trigger.sequence[1]: must be an event id or page id, is ''"),
+        ({"sequence": ["a", 3]}, "trigger.sequence[1]: must be an event id or page id, is 3"),
+        ({"sequence": ["a"], "within_ms": 5}, "trigger: has an unknown key 'within_ms'; known are sequence"),
+    ],
+)
+def test_a_trigger_condition_that_is_wrong_is_refused_by_field(table: object, error: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        TriggerCondition.parse(table)
+    assert str(caught.value).startswith(error)
+    value = json.loads(manifest_of(()).to_bytes()) | {"trigger": table}
+    with pytest.raises(ProtocolError, match=r"manifest\.trigger"):
+        Manifest.from_bytes(json.dumps(value).encode())
+
+
+def test_a_trigger_condition_survives_its_table() -> None:
+    condition = TriggerCondition(("page_enter", "item/7", "page_exit"))
+    assert TriggerCondition.parse(condition.to_json()) == condition
+    assert str(condition) == "page_enter → item/7 → page_exit"
+
+
+def test_an_outcome_keeps_the_head_of_its_error_and_the_tail_of_its_log() -> None:
+    outcome = outcome_of(error="e" * 5000, place="p" * 5000, log="old\n" * 5000 + "the last line")
+    (read,) = OutcomeBatch.from_json(json.loads(json.dumps(OutcomeBatch("d", "b", (outcome,)).to_json()))).outcomes
+    assert (len(read.error), len(read.place), len(read.log)) == (
+        Outcome.MAX_ERROR_CHARS,
+        Outcome.MAX_PLACE_CHARS,
+        Outcome.MAX_LOG_CHARS,
+    )
+    assert read.log.endswith("the last line")
+
+
+def test_an_outcome_of_an_older_device_has_no_place_and_no_log() -> None:
+    plain = json.loads(json.dumps(OutcomeBatch("d", "b", (outcome_of(ok=1, place="main.py:1", log="x"),)).to_json()))
+    del plain["outcomes"][0]["place"], plain["outcomes"][0]["log"]
+    assert OutcomeBatch.from_json(plain).outcomes == (outcome_of(ok=1),)
+
+
 @given(st.binary(max_size=50), st.dictionaries(words, st.binary(max_size=64), max_size=3))
 def test_an_envelope_keeps_bytes_as_they_were(payload: bytes, signatures: dict[str, bytes]) -> None:
     envelope = Envelope(payload, signatures)
     assert Envelope.from_bytes(envelope.to_bytes()) == envelope
 
 
-@given(st.builds(Outcome, words, words, words, st.sampled_from(OutcomeKind), counts, counts, words))
+@given(
+    st.builds(
+        Outcome,
+        task=words,
+        version=words,
+        release=words,
+        kind=st.sampled_from(OutcomeKind),
+        ok=counts,
+        failed=counts,
+        error=words,
+        place=words,
+        log=words,
+    )
+)
 def test_an_outcome_batch_survives_json(outcome: Outcome) -> None:
     batch = OutcomeBatch("device", "batch", (outcome,))
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
@@ -101,7 +185,7 @@ def test_arbitrary_bytes_are_refused_or_read_never_worse(data: bytes) -> None:
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\\b", "a\0b"])
 def test_a_path_that_leaves_the_bundle_is_refused(path: str) -> None:
     files = (FileEntry(path, HASH, 1),)
-    manifest = Manifest("s", "t", "v1", "c", ("cpython-313",), ("page_exit",), {}, {}, files)
+    manifest = manifest_of(files)
     with pytest.raises(ProtocolError, match=r"files\[0\]\.path"):
         Manifest.from_bytes(manifest.to_bytes())
 
@@ -110,9 +194,7 @@ def test_a_refusal_names_the_part() -> None:
     with pytest.raises(ProtocolError, match=r"X-Walle-Profile\.t\.ipv: must be str, is int"):
         Profile.from_header('{"d":"x","a":"1","x":{},"t":{"ipv":3}}')
     with pytest.raises(ProtocolError, match=r"batch\.outcomes\[0\]: ok and failed"):
-        OutcomeBatch.from_json(
-            json.loads(json.dumps(OutcomeBatch("d", "b", (Outcome("t", "v", "r", OutcomeKind.RUN, -1),)).to_json()))
-        )
+        OutcomeBatch.from_json(json.loads(json.dumps(OutcomeBatch("d", "b", (outcome_of(ok=-1),)).to_json())))
     with pytest.raises(ProtocolError, match="more than"):
         Profile.from_header("x" * 10_000)
 
@@ -129,7 +211,7 @@ def test_a_refusal_names_the_part() -> None:
     ],
 )
 def test_a_report_that_would_harm_the_cloud_that_keeps_it_is_refused(part: str, value: object, why: str) -> None:
-    plain = OutcomeBatch("d", "b", (Outcome("t", "v", "r", OutcomeKind.RUN, 1, 0, "é𝄞"),)).to_json()
+    plain = OutcomeBatch("d", "b", (outcome_of(ok=1, error="é𝄞"),)).to_json()
     assert OutcomeBatch.from_json(json.loads(json.dumps(plain)))
     (plain if part in plain else plain["outcomes"][0])[part] = value
     with pytest.raises(ProtocolError, match=why):

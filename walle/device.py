@@ -48,7 +48,7 @@ _TRY_LATER = (401, 403, 408, 425, 429)  # a proxy's, or a cloud's that is being 
 _LAST_REPORT_S = 2.0  # how long a device that is closing waits for the cloud
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
     """Who a device is and where its cloud is. `folder` holds all that it keeps; one process may use it at a time."""
 
@@ -67,7 +67,7 @@ class DeviceConfig:
     escalation_timeout_s: float = 5.0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class DeviceCounts:
     """What happened on a device since it was started, and `produced` since its folder was made.
 
@@ -107,7 +107,7 @@ class _Run:
     unanswered: bool = False  # it asked the cloud, and no answer came
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceSummary:
     """A device at one moment, as plain values. `stored` features are in its file, `unsent` ones not acknowledged.
 
@@ -312,7 +312,7 @@ class Device:
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     async def _activate(self, task: str, files: Path, manifest: Manifest) -> None:
-        self.stream.add_task(task, manifest.sequence)
+        self.stream.add_task(task, manifest.trigger)
         self._active[task] = _Active(files, manifest)
         self._had_task = True
         self._profile = None
@@ -415,16 +415,16 @@ class Device:
         counts = self.counts
         stored, unsent = await self.store.call(lambda database: database.counts())
         return DeviceSummary(
-            self.config.device_id,
-            self.tasks,
-            counts.produced,
-            stored,
-            unsent,
-            counts.runs_ok,
-            counts.runs_failed,
-            counts.escalated,
-            counts.bare_events,
-            counts.last_error,
-            tuple(counts.to_feature_ms),
-            tuple(counts.to_ack_ms),
+            device_id=self.config.device_id,
+            tasks=self.tasks,
+            produced=counts.produced,
+            stored=stored,
+            unsent=unsent,
+            runs_ok=counts.runs_ok,
+            runs_failed=counts.runs_failed,
+            escalated=counts.escalated,
+            bare_events=counts.bare_events,
+            last_error=counts.last_error,
+            to_feature_ms=tuple(counts.to_feature_ms),
+            to_ack_ms=tuple(counts.to_ack_ms),
         )

@@ -1,4 +1,4 @@
-"""Every message that crosses the device-cloud line. Imports nothing of walle.
+"""Messages that cross the device-cloud line, and the value types of both sides. Imports nothing of walle.
 
 Over HTTP (§6):
     request header   X-Walle-Profile   `Profile`, compact JSON
@@ -62,6 +62,11 @@ def _take[T](source: Mapping[str, Any], key: str, kind: type[T], where: str) -> 
     return value
 
 
+def _take_optional(source: Mapping[str, Any], key: str, where: str) -> str:
+    """Return the text under `key`, empty where an older device sent none."""
+    return _take(source, key, str, where) if key in source else ""
+
+
 def whole_characters(text: str) -> str:
     """Return `text` with ? for each lone surrogate, which JSON can escape and UTF-8 cannot say."""
     return text.encode("utf-8", "replace").decode()
@@ -82,11 +87,79 @@ def _take_map(source: Mapping[str, Any], key: str, kinds: tuple[type, ...], wher
     return mapping
 
 
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def check_sha256(text: str, where: str) -> str:
     """Return `text` if it is a sha256 in lower-case hex."""
     if len(text) != 64 or any(letter not in "0123456789abcdef" for letter in text):
         raise ProtocolError(where, f"{text[:80]!r} is not a sha256 in lower-case hex")
     return text
+
+
+# --- triggers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TriggerCondition:
+    """The condition that starts a task (§5.1): trigger ids that consecutive events match in this order.
+
+    A trigger id is an event id or a page id; an event matches if it has that event id or that page id.
+
+    An option, such as a wildcard, a time bound, contiguity, a predicate or a cool-down, is a further field with a
+    default: its check stands in `__post_init__`, its key in `parse` and `to_json`. task.toml, manifest, `walle task`
+    and simulation pass the whole value on. `TriggerTrie` or `StreamEngine` applies the option.
+
+    Raises:
+        ProtocolError: a field is wrong; `where` is its path, such as `trigger.sequence[1]`.
+    """
+
+    trigger_ids: tuple[str, ...]
+
+    KEYS = ("sequence",)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
+    MAX_LENGTH = 64
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.trigger_ids) <= self.MAX_LENGTH:
+            what = f"must be a list of 1 to {self.MAX_LENGTH} trigger ids, is {_shorten(list(self.trigger_ids))}"
+            raise ProtocolError("trigger.sequence", what)
+        for index, trigger_id in enumerate(self.trigger_ids):
+            if not isinstance(trigger_id, str) or not trigger_id:
+                where = f"trigger.sequence[{index}]"
+                raise ProtocolError(where, f"must be an event id or page id, is {_shorten(trigger_id)}")
+
+    @classmethod
+    def of(cls, condition: Self | Sequence[str]) -> Self:
+        """Return `condition` as a value; a sequence of trigger ids stands for a condition without options."""
+        if isinstance(condition, cls):
+            return condition
+        if isinstance(condition, str) or not isinstance(condition, Sequence):
+            what = f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is {_shorten(condition)}"
+            raise ProtocolError("trigger.sequence", what)
+        return cls(tuple(condition))
+
+    @classmethod
+    def parse(cls, table: object) -> Self:
+        """Return the condition that a [trigger] table or a manifest's `trigger` describes; `to_json` is the inverse.
+
+        An unknown key is refused: a device that ignored an option would run the task when it must not.
+        """
+        if not isinstance(table, Mapping):
+            raise ProtocolError("trigger", f"must be an object, is {type(table).__name__}")
+        for key in table:
+            if key not in cls.KEYS:
+                raise ProtocolError("trigger", f"has an unknown key {_shorten(key)}; known are {', '.join(cls.KEYS)}")
+        if "sequence" not in table:
+            raise ProtocolError("trigger.sequence", "is missing")
+        return cls.of(table["sequence"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sequence": list(self.trigger_ids)}
+
+    def __str__(self) -> str:
+        return " → ".join(self.trigger_ids)
 
 
 # --- push: profile up, directives down -------------------------------------------------------------------------------
@@ -122,7 +195,7 @@ class Profile:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Directive:
     """What the cloud wants of one task on one device: be at `version`, or be gone where `version` is empty.
 
@@ -151,12 +224,17 @@ class Directive:
     def from_json(cls, value: Any, where: str = TASKS_HEADER) -> Self:
         if not isinstance(value, dict):
             raise ProtocolError(where, f"must be an object, is {type(value).__name__}")
-        texts = [
-            _take(value, key, str, where) for key in ("task", "version", "manifest", "url", "release", "signature")
-        ]
-        size_bytes, serial, expires_s = (_take(value, key, int, where) for key in ("size_bytes", "serial", "expires_s"))
-        task, version, manifest, url, release, signature = texts
-        directive = cls(task, version, manifest, size_bytes, serial, expires_s, url, release, signature)
+        directive = cls(
+            task=_take(value, "task", str, where),
+            version=_take(value, "version", str, where),
+            manifest=_take(value, "manifest", str, where),
+            size_bytes=_take(value, "size_bytes", int, where),
+            serial=_take(value, "serial", int, where),
+            expires_s=_take(value, "expires_s", int, where),
+            url=_take(value, "url", str, where),
+            release=_take(value, "release", str, where),
+            signature=_take(value, "signature", str, where),
+        )
         if directive.version:
             check_sha256(directive.manifest, f"{where}.manifest")
         return directive
@@ -190,7 +268,7 @@ class FileEntry:
     route: str = "shared"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What one task version is: every file with its hash, how it is triggered, where its phases run, its limits."""
 
@@ -199,12 +277,13 @@ class Manifest:
     version: str
     commit: str  # git commit the tag pointed at
     bytecode: tuple[str, ...]  # interpreter tags the bundle carries bytecode for, such as "cpython-313"
-    sequence: tuple[str, ...]  # trigger condition, §5.1
+    trigger: TriggerCondition
     phases: Mapping[str, str]  # phase → device | cloud | auto
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
 
-    FORMAT = 1
+    FORMAT = 2
+    _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
 
     @property
     def name(self) -> str:
@@ -212,14 +291,23 @@ class Manifest:
         return f"{self.scenario}/{self.task}"
 
     def to_bytes(self) -> bytes:
-        return canonical_json({"format": self.FORMAT, **dataclasses.asdict(self)})
+        fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
+        return canonical_json({"format": self.FORMAT, **fields})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Raises ProtocolError, naming the field; a path that leaves the bundle's folder is refused here."""
         value = _parse_object(data, "manifest")
-        if value.get("format") != cls.FORMAT:
+        if value.get("format") == cls._FORMAT_1:
+            trigger: Any = {"sequence": _take(value, "sequence", list, "manifest")}
+        elif value.get("format") == cls.FORMAT:
+            trigger = _take(value, "trigger", dict, "manifest")
+        else:
             raise ProtocolError("manifest.format", f"must be {cls.FORMAT}, is {value.get('format')!r}")
+        try:
+            condition = TriggerCondition.parse(trigger)
+        except ProtocolError as error:
+            raise ProtocolError(f"manifest.{error.where}", error.what) from error
         files = []
         for index, entry in enumerate(_take(value, "files", list, "manifest")):
             where = f"manifest.files[{index}]"
@@ -240,15 +328,15 @@ class Manifest:
         if len({file.path for file in files}) != len(files):
             raise ProtocolError("manifest.files", "a path is listed twice")
         return cls(
-            _take(value, "scenario", str, "manifest"),
-            _take(value, "task", str, "manifest"),
-            _take(value, "version", str, "manifest"),
-            _take(value, "commit", str, "manifest"),
-            tuple(_take(value, "bytecode", list, "manifest")),
-            tuple(_take(value, "sequence", list, "manifest")),
-            _take_map(value, "phases", (str,), "manifest"),
-            _take_map(value, "limits", (int,), "manifest"),
-            tuple(files),
+            scenario=_take(value, "scenario", str, "manifest"),
+            task=_take(value, "task", str, "manifest"),
+            version=_take(value, "version", str, "manifest"),
+            commit=_take(value, "commit", str, "manifest"),
+            bytecode=tuple(_take(value, "bytecode", list, "manifest")),
+            trigger=condition,
+            phases=_take_map(value, "phases", (str,), "manifest"),
+            limits=_take_map(value, "limits", (int,), "manifest"),
+            files=tuple(files),
         )
 
 
@@ -287,7 +375,7 @@ class Envelope:
 
 
 class OutcomeKind(enum.StrEnum):
-    """What befell a task version on a device."""
+    """The kinds of outcome of a task version on a device."""
 
     INSTALLED = "installed"  # pulled, verified, checked and activated
     REJECTED = "rejected"  # refused before activation: signature, hash, check
@@ -296,17 +384,26 @@ class OutcomeKind(enum.StrEnum):
     REMOVED = "removed"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
+    """What happened to a task version on a device. `error`, `place` and `log` are of the last failure.
+
+    Their text comes from task code and is hostile: escape control characters before a terminal or a log file gets it.
+    """
+
     task: str
     version: str
     release: str
     kind: OutcomeKind
     ok: int = 0
     failed: int = 0
-    error: str = ""  # the last failure, shortened to MAX_ERROR_CHARS
+    error: str = ""  # its first MAX_ERROR_CHARS
+    place: str = ""  # file:line of the task's code, empty where it is unknown
+    log: str = ""  # the last lines that the failing run logged, its last MAX_LOG_CHARS
 
     MAX_ERROR_CHARS = 2000
+    MAX_PLACE_CHARS = 200
+    MAX_LOG_CHARS = 2000
     MAX_COUNT = 10**9  # more executions between two reports are made up
 
 
@@ -340,9 +437,19 @@ class OutcomeBatch:
                 raise ProtocolError(where, "ok and failed count executions and cannot be negative")
             if max(ok, failed) > Outcome.MAX_COUNT:
                 raise ProtocolError(where, f"ok and failed count executions of one report, {Outcome.MAX_COUNT} at most")
-            texts = [_take(entry, key, str, where) for key in ("task", "version", "release")]
-            error_text = _take(entry, "error", str, where)[: Outcome.MAX_ERROR_CHARS]
-            outcomes.append(Outcome(texts[0], texts[1], texts[2], kind, ok, failed, error_text))
+            outcomes.append(
+                Outcome(
+                    task=_take(entry, "task", str, where),
+                    version=_take(entry, "version", str, where),
+                    release=_take(entry, "release", str, where),
+                    kind=kind,
+                    ok=ok,
+                    failed=failed,
+                    error=_take(entry, "error", str, where)[: Outcome.MAX_ERROR_CHARS],
+                    place=_take_optional(entry, "place", where)[: Outcome.MAX_PLACE_CHARS],
+                    log=_take_optional(entry, "log", where)[-Outcome.MAX_LOG_CHARS :],
+                )
+            )
         return cls(_take_id(value, "device_id", "batch"), _take_id(value, "batch_id", "batch"), tuple(outcomes))
 
 

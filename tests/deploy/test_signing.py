@@ -13,22 +13,31 @@ from hypothesis import strategies as st
 
 from walle.deploy.signing import MANIFEST_DOMAIN, SignatureError, Signer, TrustedKeys, key_id
 from walle.errors import ConfigError
-from walle.protocol import Directive, Envelope, FileEntry, Manifest
+from walle.protocol import Directive, Envelope, FileEntry, Manifest, TriggerCondition
 
 BUNDLE, RELEASE = Signer.generate(), Signer.generate()
 TRUSTED = TrustedKeys.of(BUNDLE, RELEASE)
 MANIFEST = Manifest(
-    "shop",
-    "ipv",
-    "v1",
-    "c" * 40,
-    ("cpython-313",),
-    ("page_exit",),
-    {},
-    {"deadline_ms": 500},
-    (FileEntry("a", "0" * 64, 3),),
+    scenario="shop",
+    task="ipv",
+    version="v1",
+    commit="c" * 40,
+    bytecode=("cpython-313",),
+    trigger=TriggerCondition(("page_exit",)),
+    phases={},
+    limits={"deadline_ms": 500},
+    files=(FileEntry("a", "0" * 64, 3),),
 )
-DIRECTIVE = Directive("shop/ipv", "v1", "a" * 64, 700, 3, 2_000_000_000, "https://cdn.example/cdn", "r1")
+DIRECTIVE = Directive(
+    task="shop/ipv",
+    version="v1",
+    manifest="a" * 64,
+    size_bytes=700,
+    serial=3,
+    expires_s=2_000_000_000,
+    url="https://cdn.example/cdn",
+    release="r1",
+)
 ENVELOPE = BUNDLE.sign_manifest(MANIFEST).to_bytes()
 
 

@@ -1,5 +1,9 @@
-"""The backend avx512_bf16: taken by name alone, and within the bound of its rounding."""
+"""The backend avx512_bf16: taken by name alone, and within the bound of its rounding.
 
+Algorithms are forced, or search is given its rates: on some CPUs the kernels of float32 are the faster ones.
+"""
+
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -8,22 +12,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle
+from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
 
 type Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 BACKEND = next(backend for backend in walle.backends() if backend.name == "avx512_bf16")
 UNIT = 2.0**-8  # of rounding: 8 significant bits
+ALGORITHMS = ("direct bf16", "packed bf16")
 
 pytestmark = pytest.mark.skipif(not BACKEND.available, reason="this CPU has no AVX512_BF16")
 
 
 def run(graph: GraphBuilder, x: Array, backend: str, threads: int = 1) -> tuple[Array, set[str]]:
-    session = walle.Session(graph.to_bytes(), backend=backend, threads=threads)
-    y = numpy.asarray(session.run({"x": x})["y"])
-    plan = session.plan()
+    """Return the result and the algorithms, those of bfloat16 forced wherever they apply."""
+    model = graph.to_bytes()
+    plan = walle.Session(model, backend=backend).plan()
     assert plan is not None
-    return y, {op.algorithm for op in plan.ops}
+    forced = {
+        op.name: (c.algorithm, c.parameter) for op in plan.ops for c in op.candidates if c.algorithm in ALGORITHMS
+    }
+    session = _core.Session(model, backend, threads=threads, algorithms=forced)
+    y = numpy.asarray(session.run({"x": x})["y"])
+    native = session.plan()
+    assert native is not None
+    return y, {op[2] for op in native["ops"]}
 
 
 def rounded(x: Array) -> Array:
@@ -98,7 +111,29 @@ def test_products_by_constants_stay_within_the_rounding_of_their_operands(
     check("MatMul", x, w, None, 1)
 
 
-def test_a_large_convolution_and_product_go_over_to_bfloat16() -> None:
+@pytest.fixture
+def rates() -> Iterator[dict[str, float]]:
+    """Return the backend's rates, which are set back afterwards."""
+    before = _core.rates("avx512_bf16")
+    yield dict(before)
+    _core.set_rates("avx512_bf16", before)
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_search_takes_bfloat16_where_the_rates_say_that_it_is_faster(rates: dict[str, float], faster: bool) -> None:
+    _core.set_rates("avx512_bf16", rates | {"pairs": rates["panel"] * (100 if faster else 0.01), "moved": 1e9})
+    random = numpy.random.default_rng(5)
+    for op, x, w, name in [
+        ("Conv", (1, 64, 28, 28), (256, 64, 1, 1), "1x1 bf16"),
+        ("MatMul", (128, 512), (512, 512), "packed bf16"),
+    ]:
+        graph = one(op, random.standard_normal(x).astype("float32"), random.standard_normal(w).astype("float32"))
+        plan = walle.Session(graph.to_bytes(), backend="avx512_bf16").plan()
+        assert plan is not None
+        assert (name in {step.algorithm for step in plan.ops}) == faster
+
+
+def test_a_large_convolution_and_product_run_in_bfloat16() -> None:
     random = numpy.random.default_rng(5)
     x = random.standard_normal((1, 64, 28, 28)).astype("float32")
     w = random.standard_normal((256, 64, 1, 1)).astype("float32")

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -177,6 +177,19 @@ def test_plans_show_what_was_weighed_and_the_backends_that_could_be_taken() -> N
     assert "winograd" in str(plan)
 
 
+@pytest.fixture
+def equal_rates() -> Iterator[None]:
+    """Give every backend the same rates, so that costs depend on the counted work alone, and restore them."""
+    names = [backend.name for backend in backends() if backend.available]
+    before = {name: _core.rates(name) for name in names}
+    for name in names:
+        _core.set_rates(name, {"panel": 1e5, "pairs": 1e5, "lanes": 5e4, "streamed": 1e4, "moved": 2e4})
+    yield
+    for name in names:
+        _core.set_rates(name, before[name])
+
+
+@pytest.mark.usefixtures("equal_rates")
 def test_costs_count_what_computed_weights_take() -> None:
     x, w = normal(1, 64, 28, 28), normal(64, 64, 3, 3)
 

@@ -20,6 +20,7 @@ from walle.pipeline.sequences import TimeSequence
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput, Trigger
 from walle.pipeline.trie import TriggerError
+from walle.protocol import TriggerCondition
 
 VISIT = [
     Event(PAGE_ENTER, "item", 100, {}),
@@ -144,7 +145,7 @@ async def test_tasks_change_while_events_run(store: FeatureStore) -> None:
     engine.add_task("t", ["click"])  # a new version with another condition
     with pytest.raises(TriggerError):
         engine.add_task("t", [])
-    assert engine.tasks == {"t": ("click",)}
+    assert engine.tasks == {"t": TriggerCondition(("click",))}
     await play(engine, VISIT[2:])
     assert len(await outputs(store, "t")) == 1
     engine.remove_task("t")

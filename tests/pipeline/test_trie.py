@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walle.pipeline.events import EventError
-from walle.pipeline.trie import MAX_CONDITION_LENGTH, TriggerError, TriggerTrie
+from walle.pipeline.trie import TriggerError, TriggerTrie
+from walle.protocol import TriggerCondition
 
 IDS = "abc"
 
@@ -101,7 +102,7 @@ def test_conditions_share_their_prefix_and_give_their_nodes_back() -> None:
     assert trie.pending == 0
 
 
-@pytest.mark.parametrize("condition", [[], ["a", ""], "abc", ["a"] * (MAX_CONDITION_LENGTH + 1)])
+@pytest.mark.parametrize("condition", [[], ["a", ""], "abc", ["a"] * (TriggerCondition.MAX_LENGTH + 1)])
 def test_a_condition_that_cannot_be_is_refused(condition: Sequence[str]) -> None:
     trie = TriggerTrie()
     with pytest.raises(TriggerError) as caught:

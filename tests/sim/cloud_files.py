@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 from walle.deploy.device.fetch import FetchError, WrongLengthError
 from walle.deploy.signing import Signer, TrustedKeys
-from walle.protocol import Directive, FileEntry, Manifest
+from walle.protocol import Directive, FileEntry, Manifest, TriggerCondition
 
 CACHE_TAG = sys.implementation.cache_tag or ""
 NEVER_S = 4_000_000_000
@@ -21,7 +21,17 @@ def sha256_of(data: bytes) -> str:
 def manifest_of(task: str, version: str, files: Mapping[str, bytes]) -> Manifest:
     scenario, _, name = task.partition("/")
     entries = tuple(FileEntry(path, sha256_of(data), len(data)) for path, data in files.items())
-    return Manifest(scenario, name, version, "0" * 40, (CACHE_TAG,), ("page_exit",), {"execute": "device"}, {}, entries)
+    return Manifest(
+        scenario=scenario,
+        task=name,
+        version=version,
+        commit="0" * 40,
+        bytecode=(CACHE_TAG,),
+        trigger=TriggerCondition(("page_exit",)),
+        phases={"execute": "device"},
+        limits={},
+        files=entries,
+    )
 
 
 class CloudFiles:
@@ -59,10 +69,23 @@ class CloudFiles:
         envelope = (signer or self.bundle_signer).sign_manifest(change(manifest_of(task, version, files))).to_bytes()
         sha256 = sha256_of(envelope)
         self.blobs |= {sha256_of(data): data for data in (envelope, *files.values())}
-        return self.sign(Directive(task, version, sha256, len(envelope), 0, NEVER_S, "/cdn", f"r-{version}"))
+        return self.sign(
+            Directive(
+                task=task,
+                version=version,
+                manifest=sha256,
+                size_bytes=len(envelope),
+                serial=0,
+                expires_s=NEVER_S,
+                url="/cdn",
+                release=f"r-{version}",
+            )
+        )
 
     def remove(self, task: str) -> Directive:
-        return self.sign(Directive(task, "", "", 0, 0, NEVER_S, "", ""))
+        return self.sign(
+            Directive(task=task, version="", manifest="", size_bytes=0, serial=0, expires_s=NEVER_S, url="", release="")
+        )
 
     def sign(self, directive: Directive, *, keep_serial: bool = False) -> Directive:
         """Return `directive` as the release key signs it now: with the next serial unless told to keep it."""

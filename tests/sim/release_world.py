@@ -85,7 +85,9 @@ class ReleaseWorld:
     async def report(self, release_id: str, ok: int, failed: int, device_id: str = "d1", error: str = "") -> None:
         """Send a report of executions, and wait until everybody was told what follows from it."""
         self._batches += 1
-        outcome = Outcome("shop/ipv", "v1", release_id, OutcomeKind.RUN, ok, failed, error)
+        outcome = Outcome(
+            task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=ok, failed=failed, error=error
+        )
         await self.monitor.take(OutcomeBatch(device_id, f"b{self._batches}", (outcome,)))
         await self.service.settled()
 

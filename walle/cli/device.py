@@ -104,16 +104,16 @@ def run(
     from walle.device import DeviceConfig
 
     config = DeviceConfig(
-        device_id_of(folder, id_),
-        folder,
-        app_version,
-        attributes,
-        joined.url,
-        joined.tunnel_host,
-        joined.tunnel_port,
-        joined.ca_pem,
-        joined.token,
-        joined.trusted_keys,
+        device_id=device_id_of(folder, id_),
+        folder=folder,
+        app_version=app_version,
+        attributes=attributes,
+        cloud_url=joined.url,
+        tunnel_host=joined.tunnel_host,
+        tunnel_port=joined.tunnel_port,
+        ca_pem=joined.ca_pem,
+        token=joined.token,
+        trusted_keys=joined.trusted_keys,
         report_interval_s=report_s,
     )
     source: LogSource | StandardInput | None = None

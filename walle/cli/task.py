@@ -162,14 +162,14 @@ def check(folder: Folder, as_json: JsonFlag = False) -> None:
     sizes = {path: len(data) for path, data in sorted(files.items())}
     report: dict[str, Any] = {
         "task": config.name,
-        "sequence": list(config.sequence),
+        **config.trigger.to_json(),
         "phases": dict(config.phases),
         "limits": dict(config.limits),
         "files": sizes,
         "size_bytes": sum(sizes.values()),
     }
     lines = [
-        f"[green]good[/]: {config.name}, started by {escape(' → '.join(config.sequence))}",
+        f"[green]good[/]: {config.name}, started by {escape(str(config.trigger))}",
         "limits: " + ", ".join(f"{key} {value}" for key, value in config.limits.items()),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
         f"{report['size_bytes']:>12,} bytes  travel to a device",

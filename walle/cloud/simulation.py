@@ -90,7 +90,7 @@ class Simulator:
 
         async with FeatureStore(database) as store:
             engine = StreamEngine(store, run, on_outcome=note)
-            engine.add_task(manifest.name, manifest.sequence)
+            engine.add_task(manifest.name, manifest.trigger)
             for position, event in log:
                 if len(errors) >= _ENOUGH_FAILURES:
                     break
@@ -110,7 +110,7 @@ def _why_none(bundle: Bundle, path: Path) -> str:
     """Say why no event of a log triggered anything."""
     log = EventLog(path)
     events = sum(1 for _ in log)
-    what = f"none of {events} simulated events met the trigger condition {' → '.join(bundle.manifest.sequence)}"
+    what = f"none of {events} simulated events met the trigger condition {bundle.manifest.trigger}"
     if log.reports:
         first = log.reports[0]
         what += f"; {sum(log.skipped.values())} lines were skipped, the first is line {first.line}: {first.reason}"

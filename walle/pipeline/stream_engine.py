@@ -15,7 +15,8 @@ from walle.errors import PipelineError
 from walle.pipeline.events import Event
 from walle.pipeline.sequences import PageSequence, TimeSequence
 from walle.pipeline.store import FeatureStore, Put
-from walle.pipeline.trie import MAX_CONDITION_LENGTH, TriggerTrie
+from walle.pipeline.trie import TriggerTrie, checked_condition
+from walle.protocol import TriggerCondition
 
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
 
@@ -106,9 +107,9 @@ class StreamEngine:
         self._runner = runner
         self._on_outcome = on_outcome
         self._trie = TriggerTrie()
-        self._conditions: dict[str, tuple[str, ...]] = {}
+        self._conditions: dict[str, TriggerCondition] = {}
         # Conditions that are half matched need the events that matched so far, whatever the time sequence still holds.
-        self._matching: collections.deque[int] = collections.deque(maxlen=MAX_CONDITION_LENGTH - 1)
+        self._matching: collections.deque[int] = collections.deque(maxlen=TriggerCondition.MAX_LENGTH - 1)
         self._last = store.resume_from - 1
         self._turn = asyncio.Lock()
         self._unstored: tuple[list[Put], int, int, float] | None = None
@@ -116,29 +117,29 @@ class StreamEngine:
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def add_task(self, task: str, condition: Sequence[str]) -> None:
-        """Trigger `task` by `condition` from the next event on; a task that is there gets the new condition instead.
+    def add_task(self, task: str, condition: TriggerCondition | Sequence[str]) -> None:
+        """Trigger `task` by `condition` from the next event on, in place of its condition so far.
 
         Raises:
-            TriggerError: the condition cannot be; the task is as it was.
+            TriggerError: the condition is not valid; the task keeps its condition.
         """
-        new = tuple(condition) if not isinstance(condition, str) else (condition,)
+        new = checked_condition(condition, task)
         old = self._conditions.get(task)
         if new == old:
             return
-        self._trie.add(condition, task)
+        self._trie.add(new, task)
         self._conditions[task] = new
         if old is not None:
             self._trie.remove(old, task)
 
     def remove_task(self, task: str) -> None:
-        """Let the task be triggered no more. A run under way ends and is stored; an unknown task is no error."""
+        """Stop triggering the task. A run under way ends and is stored; an unknown task is not an error."""
         condition = self._conditions.pop(task, None)
         if condition is not None:
             self._trie.remove(condition, task)
 
     @property
-    def tasks(self) -> dict[str, tuple[str, ...]]:
+    def tasks(self) -> dict[str, TriggerCondition]:
         """Each task with its trigger condition."""
         return dict(self._conditions)
 

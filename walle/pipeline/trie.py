@@ -9,17 +9,28 @@ from collections.abc import Sequence
 
 from walle.errors import PipelineError
 from walle.pipeline.events import EventError
-
-MAX_CONDITION_LENGTH = 64
+from walle.protocol import ProtocolError, TriggerCondition
 
 
 class TriggerError(PipelineError):
-    """A trigger condition that cannot be, or that is not in the trie. Carries `condition` and `task`."""
+    """A trigger condition that is invalid, or that is not in the trie. Carries `condition` and `task`."""
 
-    def __init__(self, condition: Sequence[str], task: str, what: str) -> None:
-        super().__init__(f"trigger condition {list(condition)!r} of task {task!r}: {what}")
-        self.condition = tuple(condition)
+    def __init__(self, condition: object, task: str, what: str) -> None:
+        super().__init__(f"trigger condition {condition!r} of task {task!r}: {what}")
+        self.condition = condition
         self.task = task
+
+
+def checked_condition(condition: TriggerCondition | Sequence[str], task: str) -> TriggerCondition:
+    """Return the condition as a value.
+
+    Raises:
+        TriggerError: it is not a valid condition.
+    """
+    try:
+        return TriggerCondition.of(condition)
+    except ProtocolError as error:
+        raise TriggerError(condition, task, str(error)) from error
 
 
 class _Node:
@@ -55,38 +66,35 @@ class TriggerTrie:
         """How many conditions' nodes, by their parents, the dynamic list holds."""
         return len(self._dynamic)
 
-    def add(self, condition: Sequence[str], task: str) -> None:
+    def add(self, condition: TriggerCondition | Sequence[str], task: str) -> None:
         """Trigger `task` by `condition`, matched by events from now on. Adding a pair again changes nothing.
 
         Raises:
-            TriggerError: the condition is empty, longer than MAX_CONDITION_LENGTH, or holds an empty id; the task
-                has no name.
+            TriggerError: the condition is not valid; the task has no name.
         """
-        if isinstance(condition, str) or not 1 <= len(condition) <= MAX_CONDITION_LENGTH:
-            raise TriggerError(condition, task, f"must be a list of 1 to {MAX_CONDITION_LENGTH} trigger ids")
-        if not all(isinstance(trigger_id, str) and trigger_id for trigger_id in condition):
-            raise TriggerError(condition, task, "each trigger id must be a string that is not empty")
+        trigger_ids = checked_condition(condition, task).trigger_ids
         if not task:
             raise TriggerError(condition, task, "the task has no name")
         node = self._start
-        for trigger_id in condition:
+        for trigger_id in trigger_ids:
             child = node.children.get(trigger_id)
             if child is None:
                 child = node.children[trigger_id] = _Node()
             node = child
         if task not in node.tasks:
             # A match that is under way over a shared prefix began before this pair was there and must not trigger it.
-            node.tasks[task] = self._fed + len(condition)
+            node.tasks[task] = self._fed + len(trigger_ids)
             self._size += 1
 
-    def remove(self, condition: Sequence[str], task: str) -> None:
-        """Take the pair away at once, and the nodes that no other condition needs.
+    def remove(self, condition: TriggerCondition | Sequence[str], task: str) -> None:
+        """Remove the pair at once, and the nodes that no other condition needs.
 
         Raises:
-            TriggerError: the pair is not there.
+            TriggerError: the pair is not in the trie.
         """
+        trigger_ids = checked_condition(condition, task).trigger_ids
         path = [self._start]
-        for trigger_id in condition:
+        for trigger_id in trigger_ids:
             child = path[-1].children.get(trigger_id)
             if child is None:
                 raise TriggerError(condition, task, "is not in the trie")
@@ -95,7 +103,7 @@ class TriggerTrie:
             raise TriggerError(condition, task, "is not in the trie")
         del path[-1].tasks[task]
         self._size -= 1
-        for parent, trigger_id in zip(reversed(path[:-1]), reversed(condition), strict=True):
+        for parent, trigger_id in zip(reversed(path[:-1]), reversed(trigger_ids), strict=True):
             node = parent.children[trigger_id]
             if node.children or node.tasks:
                 break

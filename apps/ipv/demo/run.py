@@ -360,16 +360,16 @@ class _Demo:
         attributes = device_attributes(self._options.seed, device_id)
         address, home = self._cloud.address, self._cloud.home
         return DeviceConfig(
-            device_id,
-            self._folder / "devices" / device_id,
-            attributes.app_version,
-            attributes.to_profile(),
-            address.url,
-            address.tunnel_host,
-            address.tunnel_port,
-            address.ca_pem,
-            home.device_token,
-            home.trusted_keys.to_json(),
+            device_id=device_id,
+            folder=self._folder / "devices" / device_id,
+            app_version=attributes.app_version,
+            attributes=attributes.to_profile(),
+            cloud_url=address.url,
+            tunnel_host=address.tunnel_host,
+            tunnel_port=address.tunnel_port,
+            ca_pem=address.ca_pem,
+            token=home.device_token,
+            trusted_keys=home.trusted_keys.to_json(),
             vms=2,  # the active version, and one that is being checked
             report_interval_s=0.5,
         )

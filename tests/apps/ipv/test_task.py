@@ -89,7 +89,7 @@ def a_visit(length: int) -> list[Event]:
 def test_task_toml_is_taken_and_its_simulation_is_there() -> None:
     config = TaskConfig.parse((TASK / "task.toml").read_bytes(), "task.toml")
     assert config.name == "ipv"
-    assert config.sequence == ("page_exit",)
+    assert config.trigger.trigger_ids == ("page_exit",)
     assert config.phases == {"preprocess": "device", "execute": "auto", "postprocess": "device"}
     assert config.limits.items() >= {"deadline_ms": 2000, "memory_mb": 32}.items()
     assert config.files == {"resources/encoder.walle": "shared"}

@@ -64,7 +64,7 @@ class Gateway:
         return await self.client.post(path, json=body, headers=headers)
 
     async def report(self, release_id: str, ok: int, failed: int, batch_id: str) -> httpx.Response:
-        outcome = Outcome("shop/ipv", "v1", release_id, OutcomeKind.RUN, ok, failed)
+        outcome = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=ok, failed=failed)
         response = await self.client.post(
             "/v1/outcomes", json=OutcomeBatch("d1", batch_id, (outcome,)).to_json(), headers=AS_DEVICE
         )

@@ -101,7 +101,7 @@ def test_silence_is_no_evidence() -> None:
     ],
 )
 def test_what_an_outcome_is_worth(kind: OutcomeKind, expected: tuple[int, int]) -> None:
-    assert counts(Outcome("s/t", "v1", "r", kind, 3, 2)) == expected
+    assert counts(Outcome(task="s/t", version="v1", release="r", kind=kind, ok=3, failed=2)) == expected
 
 
 def test_a_monitor_goes_through_plain_values() -> None:

@@ -45,7 +45,11 @@ def _batch(
     batch_id: str, kind: OutcomeKind, ok: int = 0, failed: int = 0, *, device: str = "d1", release: str = "r1"
 ) -> OutcomeBatch:
     error = "ValueError: x" if failed else ""
-    return OutcomeBatch(device, batch_id, (Outcome(TASK, "v1", release, kind, ok, failed, error),))
+    return OutcomeBatch(
+        device,
+        batch_id,
+        (Outcome(task=TASK, version="v1", release=release, kind=kind, ok=ok, failed=failed, error=error),),
+    )
 
 
 @pytest.mark.asyncio

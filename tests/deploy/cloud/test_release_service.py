@@ -375,7 +375,8 @@ async def main(folder, stop_at):
 
 def batch(release_id):
     from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
-    return OutcomeBatch("d1", "b1", (Outcome("shop/ipv", "v1", release_id, OutcomeKind.RUN, 1000, 0),))
+    outcome = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=1000)
+    return OutcomeBatch("d1", "b1", (outcome,))
 
 asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 """

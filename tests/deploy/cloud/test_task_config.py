@@ -16,6 +16,7 @@ from walle.deploy.cloud.task_config import (
     TaskConfigError,
     is_name,
 )
+from walle.protocol import TriggerCondition
 
 REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
 
@@ -39,12 +40,12 @@ events = "simulation/events.jsonl"
 
 def test_every_part_is_read() -> None:
     assert TaskConfig.parse(FULL, "task.toml") == TaskConfig(
-        "ipv",
-        ("page_enter", "page_exit"),
-        {"preprocess": "device", "execute": "auto", "postprocess": "cloud"},
-        {"resources/encoder.walle": "shared", "resources/user.walle": "exclusive"},
-        {"deadline_ms": 250, "memory_mb": 32} | REST,
-        "simulation/events.jsonl",
+        name="ipv",
+        trigger=TriggerCondition(("page_enter", "page_exit")),
+        phases={"preprocess": "device", "execute": "auto", "postprocess": "cloud"},
+        files={"resources/encoder.walle": "shared", "resources/user.walle": "exclusive"},
+        limits={"deadline_ms": 250, "memory_mb": 32} | REST,
+        simulation_events="simulation/events.jsonl",
     )
 
 
@@ -112,7 +113,7 @@ def test_what_is_written_is_read(
     lines += ["[phases]", *(f'{phase} = "{place}"' for phase, place in phases.items())]
     lines += ["[limits]", *(f"{key} = {value}" for key, value in limits.items())]
     config = TaskConfig.parse("\n".join(lines).encode(), "task.toml")
-    assert (config.name, list(config.sequence)) == (name, sequence)
+    assert (config.name, list(config.trigger.trigger_ids)) == (name, sequence)
     assert config.phases == {**dict.fromkeys(PHASES, "device"), **phases}
     assert config.limits == {**{key: default for key, (default, _, _) in LIMITS.items()}, **limits}
 
@@ -143,4 +144,4 @@ def test_any_toml_is_taken_or_refused_with_a_reason(document: dict[str, dict[str
     with contextlib.suppress(TaskConfigError):
         config = TaskConfig.parse(data.encode(), "task.toml")
         assert is_name(config.name)
-        assert config.sequence
+        assert config.trigger.trigger_ids

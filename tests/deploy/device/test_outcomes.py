@@ -45,7 +45,7 @@ def test_an_error_of_half_characters_is_told_in_whole_ones() -> None:
 
 def test_an_unconfirmed_batch_is_given_again_and_what_follows_waits() -> None:
     report = _report()
-    report.add(Outcome("s/t", "v1", "r", OutcomeKind.INSTALLED))
+    report.add(Outcome(task="s/t", version="v1", release="r", kind=OutcomeKind.INSTALLED))
     first = report.take_batch()
     report.count_run("s/t", "v1", "r", ok=True)
     assert report.take_batch() is first

@@ -71,15 +71,15 @@ def build_bundle(tree: TaskTree, signer: Signer, others: Sequence[OtherPython] =
         blobs[sha256] = files[path]
         entries.append(FileEntry(path, sha256, len(files[path]), "shared"))
     manifest = Manifest(
-        tree.scenario,
-        tree.task,
-        tree.version,
-        tree.commit,
-        (str(TAG), *(other.tag for other in others)),
-        config.sequence,
-        config.phases,
-        config.limits,
-        tuple(entries),
+        scenario=tree.scenario,
+        task=tree.task,
+        version=tree.version,
+        commit=tree.commit,
+        bytecode=(str(TAG), *(other.tag for other in others)),
+        trigger=config.trigger,
+        phases=config.phases,
+        limits=config.limits,
+        files=tuple(entries),
     )
     return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
 

@@ -182,7 +182,11 @@ class RowPlan:
         lanes = tuple(
             Lane(policy, there, again) for (policy, _), there, again in zip(self.lanes, forward, back, strict=True)
         )
-        removal = signed(Directive(self.task, "", "", 0, 0, 0, self.url, ""))
+        removal = signed(
+            Directive(
+                task=self.task, version="", manifest="", size_bytes=0, serial=0, expires_s=0, url=self.url, release=""
+            )
+        )
         return TaskRow(self.task, lanes, candidate, removal)
 
 
@@ -194,7 +198,16 @@ def plan_row(task: str, full: Sequence[Release], active: Release | None, url: st
     """
 
     def directive(release: Release) -> Directive:
-        return Directive(task, release.request.version, release.manifest, release.size_bytes, 0, 0, url, release.id)
+        return Directive(
+            task=task,
+            version=release.request.version,
+            manifest=release.manifest,
+            size_bytes=release.size_bytes,
+            serial=0,
+            expires_s=0,
+            url=url,
+            release=release.id,
+        )
 
     lanes: list[tuple[Policy, Directive]] = []
     for release in full:

@@ -25,6 +25,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.errors import DeployError
+from walle.protocol import ProtocolError, TriggerCondition
 
 PHASES = ("preprocess", "execute", "postprocess")
 PLACES = ("device", "cloud", "auto")
@@ -37,7 +38,6 @@ LIMITS = {  # key: (default, least, most)
     "recursion": (1000, 50, 5000),  # calls within calls
 }
 MAX_CONFIG_BYTES = 64 * 1024
-MAX_SEQUENCE = 64
 MAX_FILES = 1000
 _SECTIONS = ("task", "trigger", "phases", "files", "limits", "simulation")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -63,12 +63,12 @@ def is_name(text: str) -> bool:
 NAME_RULE = "lower-case letters, digits, - and _, at most 64, the first a letter or digit"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     """A checked task.toml. `phases` and `limits` are complete; `files` maps a path in the tree to its route."""
 
     name: str
-    sequence: tuple[str, ...]
+    trigger: TriggerCondition
     phases: Mapping[str, str]
     files: Mapping[str, str]
     limits: Mapping[str, int]
@@ -88,7 +88,7 @@ class TaskConfig:
         name = task.text("name")
         if not is_name(name):
             raise task.error("name", f"must be {NAME_RULE}; is {name!r}")
-        trigger = _need(sections, where, "trigger").only("sequence")
+        trigger = _trigger(_need(sections, where, "trigger"))
         phases = dict.fromkeys(PHASES, "device")
         if "phases" in sections:
             section = sections["phases"].only(*PHASES)
@@ -102,7 +102,7 @@ class TaskConfig:
             section = sections["simulation"].only("events")
             events = section.path("events", section.text("events"))
         files = _files(sections["files"]) if "files" in sections else {}
-        return cls(name, _sequence(trigger), phases, files, limits, events)
+        return cls(name=name, trigger=trigger, phases=phases, files=files, limits=limits, simulation_events=events)
 
 
 class _Section:
@@ -171,14 +171,11 @@ def _need(sections: Mapping[str, _Section], where: str, name: str) -> _Section:
     return sections[name]
 
 
-def _sequence(trigger: _Section) -> tuple[str, ...]:
-    sequence = trigger.take("sequence")
-    if not isinstance(sequence, list) or not sequence or len(sequence) > MAX_SEQUENCE:
-        raise trigger.error("sequence", f"must be a list of 1 to {MAX_SEQUENCE} trigger ids, is {_shown(sequence)}")
-    for index, trigger_id in enumerate(sequence):
-        if not isinstance(trigger_id, str) or not trigger_id:
-            raise trigger.error(f"sequence[{index}]", f"must be an event id or page id, is {_shown(trigger_id)}")
-    return tuple(sequence)
+def _trigger(section: _Section) -> TriggerCondition:
+    try:
+        return TriggerCondition.parse(section.only(*TriggerCondition.KEYS).values)
+    except ProtocolError as error:
+        raise section.error(error.where.removeprefix("trigger").removeprefix("."), error.what) from error
 
 
 def _files(section: _Section) -> dict[str, str]:

@@ -383,7 +383,7 @@ class Agent:
         except CorruptedError as error:
             _log.error("%s; the task is dropped", error)
             await on_disk(self._installed.forget, task)
-            self.outcomes.add(Outcome(task, "", "", OutcomeKind.REMOVED, error=str(error)))
+            self.outcomes.add(Outcome(task=task, version="", release="", kind=OutcomeKind.REMOVED, error=str(error)))
             return
         manifest: Manifest | None = None
         recovered = state

@@ -102,7 +102,7 @@ class TaskState:
 
     def activate(self, serial: int, target: VersionRef) -> Self:
         """`target` takes the active version's place, which is kept as the previous one."""
-        outcome = Outcome(self.task, target.version, target.release, OutcomeKind.INSTALLED)
+        outcome = Outcome(task=self.task, version=target.version, release=target.release, kind=OutcomeKind.INSTALLED)
         state = dataclasses.replace(self, serial=serial, standing=Standing.DONE, active=target, outcome=outcome)
         if self.active is None:
             is_target = self.previous is not None and self.previous.manifest == target.manifest
@@ -117,7 +117,13 @@ class TaskState:
 
     def refuse(self, serial: int, target: VersionRef, error: str, *, final: bool) -> Self:
         """`target` was refused before activation; `final` where trying the same directive again is of no use."""
-        outcome = Outcome(self.task, target.version, target.release, OutcomeKind.REJECTED, error=_shorten(error))
+        outcome = Outcome(
+            task=self.task,
+            version=target.version,
+            release=target.release,
+            kind=OutcomeKind.REJECTED,
+            error=_shorten(error),
+        )
         standing = Standing.REFUSED if final else Standing.OPEN
         return dataclasses.replace(self, serial=serial, standing=standing, outcome=outcome)
 
@@ -129,7 +135,13 @@ class TaskState:
         if self.active is None:
             return self
         failed = self.active
-        outcome = Outcome(self.task, failed.version, failed.release, OutcomeKind.REVERTED, error=_shorten(error))
+        outcome = Outcome(
+            task=self.task,
+            version=failed.version,
+            release=failed.release,
+            kind=OutcomeKind.REVERTED,
+            error=_shorten(error),
+        )
         standing = self.standing
         if standing is Standing.DONE:
             standing = Standing.OPEN if corrupted else Standing.REFUSED
@@ -144,7 +156,11 @@ class TaskState:
 
     def remove(self, serial: int, release: str) -> Self:
         """The task is gone; its serial stays, so that an older directive cannot bring it back."""
-        outcome = Outcome(self.task, self.active.version, release, OutcomeKind.REMOVED) if self.active else None
+        outcome = (
+            Outcome(task=self.task, version=self.active.version, release=release, kind=OutcomeKind.REMOVED)
+            if self.active
+            else None
+        )
         return type(self)(self.task, serial, outcome=outcome)
 
     def to_bytes(self) -> bytes:

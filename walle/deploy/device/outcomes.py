@@ -32,7 +32,17 @@ class OutcomeReport:
 
     def count_run(self, task: str, version: str, release: str, *, ok: bool, error: str = "") -> None:
         """Count one execution; of the failures, the last one's `error` is kept."""
-        self.add(Outcome(task, version, release, OutcomeKind.RUN, int(ok), int(not ok), error))
+        self.add(
+            Outcome(
+                task=task,
+                version=version,
+                release=release,
+                kind=OutcomeKind.RUN,
+                ok=int(ok),
+                failed=int(not ok),
+                error=error,
+            )
+        )
 
     def add(self, outcome: Outcome) -> None:
         """Take `outcome` into the next report. Runs of one version add up; of other equal ones, the last is told."""
