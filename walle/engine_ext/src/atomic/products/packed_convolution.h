@@ -6,8 +6,6 @@
 
 namespace walle {
 
-inline constexpr std::int64_t kFloat = sizeof(float);
-
 struct PackedConv {
   ConvShape shape;
   const Table* table = nullptr;
