@@ -11,8 +11,8 @@ struct InstructionSet {
   void (*fill)(Table& table, ImageTable& image) noexcept = nullptr;
 };
 
-#define WALLE_SET(name) \
-  namespace name { \
+#define WALLE_SET(name)                      \
+  namespace name {                           \
   InstructionSet instruction_set() noexcept; \
   }
 #include "kernels/sets.inc"

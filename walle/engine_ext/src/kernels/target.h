@@ -27,12 +27,11 @@
 
 #define WALLE_PRAGMA(...) _Pragma(#__VA_ARGS__)
 #if defined(__clang__)
-#define WALLE_TARGET_BEGIN(names) \
-  WALLE_PRAGMA(clang attribute push(__attribute__((target(names))), apply_to = function))
+#define WALLE_TARGET_BEGIN(names) WALLE_PRAGMA(clang attribute push(__attribute__((target(names))), apply_to = function))
 #define WALLE_TARGET_END WALLE_PRAGMA(clang attribute pop)
 #else
-#define WALLE_TARGET_BEGIN(names)  \
-  WALLE_PRAGMA(GCC push_options) \
+#define WALLE_TARGET_BEGIN(names) \
+  WALLE_PRAGMA(GCC push_options)  \
   WALLE_PRAGMA(GCC target names)
 #define WALLE_TARGET_END WALLE_PRAGMA(GCC pop_options)
 #endif

@@ -12,10 +12,10 @@
 #include "atomic/products/packed_convolution.h"
 #include "atomic/products/packed_linear.h"
 #include "kernels/bfloat16.h"
+#include "plan/index.h"
 #include "plan/packing.h"
 #include "plan/program.h"
 #include "plan/rates.h"
-#include "plan/index.h"
 
 namespace walle {
 

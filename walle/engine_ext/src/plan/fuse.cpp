@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "atomic/products/activation.h"
-#include "plan/program.h"
 #include "plan/index.h"
+#include "plan/program.h"
 
 namespace walle {
 

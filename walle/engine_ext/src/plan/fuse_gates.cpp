@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "atomic/fused.h"
-#include "plan/program.h"
 #include "plan/index.h"
+#include "plan/program.h"
 
 namespace walle {
 

@@ -2,8 +2,8 @@
 // the nearest cache.
 #include <algorithm>
 
-#include "plan/program.h"
 #include "plan/index.h"
+#include "plan/program.h"
 
 namespace walle {
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "plan/program.h"
 #include "plan/index.h"
+#include "plan/program.h"
 
 namespace walle {
 

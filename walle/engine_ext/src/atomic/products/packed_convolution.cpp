@@ -9,7 +9,6 @@ namespace walle {
 
 namespace {
 
-
 // As many floats stay in a first-level cache between two passes.
 constexpr std::int64_t kNear = 2048;
 

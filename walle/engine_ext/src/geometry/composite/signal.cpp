@@ -31,7 +31,9 @@ Ref whole_spectrum(Emitter& emitter, Ref half, std::int64_t n) {
   return emitter.one("Concat", {half, mirrored}, {{"axis", std::int64_t{1}}});
 }
 
-bool is_given(std::span<const Ref> inputs, std::size_t index) { return index < inputs.size() && inputs[index] != Emitter::kAbsent; }
+bool is_given(std::span<const Ref> inputs, std::size_t index) {
+  return index < inputs.size() && inputs[index] != Emitter::kAbsent;
+}
 
 double number_of(Emitter& emitter, Ref ref, const std::string& what) {
   const Tensor value = emitter.value(ref, what);
@@ -76,8 +78,8 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   const std::int64_t components = shape.back();
   if (onesided && !inverse && components == 2) throw Error(ErrorKind::model, "a complex signal has no onesided DFT");
   const std::int64_t n = is_given(inputs, 1) ? whole_number_of(emitter, inputs[1], "the length of a DFT", 1)
-                         : to_real        ? 2 * (shape[axis] - 1)
-                                          : shape[axis];
+                         : to_real           ? 2 * (shape[axis] - 1)
+                                             : shape[axis];
   if (n < 1) throw Error(ErrorKind::shape, "DFT of length " + std::to_string(n));
 
   // (batch, axis, components), with the axis moved behind all others.

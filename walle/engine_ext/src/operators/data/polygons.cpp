@@ -34,10 +34,13 @@ Tensor indices(const std::vector<std::int64_t>& kept) {
   return result;
 }
 
-double turn(const PolygonPoint& a, const PolygonPoint& b, const PolygonPoint& c) { return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x); }
+double turn(const PolygonPoint& a, const PolygonPoint& b, const PolygonPoint& c) {
+  return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x);
+}
 
 // Marks what stays between two kept points, without recursion.
-void reduce(const std::vector<PolygonPoint>& points, std::vector<bool>& stays, std::size_t first, std::size_t last, double bound) {
+void reduce(const std::vector<PolygonPoint>& points, std::vector<bool>& stays, std::size_t first, std::size_t last,
+            double bound) {
   std::vector<std::pair<std::size_t, std::size_t>> open{{first, last}};
   const std::size_t count = points.size();
   while (!open.empty()) {
