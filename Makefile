@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt $(shell find walle/engine_ext/src -type f 2>/dev/null)
 TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz soak-vm lint format figures clean
+.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz soak-vm wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-tsan: $(STAMP)  ## run the VMs' tests on a module built with TSan, then VMs
 
 fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (1800); needs clang with libFuzzer
 	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh tests/fuzz/fuzz.sh $(FUZZ_SECONDS)
+
+wheel: $(STAMP)  ## build wheel and sdist into dist/, and test both in empty environments
+	@PYTHON=$(abspath $(BIN)/python) sh scripts/test_wheel.sh
 
 lint: $(STAMP)  ## ruff, mypy, import-linter, C++ include directions, clang-format
 	@$(BIN)/ruff check .

@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "kernels/scalar": ("core", "kernels", "kernels/generic"),
     "kernels/x86": ("kernels", "kernels/generic"),
     "kernels/avx2": ("kernels", "kernels/generic", "kernels/x86"),
-    "kernels/avx512": ("kernels", "kernels/generic", "kernels/x86"),
+    "kernels/avx512": ("kernels", "kernels/generic", "kernels/x86", "kernels/avx2"),
     "kernels/avx512_bf16": ("kernels", "kernels/generic", "kernels/avx512"),
     "kernels/avx512_vnni": ("kernels", "kernels/generic", "kernels/avx512", "kernels/x86"),
     "kernels/neon": ("kernels", "kernels/generic"),

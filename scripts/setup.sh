@@ -42,12 +42,38 @@ if ! is_whole; then
     say "making $venv with $("$python" --version) ($python)"
     "$python" -m venv "$venv"
 fi
-say "installing packages and building the native core (about a minute the first time)"
+# Runs "$@" with its output in the log, and shows ninja's count of compiled units: on one line of a terminal, else every tenth.
+with_progress() {
+    "$@" >"$log" 2>&1 &
+    job=$!
+    trap 'kill "$job" 2>/dev/null; exit 130' INT TERM
+    shown=
+    while kill -0 "$job" 2>/dev/null; do
+        count=$(sed -n 's|^ *\[\([0-9]\{1,\}\)/\([0-9]\{1,\}\)\] .*|\1 of \2|p' "$log" | tail -n 1)
+        if [ -n "$count" ] && [ "$count" != "$shown" ]; then
+            if [ -t 1 ]; then
+                printf '\rwalle: compiling the native core: %s ' "$count"
+            elif [ -z "$shown" ] || [ "$((${count%% *} / 10))" != "$((${shown%% *} / 10))" ]; then
+                say "compiling the native core: $count"
+            fi
+            shown=$count
+        fi
+        sleep 1
+    done
+    trap - INT TERM
+    if [ -t 1 ] && [ -n "$shown" ]; then printf '\n'; fi
+    wait "$job"
+}
+install() {
+    "$venv/bin/python" -m pip install --disable-pip-version-check --upgrade 'pip>=25' &&
+        "$venv/bin/python" -m pip install --disable-pip-version-check 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
+        PATH="$(cd "$venv/bin" && pwd):$PATH" "$venv/bin/python" -m pip install -v --disable-pip-version-check --no-build-isolation -e ".[$extra]"
+}
+
+say "installing packages and building the native core (README.md says how long that took where it was measured)"
 mkdir -p build
 log=build/setup.log
-if ! { "$venv/bin/python" -m pip install --disable-pip-version-check --upgrade 'pip>=25' \
-    && "$venv/bin/python" -m pip install --disable-pip-version-check 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' \
-    && PATH="$(cd "$venv/bin" && pwd):$PATH" "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation -e ".[$extra]"; } >"$log" 2>&1; then
+if ! with_progress install; then
     tail -n 40 "$log" >&2
     die "set-up failed; the whole log is $log"
 fi

@@ -7,14 +7,14 @@ namespace walle {
 
 namespace {
 
-struct Axis {
+struct ViewAxis {
   std::int64_t size, src, dst;
 };
 
-void check_bounds(const char* side, std::span<const Axis> axes, std::int64_t Axis::* stride, std::int64_t offset,
+void check_bounds(const char* side, std::span<const ViewAxis> axes, std::int64_t ViewAxis::* stride, std::int64_t offset,
                   std::int64_t extent) {
   std::int64_t low = offset, high = offset;
-  for (const Axis& axis : axes) {
+  for (const ViewAxis& axis : axes) {
     std::int64_t span;
     if (__builtin_mul_overflow(axis.size - 1, axis.*stride, &span) ||
         __builtin_add_overflow(span < 0 ? low : high, span, span < 0 ? &low : &high))
@@ -36,7 +36,7 @@ Region Region::make(int source, std::span<const std::int64_t> size, std::span<co
                 "a region's size and strides must have one entry per axis and at most " + std::to_string(kLimit));
   Region region;
   region.source = source;
-  std::array<Axis, kLimit> axes;
+  std::array<ViewAxis, kLimit> axes;
   std::size_t count = 0;
   for (std::size_t i = 0; i < size.size(); ++i) {
     if (size[i] < 0) throw Error(ErrorKind::shape, "a region has a negative size");
@@ -46,18 +46,18 @@ Region Region::make(int source, std::span<const std::int64_t> size, std::span<co
     }
     if (size[i] != 1) axes[count++] = {size[i], src_stride[i], dst_stride[i]};
   }
-  const std::span<Axis> used(axes.data(), count);
-  check_bounds("source", used, &Axis::src, src_offset, src_extent);
-  check_bounds("destination", used, &Axis::dst, dst_offset, dst_extent);
+  const std::span<ViewAxis> used(axes.data(), count);
+  check_bounds("source", used, &ViewAxis::src, src_offset, src_extent);
+  check_bounds("destination", used, &ViewAxis::dst, dst_offset, dst_extent);
 
-  for (Axis& axis : used) {
+  for (ViewAxis& axis : used) {
     if (axis.dst < 0) {  // walk it from the other end
       src_offset += (axis.size - 1) * axis.src;
       dst_offset += (axis.size - 1) * axis.dst;
       axis = {axis.size, -axis.src, -axis.dst};
     }
   }
-  std::stable_sort(used.begin(), used.end(), [](const Axis& a, const Axis& b) { return a.dst > b.dst; });
+  std::stable_sort(used.begin(), used.end(), [](const ViewAxis& a, const ViewAxis& b) { return a.dst > b.dst; });
   std::size_t kept = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (kept > 0 && axes[kept - 1].src == axes[i].src * axes[i].size && axes[kept - 1].dst == axes[i].dst * axes[i].size)

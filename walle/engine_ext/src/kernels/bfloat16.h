@@ -17,11 +17,10 @@ struct Bfloat16 {
   void (*pair)(const float* low, const float* high, std::int64_t count, float* out, std::int64_t out_step) noexcept = nullptr;
 };
 
-// What goes with a backend's table: that of avx512_bf16 alone has them; null for the others.
+// Return what goes with a backend's table; null where the set has no such instructions.
 const Bfloat16* bfloat16(const Table& table) noexcept;
-const Bfloat16& avx512_bfloat16() noexcept;  // on a CPU that has AVX512_BF16
 
-// Whether a backend computes no less than float32. One that does not runs where it is asked for by name alone.
-inline bool is_exact(const Backend& backend) noexcept { return backend.name != "avx512_bf16"; }
+// Return whether a backend computes no less than float32.
+inline bool is_exact(const Backend& backend) noexcept { return backend.exact; }
 
 }  // namespace walle

@@ -57,14 +57,7 @@ struct Bytes {
   void (*round)(const BytesRound& args) noexcept = nullptr;
 };
 
-// Those that go with a backend's table.
+// Return those that go with a backend's table.
 const Bytes& bytes(const Table& table) noexcept;
-
-namespace scalar {
-extern const Bytes kBytes;
-}
-// On a CPU that has AVX2, and AVX512_VNNI.
-const Bytes& avx2_bytes() noexcept;
-const Bytes& vnni_bytes() noexcept;
 
 }  // namespace walle

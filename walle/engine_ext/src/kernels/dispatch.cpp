@@ -1,84 +1,43 @@
-// Which instruction set runs: detected once, or forced by WALLE_FORCE_ISA (the only place of the engine that reads the
-// environment). A name that cannot be had is an error, never a silent default.
+// Choice of the instruction set: detected once, or forced by WALLE_FORCE_ISA (the only place of the engine that reads the
+// environment). A name that is unknown, or that the CPU lacks, is an error, never a silent default.
 #include <array>
 #include <cstdlib>
 #include <string>
 
 #include "core/error.h"
 #include "kernels/bfloat16.h"
+#include "kernels/bytes.h"
 #include "kernels/image.h"
-#include "kernels/table.h"
+#include "kernels/instruction_set.h"
 
 namespace walle {
 
 namespace {
 
-bool has_avx2() noexcept {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
-#endif
-}
+#define WALLE_SET(name) &name::instruction_set,
+constexpr InstructionSet (*kSets[])() noexcept = {
+#include "kernels/sets.inc"
+};
+#undef WALLE_SET
+constexpr std::size_t kSetCount = std::size(kSets);
 
-bool has_avx512() noexcept {
-#if defined(__x86_64__)
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-#else
-  return false;
-#endif
-}
-
-bool has_avx512_bf16() noexcept {
-#if defined(__x86_64__)
-  return has_avx512() && __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
-
-// Every 64-bit ARM CPU has it.
-#if defined(__aarch64__)
-constexpr bool kHasNeon = true;
-#else
-constexpr bool kHasNeon = false;
-#endif
-
-// Each starts from the scalar kernels; its very code needs the instructions, so it is filled on a CPU that has them only.
+// A table for each set. Each starts from the scalar kernels, which are first.
 struct Tables {
-  std::array<Backend, 5> backends;  // ascending preference
-  std::array<Table, 5> filled;
-  std::array<ImageTable, 5> images;
+  std::array<Backend, kSetCount> backends;
+  std::array<Table, kSetCount> filled;
+  std::array<ImageTable, kSetCount> images;
 
-  Tables() noexcept
-      : backends{{{"scalar", true},
-                  {"avx2", has_avx2()},
-                  {"avx512", has_avx512()},
-                  {"neon", kHasNeon},
-                  {"avx512_bf16", has_avx512_bf16()}}} {
-    fill_scalar(filled[0]);
-    for (std::size_t i = 0; i < filled.size(); ++i) {
+  Tables() noexcept {
+    for (std::size_t i = 0; i < kSetCount; ++i) {
+      const InstructionSet set = (*kSets[i])();
+      backends[i] = set.backend;
       filled[i] = filled[0];
-      filled[i].name = backends[i].name;
+      images[i] = images[0];
+      filled[i].name = set.backend.name;
+      filled[i].image = &images[i];
+      if (set.backend.available) set.fill(filled[i], images[i]);
     }
-#if defined(__x86_64__)
-    if (backends[1].available) fill_avx2(filled[1]);
-    if (backends[2].available) fill_avx512(filled[2]);
-    if (backends[4].available) fill_avx512(filled[4]);  // what it adds: kernels/bfloat16.h
-#elif defined(__aarch64__)
-    fill_neon(filled[3]);
-#endif
-    fill_scalar_image(images[0]);
-    images.fill(images[0]);  // plain loops: the baseline of 64-bit ARM has vectors already
-#if defined(__x86_64__)
-    if (backends[1].available) fill_avx2_image(images[1]);
-    if (backends[2].available) fill_avx512_image(images[2]);
-    if (backends[4].available) fill_avx512_image(images[4]);
-#endif
-    for (std::size_t i = 0; i < filled.size(); ++i) filled[i].image = &images[i];
   }
-  const Table& at(std::size_t index) const noexcept { return filled[index]; }
 };
 
 const Tables& tables() noexcept {
@@ -98,9 +57,9 @@ std::string names(bool all) {
 
 const Table& named(std::string_view name, const std::string& who) {
   const std::string asked = who + " asks for backend '" + std::string(name) + "'";
-  for (std::size_t i = 0; i < tables().backends.size(); ++i) {
+  for (std::size_t i = 0; i < kSetCount; ++i) {
     if (tables().backends[i].name != name) continue;
-    if (tables().backends[i].available) return tables().at(i);
+    if (tables().backends[i].available) return tables().filled[i];
     throw Error(ErrorKind::backend, asked + ", which this CPU does not have; it has: " + names(false));
   }
   throw Error(ErrorKind::backend, asked + "; known are: " + names(true));
@@ -109,9 +68,9 @@ const Table& named(std::string_view name, const std::string& who) {
 const Table& choose() {
   if (const char* forced = std::getenv("WALLE_FORCE_ISA")) return named(forced, "WALLE_FORCE_ISA");
   std::size_t best = 0;
-  for (std::size_t i = 0; i < tables().backends.size(); ++i)
-    if (tables().backends[i].available && is_exact(tables().backends[i])) best = i;
-  return tables().at(best);
+  for (std::size_t i = 0; i < kSetCount; ++i)
+    if (tables().backends[i].available && tables().backends[i].exact) best = i;
+  return tables().filled[best];
 }
 
 }  // namespace
@@ -129,5 +88,9 @@ const Table& kernels() {
 }
 
 const Table& kernels(std::string_view backend) { return backend == "auto" ? kernels() : named(backend, "the session"); }
+
+const Bytes& bytes(const Table& table) noexcept { return *table.bytes; }
+
+const Bfloat16* bfloat16(const Table& table) noexcept { return table.bfloat16; }
 
 }  // namespace walle

@@ -258,8 +258,4 @@ struct ImageTable {
   ColorFn color[kPixelCount] = {};
 };
 
-void fill_scalar_image(ImageTable& table) noexcept;
-void fill_avx2_image(ImageTable& table) noexcept;
-void fill_avx512_image(ImageTable& table) noexcept;
-
 }  // namespace walle

@@ -218,6 +218,8 @@ template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
 struct ImageTable;  // kernels/image.h
+struct Bytes;       // kernels/bytes.h
+struct Bfloat16;    // kernels/bfloat16.h
 
 // A null entry means: no kernel for that element type.
 struct Table {
@@ -237,6 +239,8 @@ struct Table {
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
   const ImageTable* image = nullptr;
+  const Bytes* bytes = nullptr;
+  const Bfloat16* bfloat16 = nullptr;
   // Of composites of float32; null where only the decomposition computes them.
   MapFn map[kCountOf<MapOp>] = {};
   PReluFn prelu = nullptr;
@@ -253,16 +257,12 @@ struct Table {
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
 };
 
-// Filled by each instruction set's folder, in the order of preference that dispatch.cpp gives.
-void fill_scalar(Table& table) noexcept;
-void fill_avx2(Table& table) noexcept;
-void fill_avx512(Table& table) noexcept;
-void fill_neon(Table& table) noexcept;
-
 struct Backend {
   std::string_view name;
-  bool available;  // on this CPU
+  bool available = false;  // on this CPU
+  bool exact = true;       // computes no less than float32; one that does not runs only where it is asked for by name
 };
+// All instruction sets, in ascending order of preference (kernels/sets.inc).
 std::span<const Backend> backends() noexcept;
 
 // The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.

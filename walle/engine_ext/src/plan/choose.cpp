@@ -5,14 +5,13 @@
 #include <set>
 
 #include "atomic/products/integer_products.h"
+#include "plan/index.h"
 #include "plan/packed_values.h"
 #include "plan/problems.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // A raster's result that is read only in a shape of fewer axes (the last step of a channel shuffle) has that shape from the
 // start.

@@ -7,6 +7,7 @@
 
 #include "atomic/fused.h"
 #include "kernels/names.h"
+#include "plan/index.h"
 #include "plan/program.h"
 
 namespace walle {
@@ -14,8 +15,6 @@ namespace walle {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Fusion {
  public:

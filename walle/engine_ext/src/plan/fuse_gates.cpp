@@ -3,13 +3,12 @@
 #include <cmath>
 
 #include "atomic/fused.h"
+#include "plan/index.h"
 #include "plan/program.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class GateFusion {
  public:

@@ -2,13 +2,12 @@
 // the first-level cache.
 #include <algorithm>
 
+#include "plan/index.h"
 #include "plan/program.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class SoftmaxFusion {
  public:

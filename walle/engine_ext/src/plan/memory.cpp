@@ -1,12 +1,11 @@
 #include "plan/memory.h"
+#include "plan/index.h"
 
 #include <algorithm>
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::int64_t bytes_of(const ProgramValue& value) {
   constexpr std::int64_t kAlignment = Storage::kAlignment;

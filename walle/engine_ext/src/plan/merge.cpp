@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "plan/index.h"
 #include "plan/program.h"
 
 namespace walle {
@@ -11,8 +12,6 @@ namespace {
 
 // The limit of regions to which a raster may grow by merging.
 constexpr std::size_t kMaxRegions = 64;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 int input_number(ProgramOp& op, int value) {
   const auto found = std::find(op.inputs.begin(), op.inputs.end(), value);

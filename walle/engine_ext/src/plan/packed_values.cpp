@@ -1,14 +1,11 @@
 #include "plan/packed_values.h"
+#include "plan/index.h"
 
 #include <algorithm>
 
 namespace walle {
 
-namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
+namespace {}  // namespace
 
 PackedValues::PackedValues(Program& program, std::int64_t pack)
     : program_(program), packing_(pack), packed_(program.values.size(), -1), plain_(program.values.size(), true) {}

@@ -2,13 +2,12 @@
 #include <algorithm>
 
 #include "atomic/fused.h"
+#include "plan/index.h"
 #include "plan/problems.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Of an operator without a choice of algorithms: the bytes of its values, and the multiplications of a matrix product.
 Work plain_work(const Program& program, const ProgramOp& op) {

@@ -8,7 +8,6 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kPixels = 84;       // that are summed at a time; a multiple of every tile height
 constexpr std::int64_t kMostColumns = 32;  // of two blocks
 enum Operands : std::size_t { kX, kWeights, kZero, kBias, kScale, kResultZero, kCount };

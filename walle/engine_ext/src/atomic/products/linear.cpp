@@ -13,7 +13,6 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
 // A chunk's panel of weights, and the rows of A that it multiplies, stay in the second-level cache.
 constexpr std::int64_t kPanelBytes = 128 << 10, kRowsBytes = 512 << 10;
 

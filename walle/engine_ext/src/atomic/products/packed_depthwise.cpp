@@ -6,8 +6,6 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
-
 // Floats that stay in a first-level cache between two passes.
 constexpr std::int64_t kNear = 2048;
 

@@ -14,7 +14,6 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
 // Half of the smallest second-level cache of current cores; data that one pass reads repeatedly must fit.
 constexpr std::int64_t kNearBytes = 256 << 10;
 

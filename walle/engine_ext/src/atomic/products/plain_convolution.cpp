@@ -23,7 +23,7 @@ struct ConvPlaces {
 
 std::int64_t item_of(const ConvShape& shape) { return static_cast<std::int64_t>(item_size(shape.dtype)); }
 
-constexpr double kFloat = sizeof(float);
+constexpr double kFloatBytes = sizeof(float);
 
 // Kernels of float32 take vectors, all others one element at a time.
 double elementwise(const ConvProblem& problem) { return problem.shape.dtype == DType::f32 ? 1 : problem.table->lanes; }
@@ -51,7 +51,7 @@ Work product_work(const ConvProblem& problem, double passes) {
   const auto rows = static_cast<double>(shape.out_channels);
   // Else they are read and written again in the order of the tile kernel.
   passes += shape.out_channels <= kFewRows ? rows : 2;
-  work.moved = kFloat * outputs * (passes * columns + rows);
+  work.moved = kFloatBytes * outputs * (passes * columns + rows);
   return work;
 }
 
@@ -83,7 +83,7 @@ void add_channel(const ConvShape& shape, const Table& table, const std::byte* x,
 bool direct_applies(const ConvProblem& problem) { return problem.table->axpy[problem.shape.type()] != nullptr; }
 Work direct_work(const ConvProblem& problem, std::int64_t) {
   Work work = row_work(problem);
-  work.moved += kFloat * problem.shape.multiplications();  // the result's plane is read and written again for each weight
+  work.moved += kFloatBytes * problem.shape.multiplications();  // the result's plane is read and written again for each weight
   return work;
 }
 void direct_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
@@ -108,7 +108,7 @@ bool depthwise_applies(const ConvProblem& problem) { return problem.shape.in_cha
 Work depthwise_work(const ConvProblem& problem, std::int64_t) {
   const Window& win = problem.shape.window;
   Work work = row_work(problem);
-  work.moved += kFloat * static_cast<double>(problem.shape.batch) *
+  work.moved += kFloatBytes * static_cast<double>(problem.shape.batch) *
                 (static_cast<double>(problem.channels_in()) * static_cast<double>(win.in_count()) +
                  static_cast<double>(problem.channels_out()) * static_cast<double>(win.out_count()));
   return work;

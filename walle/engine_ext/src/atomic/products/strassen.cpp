@@ -14,10 +14,9 @@ namespace walle {
 namespace {
 
 constexpr std::string_view kName = "strassen";
-constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kDeepest = 3, kProducts = 7;
 // A stretch of rows of an operand, and the columns of a product that are computed at once, stay in the second-level cache.
-constexpr std::int64_t kRowsBytes = 256 << 10, kPairsAtOnce = 6;
+constexpr std::int64_t kStrassenRowsBytes = 256 << 10, kPairsAtOnce = 6;
 
 constexpr std::int64_t power(std::int64_t base, std::int64_t exponent) noexcept {
   return exponent == 0 ? 1 : base * power(base, exponent - 1);
@@ -94,7 +93,7 @@ class StrassenStep final : public SharedStep {
     const View result{reinterpret_cast<float*>(output), columns_};
     const std::int64_t pairs = (leaf_.columns + 2 * table_.pack - 1) / (2 * table_.pack);
     const std::int64_t stripes = std::max<std::int64_t>((pairs + kPairsAtOnce - 1) / kPairsAtOnce, std::min(pairs, parts(team)));
-    const std::int64_t fitting = std::max<std::int64_t>(1, kRowsBytes / (chunk_ * kFloat));
+    const std::int64_t fitting = std::max<std::int64_t>(1, kStrassenRowsBytes / (chunk_ * kFloat));
     const std::int64_t stretches = (leaf_.rows + fitting - 1) / fitting;
     team.each(stripes * stretches, [&](std::int64_t i, int) {
       Unit unit = whole;

@@ -1,15 +1,12 @@
 // ONNX's elementwise operators whose form is wider than a kernel's: any number of operands, mixed types, variants by attribute.
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
 namespace {
 
 using Ref = Emitter::Ref;
-
-Ref cast(Emitter& emitter, Ref x, DType to) {
-  return emitter.operand(x).dtype == to ? x : emitter.one("Cast", {x}, {{"to", std::string(dtype_name(to))}});
-}
 
 // The operands joined from the left.
 Ref chain(Emitter& emitter, std::string_view op, std::span<const Ref> inputs) {

@@ -7,13 +7,13 @@
 #include <limits>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
 namespace {
 
 using Ref = Emitter::Ref;
-constexpr Ref kAbsent = Emitter::kAbsent;
 
 class Attention {
  public:

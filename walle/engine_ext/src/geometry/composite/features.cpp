@@ -1,18 +1,12 @@
 // Feature operators of ai.onnx.ml: Binarizer and LabelEncoder.
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
 namespace {
 
 using Ref = Emitter::Ref;
-
-Ref cast(Emitter& emitter, Ref x, DType dtype) {
-  return emitter.operand(x).dtype == dtype ? x : emitter.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
-}
-Ref reshape(Emitter& emitter, Ref x, Dims shape) {
-  return emitter.one("Reshape", {x}, {{"shape", std::move(shape)}, {"allowzero", std::int64_t{1}}});
-}
 
 }  // namespace
 

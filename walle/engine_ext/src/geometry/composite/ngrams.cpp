@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
@@ -54,15 +55,6 @@ struct Pool {
     return result;
   }
 };
-
-Ref whole(Emitter& emitter, const Dims& numbers, Dims shape) {
-  Tensor tensor = Tensor::empty(DType::i64, std::move(shape));
-  std::copy(numbers.begin(), numbers.end(), tensor.data<std::int64_t>());
-  return emitter.constant(std::move(tensor));
-}
-Ref reshape(Emitter& emitter, Ref x, Dims shape) {
-  return emitter.one("Reshape", {x}, {{"shape", std::move(shape)}, {"allowzero", std::int64_t{1}}});
-}
 
 // (rows, count): how often each n-gram stands in each row of x, (rows, columns), its items `distance` apart; nothing where no row
 // is long enough.

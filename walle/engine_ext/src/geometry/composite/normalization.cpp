@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
@@ -12,11 +13,6 @@ using Ref = Emitter::Ref;
 Attributes over(Dims axes) { return {{"axes", std::move(axes)}, {"keepdims", std::int64_t{1}}}; }
 
 DType wide_type(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype; }
-
-Ref cast(Emitter& emitter, Ref x, DType dtype) {
-  if (x == Emitter::kAbsent || emitter.operand(x).dtype == dtype) return x;
-  return emitter.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
-}
 
 Ref input(std::span<const Ref> inputs, std::size_t index) { return index < inputs.size() ? inputs[index] : Emitter::kAbsent; }
 

@@ -2,17 +2,13 @@
 #include <cstring>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
 namespace {
 using Ref = Emitter::Ref;
 
-Ref whole(Emitter& emitter, const Dims& numbers, Dims shape) {
-  Tensor tensor = Tensor::empty(DType::i64, std::move(shape));
-  if (!numbers.empty()) std::memcpy(tensor.raw(), numbers.data(), numbers.size() * sizeof(std::int64_t));
-  return emitter.constant(std::move(tensor));
-}
 }  // namespace
 
 // values[1] where the new axis stands at the index, values[0] elsewhere; negative indices count from depth, others out of range

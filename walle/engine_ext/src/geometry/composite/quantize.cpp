@@ -1,6 +1,7 @@
 // QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear. Scales and zero points are one for the tensor, for each slice along
 // an axis, or for each block of an axis.
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
@@ -8,12 +9,6 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-Ref cast(Emitter& emitter, Ref x, DType dtype) {
-  return emitter.operand(x).dtype == dtype ? x : emitter.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
-}
-Ref reshape(Emitter& emitter, Ref x, Dims shape) {
-  return emitter.one("Reshape", {x}, {{"shape", std::move(shape)}, {"allowzero", std::int64_t{1}}});
-}
 Ref given(std::span<const Ref> inputs, std::size_t index) { return index < inputs.size() ? inputs[index] : Emitter::kAbsent; }
 
 struct Range {

@@ -9,13 +9,13 @@
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
 namespace {
 
 using Ref = Emitter::Ref;
-constexpr Ref kAbsent = Emitter::kAbsent;
 
 enum class Kind { rnn, gru, lstm };
 

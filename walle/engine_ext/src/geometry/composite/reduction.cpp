@@ -1,16 +1,13 @@
 // Reductions as elementwise operators around a sum. Integers go through float64 and 16-bit floats through float32 where a root, a
 // logarithm or a square needs the room.
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
 namespace {
 
 using Ref = Emitter::Ref;
-
-Ref cast(Emitter& emitter, Ref x, DType to) {
-  return emitter.operand(x).dtype == to ? x : emitter.one("Cast", {x}, {{"to", std::string(dtype_name(to))}});
-}
 
 // Reduces x over the axes that the operator names, with its keepdims and noop_with_empty_axes.
 struct Reducer {

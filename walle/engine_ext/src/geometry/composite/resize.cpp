@@ -136,7 +136,7 @@ class Resizing {
 };
 
 // A list of numbers, in any dtype that has them.
-std::vector<double> numbers(Emitter& emitter, Ref ref, const char* what) {
+std::vector<double> float_numbers(Emitter& emitter, Ref ref, const char* what) {
   Ref wide = ref;
   if (emitter.operand(ref).dtype != DType::f64) wide = emitter.one("Cast", {ref}, {{"to", std::string("float64")}});
   const Tensor value = emitter.value(wide, what);
@@ -166,7 +166,7 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
   };
   constexpr double kLimit = 1e9;
   if (given(3)) {
-    const std::vector<double> sizes = numbers(emitter, inputs[3], "'sizes'");
+    const std::vector<double> sizes = float_numbers(emitter, inputs[3], "'sizes'");
     count_of(sizes, 1, "sizes");
     const std::string policy = attributes.get_string("keep_aspect_ratio_policy", "stretch");
     double common = 0;
@@ -188,7 +188,7 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
       axis.out = static_cast<std::int64_t>(size);
     }
   } else if (given(2)) {
-    const std::vector<double> scales = numbers(emitter, inputs[2], "'scales'");
+    const std::vector<double> scales = float_numbers(emitter, inputs[2], "'scales'");
     count_of(scales, 1, "scales");
     for (std::size_t i = 0; i < axes.size(); ++i) {
       Scaling& axis = scalings[normal_axis(axes[i], x.size())];
@@ -202,7 +202,7 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
   }
   if (resizing.crops()) {
     if (!given(1)) throw Error(ErrorKind::model, "Resize by tf_crop_and_resize needs a roi");
-    const std::vector<double> roi = numbers(emitter, inputs[1], "'roi'");
+    const std::vector<double> roi = float_numbers(emitter, inputs[1], "'roi'");
     count_of(roi, 2, "roi numbers");
     for (const double edge : roi)
       if (!(std::fabs(edge) < kLimit)) throw Error(ErrorKind::shape, "Resize of a roi at " + std::to_string(edge));

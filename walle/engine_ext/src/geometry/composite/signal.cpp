@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
@@ -9,17 +10,10 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-Ref reshape(Emitter& emitter, Ref x, Dims shape) {
-  return emitter.one("Reshape", {x}, {{"shape", std::move(shape)}, {"allowzero", std::int64_t{1}}});
-}
 Ref transpose(Emitter& emitter, Ref x, Dims perm) { return emitter.one("Transpose", {x}, {{"perm", std::move(perm)}}); }
 Ref slice(Emitter& emitter, Ref x, std::int64_t axis, std::int64_t start, std::int64_t end, std::int64_t step = 1) {
   return emitter.one("Slice", {x}, {{"starts", Dims{start}}, {"ends", Dims{end}}, {"axes", Dims{axis}}, {"steps", Dims{step}}});
 }
-Ref cast(Emitter& emitter, Ref x, DType dtype) {
-  return emitter.operand(x).dtype == dtype ? x : emitter.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
-}
-
 // The first `count` along axis 1 of three, with zeros behind where there are fewer.
 Ref resized(Emitter& emitter, Ref x, std::int64_t from, std::int64_t count) {
   if (from == count) return x;
@@ -37,7 +31,9 @@ Ref whole_spectrum(Emitter& emitter, Ref half, std::int64_t n) {
   return emitter.one("Concat", {half, mirrored}, {{"axis", std::int64_t{1}}});
 }
 
-bool given(std::span<const Ref> inputs, std::size_t index) { return index < inputs.size() && inputs[index] != Emitter::kAbsent; }
+bool is_given(std::span<const Ref> inputs, std::size_t index) {
+  return index < inputs.size() && inputs[index] != Emitter::kAbsent;
+}
 
 double number_of(Emitter& emitter, Ref ref, const std::string& what) {
   const Tensor value = emitter.value(ref, what);
@@ -74,16 +70,16 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   const std::size_t rank = shape.size();
   if (rank < 2 || shape.back() < 1 || shape.back() > 2)
     throw Error(ErrorKind::shape, "DFT of shape " + to_string(shape) + "; the last dimension must be 1 (real) or 2 (complex)");
-  const std::int64_t asked = given(inputs, 2) ? whole_number_of(emitter, inputs[2], "the axis", -1'000'000'000) : -2;
+  const std::int64_t asked = is_given(inputs, 2) ? whole_number_of(emitter, inputs[2], "the axis", -1'000'000'000) : -2;
   const std::size_t axis = normal_axis(asked, rank);
   if (axis == rank - 1) throw Error(ErrorKind::shape, "DFT along the last axis, which holds the real and imaginary part");
   const bool inverse = attributes.get_int("inverse", 0) != 0, onesided = attributes.get_int("onesided", 0) != 0;
   const bool to_real = inverse && onesided;
   const std::int64_t components = shape.back();
   if (onesided && !inverse && components == 2) throw Error(ErrorKind::model, "a complex signal has no onesided DFT");
-  const std::int64_t n = given(inputs, 1) ? whole_number_of(emitter, inputs[1], "the length of a DFT", 1)
-                         : to_real        ? 2 * (shape[axis] - 1)
-                                          : shape[axis];
+  const std::int64_t n = is_given(inputs, 1) ? whole_number_of(emitter, inputs[1], "the length of a DFT", 1)
+                         : to_real           ? 2 * (shape[axis] - 1)
+                                             : shape[axis];
   if (n < 1) throw Error(ErrorKind::shape, "DFT of length " + std::to_string(n));
 
   // (batch, axis, components), with the axis moved behind all others.
@@ -120,13 +116,13 @@ std::vector<Ref> decompose_stft(Emitter& emitter, std::span<const Ref> inputs, c
   const Dims shape = signal.shape;
   if (shape.size() != 3 || shape[2] < 1 || shape[2] > 2)
     throw Error(ErrorKind::shape, "STFT of shape " + to_string(shape) + "; it takes (batch, length, 1 or 2)");
-  const bool windowed = given(inputs, 2);
+  const bool windowed = is_given(inputs, 2);
   const Dims window = windowed ? emitter.operand(inputs[2]).shape : Dims{};
   if (windowed && window.size() != 1)
     throw Error(ErrorKind::shape, "the window has shape " + to_string(window) + ", not one dimension");
-  if (!windowed && !given(inputs, 3)) throw Error(ErrorKind::model, "STFT needs a window or a frame length");
+  if (!windowed && !is_given(inputs, 3)) throw Error(ErrorKind::model, "STFT needs a window or a frame length");
   const std::int64_t step = whole_number_of(emitter, inputs[1], "the frame step", 1);
-  const std::int64_t length = given(inputs, 3) ? whole_number_of(emitter, inputs[3], "the frame length", 1) : window[0];
+  const std::int64_t length = is_given(inputs, 3) ? whole_number_of(emitter, inputs[3], "the frame length", 1) : window[0];
   if (windowed && window[0] != length)
     throw Error(ErrorKind::shape, "a window of " + std::to_string(window[0]) + " for frames of " + std::to_string(length));
   if (length > shape[1] || length < 1)

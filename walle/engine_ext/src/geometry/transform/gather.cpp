@@ -11,7 +11,7 @@ namespace {
 using Ref = Emitter::Ref;
 
 // With more regions than this an indexed raster is as fast.
-constexpr std::size_t kMaxRuns = 64;
+constexpr std::size_t kMaxCopiedRuns = 64;
 
 std::int64_t product(const Dims& dims, std::size_t begin, std::size_t end) {
   return element_count(Dims(dims.begin() + static_cast<std::ptrdiff_t>(begin), dims.begin() + static_cast<std::ptrdiff_t>(end)));
@@ -94,7 +94,7 @@ std::vector<Movement> make_gather(std::span<const Operand> operands, const Attri
     if (index < 0) index += dim;
   }
   Movement result{operands[0].dtype, gather_shape(from, axis, operands[1].shape), {}, {}};
-  auto chosen = runs_of(indices, kMaxRuns);
+  auto chosen = runs_of(indices, kMaxCopiedRuns);
   if (!chosen) throw ValueNeeded(1, "'indices'");
   Dims to = from;  // the indices as one axis
   to[axis] = static_cast<std::int64_t>(indices.size());

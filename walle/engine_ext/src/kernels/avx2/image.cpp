@@ -1,23 +1,10 @@
-// The avx2 backend's kernels of images: generic/ built inside one target region and namespace, as in build.cpp.
+// The kernels of images of the avx2 backend.
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "kernels/avx2/target.h"
 
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-
-#include "kernels/image.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
-
+WALLE_TARGET_BEGIN(WALLE_AVX2)
 namespace walle::avx2 {
 namespace {
-
 // clang-format off: in this order
 #include "kernels/x86/bytes.h"
 // Registers of eight words hold too few pixels for it.
@@ -28,17 +15,9 @@ inline std::int64_t gather_triples(const std::int32_t*, std::int64_t, const std:
 }
 #include "kernels/generic/image-inl.h"
 // clang-format on
-
 }  // namespace
 }  // namespace walle::avx2
+WALLE_TARGET_END
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
-namespace walle {
-void fill_avx2_image(ImageTable& table) noexcept { avx2::fill_image(table); }
-}  // namespace walle
+void walle::avx2::fill_images(ImageTable& table) noexcept { fill_image(table); }
 #endif

@@ -1,64 +1,17 @@
-// The avx512 backend: generic/ compiled over avx512/vec.h inside one target region and namespace, so that no inline function
-// built with these instructions can stand in for the baseline's at link time.
+// The float and integer kernels of the avx512 backend: generic/ over avx512/vec.h.
 #if defined(__x86_64__)
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
-#pragma GCC diagnostic ignored "-Wuninitialized"        // likewise
-#endif
-#include <immintrin.h>
+#include "kernels/avx512/target.h"
 
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-#include <utility>
-
-#include "kernels/table.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma")
-#endif
-
+WALLE_TARGET_BEGIN(WALLE_AVX512)
 namespace walle::avx512 {
 namespace {
-
 // clang-format off: in this order
-#include "kernels/generic/plain-inl.h"
 #include "kernels/avx512/vec.h"
-#include "kernels/generic/axpy-inl.h"
-#include "kernels/generic/elementwise-inl.h"
-#include "kernels/generic/functions-inl.h"
-#include "kernels/generic/composite-inl.h"
-#include "kernels/generic/movement-inl.h"
-#include "kernels/generic/lanes-inl.h"
-#include "kernels/generic/panel-inl.h"
-#include "kernels/generic/gemm-inl.h"
-#include "kernels/generic/winograd-inl.h"
-#include "kernels/generic/loops-inl.h"
-#include "kernels/generic/double-bits-inl.h"
-#include "kernels/generic/doubles-inl.h"
-#include "kernels/generic/transcendental-inl.h"
-#include "kernels/generic/peak-inl.h"
-#include "kernels/generic/fill-inl.h"
+#include "kernels/generic/all-inl.h"
 // clang-format on
-
 }  // namespace
 }  // namespace walle::avx512
+WALLE_TARGET_END
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-
-namespace walle {
-void fill_avx512(Table& table) noexcept {
-  avx512::fill_loops(table);
-  avx512::fill_transcendental(table);
-  avx512::fill(table);
-  avx512::fill_float_loops(table);
-}
-}  // namespace walle
+void walle::avx512::fill_kernels(Table& table) noexcept { fill_all(table); }
 #endif

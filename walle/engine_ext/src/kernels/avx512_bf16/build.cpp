@@ -1,28 +1,12 @@
-// The avx512_bf16 backend: what AVX512_BF16 adds to avx512's table, compiled inside its own target region and namespace, so that
-// no inline function built with these instructions can stand in for the baseline's at link time.
+// The avx512_bf16 backend: avx512's kernels, and what AVX512_BF16 adds to them.
+#include "kernels/instruction_set.h"
+
 #if defined(__x86_64__)
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
+#include "kernels/avx512/target.h"
 
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-
-#include "kernels/bfloat16.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bf16,avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bf16,avx2,fma")
-#endif
-
+WALLE_TARGET_BEGIN("avx512f,avx512dq,avx512vl,avx512bf16,avx2,fma")
 namespace walle::avx512_bf16 {
 namespace {
-
 // clang-format off: in this order
 #include "kernels/avx512/vec.h"
 #include "kernels/generic/panel-inl.h"
@@ -31,20 +15,26 @@ namespace {
 // clang-format on
 
 void panel_pairs(const PanelArgs& args) noexcept { panel_by<PairProduct>(args); }
-
 }  // namespace
 }  // namespace walle::avx512_bf16
+WALLE_TARGET_END
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+namespace walle::avx512_bf16 {
 
-namespace walle {
-const Bfloat16& avx512_bfloat16() noexcept {
-  static constexpr Bfloat16 all{&avx512_bf16::panel_pairs, &avx512_bf16::narrow, &avx512_bf16::pair};
-  return all;
+namespace {
+void fill_set(Table& table, ImageTable& image) noexcept {
+  static constexpr Bfloat16 all{&panel_pairs, &narrow, &pair};
+  avx512::fill_set(table, image);
+  table.bfloat16 = &all;
 }
-}  // namespace walle
+}  // namespace
+
+InstructionSet instruction_set() noexcept {
+  const bool available = avx512::available() && __builtin_cpu_supports("avx512bf16");
+  return {{.name = "avx512_bf16", .available = available, .exact = false}, &fill_set};
+}
+
+}  // namespace walle::avx512_bf16
+#else
+walle::InstructionSet walle::avx512_bf16::instruction_set() noexcept { return {{.name = "avx512_bf16", .exact = false}}; }
 #endif

@@ -92,3 +92,9 @@ inline void round_bytes(const BytesRound& args) noexcept {
     store_bytes(args.out + i, choose(is_nan(value), set(0.0f), made(value)), width);
   }
 }
+
+void panel_quads(const PanelArgs& args) noexcept { panel_by<QuadProduct>(args); }
+
+constexpr Bytes bytes_named(std::string_view name) noexcept {
+  return {name, kLanes, &panel_quads, &depthwise, &finish_bytes, &sum_bytes, &round_bytes};
+}

@@ -131,8 +131,8 @@ void fill_filters(ImageTable& table) noexcept {
   using i32 = std::int32_t;
   using u8 = std::uint8_t;
   using u16 = std::uint16_t;
-  using u32 = std::uint32_t;
-  using u64 = std::uint64_t;
+  [[maybe_unused]] typedef std::uint32_t u32;  // of pixels of 16 bits
+  [[maybe_unused]] typedef std::uint64_t u64;
   const auto at = [&](Combine which) -> CombineFn& { return table.combine[static_cast<int>(which)]; };
   at(Combine::u8_u16) = &combine<u8, i16, u16, u16>;
   at(Combine::u16_u8) = &combine<u16, i16, i32, u8>;
@@ -142,24 +142,24 @@ void fill_filters(ImageTable& table) noexcept {
   at(Combine::i16_u8) = &combine<i16, i16, i16, u8>;
   at(Combine::i16_f32) = &combine<i16, i16, i16, float>;
   at(Combine::u8_i32) = &combine<u8, i32, i32, i32>;
-  at(Combine::u16_u32) = &combine<u16, i32, u32, u32>;
-  at(Combine::u32_u16) = &combine<u32, i32, u64, u16>;
+  WALLE_WORDS(at(Combine::u16_u32) = &combine<u16, i32, u32, u32>;)
+  WALLE_WORDS(at(Combine::u32_u16) = &combine<u32, i32, u64, u16>;)
   at(Combine::i32_u8) = &combine<i32, i32, i32, u8>;
   at(Combine::i32_i16) = &combine<i32, i32, i32, i16>;
   at(Combine::i32_f32) = &combine<i32, i32, i32, float>;
   at(Combine::u8_f32) = &combine<u8, float, float, float>;
-  at(Combine::u16_f32) = &combine<u16, float, float, float>;
+  WALLE_WORDS(at(Combine::u16_f32) = &combine<u16, float, float, float>;)
   at(Combine::i16_f32_wide) = &combine<i16, float, float, float>;
   at(Combine::f32_u8) = &combine<float, float, float, u8>;
-  at(Combine::f32_u16) = &combine<float, float, float, u16>;
+  WALLE_WORDS(at(Combine::f32_u16) = &combine<float, float, float, u16>;)
   at(Combine::f32_i16) = &combine<float, float, float, i16>;
   at(Combine::f32_f32) = &combine<float, float, float, float>;
   fill_order<u8>(table, 0);
-  fill_order<u16>(table, 1);
-  fill_order<i16>(table, 2);
+  WALLE_WORDS(fill_order<u16>(table, 1);)
+  WALLE_WORDS(fill_order<i16>(table, 2);)
   fill_order<float>(table, 3);
   table.box_row[0] = &box_row<u8, i32>;
-  table.box_row[1] = &box_row<u16, i32>;
+  WALLE_WORDS(table.box_row[1] = &box_row<u16, i32>;)
   table.box_row[2] = &box_row<float, double>;
   table.box_row_words = &box_row<u8, u16>;
   table.slide_words = &slide<u16>;
@@ -168,15 +168,15 @@ void fill_filters(ImageTable& table) noexcept {
   table.slide[0] = &slide<i32>;
   table.slide[1] = &slide<double>;
   table.scale_sums[0] = &scale_sums<i32, u8>;
-  table.scale_sums[1] = &scale_sums<i32, u16>;
+  WALLE_WORDS(table.scale_sums[1] = &scale_sums<i32, u16>;)
   table.scale_sums[2] = &scale_sums<double, float>;
   table.float_sums[0] = &scale_sums<i32, float>;
   table.float_sums[1] = &scale_sums<double, float>;
   table.unpack[0] = &unpack<u8>;
-  table.unpack[1] = &unpack<u16>;
+  WALLE_WORDS(table.unpack[1] = &unpack<u16>;)
   table.unpack[2] = &unpack<float>;
   table.pack[0] = &pack<u8>;
-  table.pack[1] = &pack<u16>;
+  WALLE_WORDS(table.pack[1] = &pack<u16>;)
   table.pack[2] = &pack<float>;
   table.bilateral = &bilateral;
 }

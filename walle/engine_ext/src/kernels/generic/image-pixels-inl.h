@@ -3,6 +3,14 @@
 
 inline constexpr std::int64_t kBlock = 256;
 
+// Marks the entries of the table that are of pixels of 16 bits. An instruction set that defines WALLE_NO_WORD_PIXELS leaves them
+// as they are, which are those of the set whose kernels it starts from.
+#if defined(WALLE_NO_WORD_PIXELS)
+#define WALLE_WORDS(...)
+#else
+#define WALLE_WORDS(...) __VA_ARGS__
+#endif
+
 template <class T>
 struct Limits {
   static constexpr T kMost = sizeof(T) == 1 ? T(255) : T(65535);

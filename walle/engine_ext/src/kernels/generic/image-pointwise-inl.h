@@ -236,8 +236,8 @@ template <Pointwise op>
 void fill_one(ImageTable& table) noexcept {
   PointwiseFn* row = table.pointwise[static_cast<int>(op)];
   row[0] = &pointwise<op, std::uint8_t>;
-  row[1] = &pointwise<op, std::uint16_t>;
-  row[2] = &pointwise<op, std::int16_t>;
+  WALLE_WORDS(row[1] = &pointwise<op, std::uint16_t>;)
+  WALLE_WORDS(row[2] = &pointwise<op, std::int16_t>;)
   row[3] = &pointwise<op, float>;
 }
 
@@ -249,12 +249,12 @@ void fill_pointwise(ImageTable& table) noexcept {
   fill_one<Pointwise::truncate>(table), fill_one<Pointwise::to_zero>(table), fill_one<Pointwise::to_zero_inv>(table);
   fill_one<Pointwise::absolute_scale>(table), fill_one<Pointwise::above>(table), fill_one<Pointwise::not_above>(table);
   table.in_range[0] = &in_range<std::uint8_t>;
-  table.in_range[1] = &in_range<std::uint16_t>;
-  table.in_range[2] = &in_range<std::int16_t>;
+  WALLE_WORDS(table.in_range[1] = &in_range<std::uint16_t>;)
+  WALLE_WORDS(table.in_range[2] = &in_range<std::int16_t>;)
   table.in_range[3] = &in_range<float>;
   table.sum[0] = &sum<std::uint8_t>;
-  table.sum[1] = &sum<std::uint16_t>;
-  table.sum[2] = &sum<std::int16_t>;
+  WALLE_WORDS(table.sum[1] = &sum<std::uint16_t>;)
+  WALLE_WORDS(table.sum[2] = &sum<std::int16_t>;)
   table.sum[3] = &sum<float>;
   table.thin = &thin;
   table.magnitude = &magnitude;

@@ -1,5 +1,5 @@
 // The kernels of bytes in plain C++ (see Bytes): what those of every instruction set mean.
-#include "kernels/bytes.h"
+#include "kernels/scalar/set.h"
 
 #include <bit>
 #include <cmath>

@@ -1,8 +1,8 @@
 // The scalar backend's kernels of images: generic/ built for the baseline, which is their meaning.
-#include "kernels/image.h"
-
 #include <cstddef>
 #include <type_traits>
+
+#include "kernels/scalar/set.h"
 
 namespace walle {
 
@@ -37,8 +37,9 @@ inline std::int64_t running_sums(const std::uint8_t*, const std::int32_t*, std::
 #include "kernels/generic/image-inl.h"
 
 }  // namespace
-}  // namespace scalar
 
-void fill_scalar_image(ImageTable& table) noexcept { scalar::fill_image(table); }
+void fill_images(ImageTable& table) noexcept { fill_image(table); }
+
+}  // namespace scalar
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-#include "kernels/scalar/movement.h"
+#include "kernels/scalar/set.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "kernels/scalar/packed.h"
+#include "kernels/scalar/set.h"
 
 #include <cmath>
 

@@ -1,14 +1,12 @@
 // The scalar backend: plain loops over scalar/elements.h. It is what every other backend is tested against.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/scalar/elements.h"
-#include "kernels/scalar/movement.h"
-#include "kernels/scalar/packed.h"
+#include "kernels/scalar/set.h"
 #include "kernels/table.h"
 
-namespace walle {
-
-namespace scalar {
+namespace walle::scalar {
 
 namespace {
 
@@ -17,7 +15,10 @@ template <class T, class Out, Wide<Out> (*f)(Wide<T>) noexcept>
 void unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const auto* from = static_cast<const T*>(in);
   auto* to = static_cast<Out*>(out);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(from[i * stride]));
+  if (stride == 1)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(from[i]));
+  else
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(from[i * stride]));
 }
 
 template <class T, class Out, Wide<Out> (*f)(Wide<T>, Wide<T>) noexcept>
@@ -25,7 +26,57 @@ void binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_
   const auto* left = static_cast<const T*>(a);
   const auto* right = static_cast<const T*>(b);
   auto* to = static_cast<Out*>(out);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(left[i * a_stride], right[i * b_stride]));
+  if (a_stride == 1 && b_stride == 1)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(left[i], right[i]));
+  else
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(left[i * a_stride], right[i * b_stride]));
+}
+
+// Of float16 and bfloat16: widened to float32 in blocks, computed by the kernel of float32, and rounded once.
+inline constexpr std::int64_t kHalfBlock = 256;
+template <class From, class To>
+void cast_block(const From* in, std::int64_t stride, To* out, std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<To>(static_cast<float>(in[i * stride]));
+}
+// `out` is of T, or of bool.
+template <class T, class Out>
+void by_floats(UnaryFn f, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  float values[kHalfBlock];
+  for (std::int64_t start = 0; start < count; start += kHalfBlock) {
+    const std::int64_t size = std::min(kHalfBlock, count - start);
+    cast_block(static_cast<const T*>(in) + start * stride, stride, values, size);
+    if constexpr (std::is_same_v<Out, bool>) {
+      f(values, 1, static_cast<bool*>(out) + start, size);
+    } else {
+      f(values, 1, values, size);
+      cast_block(values, 1, static_cast<T*>(out) + start, size);
+    }
+  }
+}
+template <class T, class Out>
+void by_floats(BinaryFn f, const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out,
+               std::int64_t count) noexcept {
+  float left[kHalfBlock], right[kHalfBlock];
+  for (std::int64_t start = 0; start < count; start += kHalfBlock) {
+    const std::int64_t size = std::min(kHalfBlock, count - start);
+    cast_block(static_cast<const T*>(a) + start * a_stride, a_stride, left, size);
+    cast_block(static_cast<const T*>(b) + start * b_stride, b_stride, right, size);
+    if constexpr (std::is_same_v<Out, bool>) {
+      f(left, 1, right, 1, static_cast<bool*>(out) + start, size);
+    } else {
+      f(left, 1, right, 1, left, size);
+      cast_block(left, 1, static_cast<T*>(out) + start, size);
+    }
+  }
+}
+template <class T, class Out, UnaryFn f>
+void half_unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
+  by_floats<T, Out>(f, in, stride, out, count);
+}
+template <class T, class Out, BinaryFn f>
+void half_binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out,
+                 std::int64_t count) noexcept {
+  by_floats<T, Out>(f, a, a_stride, b, b_stride, out, count);
 }
 
 template <class T, bool is_sum, T (*join)(T, T) noexcept>
@@ -63,7 +114,10 @@ template <class From, class To>
 void cast(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const auto* from = static_cast<const From*>(in);
   auto* to = static_cast<To*>(out);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = convert<From, To>(from[i * stride]);
+  if (stride == 1)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = convert<From, To>(from[i]);
+  else
+    for (std::int64_t i = 0; i < count; ++i) to[i] = convert<From, To>(from[i * stride]);
 }
 
 template <class From>
@@ -182,14 +236,11 @@ void fill_casts(UnaryFn (&row)[kComputeCount]) noexcept {
 
 }  // namespace
 
-}  // namespace scalar
-
-void fill_scalar(Table& table) noexcept {
-  using namespace scalar;
+void fill_kernels(Table& table) noexcept {
   {
     using Enum = UnaryOp;
 #define WALLE_SET(op, T, index) table.unary[kOp][index] = &unary<T, T, &op<Wide<T>>>;
-#define WALLE_SET_HALF WALLE_SET
+#define WALLE_SET_HALF(op, T, index) table.unary[kOp][index] = &half_unary<T, T, &unary<float, float, &op<float>>>;
 #define WALLE_UNARY WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_UNARY
@@ -199,7 +250,7 @@ void fill_scalar(Table& table) noexcept {
   {
     using Enum = TestOp;
 #define WALLE_SET(op, T, index) table.test[kOp][index] = &unary<T, bool, &op<Wide<T>>>;
-#define WALLE_SET_HALF WALLE_SET
+#define WALLE_SET_HALF(op, T, index) table.test[kOp][index] = &half_unary<T, bool, &unary<float, bool, &op<float>>>;
 #define WALLE_TEST WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_TEST
@@ -209,7 +260,7 @@ void fill_scalar(Table& table) noexcept {
   {
     using Enum = BinaryOp;
 #define WALLE_SET(op, T, index) table.binary[kOp][index] = &binary<T, T, &op<Wide<T>>>;
-#define WALLE_SET_HALF WALLE_SET
+#define WALLE_SET_HALF(op, T, index) table.binary[kOp][index] = &half_binary<T, T, &binary<float, float, &op<float>>>;
 #define WALLE_BINARY WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_BINARY
@@ -219,7 +270,7 @@ void fill_scalar(Table& table) noexcept {
   {
     using Enum = CompareOp;
 #define WALLE_SET(op, T, index) table.compare[kOp][index] = &binary<T, bool, &op<Wide<T>>>;
-#define WALLE_SET_HALF WALLE_SET
+#define WALLE_SET_HALF(op, T, index) table.compare[kOp][index] = &half_binary<T, bool, &binary<float, bool, &op<float>>>;
 #define WALLE_COMPARE WALLE_EACH
 #include "kernels/kernels.inc"
 #undef WALLE_COMPARE
@@ -278,9 +329,6 @@ void fill_scalar(Table& table) noexcept {
   WALLE_FILL_N(axpy)
 #undef WALLE_SET_HALF
 #undef WALLE_SET
-  scalar::fill_movement(table);
-  scalar::fill_packed(table);
-  scalar::fill_winograd(table);
 }
 
-}  // namespace walle
+}  // namespace walle::scalar

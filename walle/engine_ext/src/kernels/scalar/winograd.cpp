@@ -1,5 +1,5 @@
 // Winograd's transforms in plain C++ (see WinogradArgs): the matrices of winograd.h applied as matrices.
-#include "kernels/scalar/packed.h"
+#include "kernels/scalar/set.h"
 
 namespace walle::scalar {
 

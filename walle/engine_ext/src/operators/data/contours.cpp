@@ -9,14 +9,14 @@ namespace walle {
 
 namespace {
 
-struct Point {
+struct ContourPoint {
   std::int32_t x, y;
 };
 
 struct Border {
   bool hole = false;
   std::int32_t parent = 0;  // number of the surrounding border; 1 is the frame, whose number 0 is here
-  std::vector<Point> points;
+  std::vector<ContourPoint> points;
 };
 
 // The neighbours of a pixel, counter-clockwise as seen on the screen from the right one on.
@@ -64,7 +64,7 @@ class Follower {
 
  private:
   // Step 3: from the pixel `start`, the neighbour in direction `from` of which is 0.
-  void follow(std::int64_t start, std::size_t from, std::int32_t number, std::vector<Point>& points) {
+  void follow(std::int64_t start, std::size_t from, std::int32_t number, std::vector<ContourPoint>& points) {
     std::size_t direction = from;
     do {  // 3.1, clockwise
       direction = (direction + 7) % 8;
@@ -99,7 +99,7 @@ class Follower {
     }
   }
 
-  Point point(std::int64_t at) const {
+  ContourPoint point(std::int64_t at) const {
     return {static_cast<std::int32_t>(at % width_ - 1), static_cast<std::int32_t>(at / width_ - 1)};
   }
 
@@ -156,7 +156,7 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
   std::int64_t end = 0;
   std::vector<std::int32_t> latest(kept.size() + 1, -1);  // by parent + 1
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    for (const Point& point : borders[kept[i]].points) {
+    for (const ContourPoint& point : borders[kept[i]].points) {
       *to++ = point.x;
       *to++ = point.y;
       ++end;

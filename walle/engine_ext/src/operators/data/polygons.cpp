@@ -11,15 +11,15 @@ namespace walle {
 
 namespace {
 
-struct Point {
+struct PolygonPoint {
   double x, y;
 };
 
-std::vector<Point> points_of(std::string_view op, const Tensor& given) {
+std::vector<PolygonPoint> points_of(std::string_view op, const Tensor& given) {
   if (given.ndim() != 2 || given.shape()[1] != 2 || given.dtype() != DType::f64)
     throw Error(ErrorKind::shape, std::string(op) + " takes float64 points [count, 2], not " +
                                       std::string(dtype_name(given.dtype())) + " of shape " + to_string(given.shape()));
-  std::vector<Point> points;
+  std::vector<PolygonPoint> points;
   for (std::int64_t i = 0; i < given.shape()[0]; ++i) {
     points.push_back({given.data<double>()[2 * i], given.data<double>()[2 * i + 1]});
     if (!std::isfinite(points.back().x) || !std::isfinite(points.back().y))
@@ -34,16 +34,19 @@ Tensor indices(const std::vector<std::int64_t>& kept) {
   return result;
 }
 
-double turn(const Point& a, const Point& b, const Point& c) { return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x); }
+double turn(const PolygonPoint& a, const PolygonPoint& b, const PolygonPoint& c) {
+  return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x);
+}
 
 // Marks the points to keep between two kept points, without recursion.
-void reduce(const std::vector<Point>& points, std::vector<bool>& stays, std::size_t first, std::size_t last, double bound) {
+void reduce(const std::vector<PolygonPoint>& points, std::vector<bool>& stays, std::size_t first, std::size_t last,
+            double bound) {
   std::vector<std::pair<std::size_t, std::size_t>> open{{first, last}};
   const std::size_t count = points.size();
   while (!open.empty()) {
     const auto [from, to] = open.back();
     open.pop_back();
-    const Point &a = points[from], &b = points[to];
+    const PolygonPoint &a = points[from], &b = points[to];
     const double dx = b.x - a.x, dy = b.y - a.y, length = dx * dx + dy * dy;
     double most = -1;
     std::size_t farthest = from;
@@ -68,7 +71,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
   const auto points = points_of("ConvexHull", inputs[0]);
   std::vector<std::int64_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto at = [&](std::int64_t i) -> const Point& { return points[static_cast<std::size_t>(i)]; };
+  const auto at = [&](std::int64_t i) -> const PolygonPoint& { return points[static_cast<std::size_t>(i)]; };
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
     return at(a).x != at(b).x ? at(a).x < at(b).x : at(a).y != at(b).y ? at(a).y < at(b).y : a < b;
   });
@@ -155,7 +158,7 @@ std::vector<Tensor> polygon_moments(std::span<const Tensor> inputs, const Attrib
   const auto powers = [](double x) { return Powers{1, x, x * x, x * x * x}; };
   double sums[kOrders][kOrders] = {};
   for (std::size_t i = 0; i < points.size(); ++i) {
-    const Point &a = points[i == 0 ? points.size() - 1 : i - 1], &b = points[i];
+    const PolygonPoint &a = points[i == 0 ? points.size() - 1 : i - 1], &b = points[i];
     const Powers ax = powers(a.x), ay = powers(a.y), bx = powers(b.x), by = powers(b.y);
     const double cross = a.x * b.y - b.x * a.y;
     for (std::size_t p = 0; p < kOrders; ++p)

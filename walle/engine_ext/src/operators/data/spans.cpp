@@ -40,24 +40,24 @@ class Spans {
   std::vector<std::int32_t> numbers_;
 };
 
-struct Point {
+struct SpanPoint {
   std::int64_t x, y;
 };
 
 // Clips a line to the image; false: no part of it lies inside.
-bool clip(const Spans& spans, Point& a, Point& b) {
+bool clip(const Spans& spans, SpanPoint& a, SpanPoint& b) {
   const std::int64_t right = spans.width() - 1, bottom = spans.height() - 1;
   if (right < 0 || bottom < 0) return false;
-  const auto code = [&](const Point& p) { return (p.x < 0) + (p.x > right) * 2 + (p.y < 0) * 4 + (p.y > bottom) * 8; };
+  const auto code = [&](const SpanPoint& p) { return (p.x < 0) + (p.x > right) * 2 + (p.y < 0) * 4 + (p.y > bottom) * 8; };
   int of_a = code(a), of_b = code(b);
-  const auto to_rows = [&](Point& p, const Point& other, int& of) {
+  const auto to_rows = [&](SpanPoint& p, const SpanPoint& other, int& of) {
     const std::int64_t y = of < 8 ? 0 : bottom;
     p.x += static_cast<std::int64_t>(static_cast<double>(y - p.y) * static_cast<double>(other.x - p.x) /
                                      static_cast<double>(other.y - p.y));
     p.y = y;
     of = (p.x < 0) + (p.x > right) * 2;
   };
-  const auto to_columns = [&](Point& p, const Point& other, int& of) {
+  const auto to_columns = [&](SpanPoint& p, const SpanPoint& other, int& of) {
     const std::int64_t x = of == 1 ? 0 : right;
     p.y += static_cast<std::int64_t>(static_cast<double>(x - p.x) * static_cast<double>(other.y - p.y) /
                                      static_cast<double>(other.x - p.x));
@@ -76,7 +76,7 @@ bool clip(const Spans& spans, Point& a, Point& b) {
 }
 
 // Bresenham's line, from left to right.
-void thin_line(Spans& spans, Point a, Point b) {
+void thin_line(Spans& spans, SpanPoint a, SpanPoint b) {
   if (!clip(spans, a, b)) return;
   if (b.x < a.x) std::swap(a, b);
   const std::int64_t dx = b.x - a.x, dy = std::abs(b.y - a.y), down = b.y < a.y ? -1 : 1;
@@ -101,7 +101,7 @@ void thin_line(Spans& spans, Point a, Point b) {
   }
 }
 
-void disc(Spans& spans, Point centre, std::int64_t radius, bool filled) {
+void disc(Spans& spans, SpanPoint centre, std::int64_t radius, bool filled) {
   std::int64_t error = 0, dx = radius, dy = 0, plus = 1, minus = 2 * radius - 1;
   while (dx >= dy) {
     for (const std::int64_t sign : {-1, 1}) {
@@ -171,7 +171,7 @@ void inside(Spans& spans, const std::vector<std::vector<Corner>>& polygons, bool
 }
 
 // A rectangle along the line, with round ends.
-void thick_line(Spans& spans, Point a, Point b, std::int64_t thickness) {
+void thick_line(Spans& spans, SpanPoint a, SpanPoint b, std::int64_t thickness) {
   const auto dx = static_cast<double>(a.x - b.x), dy = static_cast<double>(b.y - a.y);
   const double length = std::sqrt(dx * dx + dy * dy);
   if (length > 0) {
@@ -210,7 +210,7 @@ std::vector<Tensor> line_spans(std::span<const Tensor> inputs, const Attributes&
   const std::int64_t thickness = attributes.get_int("thickness", 1);
   if (thickness > 32767) throw Error(ErrorKind::model, "LineSpans with a thickness of " + std::to_string(thickness));
   for (std::int64_t i = 0; i + 1 < count; i += 2, at += 4) {
-    const Point a{at[0], at[1]}, b{at[2], at[3]};
+    const SpanPoint a{at[0], at[1]}, b{at[2], at[3]};
     if (thickness <= 1)
       thin_line(spans, a, b);
     else

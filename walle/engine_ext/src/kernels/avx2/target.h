@@ -1,0 +1,12 @@
+// What the avx2 backend is built for, and its kernels.
+#pragma once
+#include "kernels/target.h"
+
+#define WALLE_AVX2 "avx2,fma"
+
+namespace walle::avx2 {
+bool available() noexcept;
+void fill_kernels(Table& table) noexcept;
+void fill_images(ImageTable& table) noexcept;
+const Bytes& bytes() noexcept;
+}  // namespace walle::avx2

@@ -1,0 +1,19 @@
+// What the avx512 backend is built for, and its kernels.
+#pragma once
+#include "kernels/target.h"
+
+#define WALLE_AVX512 "avx512f,avx512dq,avx512vl,avx2,fma"
+#define WALLE_AVX512_WORDS "avx512f,avx512dq,avx512vl,avx512bw,avx2,fma"
+
+namespace walle::avx512 {
+bool available() noexcept;
+void fill_kernels(Table& table) noexcept;
+void fill_images(ImageTable& table) noexcept;
+// Everything of the backend, bytes included.
+void fill_set(Table& table, ImageTable& image) noexcept;
+}  // namespace walle::avx512
+
+namespace walle::avx512_vnni {
+bool available() noexcept;
+const Bytes& bytes() noexcept;
+}  // namespace walle::avx512_vnni

@@ -1,0 +1,21 @@
+// The scalar backend: plain C++ for the baseline, what every other backend is tested against.
+#include "kernels/scalar/set.h"
+
+#include "kernels/instruction_set.h"
+
+namespace walle::scalar {
+
+namespace {
+void fill_set(Table& table, ImageTable& image) noexcept {
+  fill_kernels(table);
+  fill_movement(table);
+  fill_packed(table);
+  fill_winograd(table);
+  fill_images(image);
+  table.bytes = &kBytes;
+}
+}  // namespace
+
+InstructionSet instruction_set() noexcept { return {{.name = "scalar", .available = true}, &fill_set}; }
+
+}  // namespace walle::scalar

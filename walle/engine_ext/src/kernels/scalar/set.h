@@ -1,0 +1,16 @@
+// The kernels of the scalar backend by file: what those of every other backend mean.
+#pragma once
+#include "kernels/bytes.h"
+#include "kernels/image.h"
+#include "kernels/table.h"
+
+namespace walle::scalar {
+
+void fill_kernels(Table& table) noexcept;
+void fill_movement(Table& table) noexcept;
+void fill_packed(Table& table) noexcept;
+void fill_winograd(Table& table) noexcept;
+void fill_images(ImageTable& table) noexcept;
+extern const Bytes kBytes;
+
+}  // namespace walle::scalar
