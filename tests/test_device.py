@@ -254,7 +254,7 @@ async def test_a_hostile_devices_report_cannot_write_to_a_terminal(tmp_path: Pat
 
 
 @pytest.mark.asyncio
-async def test_a_task_removed_between_trigger_and_run_is_no_failure(tmp_path: Path) -> None:
+async def test_a_task_removed_between_trigger_and_run_does_not_count_as_a_failure(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = await installed(shop, device)
         active = device._active.pop("shop/count")

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.sim.tasks import tree
 from walle.clock import ManualClock
-from walle.deploy.cloud.bundle import build_bundle, unpack
+from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.loop_calls import TaskError
 from walle.errors import VMError
@@ -108,7 +108,8 @@ async def runner() -> AsyncIterator[TaskRunner]:
 
 
 def laid_out(folder: Path, main: str, config: bytes = CONFIG) -> tuple[Path, Manifest]:
-    bundle = build_bundle(tree({"main.py": main.encode(), "task.toml": config}), Signer.generate())
+    version = TaskVersion.parse(tree({"main.py": main.encode(), "task.toml": config}))
+    bundle = build_bundle(version, Signer.generate())
     unpack(bundle.manifest, bundle.blobs, folder)
     return folder, bundle.manifest
 

@@ -1,4 +1,4 @@
-"""How a task version is called in its VM, and what comes of one that answers wrongly."""
+"""Calls of a task version in its VM, and the errors for one that returns a wrong answer."""
 
 import asyncio
 from collections.abc import AsyncIterator

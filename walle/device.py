@@ -362,7 +362,7 @@ class Device:
         self.counts.last_error = what
         _LOG.info("%s: %s %s failed: %s (%s)", self.config.device_id, task, version, what, place or "place unknown")
         if run.unanswered and not self.tunnel.connected:
-            return  # the cloud was unreachable, which is no evidence against the version
+            return  # the cloud was unreachable: that does not count against the version
         self.agent.count_run(task, version, ok=False, error=what, place=place, log=last_lines(run.log))
         run.active.failures_in_a_row += 1
         if run.active.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud's verdict

@@ -398,7 +398,7 @@ class OutcomeKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened to a task version on a device. `error`, `place` and `log` are of the last failure.
+    """Outcome of a task version on a device. `error`, `place` and `log` are of the last failure.
 
     Their text comes from task code and is hostile: escape control characters before a terminal or a log file gets it.
     """

@@ -1,4 +1,4 @@
-"""How errors cross between processes, without any Ray at work: what an actor gives is pickled here as Ray would."""
+"""Errors that cross between processes, without Ray: an actor's answer is pickled here as Ray would pickle it."""
 
 import asyncio
 import copy
@@ -56,7 +56,7 @@ async def test_an_error_is_in_the_other_process_what_it_was(error: Exception) ->
 
 
 @pytest.mark.asyncio
-async def test_what_is_no_error_is_given_as_it_is_and_cancellation_stays_one() -> None:
+async def test_a_result_is_returned_unchanged_and_a_cancellation_is_raised() -> None:
     @returns_errors
     async def method(answer: object) -> object:
         if answer is None:

@@ -79,7 +79,7 @@ def test_a_wrong_join_file_is_named_with_its_part(tmp_path: Path, change: dict[s
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
-def test_what_is_no_join_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_join_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "join.json").write_text(text)
     with pytest.raises(JoinFileError, match=r"copy join\.json again"):
         Join.load(tmp_path / "join.json")

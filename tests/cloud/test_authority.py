@@ -154,7 +154,7 @@ def test_a_key_of_another_certificate_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "foreign"])
-def test_a_damaged_or_foreign_server_certificate_is_made_anew(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_or_foreign_server_certificate_is_replaced(tmp_path: Path, damage: str) -> None:
     authority = Authority(tmp_path / "a")
     server = authority.server_path
     foreign = Authority(tmp_path / "b").server_path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a device hands over to the cloud, through a real tunnel, and what it hears when that cannot be."""
+"""Inputs that a device escalates to the cloud through a real tunnel, and the errors where that fails."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 // Tests of the byte kernels of every instruction set: equal bit for bit to the plain kernels, also when a team computes a
 // product.
-#include "kernels/bytes.h"
-
 #include <bit>
 #include <cstring>
 #include <iterator>
@@ -11,6 +9,7 @@
 #include "atomic/products/integer_products.h"
 #include "check.h"
 #include "guarded.h"
+#include "kernels/scalar/set.h"
 #include "operators/op.h"
 
 using namespace walle;

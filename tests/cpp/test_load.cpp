@@ -15,11 +15,11 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
 
 namespace {
 
-using Bytes = std::vector<std::uint8_t>;
+using FileBytes = std::vector<std::uint8_t>;
 
 // Builds a model file with the layout that graph/load.h gives; independent of the writer in Python.
 struct Writer {
-  Bytes bytes;
+  FileBytes bytes;
   template <class T>
   Writer& put(T value) {
     const auto* raw = reinterpret_cast<const std::uint8_t*>(&value);
@@ -37,7 +37,7 @@ std::uint32_t crc(const std::uint8_t* data, std::size_t size, std::uint32_t befo
   return crc32(reinterpret_cast<const std::byte*>(data), size, before);
 }
 
-void seal(Bytes& file) {
+void seal(FileBytes& file) {
   std::uint64_t data_offset;
   std::memcpy(&data_offset, &file[40], 8);
   if (data_offset < 64 || data_offset > file.size()) return;
@@ -47,7 +47,7 @@ void seal(Bytes& file) {
   std::memcpy(&file[60], &head_crc, 4);
 }
 
-Bytes whole_file(const Bytes& graph, const Bytes& data) {
+FileBytes whole_file(const FileBytes& graph, const FileBytes& data) {
   Writer file;
   const std::uint64_t data_offset = (64 + graph.size() + 63) / 64 * 64;
   file.bytes = {'W', 'A', 'L', 'L', 'E', '\r', '\n', 0x1a};
@@ -61,7 +61,7 @@ Bytes whole_file(const Bytes& graph, const Bytes& data) {
 }
 
 // y = slice(tanh(x + c)), with x open in its first dimension.
-Bytes small_model() {
+FileBytes small_model() {
   Writer graph;
   graph.text("small").put(std::uint32_t{5});
   graph.text("x").put(std::uint8_t{2}).put(std::uint8_t{0}).put(std::uint8_t{2}).put(std::int64_t{-1}).put(std::int64_t{3});
@@ -110,14 +110,14 @@ Bytes small_model() {
 }
 
 // Copies exactly the bytes of the file, so that an access out of bounds is detected.
-std::shared_ptr<Storage> storage_of(const Bytes& bytes) {
+std::shared_ptr<Storage> storage_of(const FileBytes& bytes) {
   auto* data = static_cast<std::byte*>(std::aligned_alloc(64, (bytes.size() / 64 + 1) * 64));
   if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
   return Storage::borrow(data, bytes.size(), false, [data] { std::free(data); });
 }
 
 // Returns true if the model loads and runs, false if it is refused. Any other outcome ends the program.
-bool takes(const Bytes& bytes) {
+bool takes(const FileBytes& bytes) {
   try {
     Session session(load_graph(storage_of(bytes)), Target{});
     std::vector<Tensor> inputs;
@@ -141,20 +141,20 @@ bool takes(const Bytes& bytes) {
 }  // namespace
 
 int main() {
-  const Bytes model = small_model();
+  const FileBytes model = small_model();
   CHECK(takes(model));
   CHECK(crc(reinterpret_cast<const std::uint8_t*>("123456789"), 9) == 0xCBF43926u);
 
   for (std::size_t i = 0; i < model.size(); ++i) {
     for (const int change : {0x01, 0x80, 0xFF}) {
-      Bytes broken = model;
+      FileBytes broken = model;
       broken[i] = static_cast<std::uint8_t>(broken[i] ^ change);
       CHECK(!takes(broken));
     }
   }
   for (std::size_t size = 0; size < model.size(); ++size)
-    CHECK(!takes(Bytes(model.begin(), model.begin() + static_cast<std::ptrdiff_t>(size))));
-  Bytes longer = model;
+    CHECK(!takes(FileBytes(model.begin(), model.begin() + static_cast<std::ptrdiff_t>(size))));
+  FileBytes longer = model;
   longer.push_back(0);
   CHECK(!takes(longer));
 
@@ -163,14 +163,14 @@ int main() {
   int taken = 0;
   for (std::size_t i = 8; i < model.size(); ++i) {
     for (const int value : {0x00, 0x01, 0x7F, 0x80, 0xFF}) {
-      Bytes forged = model;
+      FileBytes forged = model;
       forged[i] = static_cast<std::uint8_t>(value);
       seal(forged);
       taken += takes(forged);
     }
   }
   for (int round = 0; round < 20000; ++round) {
-    Bytes forged = model;
+    FileBytes forged = model;
     for (auto changes = check::whole(random, 1, 4); changes > 0; --changes)
       forged[static_cast<std::size_t>(check::whole(random, 8, static_cast<std::int64_t>(model.size()) - 1))] =
           static_cast<std::uint8_t>(random());

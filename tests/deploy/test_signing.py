@@ -116,7 +116,7 @@ def test_saved_key_is_the_owners_alone_and_signs_the_same(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
-def test_what_is_no_key_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_an_invalid_key_file_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "key").write_bytes(data)
     with pytest.raises(ConfigError, match=r"signing key .*key is not an unencrypted PEM"):
         Signer.load(tmp_path / "key")

@@ -322,7 +322,7 @@ def test_an_algorithm_for_a_node_without_any_is_refused() -> None:
     (node,) = (op.name for op in plan.ops if op.candidates)
     with pytest.raises(EngineError, match=f"direct for node 'absent'.*nodes that have: '{node}'"):
         _core.Session(graph.to_bytes(), "auto", algorithms={"absent": ("direct", 0)})
-    with pytest.raises(EngineError, match="sideways\\(0\\) is no candidate"):
+    with pytest.raises(EngineError, match=r"sideways\(0\) is .* candidate"):
         _core.Session(graph.to_bytes(), "auto", algorithms={node: ("sideways", 0)})
 
 

@@ -13,7 +13,7 @@ from tests.sim.onnx_suite import TABLE, all_cases, difference, load_case, quiet,
 from walle.onnx_backend import Backend
 
 VERSION, LEFT_OUT = read_table()
-UPDATE = "write the table anew: python -m tests.sim.onnx_suite"
+UPDATE = "write the table again: python -m tests.sim.onnx_suite"
 
 
 @pytest.mark.skipif(onnx.__version__ != VERSION, reason=f"the table is for onnx {VERSION}, this is {onnx.__version__}")

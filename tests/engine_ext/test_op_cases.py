@@ -101,7 +101,7 @@ def test_cases_are_right_or_refused() -> None:
                 continue
             try:
                 found = [(prepared.run(inputs), outputs) for inputs, outputs in sets]
-            except (UnsupportedError, DTypeError) as error:  # types that hang on values are known at run time only
+            except (UnsupportedError, DTypeError) as error:  # types that depend on values are known at run time only
                 refused.append(f"{name}: {error}")
                 continue
             except Exception as error:

@@ -28,4 +28,4 @@ def test_every_composite_is_made_of_operators_that_there_are() -> None:
 
 
 def test_the_document_is_of_this_registry() -> None:
-    assert DOCUMENT.read_text() == markdown(), "write it anew: walle operators --markdown > docs/operators.md"
+    assert DOCUMENT.read_text() == markdown(), "write it again: walle operators --markdown > docs/operators.md"

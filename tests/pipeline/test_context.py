@@ -152,7 +152,7 @@ async def test_models_with_control_flow_are_models_too(make: Make) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["absent", "../main.py", "/etc/passwd", "a/../../main.py", ""])
-async def test_what_is_no_resource_is_refused(make: Make, name: str) -> None:
+async def test_the_name_of_an_unknown_resource_is_refused(make: Make, name: str) -> None:
     with pytest.raises(TaskError, match="resource") as caught:
         await run(make(f"def execute(ctx, x): return ctx.resource({name!r})"))
     assert caught.value.type_name == "TaskContextError"

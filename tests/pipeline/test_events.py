@@ -49,7 +49,7 @@ def test_a_wrong_field_is_named(change: dict[str, object], where: str) -> None:
     assert caught.value.where == where
 
 
-def test_a_missing_field_and_a_value_that_is_no_object_are_named() -> None:
+def test_errors_name_a_missing_field_and_a_value_that_is_not_an_object() -> None:
     value = EVENT.to_dict()
     del value["ts_ms"]
     with pytest.raises(EventError, match="ts_ms: is missing"):

@@ -23,7 +23,7 @@ type Put = Callable[[str, bytes], Awaitable[object]]
 
 
 class OutboxContract:
-    """What the client takes for granted of every outbox."""
+    """Tests of the guarantees that the client needs from every outbox."""
 
     def make(self, folder: Path) -> contextlib.AbstractAsyncContextManager[tuple[OutboxUnderTest, Put]]:
         """Yield an empty outbox, and a function that puts one upload into it durably."""

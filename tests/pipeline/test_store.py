@@ -268,7 +268,7 @@ async def test_a_file_is_open_once(path: pathlib.Path) -> None:
         assert len(await store.query("t")) == 1
 
 
-def test_a_damaged_file_is_named_and_left_as_it_is(path: pathlib.Path) -> None:
+def test_the_error_names_a_damaged_file_and_the_file_is_unchanged(path: pathlib.Path) -> None:
     async def fill() -> None:
         async with FeatureStore(path) as store:
             for value in range(500):

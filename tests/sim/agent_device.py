@@ -1,4 +1,4 @@
-"""A device as tests of the agent have it: an agent on a folder, and what it was told to put to use."""
+"""Simulated device for tests of the agent: an agent on a folder, and the tasks that it activated."""
 
 import asyncio
 import random
@@ -40,7 +40,7 @@ class WatchedClock(ManualClock):
 
 
 class Device:
-    """An agent on a folder, and what it was told to put to use: `running` maps tasks to the files they saw."""
+    """An agent on a folder, and the tasks that it activated: `running` maps tasks to the files they saw."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Device:
         self.agent.outcomes.confirm(batch.batch_id)
         return list(batch.outcomes)
 
-    def told(self) -> list[str]:
+    def take_outcomes(self) -> list[str]:
         return [f"{outcome.kind} {outcome.version}".strip() for outcome in self.outcomes()]
 
     async def do(self, *directives: Directive) -> None:
@@ -117,7 +117,7 @@ def names_in(folder: Path, pattern: str = "*") -> list[str]:
 
 
 def assert_tidy(folder: Path, versions: int) -> None:
-    """Nothing half-done is left, and exactly so many versions are kept."""
+    """Assert that no incomplete version is left, and that exactly `versions` are kept."""
     (task_folder,) = folder.iterdir()
     assert {path.name for path in task_folder.iterdir()} <= {"state.json", "versions", "staging"}
     assert list(task_folder.glob("staging/*")) == []

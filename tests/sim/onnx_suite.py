@@ -1,6 +1,6 @@
 """The node tests of the `onnx` package run on the engine in this process, and the table of those that it leaves out.
 
-python -m tests.sim.onnx_suite          # run all and write the table anew; reasons of cases that stay are kept
+python -m tests.sim.onnx_suite          # run all and write the table again; reasons of cases that stay are kept
 """
 
 import contextlib
@@ -31,7 +31,7 @@ TABLE = Path(__file__).parents[1] / "engine_ext/conformance.toml"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a case went: "pass", "refused" (by the engine, with its reason) or "differs" (from what the case expects)."""
+    """Outcome of a case: "pass", "refused" (by the engine, with its reason) or "differs" (from the expected output)."""
 
     status: str
     reason: str = ""

@@ -1,4 +1,4 @@
-"""Which processes live, told by a marker in their environment."""
+"""Search for running processes by a marker in their environment."""
 
 import time
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What a release service acts upon, in one process: real bundles, blobs and tables.
+"""Effects of a release service in one process, on real bundles, blobs and tables.
 
-The test decides what a simulation says, and whether a gateway answers.
+The test decides the result of a simulation, and whether a gateway answers.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class ReleaseWorld:
         self.published = asyncio.Event()  # a table has reached the gateway
         self.go_on = asyncio.Event()  # a simulation and a publication wait for it
         self.go_on.set()
-        self.publish_errors = 0  # so many publications fail
+        self.publish_errors = 0  # count of the next publications that fail
         self.monitor = MonitorService(journal, clock)
         self._batches = 0
         world = World(
@@ -93,7 +93,7 @@ class ReleaseWorld:
         self.monitor.on_verdict = self.service.verdict
 
     async def report(self, release_id: str, ok: int, failed: int, device_id: str = "d1", error: str = "") -> None:
-        """Send a report of executions, and wait until everybody was told what follows from it."""
+        """Send a report of executions, and wait until its effects have run."""
         self._batches += 1
         outcome = Outcome(
             task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=ok, failed=failed, error=error
@@ -102,7 +102,7 @@ class ReleaseWorld:
         await self.service.settled()
 
     async def reached(self, release_id: str, stage: str) -> Release:
-        """Return the release once it is at `stage` and everybody was told."""
+        """Return the release once it is at `stage` and its effects have run."""
         async for release in self.service.watch(release_id):
             if release.stage == stage:
                 await self.service.settled()

@@ -96,7 +96,7 @@ def _is_unspecified(host: str) -> bool:
 
 @contextlib.contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process; the system lets go of it however the process ends."""
+    """Lock the folder for this process; the kernel releases the lock however the process ends."""
     lock = os.open(folder / "cloud.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

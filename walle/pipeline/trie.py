@@ -63,7 +63,7 @@ class TriggerTrie:
 
     @property
     def pending(self) -> int:
-        """How many conditions' nodes, by their parents, the dynamic list holds."""
+        """Return the length of the dynamic list: parents of the nodes that the next event may match."""
         return len(self._dynamic)
 
     def add(self, condition: TriggerCondition | Sequence[str], task: str) -> None:

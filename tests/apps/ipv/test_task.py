@@ -28,7 +28,7 @@ type Load = Callable[..., ModuleType]
 
 
 class EscalationError(Exception):
-    """What the fake context's `escalate` raises; carries the payload."""
+    """Raised by the fake context's `escalate`; carries the payload."""
 
     def __init__(self, payload: Any) -> None:
         super().__init__("to the cloud")

@@ -84,7 +84,7 @@ def test_a_bundle_that_another_version_cannot_compile_is_refused(
         ('echo \'{"tag": "pypy311", "files": {}, "error": null}\'', "is pypy311; VMs run CPython only"),
     ],
 )
-def test_what_is_no_python_is_refused(tmp_path: Path, program: str | None, problem: str) -> None:
+def test_a_program_that_is_not_a_usable_python_is_refused(tmp_path: Path, program: str | None, problem: str) -> None:
     path = tmp_path / "python"
     if program is not None:
         path.write_text(f"#!/bin/sh\ncat >/dev/null\n{program}\n")

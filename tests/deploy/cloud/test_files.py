@@ -99,7 +99,7 @@ def test_any_range_header_is_answered(header: str, size: int) -> None:
         assert part is None or 0 <= part[0] < part[1] <= size
 
 
-def test_whole_file_comes_with_headers_for_ever(client: httpx.Client, store: FileStore) -> None:
+def test_a_whole_file_is_sent_with_permanent_cache_headers(client: httpx.Client, store: FileStore) -> None:
     name = store.put(DATA)
     answer = client.get(f"/cdn/{name}")
     assert (answer.status_code, answer.content) == (200, DATA)

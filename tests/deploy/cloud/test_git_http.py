@@ -181,7 +181,7 @@ def test_branch_names(host: Host, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", ["v1", "ipv/1", "ipv/v0", "ipv/v01", "ipv/v1/x", "IPV/v1", "latest"])
-def test_tag_that_is_no_version_is_refused(host: Host, tmp_path: Path, tag: str) -> None:
+def test_a_tag_that_does_not_name_a_version_is_refused(host: Host, tmp_path: Path, tag: str) -> None:
     copy = work(tmp_path / "work")
     git(copy, "tag", tag)
     push = git(copy, "push", host.remote(), tag, check=False)

@@ -123,9 +123,9 @@ async def test_a_cancelled_writer_leaves_a_whole_transaction_behind(journal: Jou
 
 
 @pytest.mark.asyncio
-async def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
+async def test_the_error_names_a_file_that_is_not_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    path.write_text("this is no database, and long enough to be sure of it" * 40)
+    path.write_text("this is not a database, and long enough to be sure of it" * 40)
     with pytest.raises(JournalError, match=r"journal\.sqlite: file is not a database"):
         await Journal(path).__aenter__()
     with pytest.raises(JournalError, match="unable to open"):

@@ -84,7 +84,7 @@ def test_an_accepted_step_can_still_be_rejected() -> None:
     assert monitor.add("a", 0, 4) is Verdict.REJECT
 
 
-def test_silence_is_no_evidence() -> None:
+def test_devices_without_executions_do_not_count_as_evidence() -> None:
     monitor = Monitor(Gate())
     assert monitor.add("a", 0, 0) is Verdict.CONTINUE
     assert monitor.to_plain()["devices"] == []

@@ -15,7 +15,7 @@ from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 TASK = "shop/ipv"
 
 
-class Told:
+class VerdictRecorder:
     """Keeps the verdicts, and refuses as many deliveries as it is asked to."""
 
     def __init__(self) -> None:
@@ -35,9 +35,9 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
         yield opened
 
 
-def _service(journal: Journal, told: Told | None = None) -> MonitorService:
+def _service(journal: Journal, recorder: VerdictRecorder | None = None) -> MonitorService:
     service = MonitorService(journal, ManualClock())
-    service.on_verdict = told or Told()
+    service.on_verdict = recorder or VerdictRecorder()
     return service
 
 
@@ -54,20 +54,20 @@ def _batch(
 
 @pytest.mark.asyncio
 async def test_the_last_failure_is_kept_with_its_place_and_log_over_a_restart(journal: Journal) -> None:
-    told = Told()
-    service = _service(journal, told)
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
     await service.watch("r1", "beta", Gate())
     failure = _outcome(error="E: x", place="main.py:3", log="info: a\nerror: b")
     await service.take(OutcomeBatch("d1", "b1", (failure,)))
     await service.take(_batch("b2", OutcomeKind.RUN, 5, 0))
     await service.flush()
-    again = _service(journal, told)
+    again = _service(journal, recorder)
     await again.load()
     totals = await again.totals("r1")
     assert (totals.last_error, totals.last_place, totals.last_log) == ("E: x", "main.py:3", "info: a\nerror: b")
     await again.take(OutcomeBatch("d1", "b3", (_outcome(failed=90, error="E: y", place="main.py:9"),)))
     assert (await again.totals("r1")).last_log == ""  # of another failure
-    assert told.verdicts[-1][3] == "91 of 96 reports failed, the last with: E: y (main.py:9)"
+    assert recorder.verdicts[-1][3] == "91 of 96 reports failed, the last with: E: y (main.py:9)"
 
 
 def _outcome(*, failed: int = 1, error: str, place: str, log: str = "") -> Outcome:
@@ -77,16 +77,16 @@ def _outcome(*, failed: int = 1, error: str, place: str, log: str = "") -> Outco
 
 
 @pytest.mark.asyncio
-async def test_reports_are_summed_and_verdicts_told_once(journal: Journal) -> None:
-    told = Told()
-    service = _service(journal, told)
+async def test_reports_are_summed_and_verdicts_delivered_once(journal: Journal) -> None:
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
     await service.watch("r1", "beta", Gate())
     for number in range(4):
         await service.take(_batch(f"b{number}", OutcomeKind.RUN, 200, 0))
-    assert told.verdicts == [("r1", "beta", Verdict.ACCEPT, "")]
+    assert recorder.verdicts == [("r1", "beta", Verdict.ACCEPT, "")]
     await service.watch("r1", "gray 0.25", Gate())
     await service.take(_batch("bad", OutcomeKind.RUN, 1, 9))
-    assert told.verdicts[1:] == [
+    assert recorder.verdicts[1:] == [
         ("r1", "gray 0.25", Verdict.REJECT, "9 of 10 reports failed, the last with: ValueError: x")
     ]
     totals = await service.totals("r1")
@@ -116,52 +116,52 @@ async def test_the_memory_of_batches_is_bounded(journal: Journal, monkeypatch: p
 
 @pytest.mark.asyncio
 async def test_installed_is_not_healthy(journal: Journal) -> None:
-    told = Told()
-    service = _service(journal, told)
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
     await service.watch("r1", "beta", Gate())
     for number in range(5):
         await service.take(_batch(f"i{number}", OutcomeKind.INSTALLED, device=f"d{number}"))
-    assert told.verdicts == []
+    assert recorder.verdicts == []
     for number in range(5):
         await service.take(_batch(f"r{number}", OutcomeKind.REVERTED, device=f"d{number}"))
-    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.REJECT]
+    assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.REJECT]
     totals = await service.totals("r1")
     assert (totals.installed, totals.reverted, totals.stage_failed) == (5, 5, 5)
 
 
 @pytest.mark.asyncio
 async def test_a_device_that_says_the_same_after_each_restart_is_one_device(journal: Journal) -> None:
-    told = Told()
-    service = _service(journal, told)
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
     await service.watch("r1", "beta", Gate())
     for number in range(50):
         await service.take(_batch(f"i{number}", OutcomeKind.INSTALLED))
         await service.take(_batch(f"r{number}", OutcomeKind.REJECTED))
     totals = await service.totals("r1")
     assert (totals.installed, totals.rejected, totals.stage_failed) == (1, 1, 1)
-    assert told.verdicts == []
+    assert recorder.verdicts == []
 
 
 @pytest.mark.asyncio
 async def test_a_verdict_that_was_not_taken_is_told_again(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
-    told = Told()
-    told.refuse = 2
-    service = _service(journal, told)
+    recorder = VerdictRecorder()
+    recorder.refuse = 2
+    service = _service(journal, recorder)
     await service.watch("r1", "beta", Gate())
     for number in range(3):
         await service.take(_batch(f"b{number}", OutcomeKind.RUN, 0, 10))
-    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.REJECT]
+    assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.REJECT]
     assert "was not delivered" in caplog.text
 
 
 @pytest.mark.asyncio
 async def test_watching_the_same_stage_again_keeps_the_evidence_and_repeats_the_verdict(journal: Journal) -> None:
-    told = Told()
-    service = _service(journal, told)
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
     await service.watch("r1", "beta", Gate())
     await service.take(_batch("b", OutcomeKind.RUN, 1000))
     await service.watch("r1", "beta", Gate())
-    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.ACCEPT] * 2
+    assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.ACCEPT] * 2
     await service.watch("r1", "gray 0.25", Gate())
     assert (await service.totals("r1")).stage_ok == 0
     assert (await service.totals("r1")).ok == 1000
@@ -169,12 +169,12 @@ async def test_watching_the_same_stage_again_keeps_the_evidence_and_repeats_the_
 
 @pytest.mark.asyncio
 async def test_what_is_no_longer_watched_is_still_counted(journal: Journal) -> None:
-    told = Told()
-    service = _service(journal, told)
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
     await service.watch("r1", "beta", Gate())
     await service.unwatch("r1")
     await service.take(_batch("b", OutcomeKind.RUN, 0, 100))
-    assert told.verdicts == []
+    assert recorder.verdicts == []
     assert (await service.totals("r1")).failed == 100
 
 
@@ -195,13 +195,13 @@ async def test_evidence_outlives_a_restart(journal: Journal) -> None:
     await first.take(_batch("b", OutcomeKind.RUN, 200, 1))
     await first.take(_batch("c", OutcomeKind.INSTALLED))
     await first.flush()
-    told = Told()
-    second = _service(journal, told)
+    recorder = VerdictRecorder()
+    second = _service(journal, recorder)
     await second.load()
     assert await second.totals("r1") == await first.totals("r1")
     await second.watch("r1", "gray 0.5", Gate())
     await second.take(_batch("d", OutcomeKind.RUN, 250, 0))
-    assert [verdict for _, _, verdict, _ in told.verdicts] == [Verdict.ACCEPT]
+    assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.ACCEPT]
 
 
 @pytest.mark.asyncio

@@ -267,7 +267,7 @@ async def test_a_gateway_that_does_not_answer_is_told_again(tmp_path: Path) -> N
 
 
 @pytest.mark.asyncio
-async def test_directives_are_signed_anew_before_they_expire(tmp_path: Path) -> None:
+async def test_directives_are_signed_again_before_they_expire(tmp_path: Path) -> None:
     clock = ManualClock()
     async with _world(tmp_path, clock) as world:
         await _fully(world, "v1")
@@ -285,7 +285,7 @@ async def test_directives_are_signed_anew_before_they_expire(tmp_path: Path) -> 
 
 
 @pytest.mark.asyncio
-async def test_a_new_release_key_signs_everything_anew(tmp_path: Path) -> None:
+async def test_all_directives_are_signed_again_with_a_new_release_key(tmp_path: Path) -> None:
     async with _world(tmp_path) as world:
         await _fully(world, "v1")
         before = world.answerer.table.rows["shop/ipv"]

@@ -186,7 +186,7 @@ def test_a_device_that_leaves_a_policy_goes_back() -> None:
     assert device.ask(table) == "v3"
     device.app_version = "10.0"
     assert device.ask(table) == "v2"
-    assert device.followed[-1].release == "", "going back is no success of a release"
+    assert device.followed[-1].release == "", "going back must not count as a success of a release"
     device.app_version = "9.0"
     table = cloud.table(ten, one)
     assert device.ask(table) == "v1"

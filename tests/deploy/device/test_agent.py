@@ -21,7 +21,7 @@ async def test_installs_updates_and_keepstwo_versions(tmp_path: Path) -> None:
         assert device.agent.tasks == {TASK: version}
         assert device.running[TASK] == FILES[version]
         assert_tidy(device.folder, kept)
-    assert device.told() == ["installed v1", "installed v2", "installed v3"]
+    assert device.take_outcomes() == ["installed v1", "installed v2", "installed v3"]
     assert device.log == ["check v1", "activate v1", "check v2", "activate v2", "check v3", "activate v3"]
 
 
@@ -57,7 +57,7 @@ async def test_rollback_to_the_version_on_disk_pulls_nothing_and_is_not_undone_l
     assert await device.agent.revert(TASK, "v1 fails too")
     assert device.agent.tasks == {}  # v2 was left for being bad: the device does not go there by itself
     assert device.running == {}
-    assert device.told() == ["installed v2", "installed v1", "reverted v1"]
+    assert device.take_outcomes() == ["installed v2", "installed v1", "reverted v1"]
 
 
 @pytest.mark.asyncio
@@ -97,7 +97,7 @@ async def test_removal_ends_the_task_and_old_directives_cannot_bring_it_back(tmp
     assert device.agent.tasks == {}
     assert_tidy(device.folder, 0)
     device = await start(device.folder, cloud)
-    assert device.told() == ["removed v1"]
+    assert device.take_outcomes() == ["removed v1"]
     assert isinstance(await device.refuse(first), DirectiveRefusedError)
     await device.do(cloud.sign(first))
     assert device.agent.tasks == {TASK: "v1"}
@@ -111,7 +111,7 @@ async def test_restart_puts_the_active_version_to_use_and_tells_its_outcome_agai
     device = await start(device.folder, cloud)
     assert device.agent.tasks == {TASK: "v1", "other/task": "v9"}
     assert device.running == {TASK: FILES["v1"], "other/task": FILES["v3"]}
-    assert sorted(device.told()) == ["installed v1", "installed v9"]
+    assert sorted(device.take_outcomes()) == ["installed v1", "installed v9"]
     device.agent.count_run(TASK, "v1", ok=True)
     device.agent.count_run(TASK, "v0", ok=False, error="x")
     assert [(outcome.version, outcome.release) for outcome in device.outcomes()] == [("v1", "r-v1"), ("v0", "")]
@@ -136,7 +136,7 @@ async def test_a_failed_check_is_told_once_and_only_a_newer_directive_tries_agai
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     await device.do(publish(cloud, "v1"))
-    device.told()
+    device.take_outcomes()
     device.fail_check = "no such module"
     directive = publish(cloud, "v2")
     assert "no such module" in str(await device.refuse(directive))
@@ -170,7 +170,7 @@ async def test_revert_goes_to_the_previous_version_once_and_the_same_serial_does
     await device.do(publish(cloud, "v1"))
     second = publish(cloud, "v2")
     await device.do(second)
-    device.told()
+    device.take_outcomes()
     assert not await device.agent.revert(TASK, "told late", version="v1")
     assert not await device.agent.revert("no/such", "x")
     assert await device.agent.revert(TASK, "it raises", version="v2")
@@ -182,7 +182,7 @@ async def test_revert_goes_to_the_previous_version_once_and_the_same_serial_does
     device = await start(device.folder, cloud)
     await device.do(second)
     assert device.agent.tasks == {TASK: "v1"}
-    assert device.told() == ["reverted v2"]
+    assert device.take_outcomes() == ["reverted v2"]
     await device.do(cloud.sign(second))
     assert device.agent.tasks == {TASK: "v2"}
 
@@ -195,7 +195,7 @@ async def test_a_version_that_cannot_be_put_to_use_is_left_and_with_it_its_bad_p
     device.fail_activate = {"v2"}
     assert isinstance(await device.refuse(publish(cloud, "v2")), ActivationFailedError)
     assert device.running[TASK] == FILES["v1"]
-    assert device.told() == ["installed v1", "installed v2", "reverted v2"]
+    assert device.take_outcomes() == ["installed v1", "installed v2", "reverted v2"]
     device.fail_activate = {"v1", "v3"}
     assert isinstance(await device.refuse(publish(cloud, "v3")), ActivationFailedError)
     assert device.agent.tasks == {}
@@ -211,7 +211,7 @@ async def test_a_version_that_cannot_be_put_to_use_at_a_start_is_left(tmp_path: 
     device.fail_activate = {"v2"}
     await device.agent.start()
     assert device.running[TASK] == FILES["v1"]
-    assert device.told() == ["installed v2", "reverted v2"]
+    assert device.take_outcomes() == ["installed v2", "reverted v2"]
     await device.do(second)
     assert device.agent.tasks == {TASK: "v1"}
 

@@ -42,7 +42,7 @@ async def test_a_corrupted_active_version_never_runs_and_comes_back_whole(tmp_pa
     device = await start(tmp_path / "agent", cloud)
     assert device.log == ["activate v1"]
     assert device.running[TASK] == FILES["v1"]
-    assert device.told() == ["reverted v2"]
+    assert device.take_outcomes() == ["reverted v2"]
     assert_tidy(device.folder, 1)
     await device.do(second)
     assert device.running[TASK] == FILES["v2"]
@@ -57,7 +57,7 @@ async def test_with_both_versions_corrupted_the_task_is_dropped_until_pulled_aga
     device = await start(tmp_path / "agent", cloud)
     assert device.log == []
     assert device.agent.tasks == {}
-    assert device.told() == ["reverted v2", "reverted v1"]
+    assert device.take_outcomes() == ["reverted v2", "reverted v1"]
     await device.do(second)
     assert device.running[TASK] == FILES["v2"]
 
@@ -74,7 +74,7 @@ async def test_a_corrupted_state_drops_the_task_with_an_outcome(tmp_path: Path) 
         copy.write_bytes(spoiled)
         device = await start(tmp_path / "copy", cloud)
         assert device.log == []
-        assert device.told() == ["removed"]
+        assert device.take_outcomes() == ["removed"]
         await device.do(second)
         assert device.running[TASK] == FILES["v2"]
         shutil.rmtree(tmp_path / "copy")
@@ -254,7 +254,7 @@ def test_a_disk_that_is_full_from_any_step_on_keeps_a_whole_version_and_nothing_
 
         async def fill(folder: Path = folder, step: int = step) -> FaultyDisk:
             device = await start(folder, cloud)
-            device.told()
+            device.take_outcomes()
             with pytest.MonkeyPatch.context() as patch:
                 disk = FaultyDisk(patch, folder.parent / "grave", step, full=True)
                 await perform(device, directives)
@@ -288,6 +288,6 @@ async def test_a_version_larger_than_the_room_left_is_refused_before_a_file_is_p
     for _ in range(3):
         assert "No space left" in str(await device.refuse(directive))
     assert {sha256 for sha256, _ in cloud.pulls} == {directive.manifest}
-    assert device.told() == ["rejected v1"]
+    assert device.take_outcomes() == ["rejected v1"]
     monkeypatch.undo()
     await device.do(directive)

@@ -31,7 +31,7 @@ from walle.deploy.device.installed import InstalledTasks
 
 
 @pytest.mark.asyncio
-async def test_a_dropped_link_is_no_rejection_and_the_next_try_resumes_even_after_a_restart(tmp_path: Path) -> None:
+async def test_a_dropped_link_does_not_reject_and_the_next_try_resumes_even_after_a_restart(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     directive = publish(cloud, "v1")
@@ -90,7 +90,7 @@ async def test_one_directive_in_two_calls_is_pulled_once(tmp_path: Path) -> None
     assert await first == []
     names = [sha256 for sha256, _ in cloud.pulls]
     assert len(names) == len(set(names)) == 3
-    assert device.told() == ["installed v1"]
+    assert device.take_outcomes() == ["installed v1"]
 
 
 @pytest.mark.asyncio

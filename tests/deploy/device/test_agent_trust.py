@@ -17,12 +17,12 @@ from walle.protocol import FileEntry, Manifest
 
 
 @pytest.mark.asyncio
-async def test_unsigned_changed_and_replayed_directives_move_nothing_and_are_not_told(tmp_path: Path) -> None:
+async def test_unsigned_changed_and_replayed_directives_change_nothing_and_are_not_reported(tmp_path: Path) -> None:
     cloud, stranger = CloudFiles(), CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     first, second = publish(cloud, "v1"), publish(cloud, "v2")
     await device.do(second)
-    device.told()
+    device.take_outcomes()
     for forged in (
         first,
         dataclasses.replace(first, serial=99),
@@ -82,17 +82,17 @@ async def test_signed_manifests_that_may_not_run_here_are_rejected(
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     await device.do(publish(cloud, "v1"))
-    device.told()
+    device.take_outcomes()
     error = await device.refuse(cloud.publish(TASK, "v3", FILES["v3"], change=change))
     assert match in str(error)
     assert device.running[TASK] == FILES["v1"]
-    assert device.told() == ["rejected v3"]
+    assert device.take_outcomes() == ["rejected v3"]
     assert_tidy(device.folder, 1)
     assert names_in(tmp_path) == ["agent"]
 
 
 @pytest.mark.asyncio
-async def test_a_manifest_of_another_key_is_rejected_for_good(tmp_path: Path) -> None:
+async def test_a_manifest_of_another_key_is_rejected_permanently(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     directive = cloud.publish(TASK, "v1", FILES["v1"], signer=Signer.generate())
@@ -100,7 +100,7 @@ async def test_a_manifest_of_another_key_is_rejected_for_good(tmp_path: Path) ->
     cloud.pulls.clear()
     await device.do(directive)
     assert cloud.pulls == []
-    assert device.told() == ["rejected v1"]
+    assert device.take_outcomes() == ["rejected v1"]
 
 
 @pytest.mark.asyncio
@@ -109,7 +109,7 @@ async def test_a_flipped_bit_anywhere_is_rejected_and_a_mended_cdn_is_tried_agai
     device = await start(tmp_path / "agent", cloud)
     await device.do(publish(cloud, "v3"))
     directive = publish(cloud, "v2")
-    device.told()
+    device.take_outcomes()
     chosen = random.Random(3)
     for sha256 in {directive.manifest, *(sha256_of(data) for data in FILES["v2"].values())}:
         good = cloud.blobs[sha256]
@@ -121,10 +121,10 @@ async def test_a_flipped_bit_anywhere_is_rejected_and_a_mended_cdn_is_tried_agai
             assert device.running[TASK] == FILES["v3"]
             assert_tidy(device.folder, 1)
         cloud.blobs[sha256] = good
-    assert set(device.told()) == {"rejected v2"}
+    assert set(device.take_outcomes()) == {"rejected v2"}
     await device.do(directive)
     assert device.running[TASK] == FILES["v2"]
-    assert device.told() == ["installed v2"]
+    assert device.take_outcomes() == ["installed v2"]
 
 
 @pytest.mark.asyncio

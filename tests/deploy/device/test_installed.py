@@ -159,7 +159,7 @@ def test_a_state_of_another_task_is_corrupted(tmp_path: Path) -> None:
     installed = InstalledTasks(tmp_path)
     installed.write(TaskState(task="a/b", serial=5))
     (tmp_path / "a%2Fb").rename(tmp_path / "a%2Fc")
-    with pytest.raises(CorruptedError, match="it speaks of 'a/b'"):
+    with pytest.raises(CorruptedError, match="it is the state of 'a/b'"):
         installed.read("a/c")
 
 
@@ -219,7 +219,7 @@ def test_files_are_copied_where_the_disk_has_no_hard_links(tmp_path: Path, monke
 def test_an_envelope_that_is_gone_or_another_is_corrupted(tmp_path: Path) -> None:
     installed = InstalledTasks(tmp_path)
     _put(installed, TaskState(task=TASK).activate(1, _ref(1)))
-    with pytest.raises(CorruptedError, match="its sha256 is another"):
+    with pytest.raises(CorruptedError, match="its sha256 is wrong"):
         installed.envelope(TASK, _ref(1))
     with pytest.raises(CorruptedError, match="No such file"):
         installed.envelope(TASK, _ref(2))

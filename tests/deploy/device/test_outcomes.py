@@ -13,7 +13,7 @@ def _report(max_keys: int = 1000) -> OutcomeReport:
     return OutcomeReport("d1", new_id=lambda: f"b{next(numbers)}", max_keys=max_keys)
 
 
-def test_nothing_to_tell_is_no_batch() -> None:
+def test_there_is_no_batch_without_outcomes() -> None:
     report = _report()
     assert report.take_batch() is None
     report.confirm("b1")
@@ -89,19 +89,19 @@ _steps = st.lists(st.sampled_from(["ok", "failed", "take", "confirm"]), max_size
 
 
 @given(_steps)
-def test_every_run_is_told_exactly_once(steps: list[str]) -> None:
+def test_every_run_is_reported_exactly_once(steps: list[str]) -> None:
     report = _report()
-    told: dict[str, OutcomeBatch] = {}
+    received: dict[str, OutcomeBatch] = {}
     counted = {"ok": 0, "failed": 0}
     for step in [*steps, "take", "confirm", "take", "confirm"]:
         if step in counted:
             counted[step] += 1
             report.count_run("s/t", "v1", "r", ok=step == "ok")
         elif (batch := report.take_batch()) is not None:
-            told[batch.batch_id] = batch
+            received[batch.batch_id] = batch
             if step == "confirm":
                 report.confirm(batch.batch_id)
-    outcomes = [outcome for batch in told.values() for outcome in batch.outcomes]
+    outcomes = [outcome for batch in received.values() for outcome in batch.outcomes]
     assert sum(outcome.ok for outcome in outcomes) == counted["ok"]
     assert sum(outcome.failed for outcome in outcomes) == counted["failed"]
     assert report.take_batch() is None

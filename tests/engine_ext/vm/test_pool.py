@@ -206,7 +206,7 @@ class Limited:
 
 
 @pytest.mark.asyncio
-async def test_a_vm_that_cannot_start_is_no_strike(tmp_path: Path) -> None:
+async def test_a_vm_that_cannot_start_does_not_count_as_a_strike(tmp_path: Path) -> None:
     pool = VMPool(1)
     (one,) = tasks(tmp_path, 1)
     for _ in range(MAX_STRIKES + 1):

@@ -31,7 +31,7 @@ async def ingest(tmp_path: Path) -> AsyncIterator[Ingest]:
 
 
 class Source:
-    """What the pump sees of a tunnel server: batches in, acknowledgements out. Ends after the last batch."""
+    """Fake tunnel server for the pump: batches in, acknowledgements out. Ends after the last batch."""
 
     def __init__(self, *batches: list[Received]) -> None:
         self.batches = collections.deque(batches)

@@ -62,10 +62,10 @@ class Access:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return what the file at `path` grants.
+        """Return the tokens in the file at `path`.
 
         Raises:
-            ConfigError: the file is absent, not TOML, or says something that is not a grant; names the place.
+            ConfigError: the file is missing, not TOML, or has an invalid entry, which the message names.
         """
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ class Access:
         return cls(_parse_identity(f"{path}: [tokens.{name}]", name, value) for name, value in tokens.items())
 
     def save(self, path: Path) -> None:
-        """Write the file that `load` reads, for its owner alone; at every instant `path` holds the old one or this."""
+        """Write the file that `load` reads, atomically, readable by its owner only."""
         lines = []
         for identity in self._identities:
             roles = ", ".join(
@@ -97,10 +97,10 @@ class Access:
         write_file(path, "\n".join(lines).encode(), mode=0o600)
 
     def issue(self, name: str, roles: Mapping[str, Role]) -> str:
-        """Return a new token for `name`, in place of any it had. It is kept nowhere: only its hash stays here.
+        """Return a new token for `name`, replacing any earlier one. Only its hash is stored.
 
         Raises:
-            ConfigError: the name is empty or holds what cannot be printed.
+            ConfigError: the name is empty or has characters that are not printable.
         """
         if not name or not name.isprintable():
             raise ConfigError(f"{name[:80]!r} cannot name a token's owner; use printable characters")
@@ -119,7 +119,7 @@ class Access:
         return found
 
     def identify_header(self, authorization: str) -> Identity | None:
-        """Return who an HTTP Authorization header stands for: Basic with the token as password, or Bearer."""
+        """Return the owner of the token in an Authorization header: Basic with the token as password, or Bearer."""
         scheme, _, rest = authorization.partition(" ")
         if scheme.lower() == "bearer":
             return self.identify(rest.strip())

@@ -1,7 +1,7 @@
 """The deployment platform over HTTP: releases, outcomes, heartbeat, health, metrics and the dashboard.
 
-It depends on two interfaces, `Releases` and `Outcomes`, whose calls are asynchronous and take and give plain values or
-frozen dataclasses, so that the services themselves and handles to them in other processes fit alike.
+It depends on two interfaces, `Releases` and `Outcomes`, whose methods are asynchronous and pass plain values or
+frozen dataclasses: both the services and handles to them in other processes implement them.
 """
 
 import importlib.resources
@@ -36,12 +36,12 @@ from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseErro
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.protocol import PROFILE_HEADER, OutcomeBatch, ProtocolError
 
-STREAM_TICK_S = 1.0  # how often a stream looks for new totals
+STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
 MAX_OUTCOMES_BYTES = 1 << 20
 
 
 class AccessError(DeployError):
-    """A caller who may not do this. `status`: 401 for an unknown token, 403 where its role is too low."""
+    """A caller without the right to a call. `status`: 401 for an unknown token, 403 where its role is too low."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(status, why)
@@ -123,7 +123,7 @@ class RollbackBody(_Strict):
 
 
 def authorize_by(access: Access) -> Authorize:
-    """Return the check that lets those release who have the role `release` in the scenario."""
+    """Return a check that the caller has the role `release` in the scenario."""
 
     async def authorize(authorization: str, scenario: str) -> str:
         identity = access.identify_header(authorization)
@@ -177,13 +177,13 @@ def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize)
 
     @router.post("/{release_id}/pause")
     async def pause(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
-        """Stop where it is: no further device gets the version."""
+        """Pause the release: no further device gets the version."""
         await authorized(release_id, authorization)
         return await shown(await releases.pause(release_id))
 
     @router.post("/{release_id}/resume")
     async def resume(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
-        """Go on where it was paused."""
+        """Resume the release in the state where it was paused."""
         await authorized(release_id, authorization)
         return await shown(await releases.resume(release_id))
 
@@ -221,7 +221,7 @@ type LetsIn = Callable[[str], bool]
 
 
 def device_router(outcomes: Outcomes, lets_in: LetsIn) -> APIRouter:
-    """Return what devices call: /v1/outcomes, with the token that lets a device in, and /v1/checkin."""
+    """Return the routes that devices call: /v1/outcomes, with a device's token, and /v1/checkin."""
     router = APIRouter(prefix="/v1", tags=["devices"])
 
     @router.post("/outcomes", status_code=204)
@@ -268,7 +268,7 @@ def watch_router(releases: Releases, outcomes: Outcomes, answerer: Answerer) -> 
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        """Numbers for Prometheus."""
+        """Return metrics for Prometheus."""
         known = await releases.all()
         shown = [(release, await outcomes.totals(release.id)) for release in known if not release.state.terminal]
         registry = CollectorRegistry(auto_describe=False)
@@ -313,7 +313,7 @@ class _Metrics(Collector):
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make `app` answer walle's errors as {"error": message, "type": name} with the status that fits."""
+    """Make `app` answer walle's errors as {"error": message, "type": name} with `error_status`."""
 
     async def known_error(_: Request, error: Exception) -> JSONResponse:
         status = error_status(error)

@@ -1,9 +1,9 @@
 """Bundles: task versions as devices get them, compiled, named by hashes, signed (§4.3 "Functionality Tailoring").
 
 Included: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
-versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. Left out: sources,
+versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. Excluded: sources,
 task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
-The same tree gives the same bytes, whichever process builds it.
+Builds are reproducible: the same tree gives the same bytes in any process.
 """
 
 import ast
@@ -34,7 +34,7 @@ MAX_BUNDLE_BYTES = 128 * 1024 * 1024
 
 
 class BundleError(DeployError):
-    """A task version that cannot be made into a bundle. `path` is the file at fault, `line` 0 where there is none."""
+    """A task version that cannot be built. `path` is the wrong file; `line` is 0 where it is unknown."""
 
     def __init__(self, path: str, reason: str, line: int = 0) -> None:
         super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
@@ -45,7 +45,7 @@ class BundleError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class TaskVersion:
-    """A task version as it was committed, with its parsed task.toml: read once, and passed on from there."""
+    """A task version as committed, with its parsed task.toml."""
 
     tree: TaskTree
     config: TaskConfig
@@ -158,12 +158,12 @@ def _compiled(source: bytes, path: str, code_name: str) -> bytes:
 
 
 def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None:
-    """Lay a bundle out as `folder`, which must not exist: its files and nothing else, as a task finds them on a device.
+    """Write a bundle's files to `folder`, which must not exist, in the layout of a device.
 
-    `folder` appears whole or not at all. The manifest is one that was built here or verified: its paths are plain.
+    `folder` is created atomically. The manifest must be built here or verified: its paths are not checked again.
 
     Raises:
-        BundleError: a blob is missing, or is not what the manifest says.
+        BundleError: a blob is missing, or differs from the manifest.
     """
     if folder.exists():
         raise BundleError(str(folder), "is there already; lay a bundle out in a new folder")
@@ -218,7 +218,7 @@ def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
 
 
 def _check_imports(source: bytes, path: str, own_modules: set[str]) -> None:
-    for line, name in _imports(ast.parse(source)):  # it compiles: that was tried first
+    for line, name in _imports(ast.parse(source)):  # cannot fail: it was compiled before
         if name.split(".")[0] not in own_modules and not is_allowed(name):
             raise BundleError(
                 path, f"imports {name}, which a task may not (docs/adr/0011-bundles.md says what it may)", line

@@ -1,7 +1,7 @@
-"""Other Pythons of the cloud's machine, which compile for the devices that run their version (§4.3).
+"""Compilation of tasks by other Python versions on the cloud's machine, for devices that run them (§4.3).
 
-Bytecode belongs to one minor version of CPython. A cloud whose fleet has several names a Python of each; a bundle then
-carries every module once for each version.
+Bytecode belongs to one minor version of CPython. Where the fleet has several versions, the cloud names an executable
+of each, and a bundle has every module once for each version.
 """
 
 import base64
@@ -16,7 +16,7 @@ from walle.errors import ConfigError
 
 _TIMEOUT_S = 60.0
 
-# What the other Python runs, without walle: a module's name in tracebacks → its source comes in, its .pyc goes out, as
+# Script for the other Python, which lacks walle. Input: name in tracebacks → source; output: name → .pyc, as
 # `walle.engine_ext.vm.bytecode.compile_source` writes it; or [file, problem, line] of the first that does not compile.
 _PROGRAM = """
 import base64, importlib.util, json, marshal, sys
@@ -43,7 +43,7 @@ class OtherPython:
     """A Python executable of another version than this one.
 
     Raises:
-        ConfigError: it cannot be run, is not CPython, or has the bytecode of this one.
+        ConfigError: it cannot be run, is not CPython, or has this interpreter's bytecode.
     """
 
     def __init__(self, executable: str | os.PathLike[str]) -> None:
@@ -55,7 +55,7 @@ class OtherPython:
             raise ConfigError(f"{self.executable} is {TAG}, as the cloud itself, which compiles for those anyway")
 
     def compile(self, sources: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return the `.pyc` bytes of each source, by the name that its tracebacks will show; nothing of it is run.
+        """Return the `.pyc` bytes of each source, by the name in its tracebacks; no code of it runs.
 
         Raises:
             BytecodeError: one does not compile in that Python.

@@ -1,7 +1,7 @@
 """Count of different devices in bounded memory: exact while they are few, within about 1 % when they are many.
 
-Devices report the same thing again, after a lost answer or a restart; counting reports would count them twice, and a
-list of devices would grow with the fleet. Up to `EXACT` devices their hashes are kept; then they go into a HyperLogLog
+A device repeats a report after a lost answer or a restart, so counting reports would count devices twice, and a list of
+devices would grow with the fleet. Up to `EXACT` devices their hashes are kept; then they go into a HyperLogLog
 of 2**14 registers (16 KiB, standard error 0.8 %). Source: Flajolet et al., "HyperLogLog", AofA 2007.
 """
 
@@ -18,14 +18,14 @@ _ALPHA = 0.7213 / (1 + 1.079 / _REGISTERS)
 
 
 class DeviceCount:
-    """A growing set of devices of which only the size is kept."""
+    """Estimator of the size of a growing set of devices."""
 
     def __init__(self) -> None:
         self._hashes: set[int] = set()
         self._registers: bytearray | None = None
 
     def add(self, device_id: str) -> bool:
-        """Return False where the device was counted before; above `EXACT` devices that is no longer known, and True."""
+        """Count a device; return False if it was counted before. Above `EXACT` devices, always return True."""
         hashed = int.from_bytes(hashlib.blake2b(device_id.encode(errors="surrogatepass"), digest_size=8).digest())
         if self._registers is not None:
             self._register(hashed)

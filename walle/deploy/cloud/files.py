@@ -1,7 +1,7 @@
-"""Content-addressed files, and the ASGI app that hands them out as `/cdn/{sha256}`.
+"""Content-addressed files, and the ASGI app that serves them as `/cdn/{sha256}`.
 
 A file's name is the sha256 of its bytes, so it never changes: any cache may keep it indefinitely, and a device
-verifies it without asking. A damaged file is refused there; `FileStore.verify` finds it here.
+verifies it by its name. Devices refuse a damaged file; `FileStore.verify` detects it in the store.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE | 
 
 
 class FileStoreError(DeployError):
-    """A file that the store does not hold, or a name that is not a sha256. `sha256` is what was asked for."""
+    """A file that the store does not hold, or a name that is not a sha256. `sha256` is the requested name."""
 
     def __init__(self, sha256: str, reason: str) -> None:
         super().__init__(f"file {sha256[:80]!r}: {reason}")
@@ -31,7 +31,7 @@ class FileStoreError(DeployError):
 
 
 class RangeError(ValueError):
-    """A range that begins behind the end of the file."""
+    """A range that begins beyond the end of the file."""
 
 
 class FileStore:
@@ -42,7 +42,7 @@ class FileStore:
         make_folders(folder)
 
     def put(self, data: bytes) -> str:
-        """Return the sha256 of `data`, which is on the disk, whole, when this returns; a damaged copy is replaced."""
+        """Store `data` durably and return its sha256; a damaged copy is replaced."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.path(sha256)
         if path.exists() and self.verify(sha256):
@@ -52,7 +52,7 @@ class FileStore:
         return sha256
 
     def path(self, sha256: str) -> Path:
-        """Return where the file lies or would lie.
+        """Return the path of the file, which need not exist.
 
         Raises:
             FileStoreError: `sha256` is not 64 lower-case hex digits.
@@ -72,7 +72,7 @@ class FileStore:
             raise FileStoreError(sha256, "the store does not hold it") from None
 
     def verify(self, sha256: str) -> bool:
-        """Tell whether the bytes on the disk still have the hash they are filed under."""
+        """Return whether the bytes on the disk still have this hash."""
         with self.open(sha256) as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
@@ -80,8 +80,7 @@ class FileStore:
 def parse_range(header: str, size_bytes: int) -> tuple[int, int] | None:
     """Return the first byte of one range and the byte after its last, or None where the whole file is the answer.
 
-    Several ranges at once, other units and what is no range at all are answered with the whole file, as RFC 9110 §14.2
-    lets a server.
+    Several ranges at once, other units and invalid ranges are answered with the whole file, as RFC 9110 §14.2 allows.
 
     Raises:
         RangeError: the range is well-formed, and the file has none of it.
@@ -120,7 +119,9 @@ async def _answer(store: FileStore, scope: Scope, send: Send) -> None:
     match = _ROUTE.fullmatch(path)
     sha256 = match.group(1) if match else ""
     if not _SHA256.fullmatch(sha256):
-        return await _send_error(send, scope, 404, f"{path[:120]!r} is no file; ask for /cdn/ and a sha256 in hex")
+        return await _send_error(
+            send, scope, 404, f"{path[:120]!r} is not the path of a file; ask for /cdn/ and a sha256 in hex"
+        )
     try:
         file = await asyncio.to_thread(store.open, sha256)
     except FileStoreError:

@@ -1,9 +1,9 @@
 """`git clone`, `git fetch` and `git push` of task repositories over HTTP at /git/{scenario}.git, by role.
 
-The smart HTTP protocol (gitprotocol-http), version 0, which every git client speaks. A push is judged ref by ref: a
-branch may move, a version never does, and a version that could not be made into a bundle is refused with the reason,
-which git shows beside the tag. What a refused push leaves is unreferenced objects. Requests are spooled before git work
-starts, and git work runs on threads of its own: a slow client holds neither a thread nor a repository.
+The smart HTTP protocol (gitprotocol-http), version 0, which every git client speaks. Each ref of a push is
+checked by itself: a branch may move, a version may not, and a version that does not build is refused with the reason,
+which git shows beside the tag. A refused push leaves unreferenced objects. Requests are spooled before git work
+starts, and git work runs on its own threads: a slow client occupies neither a thread nor a repository.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class _Command:
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """Whose request it is, for which repository and service. `advertises` is the first half of the exchange."""
+    """A user's request for a repository and a service. `advertises` is the first half of the exchange."""
 
     scenario: str
     service: str
@@ -95,8 +95,8 @@ class _Request:
 def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
-    `on_push` is awaited for each ref that a push has set, before the pusher hears of it. Where the process ends in
-    between it is not called: whoever needs every version compares with `TaskRepos.versions` at start.
+    `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
+    ends between the two: a caller that needs every version must read `TaskRepos.versions` at start.
     """
     executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="walle-git")
     pushes: set[asyncio.Task[None]] = set()
@@ -115,7 +115,7 @@ def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> 
                     continue
                 try:
                     await on_push(request.scenario, ref, commit)
-                except Exception:  # noqa: BLE001 - the push is done, whatever its listener makes of it
+                except Exception:  # noqa: BLE001 - the push is done; an error of its listener does not undo it
                     _LOG.exception("listener failed on the push of %s to %s", ref, request.scenario)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,15 +125,15 @@ def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> 
             try:
                 request = _judge(scope, access)
                 if not await _spool(scope, receive, body):
-                    return None  # the client went away before it had sent everything
-                # A push that has begun is finished and announced even where its client is gone.
+                    return None  # the client disconnected before the end of its request
+                # A push that has begun is finished, and `on_push` called, even if the client disconnects.
                 task = asyncio.create_task(serve(request, body, answer))
                 pushes.add(task)
                 task.add_done_callback(pushes.discard)
                 try:
                     await asyncio.shield(task)
                 except asyncio.CancelledError:
-                    await asyncio.wait([task])  # the spools stay open until its thread is done with them
+                    await asyncio.wait([task])  # the thread reads the spools: keep them open until it ends
                     raise
             except GitHttpError as error:
                 return await _send_error(send, error)
@@ -173,7 +173,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
 
 
 async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
-    """Write the request's body to `body`, unpacked; return False where the client went away before its end."""
+    """Write the request's body to `body`, unpacked; return False if the client disconnected before its end."""
     encoding = dict(scope["headers"]).get(b"content-encoding", b"identity")
     if encoding not in (b"identity", b"gzip", b"x-gzip"):
         raise GitHttpError(415, f"content encoding {encoding[:40]!r} is not understood; send gzip or none")
@@ -231,7 +231,7 @@ def _upload_handler(repo: Repo, body: IO[bytes] | None, answer: IO[bytes], *, ad
 
 
 def _receive(repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[bytes]) -> list[tuple[str, str]]:
-    """Do a push; write the report to `answer` and return the refs that were set with their commits."""
+    """Run a push; write the report to `answer`, and return the refs that were set, with their commits."""
     protocol = ReceivableProtocol(body.read, answer.write)
     commands, reports = _read_commands(protocol)
     if not commands:
@@ -263,7 +263,7 @@ def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
     capabilities: Sequence[bytes] = ()
     try:
         while line := protocol.read_pkt_line():
-            if line.startswith(b"shallow "):  # what the pusher lacks; whether we have it is checked after unpacking
+            if line.startswith(b"shallow "):  # the client lacks its parents; ours are checked after unpacking
                 continue
             if not commands:
                 line, capabilities = extract_capabilities(line)
@@ -281,7 +281,7 @@ def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
 
 
 def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
-    """Return why a command is refused for its name, its role or the ref's present value; empty where it is not."""
+    """Return the reason to refuse a command by name, role or the ref's current value; empty if none."""
     if not check_ref_format(command.ref) or "\ufffd" in command.name:
         return "not a name that git allows in UTF-8"
     kind, _, name = command.name.removeprefix("refs/").partition("/")
@@ -303,7 +303,7 @@ def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
 
 
 def _unpack(repo: Repo, protocol: ReceivableProtocol) -> str:
-    """Store the push's objects; return "ok" or why they cannot be."""
+    """Store the push's objects; return "ok" or the error."""
     try:
         repo.object_store.add_thin_pack(protocol.read, protocol.recv)
     except _PACK_ERRORS as error:
@@ -314,7 +314,7 @@ def _unpack(repo: Repo, protocol: ReceivableProtocol) -> str:
 
 
 def _apply(repo: Repo, command: _Command, scenario: str) -> str:
-    """Set or delete the ref; return why not where that cannot be."""
+    """Set or delete the ref; return the error, empty on success."""
     try:
         if command.new == ZERO_SHA:
             return "" if repo.refs.remove_if_equals(command.ref, command.old) else "could not be deleted"
@@ -348,7 +348,7 @@ def _refuse_objects(repo: Repo, command: _Command, scenario: str) -> str:
 
 
 def _adopt_head(repo: Repo, ref: Ref) -> None:
-    """Let HEAD, which a clone checks out, name the first branch where the one it names does not exist."""
+    """Set HEAD, which a clone checks out, to the first branch if its branch does not exist."""
     if ref.startswith(b"refs/heads/") and repo.refs.follow(HEADREF)[1] is None:
         repo.refs.set_symbolic_ref(HEADREF, ref)
 

@@ -1,8 +1,8 @@
-"""Write-ahead journal of the release service in one SQLite file: written before it acts, read when it starts.
+"""Write-ahead journal of the release service in one SQLite file: written before effects run, read at start.
 
-Each transition is one transaction: the release as it is now, the event that made it so, and the effects still to run.
-An effect is deleted when it has run; those left after a crash run again. Beside them live the signed rows of the
-release table, the counters that only grow (serials, releases, generations), and the monitor's evidence.
+Each transition is one transaction: the release's new state, the event, and the effects still to run.
+An effect is deleted when it has run; those left after a crash run again. The file also holds the signed rows
+of the release table, monotonic counters (serials, releases, generations), and the monitor's evidence.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Transition:
 
 
 class Journal:
-    """The file, once opened. Every call is one transaction; a failed or cancelled one leaves no trace.
+    """The file, once opened. Every call is one transaction; a failed one is rolled back.
 
     Raises, from every call:
         JournalError: SQLite refused, for instance because the disk is full.
@@ -84,11 +84,11 @@ class Journal:
             try:
                 db = await asyncio.shield(connecting)
             except asyncio.CancelledError:
-                await (await connecting).close()  # a connection under way cannot be called back
+                await (await connecting).close()  # aiosqlite cannot cancel an opening, so wait for it
                 raise
             try:
                 await db.execute("PRAGMA journal_mode = WAL")
-                await db.execute("PRAGMA synchronous = FULL")  # a transition survives a power cut
+                await db.execute("PRAGMA synchronous = FULL")  # a transition must survive a power cut
                 await db.execute("PRAGMA busy_timeout = 5000")
                 await db.executescript(_SCHEMA)
             except BaseException:
@@ -110,7 +110,7 @@ class Journal:
     async def record(
         self, release: Release, event: ReleaseEvent | None, effects: tuple[Effect, ...]
     ) -> tuple[PendingEffect, ...]:
-        """Write the release as it is after `event` (None: it was created), and return its effects, numbered."""
+        """Write the release after `event` (None: it was created), and return its effects, numbered."""
         pending: list[PendingEffect] = []
         details = json.dumps(dataclasses.asdict(event) if event else {})
         name = type(event).__name__ if event else "Create"
@@ -151,17 +151,17 @@ class Journal:
         return [PendingEffect(number, release_id, Effect(effect)) for number, release_id, effect in rows]
 
     async def strike(self, effect: PendingEffect) -> None:
-        """Forget an effect that has run."""
+        """Delete an effect that has run."""
 
         async def write(db: aiosqlite.Connection) -> None:
             await db.execute("DELETE FROM effects WHERE number = ?", (effect.number,))
 
         await self._write(write)
 
-    # --- what the gateways answer ---
+    # --- rows of the release table ---
 
     async def draw(self, counter: str, count: int = 1) -> int:
-        """Return the first of `count` numbers, from 1 on, that this counter never gives again, restarts included."""
+        """Return the first of `count` new numbers of a persistent counter that begins at 1."""
         last = 0
 
         async def write(db: aiosqlite.Connection) -> None:
@@ -177,7 +177,7 @@ class Journal:
         return last - count + 1
 
     async def save_row(self, row: TaskRow) -> None:
-        """Keep a task's signed row in place of the one before."""
+        """Write a task's signed row, replacing the one before."""
         text = json.dumps(row.to_plain())
 
         async def write(db: aiosqlite.Connection) -> None:
@@ -194,10 +194,10 @@ class Journal:
             for (text,) in await self._read("SELECT task_row FROM table_rows ORDER BY task")
         ]
 
-    # --- what the monitor knows ---
+    # --- evidence of the monitor ---
 
     async def save_evidence(self, evidence: Mapping[str, Any]) -> None:
-        """Keep the evidence of some releases (release id → plain values) in place of what was kept for them."""
+        """Write the evidence of some releases (release id → plain values), replacing theirs."""
         values = [(release_id, json.dumps(plain)) for release_id, plain in evidence.items()]
 
         async def write(db: aiosqlite.Connection) -> None:
@@ -237,12 +237,12 @@ class Journal:
                 await action(db)
                 await db.execute("COMMIT")
             except BaseException:
-                if db.in_transaction:  # some errors, a full disk for one, have rolled back by themselves
+                if db.in_transaction:  # on some errors, such as a full disk, SQLite has rolled back already
                     await db.execute("ROLLBACK")
                 raise
 
     def _probe(self) -> None:
-        """Raise where the file cannot be opened: aiosqlite would, but leave a thread behind that outlives its loop."""
+        """Raise if the file cannot be opened. aiosqlite would too, but leaks a thread that outlives its event loop."""
         sqlite3.connect(self.path).close()
 
     async def _read(self, sql: str, *values: object) -> list[Any]:

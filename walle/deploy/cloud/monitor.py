@@ -88,10 +88,10 @@ def counts(outcome: Outcome) -> tuple[int, int]:
 
 
 class Monitor:
-    """The evidence of one step of one release, and the verdict on it.
+    """Evidence of one step of one release, and the verdict on it.
 
     Evidence restarts at each step, so that a step is judged by reports that were made during it. The evidence of the
-    steps before could only weaken a rejection: each of them ended below the line of acceptance, so the sum of all
+    steps before could only weaken a rejection: each of them ended below the acceptance threshold, so the sum of all
     log-likelihood ratios is always below that of the step alone. After acceptance the test starts again from zero,
     because reports keep coming while a person has paused the release; a rejection outweighs an earlier acceptance and
     is final.
@@ -124,7 +124,7 @@ class Monitor:
             if len(self._devices) >= self.gate.min_devices:
                 self.verdict = Verdict.ACCEPT
                 self._ratio = 0.0
-            else:  # good evidence of too few devices is kept, but piles up no credit against later failures
+            else:  # good evidence of too few devices is kept, but capped: it must not outweigh later failures
                 self._ratio = self._accept_at
         return self.verdict
 

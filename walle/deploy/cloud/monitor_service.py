@@ -1,8 +1,7 @@
-"""The exception handling of §6: takes outcome reports, keeps every release's totals, and says when a step is decided.
+"""Monitor of releases (§6, exception handling): counts outcome reports and delivers a verdict on each step.
 
 Memory is bounded: per release a `Monitor` and a few counts, and the ids of recent batches, so that a batch that is sent
-again counts once. What it knows is journalled by `run`, at most `flush_s` late: after a crash, a step's evidence is
-short by that much.
+again counts once. `run` journals the evidence every `flush_s` seconds; a crash loses the reports since then.
 """
 
 import dataclasses
@@ -64,7 +63,7 @@ class _Evidence:
         self.last_error = self.last_place = self.last_log = ""
         self.stage = ""
         self.monitor: Monitor | None = None
-        self.told: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
+        self.delivered: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
 
     def take(self, device_id: str, outcome: Outcome) -> None:
         is_new = outcome.kind is OutcomeKind.RUN or self.devices[outcome.kind].add(device_id)
@@ -95,7 +94,7 @@ class _Evidence:
         )
 
     def reason(self) -> str:
-        """Say why the step was rejected."""
+        """Return the reason of a rejection as a sentence."""
         assert self.monitor is not None
         text = f"{self.monitor.failed} of {self.monitor.ok + self.monitor.failed} reports failed"
         if not self.last_error:
@@ -152,7 +151,7 @@ class MonitorService:
             self._evidence[release_id] = _Evidence.from_plain(plain)
 
     async def run(self) -> None:
-        """Journal what is new, every `flush_s` seconds, until cancelled."""
+        """Journal changed evidence every `flush_s` seconds, until cancelled."""
         while True:
             await self._clock.sleep(self._flush_s)
             try:
@@ -161,7 +160,7 @@ class MonitorService:
                 _LOG.exception("the monitor's evidence could not be saved; trying again")
 
     async def flush(self) -> None:
-        """Journal what is new."""
+        """Journal changed evidence."""
         unsaved, self._unsaved = self._unsaved, set()
         if not unsaved:
             return
@@ -174,19 +173,19 @@ class MonitorService:
     async def watch(self, release_id: str, stage: str, gate: Gate) -> None:
         """Judge the release's reports from now on as evidence on `stage`.
 
-        Where that stage is judged already, its evidence stays, and a verdict that it has come to is delivered again.
+        Where that stage is judged already, its evidence is kept, and its verdict, if any, is delivered again.
         """
         evidence = self._evidence.setdefault(release_id, _Evidence())
         if evidence.monitor is None or (evidence.stage, evidence.monitor.gate) != (stage, gate):
             evidence.stage, evidence.monitor = stage, Monitor(gate)
-        evidence.told = Verdict.CONTINUE
+        evidence.delivered = Verdict.CONTINUE
         self._unsaved.add(release_id)
-        await self._tell(release_id, evidence)
+        await self._deliver(release_id, evidence)
 
     async def unwatch(self, release_id: str) -> None:
         """Stop judging the release; continue counting."""
         evidence = self._evidence.setdefault(release_id, _Evidence())
-        evidence.stage, evidence.monitor, evidence.told = "", None, Verdict.CONTINUE
+        evidence.stage, evidence.monitor, evidence.delivered = "", None, Verdict.CONTINUE
         self._unsaved.add(release_id)
 
     async def take(self, batch: OutcomeBatch) -> None:
@@ -208,22 +207,22 @@ class MonitorService:
             touched[outcome.release] = evidence
         self._unsaved |= touched.keys()
         for release_id, evidence in touched.items():
-            await self._tell(release_id, evidence)
+            await self._deliver(release_id, evidence)
 
     async def totals(self, release_id: str) -> Totals:
         """Return the counts of a release, zeros where it is unknown."""
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
 
-    async def _tell(self, release_id: str, evidence: _Evidence) -> None:
+    async def _deliver(self, release_id: str, evidence: _Evidence) -> None:
         monitor = evidence.monitor
-        if self.on_verdict is None or monitor is None or monitor.verdict is evidence.told:
+        if self.on_verdict is None or monitor is None or monitor.verdict is evidence.delivered:
             return
-        before, evidence.told = evidence.told, monitor.verdict
+        before, evidence.delivered = evidence.delivered, monitor.verdict
         reason = evidence.reason() if monitor.verdict is Verdict.REJECT else ""
         try:
             await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason)
-        except Exception:  # noqa: BLE001 - the report was taken; its verdict is told again with the next one
+        except Exception:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
             if evidence.monitor is monitor:
-                evidence.told = before
+                evidence.delivered = before
             _LOG.exception("the verdict %s on release %s was not delivered", monitor.verdict, release_id)

@@ -1,7 +1,7 @@
 """Targeting: the devices that a release is for, and those of them that a gray step covers. Pure.
 
 A `Policy` is the uniform policy of §6: a release for the devices of certain app versions. Grouping by attributes of
-device and user extends `Policy`; what calls it needs only `matches` and `group`.
+device and user extends `Policy`; callers use only `matches` and `group`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ _SHARE_BITS = 53  # every value is exact in a float, and the greatest stays belo
 
 
 class PolicyError(DeployError):
-    """A rule that cannot be read. `rule` names it, `text` is what it says."""
+    """An invalid rule. `rule` is its name, `text` its value."""
 
     def __init__(self, rule: str, text: str, why: str) -> None:
         super().__init__(rule, text, why)
@@ -54,7 +54,7 @@ class Policy:
     `10.1rc1` is in a range when its place in the order of versions is.
 
     Raises:
-        PolicyError: a rule cannot be read.
+        PolicyError: a rule is invalid.
     """
 
     app_version: str = ""
@@ -75,7 +75,7 @@ class Policy:
 
     @staticmethod
     def group(profile: Profile) -> str:
-        """Return a key: devices of equal keys are taken by the same policies."""
+        """Return a key: devices of equal keys match the same policies."""
         return profile.app_version
 
     def to_plain(self) -> dict[str, str]:
@@ -85,8 +85,8 @@ class Policy:
 def share(release_id: str, device_id: str) -> float:
     """Return the device's place in the release, in [0, 1); a step of share s covers the places below s.
 
-    It depends on nothing else, so that a device keeps its place, nobody leaves when the share grows, and no list of
-    covered devices is kept; another release puts other devices first.
+    It depends only on the device and the release: a device keeps its place, no device leaves when the share grows, no
+    list of covered devices is stored, and each release orders devices differently.
     """
     digest = hashlib.blake2b(f"{release_id}\0{device_id}".encode(errors="surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest) >> (64 - _SHARE_BITS)) / (1 << _SHARE_BITS)

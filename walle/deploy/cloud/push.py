@@ -1,7 +1,7 @@
 """The push answer (§6): the profile comes with the device's business requests, the answer goes with the responses.
 
-`WallePush` adds it to any ASGI app; `Answerer` holds the release table and remembers answers by the raw header, so that
-a device which has what it should costs one look-up.
+`WallePush` adds it to any ASGI app; `Answerer` holds the release table and caches answers by the raw header, so that
+an answer to an up-to-date device is one look-up.
 """
 
 import logging
@@ -25,10 +25,10 @@ _MAX_ERROR_CHARS = 300
 
 
 class Answerer:
-    """Profile header in, response headers out. One event loop; `swap` takes effect at the next call.
+    """Computes response headers from profile headers. One event loop; `swap` takes effect at the next call.
 
-    An answer of more than `max_answer_bytes` is cut to the first directives that fit: the device's next profile brings
-    the rest.
+    An answer of more than `max_answer_bytes` is cut to the first directives that fit; the answer to the device's next
+    profile has the rest.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class Answerer:
         recent_devices: int = 4096,
     ) -> None:
         self.table = table or ReleaseTable()
-        self.repeated = 0  # profiles answered by one look-up
-        self.fresh = 0  # profiles read and compared
+        self.repeated = 0  # profiles answered from the cache
+        self.fresh = 0  # profiles that were parsed
         self.broken = 0
         self.answered = 0  # fresh profiles whose answer held directives
         self._cache: dict[bytes, Headers] = {}
@@ -53,7 +53,7 @@ class Answerer:
         self._recent_devices = recent_devices
 
     def swap(self, table: ReleaseTable) -> None:
-        """Answer from `table` from now on; a table older than the present one is ignored."""
+        """Set the table for answers; one that is older than the current table is ignored."""
         if table.generation < self.table.generation:
             return
         self.table = table
@@ -62,9 +62,9 @@ class Answerer:
         self._cached_bytes = 0
 
     def headers(self, raw: bytes) -> Headers:
-        """Return the response headers for a raw profile header; none where the device has what it should.
+        """Return the response headers for a raw profile header; none where the device is up to date.
 
-        A profile that cannot be read gives an X-Walle-Error header that says why.
+        An invalid profile gets an X-Walle-Error header with the reason.
         """
         known = self._cache.get(raw)
         if known is not None:
@@ -83,7 +83,7 @@ class Answerer:
         return answer
 
     def recent(self, count: int, policy: Policy) -> tuple[str, ...]:
-        """Return up to `count` devices of the policy, the ones whose profiles changed last first."""
+        """Return up to `count` devices of the policy, ordered by the last change of their profile, newest first."""
         found: list[str] = []
         for device_id, profile in reversed(self._recent.items()):
             if len(found) == count:
@@ -124,8 +124,8 @@ class Answerer:
 class WallePush:
     """ASGI middleware: any app's responses carry the push answer to requests that carry a profile.
 
-    It adds headers to the start of a response and touches nothing else: bodies stream as they did, websockets and
-    lifespan pass through, and no profile, however broken, changes what the app answers.
+    It only adds headers to the start of a response: bodies still stream, websockets and lifespan pass through, and an
+    invalid profile does not change the app's answer.
     """
 
     def __init__(self, app: ASGIApp, answerer: Answerer) -> None:
@@ -150,7 +150,7 @@ class WallePush:
             if name == _PROFILE:
                 try:
                     return self.answerer.headers(value)
-                except Exception:  # noqa: BLE001 - the business request goes on whatever is wrong here
+                except Exception:  # noqa: BLE001 - an error here must not fail the business request
                     _LOG.exception("a profile could not be answered")
                     return ((_ERROR, b"the profile could not be answered"),)
         return ()

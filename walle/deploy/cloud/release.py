@@ -4,9 +4,9 @@
                           └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
     Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
 
-`advance` gives the next release and the effects to run. An effect says which part of the world must be made to match
-the release's state, and carries nothing else: running one again, or late, does no harm, which is what lets a restarted
-cloud go on where it was (`walle.deploy.cloud.journal`).
+`advance` returns the next release and the effects to run. An effect only names the part of the system that must be made
+to match the release's state. Effects are therefore idempotent: a restarted cloud runs those that were left in the
+journal (`walle.deploy.cloud.journal`).
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _VERSION = re.compile(r"v[1-9][0-9]{0,8}")
 
 
 class ReleaseRequestError(DeployError):
-    """A release that cannot be made as asked. `field` names the part."""
+    """An invalid request of a release. `field` names the wrong field."""
 
     def __init__(self, field: str, what: str) -> None:
         super().__init__(field, what)
@@ -88,7 +88,7 @@ class Effect(enum.StrEnum):
     RUN_SIMULATION = "run_simulation"  # build the bundle, store its files, run it in the cloud
     RESOLVE_BETA = "resolve_beta"  # find the beta devices
     PUBLISH = "publish"  # the task's row of the release table
-    SET_GATE = "set_gate"  # what the monitor judges
+    SET_GATE = "set_gate"  # start or stop the monitor's judgement of the release
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -160,11 +160,11 @@ type ReleaseEvent = (
 class ReleaseRequest:
     """Request of a person: the version `scenario`/`task` `version` (tag `task/version`) for the devices of `policy`.
 
-    `beta` is either the ids of the beta devices or how many to choose among those lately seen; 0 leaves the beta out.
+    `beta` is either the ids of the beta devices or the count to choose from recently seen ones; 0 skips the beta.
     `steps` are the shares of the gray steps, growing, the last one 1.
 
     Raises:
-        ReleaseRequestError: a part is wrong.
+        ReleaseRequestError: a field is wrong.
     """
 
     scenario: str
@@ -221,7 +221,7 @@ class ReleaseRequest:
 class Admission:
     """Devices of the policy that may have the release's version: those of `devices`, and those placed below `share`.
 
-    Where not `open`, devices that already have it keep it and no other gets it.
+    Unless `open`, only devices that already have it keep it.
     """
 
     share: float
@@ -243,13 +243,13 @@ class Release:
     beta_devices: tuple[str, ...] = ()
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
-    resumes: ReleaseState | None = None  # where a paused release goes on
+    resumes: ReleaseState | None = None  # the state that a paused release returns to
     reason: str = ""  # why it was rolled back or failed
     revision: int = 0
 
     @property
     def stage(self) -> str:
-        """Name what is being judged, such as `beta` or `gray 0.25`; the state's name where nothing is."""
+        """Return the stage that is judged, such as `beta` or `gray 0.25`, or else the name of the state."""
         state = self.resumes or self.state
         return f"gray {self.request.steps[self.step]}" if state is ReleaseState.GRAY else state.value
 
@@ -261,7 +261,7 @@ class Release:
 
     @property
     def admission(self) -> Admission | None:
-        """Return who may have the version, None where nobody has it because of this release or all have (full)."""
+        """Return the devices that may have the version; None while none gets it by this release, or all (full)."""
         if not self.judged:
             return None
         share = self.request.steps[self.step] if (self.resumes or self.state) is ReleaseState.GRAY else 0.0
@@ -289,7 +289,7 @@ class Release:
 
 
 def allowed(release: Release) -> tuple[str, ...]:
-    """Return the names of the events that `advance` takes now."""
+    """Return the names of the events that `advance` accepts in this state."""
     match release.state:
         case ReleaseState.CREATED:
             names = ["Start", "Rollback"]

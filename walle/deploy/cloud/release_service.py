@@ -42,7 +42,7 @@ from walle.protocol import Directive
 
 _LOG = logging.getLogger(__name__)
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
-_RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one repeatedly
+_RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated
 
 
 class UnknownReleaseError(DeployError):
@@ -130,7 +130,7 @@ class ReleaseService:
         self._changing = asyncio.Lock()  # journal and memory change together
         self._publishing = asyncio.Lock()
         self._changed = asyncio.Event()  # replaced at each transition
-        self._tasks: dict[asyncio.Task[Any], bool] = {}  # held → whether `settled` waits for it
+        self._tasks: dict[asyncio.Task[Any], bool] = {}  # running task → whether `settled` waits for it
         self._simulations: dict[str, asyncio.Task[ReleaseEvent]] = {}
 
     # --- lifetime ---
@@ -159,25 +159,25 @@ class ReleaseService:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def settled(self) -> None:
-        """Return once the gateways and the monitor were told of every transition so far."""
+        """Return once the effects of every transition so far have run in the gateways and the monitor."""
         while telling := [task for task, settles in self._tasks.items() if settles]:
             await asyncio.wait(telling)
 
-    # --- what people do ---
+    # --- requests of users ---
 
     async def create(self, request: ReleaseRequest) -> Release:
         """Return a new release, not yet started.
 
         Raises:
             TaskBusyError: another one of the task is under way.
-            RepoError: there is no such version.
+            RepoError: the version does not exist.
         """
         self._refuse_if_busy(request.name)
         await self._world.check_version(request.scenario, request.task, request.version)
         return await self._whole(self._create(request))
 
     async def get(self, release_id: str) -> Release:
-        """Raises UnknownReleaseError."""
+        """Return the release. Raises UnknownReleaseError."""
         return self._known(release_id)
 
     async def all(self) -> tuple[Release, ...]:
@@ -189,11 +189,11 @@ class ReleaseService:
         return await self._journal.history(self._known(release_id).id)
 
     async def start(self, release_id: str) -> Release:
-        """Raises UnknownReleaseError, TransitionError; so do the three below."""
+        """Start the release. Raises UnknownReleaseError, TransitionError; so do the three methods below."""
         return await self._apply(release_id, Start(self._clock.time()))
 
     async def pause(self, release_id: str) -> Release:
-        """Stop where it is: devices that have the version keep it, no other gets it."""
+        """Pause the release: devices that have the version keep it, and no other device gets it."""
         return await self._apply(release_id, Pause(self._clock.time()))
 
     async def resume(self, release_id: str) -> Release:
@@ -204,10 +204,10 @@ class ReleaseService:
         return await self._apply(release_id, Rollback(self._clock.time(), by, reason))
 
     async def wait_change(self, release_id: str, revision: int, timeout_s: float) -> Release:
-        """Return the release once its revision is above `revision`, or as it is after `timeout_s`.
+        """Return the release once its revision is above `revision`, or unchanged after `timeout_s`.
 
         Raises:
-            UnknownReleaseError: there is none.
+            UnknownReleaseError: the release does not exist.
         """
         release = self._known(release_id)
         deadline = asyncio.ensure_future(self._clock.sleep(timeout_s))
@@ -233,7 +233,7 @@ class ReleaseService:
                 release = changed
                 yield release
 
-    # --- what the monitor says ---
+    # --- verdicts of the monitor ---
 
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None:
         """Take the monitor's verdict; ignored where the stage is over, and an acceptance while it is paused."""
@@ -282,7 +282,7 @@ class ReleaseService:
         return await self._whole(self._transition(self._known(release_id), event, None))
 
     async def _apply_if_still(self, release: Release, event: ReleaseEvent) -> None:
-        """Apply an event that this revision of `release` caused; once its revision is another, the event is ignored."""
+        """Apply an event that this revision of `release` caused; if its revision has changed, the event is ignored."""
         await self._whole(self._transition(release, event, release.revision))
 
     async def _transition(self, release: Release, event: ReleaseEvent, revision: int | None) -> Release:
@@ -338,7 +338,7 @@ class ReleaseService:
         while True:
             try:
                 await action()
-            except Exception:  # noqa: BLE001 - whatever the world says, a journalled effect runs in the end
+            except Exception:  # noqa: BLE001 - a journalled effect is retried after any error
                 wait_s = _RETRY_S[min(failures, len(_RETRY_S) - 1)]
                 failures += 1
                 _LOG.exception("cannot %s; retrying in %g s", what, wait_s)
@@ -371,7 +371,7 @@ class ReleaseService:
             for blob in bundle.blobs.values():
                 await self._world.put(blob)
             await self._world.put(bundle.envelope)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the version must not stay stuck here
+        except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here
             _LOG.info("%s failed in simulation", request.tag, exc_info=True)
             return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
         return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope))
@@ -411,7 +411,7 @@ class ReleaseService:
             await self._publish_table()
 
     async def _make_row(self, task: str) -> None:
-        """Bring the task's row up to date with its releases, signing it again only where it must."""
+        """Update the task's row from its releases; sign it again only if it has changed or is due."""
         releases = sorted(
             (release for release in self._releases.values() if release.request.name == task),
             key=lambda release: -release.number,
@@ -421,7 +421,7 @@ class ReleaseService:
         plan = plan_row(task, full, active, self._cdn_url)
         row = self._rows.get(task)
         if row is None and not plan.lanes and plan.candidate is None:
-            return  # no device ever got a version of it
+            return  # no device has ever received a version of the task
         kept = plan.keeps(row) if row is not None and self._stands(row) else None
         if kept is not None:
             row = kept
@@ -432,7 +432,7 @@ class ReleaseService:
         self._rows[task] = row
 
     def _stands(self, row: TaskRow) -> bool:
-        """Tell whether a row's signatures are far from expiry, and by the present key: signing is deterministic."""
+        """Return whether a row's signatures are far from expiry and by the current key (signing is deterministic)."""
         lasts_s = row.expires_s - self._clock.time()
         return lasts_s > self._lifetime_s / 2 and self._world.sign(row.removal) == row.removal
 

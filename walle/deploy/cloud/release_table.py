@@ -9,8 +9,8 @@ versions of a row change, or its directives near expiry, all of them are signed 
 is above everything signed before: a rollback reaches every device, and an old candidate moves no device that left it.
 Within a row, serials grow from the oldest lane to the candidate, the way devices normally move; for moves the other way
 (a device that left the release's policy) each lane also has a `back` directive with a serial above the candidate's,
-and the removal stands above them all. A device that goes back and then belongs forward again waits for the next
-signing. A device that never saw what replaced an old directive could still be replayed that directive until it expires.
+and the removal has the highest serial. A device that went back and is again in the newer lane waits for the next
+signing. An old directive can be replayed, until it expires, to a device that has not seen a newer one.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from walle.deploy.cloud.policy import Policy, share
 from walle.deploy.cloud.release import Admission, Release
 from walle.protocol import Directive, Profile
 
-MAX_GROUPS = 256  # groups of devices whose plan is remembered by a table
+MAX_GROUPS = 256  # groups of devices whose plans a table caches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Lane:
 
     policy: Policy
     directive: Directive
-    back: Directive  # the same version for devices that come from a later one
+    back: Directive  # the same version, for devices that return from a later one
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -83,7 +83,7 @@ class ReleaseCandidate:
 
 @dataclasses.dataclass(frozen=True)
 class TaskRow:
-    """Everything that a device may be told about one task."""
+    """All answers about one task that a device may get."""
 
     task: str
     lanes: tuple[Lane, ...]  # newest first
@@ -96,7 +96,7 @@ class TaskRow:
 
     @property
     def versions(self) -> tuple[Any, ...]:
-        """Return what the row's signatures depend on: rows of equal versions need no new ones."""
+        """Return the values that are signed: where they are equal, a row need not be signed again."""
         return _versions(
             [(lane.policy, lane.directive) for lane in self.lanes],
             (self.candidate.policy, self.candidate.directive) if self.candidate else None,
@@ -142,7 +142,7 @@ def _versions(lanes: Sequence[tuple[Policy, Directive]], candidate: tuple[Policy
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowPlan:
-    """A row before it is signed: what its releases come to. Drawn by `plan_row`."""
+    """An unsigned row, computed from a task's releases by `plan_row`."""
 
     task: str
     lanes: tuple[tuple[Policy, Directive], ...]
@@ -156,7 +156,7 @@ class RowPlan:
         return 2 * len(self.lanes) + 2
 
     def keeps(self, row: TaskRow) -> TaskRow | None:
-        """Return `row` with this plan's admission, None where its directives must be signed anew."""
+        """Return `row` with this plan's admission, None where its directives must be signed again."""
         if row.versions != _versions(self.lanes, self.candidate):
             return None
         if row.candidate is None or self.admission is None:
@@ -191,7 +191,7 @@ class RowPlan:
 
 
 def plan_row(task: str, full: Sequence[Release], active: Release | None, url: str) -> RowPlan:
-    """Return the row that a task's releases come to: the full ones, newest first, and the one under way.
+    """Return the plan of a task's row from its full releases, newest first, and the one under way.
 
     A full release hides the older ones for the devices of its policy; where it is for all devices, or for the same
     as an older one, the hidden ones are left out.
@@ -223,7 +223,7 @@ def plan_row(task: str, full: Sequence[Release], active: Release | None, url: st
 
 @dataclasses.dataclass(frozen=True)
 class _Target:
-    """A row as one group of devices sees it."""
+    """The part of a row that is for one group of devices."""
 
     row: TaskRow
     lane: Lane | None
@@ -239,7 +239,7 @@ class _Target:
 
 
 class ReleaseTable:
-    """Every task's row; immutable. `generation` grows with each table, so that a late one replaces no newer one."""
+    """Every task's row; immutable. `generation` grows with each table: an older table never replaces a newer one."""
 
     def __init__(self, generation: int = 0, rows: Sequence[TaskRow] = ()) -> None:
         self.generation = generation
@@ -247,15 +247,15 @@ class ReleaseTable:
         self._plans: dict[str, tuple[_Target, ...]] = {}  # group of devices → its targets; bounded
 
     def answer(self, profile: Profile) -> tuple[Directive, ...]:
-        """Return what the device must change, empty where it has what it should.
+        """Return the directives for a device; empty where its versions are up to date.
 
-        Tasks that the table does not know are left alone.
+        Tasks that are not in the table are ignored.
         """
         group = Policy.group(profile)
         targets = self._plans.get(group)
         if targets is None:
             targets = self._plan(profile)
-            if len(self._plans) >= MAX_GROUPS:  # made-up versions may crowd the real ones out, but not for long
+            if len(self._plans) >= MAX_GROUPS:  # forged versions can evict real ones, which are then computed again
                 self._plans.clear()
             self._plans[group] = targets
         have = profile.tasks

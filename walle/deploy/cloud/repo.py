@@ -1,7 +1,8 @@
 """Task repositories: a scenario is a bare git repository, a task a branch, a version a tag `TASK/vN` (§6).
 
 The task's files are at the root of the tagged tree. Readers take no lock. Writers hold `TaskRepos.writing`: one at a
-time in each repository, across processes, by a lock that ends with its holder; what a killed writer left is swept then.
+time in each repository, across processes, by a lock that the kernel releases when its holder dies; the next writer
+removes leftovers of a killed one.
 """
 
 import contextlib
@@ -28,11 +29,11 @@ MAX_TREE_BYTES = 128 * 1024 * 1024
 MAX_TREE_DEPTH = 16
 TAG_PREFIX = b"refs/tags/"
 _VERSION = re.compile(r"v[1-9][0-9]{0,8}")
-_LOCK_NAME = "walle.lock"  # of flock; ends in .lock and yet is not swept, because it lies at the root
+_LOCK_NAME = "walle.lock"  # for flock; `sweep` removes *.lock files, but not at the root
 
 
 class RepoError(DeployError):
-    """A scenario, task or version that is not there, or a tree that cannot be a task. `what` names it."""
+    """A scenario, task or version that does not exist, or a tree that is not a valid task. `what` names it."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: {reason}")
@@ -52,12 +53,12 @@ class TaskTree:
 
 
 def is_version(text: str) -> bool:
-    """Tell whether `text` is a version: v1, v2, ..."""
+    """Return whether `text` is a version: v1, v2, ..."""
     return _VERSION.fullmatch(text) is not None
 
 
 def parse_tag(tag: str) -> tuple[str, str] | None:
-    """Return the task and version of a tag's name such as `ipv/v1`, or None where it is no version's."""
+    """Return the task and version of a tag's name such as `ipv/v1`, or None for any other tag."""
     task, _, version = tag.partition("/")
     return (task, version) if is_name(task) and is_version(version) else None
 
@@ -70,7 +71,7 @@ class TaskRepos:
         make_folders(folder)
 
     def create(self, scenario: str) -> bool:
-        """Make an empty scenario where there is none; return whether it is new.
+        """Create an empty scenario unless it exists; return whether it is new.
 
         Raises:
             RepoError: the name cannot be a scenario's.
@@ -88,7 +89,7 @@ class TaskRepos:
             move_folder(staging, path)
         except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
-            if isinstance(error, OSError) and path.exists():  # somebody else made it meanwhile
+            if isinstance(error, OSError) and path.exists():  # another process created it meanwhile
                 return False
             raise
         return True
@@ -105,7 +106,7 @@ class TaskRepos:
         """Return the versions of a task, oldest number first.
 
         Raises:
-            RepoError: there is no such scenario or task; says which there are.
+            RepoError: the scenario or task does not exist; the message lists those that do.
         """
         versions = self._versions(scenario)
         if task not in versions:
@@ -113,10 +114,10 @@ class TaskRepos:
         return versions[task]
 
     def check_version(self, scenario: str, task: str, version: str) -> None:
-        """Return where the version was pushed; nothing of its tree is read.
+        """Check that a version exists, without reading its tree.
 
         Raises:
-            RepoError: the scenario, task or version does not exist; says which do.
+            RepoError: the scenario, task or version does not exist; the message lists those that do.
         """
         versions = self.versions(scenario, task)
         if version not in versions:
@@ -127,7 +128,8 @@ class TaskRepos:
         """Return the files of a version.
 
         Raises:
-            RepoError: there is no such scenario, task or version (says which there are), or its tree is no task's.
+            RepoError: the scenario, task or version does not exist (the message lists those that do), or its tree is
+                not that of a task.
         """
         self.check_version(scenario, task, version)
         with self.open(scenario) as repo:
@@ -138,7 +140,7 @@ class TaskRepos:
         """Return the repository, for reading; close it.
 
         Raises:
-            RepoError: there is none; says which there are.
+            RepoError: the scenario does not exist; the message lists those that do.
         """
         if not is_name(scenario) or not self._path(scenario).is_dir():
             raise RepoError(
@@ -148,10 +150,10 @@ class TaskRepos:
 
     @contextlib.contextmanager
     def writing(self, scenario: str) -> Iterator[Repo]:
-        """Hold the repository alone for writing; blocks the calling thread until others are done.
+        """Lock the repository for writing; blocks the calling thread until other writers have finished.
 
         Raises:
-            RepoError: there is no such scenario.
+            RepoError: the scenario does not exist.
         """
         with self.open(scenario) as repo, (self._path(scenario) / _LOCK_NAME).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -174,7 +176,7 @@ class TaskRepos:
 
 
 def sweep(path: Path) -> None:
-    """Remove what a killed writer left in the repository at `path`; the caller holds the lock."""
+    """Remove a killed writer's leftovers in the repository at `path`; the caller holds the lock."""
     for pattern in ("refs/**/*.lock", "objects/**/*.lock", "objects/tmp_pack_*", "packed-refs.lock", "HEAD.lock"):
         for leftover in path.glob(pattern):
             leftover.unlink(missing_ok=True)
@@ -196,7 +198,7 @@ def peel(store: BaseObjectStore, sha: ObjectID, what: str) -> Commit:
 
 
 def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, version: str) -> TaskTree:
-    """Return the tree that `sha` (a commit or a tag of one) stands for, as `scenario/task/version`.
+    """Return the tree of `sha`, a commit or a tag of one, as `scenario/task/version`.
 
     Raises:
         RepoError: an object is missing, or the tree holds links, submodules, unusable names, or too much.
@@ -218,7 +220,9 @@ def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, v
                     if path.count("/") >= MAX_TREE_DEPTH:
                         raise RepoError(what, f"{path} lies deeper than {MAX_TREE_DEPTH} folders")
                     folders += 1
-                    if folders > MAX_TREE_FILES:  # a few trees that hold each other many times stand for billions
+                    if (
+                        folders > MAX_TREE_FILES
+                    ):  # nested references to the same few trees can expand to billions of folders
                         raise RepoError(what, f"has more than {MAX_TREE_FILES} folders")
                     pending.append((entry.sha, f"{path}/"))
                     continue

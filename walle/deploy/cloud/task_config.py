@@ -1,4 +1,4 @@
-"""`task.toml`, read and checked: what starts a task, where its phases run, which files it takes along, its limits.
+"""Parser of `task.toml`: a task's trigger, the place of its phases, its files and its limits.
 
 ```
 [task]
@@ -9,12 +9,12 @@ sequence = ["page_exit"]
 execute = "device"
 [files]
 "resources/encoder.walle" = "shared"
-[limits]                                  # those that are not named have the values of LIMITS
+[limits]                                  # the defaults are in LIMITS
 deadline_ms = 500
 [simulation]
 events = "simulation/events.jsonl"
 ```
-An unknown section or key is an error: a misspelt limit must not be a limit that does not hold.
+An unknown section or key is an error: a misspelt limit must not be ignored.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class TaskConfigError(DeployError):
-    """A task.toml that cannot be taken. `section` and `key` are empty where the fault lies above them."""
+    """An invalid task.toml. `section` and `key` are empty where the error is in the whole file or section."""
 
     def __init__(self, where: str, section: str, key: str, reason: str) -> None:
         place = f"[{section}] {key}".strip() if section else ""
@@ -55,7 +55,7 @@ class TaskConfigError(DeployError):
 
 
 def is_name(text: str) -> bool:
-    """Tell whether `text` may name a scenario or a task: it is a folder, a branch and part of a URL."""
+    """Return whether `text` may name a scenario or a task: it is a folder, a branch and part of a URL."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -71,11 +71,11 @@ class TaskConfig:
     phases: Mapping[str, str]
     files: Mapping[str, str]
     limits: Mapping[str, int]
-    simulation_events: str = ""  # path in the tree, empty where the task brings none
+    simulation_events: str = ""  # path in the tree, empty if the task has none
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Self:
-        """Return the configuration in `data`; `where` is what errors call the file.
+        """Return the configuration in `data`; `where` is the file's name in errors.
 
         Raises:
             TaskConfigError: not TOML, a part missing, unknown or out of range.
@@ -105,7 +105,7 @@ class TaskConfig:
 
 
 class _Section:
-    """One table of the file, which knows its place for the errors."""
+    """One table of the file, with its name for errors."""
 
     def __init__(self, where: str, name: str, value: object) -> None:
         self.where = where

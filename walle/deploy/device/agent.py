@@ -1,12 +1,12 @@
 """Deployment agent of a device (§6): installs what directives ask for and reports the outcome to the cloud.
 
 A directive is accepted if a release key signed it, it has not expired and no newer one was seen for its task. Its
-version is then pulled, verified, put together, checked in a folder of its own, and activated by one rename. Going back
+version is then pulled, verified, assembled, checked in a folder of its own, and activated by one rename. Going back
 to the previous version needs no pull. `revert` leaves a version that fails after activation, without asking the cloud.
 
-Nothing retries by itself: a directive that the network kept from being carried out is carried out when the cloud sends
-it again, in the answer to the next business request, and goes on with the bytes that came. A version that was found bad
-is not tried again by the same directive. Expiry is asked of directives only: what is installed stays.
+The agent does not retry by itself. A directive that failed because of the network is carried out when the cloud sends
+it again, in the answer to the next business request; its pull resumes from the bytes already received. The same
+directive does not try a bad version again. Only directives expire: installed versions do not.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from walle.protocol import Directive, Manifest, Outcome, OutcomeKind, ProtocolEr
 
 _LOG = logging.getLogger(__name__)
 
-_PARTIAL_KEEP_S = 86_400.0  # how long a half-pulled version waits for the directive that goes on with it
-_MAX_BUNDLE_BYTES = 300_000_000  # §2.2 gives a whole app package as much
+_PARTIAL_KEEP_S = 86_400.0  # a partly pulled version is kept this long, for a directive that resumes it
+_MAX_BUNDLE_BYTES = 300_000_000  # the limit of a whole app package in §2.2
 
 type Check = Callable[[Path, Manifest], Awaitable[None]]
 type OnActivate = Callable[[str, Path, Manifest], Awaitable[None]]
@@ -65,7 +65,7 @@ class SupersededError(DeployError):
 
 
 class ActivationFailedError(DeployError):
-    """A version that passed its check and yet could not be put to use; the device has fallen back."""
+    """A version that passed its check but could not be activated; the device has fallen back."""
 
     def __init__(self, task: str, version: str, reason: str) -> None:
         super().__init__(f"{task} {version} could not be activated: {reason}")
@@ -77,15 +77,14 @@ class ActivationFailedError(DeployError):
 class Agent:
     """Installs, activates and removes the tasks of one device as directives say. Call `start` first.
 
-    `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it
-    does not load. `on_activate(task,
-    files_folder, manifest)` puts a version to use, the first or in another's place; if it raises, the version is left
-    again. `on_remove(task)` ends one. The latter two are not interrupted by a cancellation, and must not call `handle`
-    or `revert` of their own task, which would wait for them.
+    `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it does not
+    load. `on_activate(task, files_folder, manifest)` activates a task's first version or replaces the active one; if it
+    raises, the agent falls back. `on_remove(task)` ends a task. A cancellation does not interrupt the latter two. They
+    must not call `handle` or `revert` for their own task: that is a deadlock.
 
-    One task's directives are handled one after the other, different tasks' side by side. A directive that a call is
-    working on is left to it by others; a newer one makes a pull under way give up, so that going back never waits for
-    going forward. `jitter_s` spreads pulls over as many seconds, against herds.
+    Directives of one task are handled in order, those of different tasks concurrently. A call returns at once for a
+    directive that another call is handling. A newer directive cancels a pull under way, so that a rollback never waits
+    for a pull. Each pull begins after a random delay of up to `jitter_s` seconds, so that devices do not pull at once.
     """
 
     def __init__(
@@ -122,14 +121,14 @@ class Agent:
 
     @property
     def tasks(self) -> dict[str, str]:
-        """Return the active version of each task, as a profile says it."""
+        """Return the active version of each task, as in a profile."""
         return {task: state.active.version for task, state in self._states.items() if state.active is not None}
 
     async def start(self) -> None:
-        """Finish or discard what a crash left, verify what is active, put it to use and tell its outcome again.
+        """Recover from a crash: remove leftovers, verify and activate each task's version, report its outcome again.
 
-        A version that is corrupted on the disk is left for the previous one, or dropped where that is corrupted too;
-        either way a REVERTED outcome says so and nothing of it runs.
+        A version that is corrupted on the disk is replaced by the previous one, or dropped where that is corrupted too.
+        Both are reported as REVERTED; a corrupted version never runs.
         """
         for task in await on_disk(self._installed.tasks):
             async with self._locks[task]:
@@ -140,11 +139,11 @@ class Agent:
         self._is_started = True
 
     async def handle(self, directives: Sequence[Directive]) -> list[DeployError]:
-        """Carry out `directives`; return why those that were not carried out were not, one error for each.
+        """Carry out `directives`; return one error for each that failed.
 
-        A refusal of a version is told to the cloud as REJECTED. What anybody could have sent - an unsigned directive,
-        an old one - is not told: no release should fail by it. Cancellation leaves each task at its old version or its
-        new one.
+        A refused version is reported to the cloud as REJECTED. A refused directive (unsigned, expired or old) is not
+        reported: anybody could have sent it, and it must not fail a release. Cancellation leaves each task at its old
+        version or its new one.
         """
         if not self._is_started:
             raise RuntimeError("start the agent first: before that it knows neither what is installed nor any serial")
@@ -153,10 +152,11 @@ class Agent:
         return [error for error in (task.result() for task in handling) if error is not None]
 
     async def revert(self, task: str, reason: str, *, version: str = "") -> bool:
-        """Leave the active version of `task`, which failed here; return whether it was left.
+        """Deactivate the version of `task` that failed here; return whether it was active.
 
-        The previous version takes its place, or none where there is no good one. With `version`, only that version is
-        left: a failure told late does not hit its successor. The directive that brought it does not bring it back.
+        The previous version replaces it; where that is missing or bad, the task is removed. With `version`, only that
+        version is deactivated, so that a late failure does not affect its successor. The directive that installed the
+        version does not install it again.
         """
         self._cancel_pull(task)
         async with self._locks[task]:
@@ -193,7 +193,7 @@ class Agent:
             raise DirectiveRefusedError(directive, f"it expired at {directive.expires_s} s since the epoch")
         if directive.serial <= 0:
             raise DirectiveRefusedError(directive, "serials begin at 1")
-        self._installed.task_folder(directive.task)  # raises where the name can be no folder's
+        self._installed.task_folder(directive.task)  # raises where the name cannot be a folder's
         if directive.version:
             try:
                 check_sha256(directive.manifest, "manifest")
@@ -242,7 +242,7 @@ class Agent:
             raise
 
     async def _go_back(self, state: TaskState, directive: Directive, target: VersionRef) -> bool:
-        """Activate the previous version if that is what is asked for and it is whole; return whether it was."""
+        """Activate the previous version if it is the target and is intact; return whether it was activated."""
         if not state.is_previous(target.manifest):
             return False
         try:
@@ -305,10 +305,10 @@ class Agent:
         if pull is not None:
             pull.cancel()
 
-    # --- changes of state; each runs to its end, and with its task's lock held ---------------------------------------
+    # --- changes of state: not cancellable, and with the task's lock held --------------------------------------------
 
     async def _settle(self, state: TaskState) -> None:
-        """Record `state` where no version begins or ends by it."""
+        """Record a `state` that neither activates nor removes a version."""
         await on_disk(self._installed.write, state)
         self._states[state.task] = state
         if state.standing is Standing.DONE and state.outcome is not None:
@@ -333,14 +333,14 @@ class Agent:
         await self._clean(state)
 
     async def _reject(self, target: VersionRef, serial: int, rejection: BundleRejectedError) -> None:
-        """Record and tell a refusal, and leave nothing of what was refused on the disk."""
+        """Record and report a refusal, and delete the files of the refused version."""
         before = self._states.get(rejection.task, TaskState(task=rejection.task))
         state = before.refuse(serial, target, rejection.reason, final=rejection.final)
-        is_told = before.serial == serial and before.outcome == state.outcome
+        is_reported = before.serial == serial and before.outcome == state.outcome
         await self._clean(before)
         await self._write_or_log(state)
         self._states[state.task] = state
-        if state.outcome is not None and not is_told:  # a full disk is told once, not at every request
+        if state.outcome is not None and not is_reported:  # a full disk is reported once, not at every request
             self.outcomes.add(state.outcome)
 
     async def _remove(self, state: TaskState, directive: Directive) -> None:
@@ -352,7 +352,7 @@ class Agent:
         await self._clean(removed)
 
     async def _fall_back(self, task: str, reason: str) -> None:
-        """Leave the active version for the previous one, or for none, until one can be put to use."""
+        """Replace the active version by the previous one, or by none if that cannot be activated either."""
         while (before := self._states[task]).active is not None:
             manifest: Manifest | None = None
             if before.previous is not None and before.previous_good:
@@ -373,7 +373,7 @@ class Agent:
             try:
                 await self._on_activate(task, self._installed.version_files(task, state.active), manifest)
                 break
-            except Exception as error:  # noqa: BLE001 - whatever it is, the device must not stay with it
+            except Exception as error:  # noqa: BLE001 - after any error the device must not keep the version
                 _LOG.exception("%s: the previous version cannot be put to use either", task)
                 reason = f"{type(error).__name__}: {error}"
         await self._clean(self._states[task])
@@ -406,14 +406,14 @@ class Agent:
             files = self._installed.version_files(task, recovered.active)
             try:
                 await self._on_activate(task, files, manifest)
-            except Exception as error:  # noqa: BLE001 - one task's failure stays that task's
+            except Exception as error:  # noqa: BLE001 - one task's failure must not affect other tasks
                 _LOG.exception("%s cannot be put to use", task)
                 await self._fall_back(task, f"{type(error).__name__}: {error}")
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 
     def _load(self, task: str, ref: VersionRef) -> Manifest:
-        """Return the manifest of an installed version. Raises CorruptedError unless it is signed and whole."""
+        """Return the manifest of an installed version. Raises CorruptedError unless it is signed and intact."""
         try:
             manifest = self._keys.verify_manifest(self._installed.envelope(task, ref))
         except SignatureError as error:
@@ -425,7 +425,7 @@ class Agent:
         return manifest
 
     def _kept_files(self, state: TaskState) -> dict[str, list[Path]]:
-        """Return where the versions on this disk have files, by sha256; whether they are whole is seen when used."""
+        """Return the paths of the installed versions' files by sha256. They are verified when used, not here."""
         kept: defaultdict[str, list[Path]] = defaultdict(list)
         for ref in (state.active, state.previous):
             with contextlib.suppress(CorruptedError, SignatureError):
@@ -437,14 +437,14 @@ class Agent:
         return dict(kept)
 
     async def _write_or_log(self, state: TaskState) -> None:
-        """Record `state`; a disk that takes nothing keeps no bad version in use, but forgets this at a restart."""
+        """Write `state`; log a disk error instead of raising it: the new state then holds until a restart."""
         try:
             await on_disk(self._installed.write, state)
         except OSError as error:
             _LOG.warning("the state of %s cannot be written: %s", state.task, error)
 
     async def _clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
-        """Remove leftovers; what cannot be removed now is at the next start."""
+        """Remove leftovers; those that cannot be removed now are removed at the next start."""
         try:
             await on_disk(self._installed.clean, state, partial_newer_than_s=partial_newer_than_s)
         except OSError as error:
@@ -454,5 +454,5 @@ class Agent:
     def _logged(self, task: str) -> Iterator[None]:
         try:
             yield
-        except Exception:  # noqa: BLE001 - one task's failure stays that task's
+        except Exception:  # noqa: BLE001 - one task's failure must not affect other tasks
             _LOG.exception("%s did not end well", task)

@@ -30,13 +30,13 @@ class Fetcher(Protocol):
     """Source from which an agent pulls."""
 
     def fetch(self, url: str, *, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
-        """Give the bytes `offset` ≤ i < `size_bytes` of the file at `url`, which has `size_bytes` in all.
+        """Yield the bytes `offset` ≤ i < `size_bytes` of the file at `url`, which has `size_bytes` in all.
 
         `url` is absolute, or relative ("/cdn/…") to a base address that the fetcher has. Requires offset < size_bytes.
 
         Raises:
             FetchError: no connection, a time-out, a refusal, a link that dropped half-way.
-            WrongLengthError: the file there is longer or shorter than `size_bytes`. No byte beyond it is given.
+            WrongLengthError: the file there is longer or shorter than `size_bytes`. No byte beyond it is yielded.
         """
 
 
@@ -69,7 +69,7 @@ class HttpFetcher:
                         yield rest
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise FetchError(url, f"{type(error).__name__}: {error}") from error
-        if position < size_bytes:  # a length that was announced was compared; without one, an end may be a dropped link
+        if position < size_bytes:  # without a Content-Length, the end may be a dropped link
             raise FetchError(url, f"ended after {position} bytes of {size_bytes}")
 
 

@@ -2,7 +2,7 @@
 
     folder/
       scenario%2Ftask/                 one folder a task
-        state.json                     `TaskState`: serial, active and previous version, what came of the last directive
+        state.json                     `TaskState`: serial, active and previous version, outcome of the last directive
         versions/{manifest sha256}/    whole and verified; active, previous, no other
           manifest                     the signed envelope, as it was received
           files/...                    what the manifest lists, and nothing else; read-only
@@ -10,7 +10,7 @@
           blobs/{sha256}               pulled so far, cut short perhaps: a later pull goes on from there
           manifest, files/...          the version being put together, in the form it will have
 
-A version is put together in `staging`, synced, and renamed to `versions`, where nobody looks at it yet. Replacing
+A version is put together in `staging`, synced, and renamed to `versions`, where it is not yet in use. Replacing
 `state.json` by one rename is what activates it, together with the serial: whatever instant the power fails at, the file
 names the old version or the new one, and both are whole. Every other leftover is removed by `clean`.
 
@@ -93,8 +93,8 @@ class VersionRef:
 class TaskState:
     """One task's pointer. Pure: each method returns the next state.
 
-    `previous` is kept to go back to without a pull; `previous_good` says whether the device may do so by itself. It may
-    not after a rollback or a fall-back: the version left then was left because it is bad.
+    `previous` is kept for a return without a pull; `previous_good` says whether the device may return to it by itself.
+    After a rollback or a fall-back it may not: that version was deactivated because it is bad.
     """
 
     task: str
@@ -103,14 +103,14 @@ class TaskState:
     active: VersionRef | None = None
     previous: VersionRef | None = None
     previous_good: bool = False
-    outcome: Outcome | None = None  # told again after a restart
+    outcome: Outcome | None = None  # reported again after a restart
 
     def begin(self, serial: int) -> Self:
-        """The directive `serial` was believed, and an older one no longer is."""
+        """Record the accepted directive `serial`; older ones are refused from now on."""
         return dataclasses.replace(self, serial=serial, standing=Standing.OPEN)
 
     def activate(self, serial: int, target: VersionRef) -> Self:
-        """`target` takes the active version's place, which is kept as the previous one."""
+        """Make `target` the active version; the one active before becomes the previous one."""
         outcome = Outcome(task=self.task, version=target.version, release=target.release, kind=OutcomeKind.INSTALLED)
         state = dataclasses.replace(self, serial=serial, standing=Standing.DONE, active=target, outcome=outcome)
         if self.active is None:
@@ -125,7 +125,7 @@ class TaskState:
         return self.previous is not None and self.previous.manifest == manifest
 
     def refuse(self, serial: int, target: VersionRef, error: str, *, final: bool) -> Self:
-        """`target` was refused before activation; `final` where trying the same directive again is of no use."""
+        """Record that `target` was refused before activation; `final` if the same directive is not to be retried."""
         outcome = Outcome(
             task=self.task,
             version=target.version,
@@ -137,9 +137,9 @@ class TaskState:
         return dataclasses.replace(self, serial=serial, standing=standing, outcome=outcome)
 
     def fall_back(self, error: str, *, corrupted: bool = False) -> Self:
-        """The active version failed: the previous one takes its place where it is good, else the task is dropped.
+        """Replace the failed active version by the previous one if that is good, else by none.
 
-        The directive that brought a failed version will not bring it again; a corrupted one it may.
+        The directive of a failed version does not install it again; that of a corrupted version may.
         """
         if self.active is None:
             return self
@@ -164,7 +164,7 @@ class TaskState:
         return dataclasses.replace(self, previous=None, previous_good=False)
 
     def remove(self, serial: int, release: str) -> Self:
-        """The task is gone; its serial stays, so that an older directive cannot bring it back."""
+        """Record that the task is removed; its serial is kept, so that an older directive cannot install it again."""
         outcome = (
             Outcome(task=self.task, version=self.active.version, release=release, kind=OutcomeKind.REMOVED)
             if self.active
@@ -179,7 +179,7 @@ class TaskState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises ValueError, TypeError or KeyError where `data` is not what `to_bytes` gave."""
+        """Return the state in `data`. Raises ValueError, TypeError or KeyError where `to_bytes` did not make it."""
         value: dict[str, Any] = json.loads(data)
         body = value["state"]
         if value["format"] != _FORMAT or hashlib.sha256(canonical_json(body)).hexdigest() != value["sha256"]:
@@ -197,7 +197,7 @@ class TaskState:
 
 
 class InstalledTasks:
-    """The folder drawn above."""
+    """The folder of installed versions; its layout is in the module docstring."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -223,7 +223,7 @@ class InstalledTasks:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CorruptedError(path, str(error)) from error
         if state.task != task:
-            raise CorruptedError(path, f"it speaks of {state.task!r}")
+            raise CorruptedError(path, f"it is the state of {state.task!r}")
         return state
 
     def write(self, state: TaskState) -> None:
@@ -232,7 +232,9 @@ class InstalledTasks:
         make_folders(folder)
         try:
             write_file(folder / "state.json", state.to_bytes(), mode=0o644)
-        except NotSyncedError as error:  # the swap is made, and either side of it is a whole version: it is not unmade
+        except (
+            NotSyncedError
+        ) as error:  # the rename is done, and the states before and after it are both valid: keep it
             _LOG.warning("%s may not survive a power cut: %s", folder, error)
 
     def version_files(self, task: str, ref: VersionRef) -> Path:
@@ -243,7 +245,7 @@ class InstalledTasks:
         """Return the signed envelope of an installed version, as it was received.
 
         Raises:
-            CorruptedError: it is gone, or has another sha256 than the state says.
+            CorruptedError: it is missing, or its sha256 differs from the state's.
         """
         path = self._version_folder(task, ref.manifest) / "manifest"
         try:
@@ -251,25 +253,25 @@ class InstalledTasks:
         except OSError as error:
             raise CorruptedError(path, error.strerror or str(error)) from error
         if hashlib.sha256(data).hexdigest() != ref.manifest:
-            raise CorruptedError(path, "its sha256 is another")
+            raise CorruptedError(path, "its sha256 is wrong")
         return data
 
     def staging(self, task: str, manifest: str) -> "Staging":
-        """Return the place where the version with this manifest is put together; nothing is made yet."""
+        """Return the staging folder of the version with this manifest, without creating it."""
         return Staging(self.task_folder(task) / "staging" / manifest)
 
     def adopt(self, staging: "Staging", state: TaskState) -> None:
-        """Move a version that was put together to its place and make `state`, which points at it, the task's state."""
+        """Move an assembled version to `versions`, and write `state`, which refers to it, as the task's state."""
         place = self._version_folder(state.task, staging.folder.name)
         make_folders(place.parent)
-        _remove(place)  # a broken one of the same name; it is not the active version
+        _remove(place)  # a corrupted version of the same name; it is not active
         _remove(staging.folder / "blobs")
         sync_folder(staging.folder)
         move_folder(staging.folder, place)
         self.write(state)
 
     def clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
-        """Remove what `state` does not point at; half-pulled versions too, or those last touched before a time.
+        """Remove versions that `state` does not refer to, and partly pulled ones, all or those older than a time.
 
         `partial_newer_than_s` is in seconds since the epoch.
         """
@@ -291,7 +293,7 @@ class InstalledTasks:
         return shutil.disk_usage(self.folder).free
 
     def task_folder(self, task: str) -> Path:
-        """Return the folder of `task`. Raises TaskNameError where that is no task's name."""
+        """Return the folder of `task`. Raises TaskNameError where that is not a valid task name."""
         try:
             name = urllib.parse.quote(task, safe="")
         except UnicodeEncodeError as error:
@@ -311,14 +313,14 @@ class Staging:
         self.folder = folder
 
     def prepare(self) -> None:
-        """Make the folder, or go on with what an earlier try left; what earlier tries of other versions left goes."""
+        """Create the folder unless an earlier try left it; remove those of other versions."""
         for path in _children(self.folder.parent):
             if path != self.folder:
                 _remove(path)
         make_folders(self.folder / "blobs")
 
     def held_bytes(self, sha256: str) -> int:
-        """Return how much of a blob is here."""
+        """Return the count of a blob's bytes received so far."""
         try:
             return self._blob(sha256).stat().st_size
         except FileNotFoundError:
@@ -333,14 +335,14 @@ class Staging:
             os.close(handle)
 
     def drop(self, sha256: str) -> None:
-        """Forget what is here of a blob."""
+        """Delete the received part of a blob."""
         self._blob(sha256).unlink(missing_ok=True)
 
     def seal(self, entry: FileEntry) -> bool:
-        """Sync a blob and return whether it is what `entry` says; if not it is dropped."""
+        """Sync a blob; return whether its size and sha256 are those of `entry`. If not, the blob is deleted."""
         path = self._blob(entry.sha256)
         if not path.exists():
-            self.append(entry.sha256, b"")  # an empty file has no piece that would have made it
+            self.append(entry.sha256, b"")  # nothing is pulled for an empty file, so it is created here
         sync_file(path)
         if _is_file_of(path, entry):
             path.chmod(0o444)
@@ -349,7 +351,7 @@ class Staging:
         return False
 
     def take(self, source: Path, entry: FileEntry) -> bool:
-        """Make a blob of a file that another version has on this disk; return whether it was what `entry` says."""
+        """Link a file of an installed version as a blob; return whether its size and sha256 are those of `entry`."""
         self.drop(entry.sha256)
         if not source.is_file():
             return False
@@ -359,8 +361,8 @@ class Staging:
     def assemble(self, envelope: bytes, entries: Iterable[FileEntry]) -> Path:
         """Lay out the files from sealed blobs, sync them, and return their folder.
 
-        The blobs stay until `InstalledTasks.adopt`, which also syncs the folder above: an attempt that ends earlier
-        needs no second pull.
+        The blobs are kept until `InstalledTasks.adopt`, which also syncs the parent folder: an attempt that ends
+        before that needs no second pull.
         """
         files = self.folder / "files"
         _remove(files)
@@ -391,7 +393,7 @@ def verify_files(folder: Path, manifest: Manifest) -> None:
             if entry is None:
                 raise CorruptedError(path, "the manifest does not list it")
             if path.is_symlink() or not _is_file_of(path, entry):
-                raise CorruptedError(path, "its length or sha256 is another")
+                raise CorruptedError(path, "its length or sha256 is wrong")
     if expected:
         raise CorruptedError(folder / min(expected), "it is missing")
 

@@ -1,9 +1,8 @@
 """Outcomes of a device's tasks since its last report (§6, exception handling), in bounded memory.
 
-Executions are counted, not listed. Nothing here is on disk: counts of executions that were not confirmed are lost when
-the process dies; what was installed, rejected, reverted or removed stands in the installed state, and the agent tells
-it again after a restart. A report that was sent and not confirmed is given out again as the same batch, with the same
-id, so that the cloud counts it once however often it arrives.
+Executions are counted, not listed. Nothing here is on disk: unconfirmed counts of executions are lost when the process
+dies. Installations, rejections, reverts and removals are in the installed state, and the agent reports them again after
+a restart. An unconfirmed report is sent again as the same batch with the same id, so that the cloud counts it once.
 """
 
 import dataclasses
@@ -49,7 +48,7 @@ class OutcomeReport:
         )
 
     def add(self, outcome: Outcome) -> None:
-        """Take `outcome` into the next report. Runs of one version add up; of other equal ones, the last is told."""
+        """Add `outcome` to the next report. Runs of a version are summed; of other equal outcomes the last is kept."""
         outcome = dataclasses.replace(
             outcome,
             error=whole_characters(outcome.error[: Outcome.MAX_ERROR_CHARS]),
@@ -57,7 +56,7 @@ class OutcomeReport:
             log=whole_characters(outcome.log[-Outcome.MAX_LOG_CHARS :]),
         )
         key = (outcome.task, outcome.version, outcome.release, outcome.kind)
-        before = self._gathered.pop(key, None)  # it moves to the end: a report keeps the order in which they happened
+        before = self._gathered.pop(key, None)  # moved to the end: a report is ordered by time
         if before is None and len(self._gathered) >= self._max_keys:
             self.dropped += 1
             return
@@ -76,8 +75,8 @@ class OutcomeReport:
     def take_batch(self) -> OutcomeBatch | None:
         """Return what to send now, or None where there is nothing to report.
 
-        Until `confirm`, the same batch is returned again, and what happens meanwhile waits for the next one: a sender
-        that failed, or was cancelled, has nothing to put back.
+        Until `confirm`, the same batch is returned again, and later outcomes wait for the next one: a sender that fails
+        or is cancelled need not return the batch.
         """
         if self._sent is None and self._gathered:
             self._sent = OutcomeBatch(self.device_id, self._new_id(), tuple(self._gathered.values()))
@@ -85,7 +84,7 @@ class OutcomeReport:
         return self._sent
 
     def confirm(self, batch_id: str) -> None:
-        """Forget the batch that the cloud has taken. An id that is not out any more is no error."""
+        """Discard the batch that the cloud has received. An id that is not pending is ignored."""
         if self._sent is not None and self._sent.batch_id == batch_id:
             self._sent = None
             self.dropped = 0

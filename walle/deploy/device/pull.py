@@ -1,7 +1,7 @@
 """Pull of one version: from a verified directive to whole, verified and synced files in staging (§6).
 
-Nothing that comes over the network is believed. The directive's signature covers the envelope's sha256 and length, the
-envelope's signature covers each file's; limits are taken from there before a byte is written.
+No byte from the network is trusted. The directive's signature covers the envelope's sha256 and length, and the
+envelope's signature covers those of each file; their limits are enforced before a byte is written.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class BundleRejectedError(DeployError):
 
 
 async def to_the_end[T](work: Coroutine[object, object, T]) -> T:
-    """Return what `work` returns; a cancellation is held back until it has ended."""
+    """Run `work` to its end and return its result; a cancellation of the caller is raised after that."""
     task = asyncio.ensure_future(work)
     interrupted: asyncio.CancelledError | None = None
     while not task.done():
@@ -45,13 +45,13 @@ async def to_the_end[T](work: Coroutine[object, object, T]) -> T:
             interrupted = error
     if interrupted is not None:
         if not task.cancelled():
-            task.exception()  # it gives way to the cancellation
+            task.exception()  # retrieved and discarded: the cancellation is raised instead
         raise interrupted
     return task.result()
 
 
 async def on_disk[**P, T](function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a blocking `function` returns from a thread; it is never left running behind a cancellation."""
+    """Run a blocking `function` in a thread and return its result; a cancellation waits until it has ended."""
     return await to_the_end(asyncio.to_thread(function, *args, **kwargs))
 
 
@@ -73,13 +73,13 @@ class Puller:
     ) -> tuple[Path, Manifest]:
         """Return the folder of the files and the manifest of the version that `directive` asks for.
 
-        `kept` maps sha256s to files of the versions on this disk: what is among them is linked, not pulled. What an
-        earlier try left in `staging` is gone on with. Cancellation leaves it there.
+        `kept` maps sha256s to files of the versions on this disk; those files are linked, not pulled. A pull resumes
+        from the blobs that an earlier try left in `staging`; cancellation keeps them.
 
         Raises:
             FetchError: a transport failure; the pieces that came stay in `staging`.
-            BundleRejectedError: signature, hash, length, name, version, interpreter or path is not what was asked for.
-            OSError: the disk's own, a full one among them.
+            BundleRejectedError: signature, hash, length, name, version, interpreter or path is wrong.
+            OSError: a disk error, such as a full disk.
         """
         envelope = await self._pull_envelope(directive)
         manifest = self._judge(directive, envelope)
@@ -162,9 +162,8 @@ class Puller:
         if held_bytes > entry.size_bytes:
             await on_disk(staging.drop, entry.sha256)
             held_bytes = 0
-        for offset in sorted(
-            {held_bytes, 0}, reverse=True
-        ):  # a piece that a power cut spoiled is pulled from its start
+        # Where a power cut corrupted the held bytes, the second pass pulls the file from its start.
+        for offset in sorted({held_bytes, 0}, reverse=True):
             try:
                 async with contextlib.aclosing(self._rest(url, offset, entry.size_bytes)) as chunks:
                     async for chunk in chunks:
@@ -173,10 +172,10 @@ class Puller:
                 raise BundleRejectedError(directive, f"{entry.path}: {error}", final=False) from error
             if await on_disk(staging.seal, entry):
                 return
-        raise BundleRejectedError(directive, f"{entry.path}: {url} has another sha256 than its name", final=False)
+        raise BundleRejectedError(directive, f"{entry.path}: sha256 of {url} differs from its name", final=False)
 
     async def _rest(self, url: str, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
-        """Give exactly the bytes from `offset` to `size_bytes`, or raise a FetchError; no byte beyond is given."""
+        """Yield exactly the bytes from `offset` to `size_bytes`, or raise a FetchError."""
         if offset == size_bytes:
             return
         position = offset

@@ -13,7 +13,7 @@ def convert(onnx_path: str | Path, out_path: str | Path) -> None:
     """Write the `.walle` file of an ONNX model; a reader of `out_path` sees the old file or the new one, whole.
 
     Raises:
-        ModelError: the file is no sound ONNX model.
+        ModelError: the file is not a valid ONNX model.
         UnsupportedError: it has an operator, an attribute, a type or an opset that the engine does not have; the
             message names the node.
     """

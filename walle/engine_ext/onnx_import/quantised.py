@@ -75,9 +75,9 @@ class _Values:
         x = self.bytes_of(node.inputs[0])
         if x is not None:
             return (self.rescaled(x, result, node.name),)
-        before, activation = self._only_giver(node.inputs[0]), ""
+        before, activation = self._only_producer(node.inputs[0]), ""
         if before is not None and before.op == "Relu":
-            before, activation = self._only_giver(before.inputs[0]), "Relu"
+            before, activation = self._only_producer(before.inputs[0]), "Relu"
         if before is None or len(before.outputs) != 1:
             return ()
         if before.op in _RULES:
@@ -87,7 +87,7 @@ class _Values:
             return ()
         return self._joined(before, result) if before.op == "Concat" else self._moved(before, result)
 
-    def _only_giver(self, name: str) -> Node | None:
+    def _only_producer(self, name: str) -> Node | None:
         return self.produced.get(name) if self.uses.get(name, 0) == 1 else None
 
     def _parameters(self, node: Node, name: str) -> _Quantised | None:

@@ -19,7 +19,7 @@ def load(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return the model of a file with its external weights, which must lie in the file's own folder.
 
     Raises:
-        ModelError: the file is no ONNX model, or its weights are missing.
+        ModelError: the file is not an ONNX model, or its weights are missing.
     """
     try:
         model: onnx.ModelProto = onnx.load(str(path))

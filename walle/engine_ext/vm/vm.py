@@ -94,7 +94,7 @@ class VM:
 
     @property
     def abandoned(self) -> bool:
-        """Whether a call or a finalizer did not stop in time, so that the VM was abandoned."""
+        """Return whether the VM was abandoned because a call or a finalizer did not stop in time."""
         return self._core.abandoned
 
     @property
@@ -109,7 +109,7 @@ class VM:
 
     @property
     def ended(self) -> bool:
-        """Whether it is closed and has released its interpreter."""
+        """Return whether the VM is closed and has released its interpreter."""
         return self._core.join(0.0)
 
     @property

@@ -1,7 +1,7 @@
 // FourierTransform: the discrete Fourier transform of each row, not scaled. Self-sorting passes of radix 4, 2 and small primes
-// (Stockham, see Van Loan 1992); a length with a prime factor above kMaxPrime goes by way of a convolution (Bluestein 1970).
-// Several rows run side by side, real and imaginary parts apart, so that the innermost loops are long and plain. Float64
-// throughout.
+// (Stockham, see Van Loan 1992); a length with a prime factor above kMaxPrime uses a convolution (Bluestein 1970). Several rows
+// are transformed side by side, real and imaginary parts separate, so that the innermost loops are long and plain. All in
+// float64.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,10 +21,10 @@ struct Parts {
   double *re, *im;
 };
 
-// exp(2 pi i * turn / n), exact at the quarters.
+// Return exp(2 pi i * turn / n), exact at multiples of a quarter turn.
 void unit(std::int64_t turn, std::int64_t n, double& re, double& im) noexcept {
   const std::int64_t quarter = 4 * turn / n, rest = 4 * turn - quarter * n;
-  const bool mirrored = 2 * rest > n;  // the angle taken is at most pi / 4
+  const bool mirrored = 2 * rest > n;  // the angle used is at most pi / 4
   const double angle = std::numbers::pi / 2 * (static_cast<double>(mirrored ? n - rest : rest) / static_cast<double>(n));
   double c = std::cos(angle), s = std::sin(angle);
   if (mirrored) std::swap(c, s);
@@ -49,12 +49,12 @@ class Plan {
       unit(i, n, roots_[static_cast<std::size_t>(2 * i)], roots_[static_cast<std::size_t>(2 * i + 1)]);
   }
 
-  // Doubles of scratch for `lanes` rows.
+  // Return the number of doubles of scratch for `lanes` rows.
   std::int64_t scratch(std::int64_t lanes) const noexcept {
     return inner_ ? 2 * inner_->n_ * lanes + inner_->scratch(lanes) : 2 * n_ * lanes;
   }
 
-  // x (n, lanes) becomes its transform with exp(-2 pi i ...); the other sign is the same with the parts swapped.
+  // Transform x (n, lanes) with exp(-2 pi i ...); for the other sign, swap the real and imaginary parts.
   void run(Parts x, std::int64_t lanes, double* scratch) const noexcept {
     if (inner_) return convolve(x, lanes, scratch);
     Parts from = x, to{scratch, scratch + n_ * lanes};
@@ -84,7 +84,7 @@ class Plan {
     return {at[0], -at[1]};
   }
 
-  // Element q of column p of part k of x[k][p][q], k < radix, goes to y[p][k][q], turned by p * k of radix * rest.
+  // Element q of column p of part k of x[k][p][q], k < radix, goes to y[p][k][q], rotated by p * k / (radix * rest) turns.
   void pass2(Parts x, Parts y, std::int64_t rest, std::int64_t done, std::int64_t lanes) const noexcept {
     const std::int64_t s = done * lanes;
     for (std::int64_t p = 0; p < rest; ++p) {
@@ -131,7 +131,7 @@ class Plan {
       for (std::int64_t k = 0; k < radix; ++k) {
         double *yr = y.re + (radix * p + k) * s, *yi = y.im + (radix * p + k) * s;
         for (std::int64_t j = 0; j < radix; ++j) {
-          const Root w = root(j * k % radix * step + p * k * done);  // both turns at once
+          const Root w = root(j * k % radix * step + p * k * done);  // both rotations at once
           const double *xr = x.re + p * s + j * part, *xi = x.im + p * s + j * part;
           for (std::int64_t q = 0; q < s; ++q) {
             const double re = xr[q] * w.re - xi[q] * w.im, im = xr[q] * w.im + xi[q] * w.re;
@@ -183,7 +183,7 @@ class Plan {
         y.re[q] = re;
         y.im[q] = im;
       }
-    inner_->run({y.im, y.re}, lanes, scratch);  // back
+    inner_->run({y.im, y.re}, lanes, scratch);  // inverse transform
     for (std::int64_t i = 0; i < n_; ++i)
       for (std::int64_t q = i * lanes; q < (i + 1) * lanes; ++q) {
         x.re[q] = y.re[q] * cr[i] + y.im[q] * ci[i];
@@ -194,7 +194,7 @@ class Plan {
   std::int64_t n_;
   std::vector<std::int64_t> radices_;
   std::vector<double> roots_;     // (n, 2)
-  std::unique_ptr<Plan> inner_;   // of the convolution, where there is one
+  std::unique_ptr<Plan> inner_;   // of the convolution, if there is one
   std::vector<double> chirp_;     // (2, n)
   std::vector<double> response_;  // the chirp's transform, over the inner length; (2, length)
 };
@@ -207,7 +207,7 @@ class FourierStep final : public Step {
         real_(request.inputs[0].shape[2] == 1),
         inverse_(request.attributes.get_int("inverse", 0) != 0),
         plan_(n_) {
-    // Two real rows are one complex one.
+    // Two real rows are transformed as one complex row.
     const std::int64_t rows = real_ ? (batch_ + 1) / 2 : batch_;
     constexpr std::int64_t kCached = 1 << 13, kMostLanes = 8;
     lanes_ = std::clamp(kCached / std::max<std::int64_t>(n_, 1), std::int64_t{1},
@@ -258,7 +258,7 @@ class FourierStep final : public Step {
       }
     }
   }
-  // The transform of a real row has conjugates mirrored, which tells the two apart.
+  // The transform of a real row is conjugate symmetric, which separates the two rows.
   void store_pairs(Parts x, std::int64_t row, double* to, std::int64_t lanes) const noexcept {
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
       double* line = to + (row + 2 * lane) * n_ * 2;
@@ -282,7 +282,7 @@ class FourierStep final : public Step {
 }  // namespace
 
 // Input (batch, n, 1 or 2), float64: real numbers, or real and imaginary parts. Output (batch, n, 2). Attribute inverse: the
-// other sign.
+// opposite sign of the exponent.
 TensorType infer_fourier_transform(std::span<const Operand> operands, const Attributes&) {
   const Dims& shape = operands[0].shape;
   constexpr std::int64_t kMost = std::int64_t{1} << 30;

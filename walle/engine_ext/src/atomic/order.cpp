@@ -1,5 +1,5 @@
-// Operators that order elements: the greatest or least k along an axis, and where values belong in an ordered vector. NaN counts
-// as greater than all numbers.
+// Ordering operators: the greatest or least k along an axis, and insertion positions of values in a sorted vector. NaN counts as
+// greater than all numbers.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -12,7 +12,7 @@ namespace walle {
 
 namespace {
 
-// Calls f with a null pointer of the C++ type that holds a dtype; float16 and bfloat16 as Half and BFloat.
+// Call f with a null pointer of the C++ type that holds a dtype; float16 and bfloat16 as Half and BFloat.
 template <class F>
 void with_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -33,12 +33,12 @@ void with_type(DType dtype, F&& f) {
   }
 }
 
-// -1, 0 or 1.
+// Compare: -1, 0 or 1.
 template <class T>
 int compare(T a, T b) noexcept {
   if (a < b) return -1;
   if (b < a) return 1;
-  return a == b ? 0 : static_cast<int>(a != a) - static_cast<int>(b != b);  // a NaN on either side
+  return a == b ? 0 : static_cast<int>(a != a) - static_cast<int>(b != b);  // if a or b is NaN
 }
 
 template <class T>
@@ -55,7 +55,7 @@ class TopStep final : public Step {
     Dims shape = input.shape, in_strides = input.strides, out_strides = out;
     for (Dims* dims : {&shape, &in_strides, &out_strides}) dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
     others_ = LoopNest<2>::make(shape, {in_strides, out_strides}, {sizeof(T), item_size(request.result.dtype)});
-    // Nearly all of a long axis is cheaper to sort whole, by digits.
+    // For k above an eighth of a long axis, a full radix sort is cheaper.
     constexpr std::int64_t kShort = 32;
     whole_ = length_ > kShort && count_ > length_ / 8 && length_ < (std::int64_t{1} << 32);
     scratch_bytes_ =
@@ -101,7 +101,7 @@ class TopStep final : public Step {
   bool values_, largest_, whole_ = false;
 };
 
-// out[i]: how many elements of the line come before values[i] (`right`: and how many equal it).
+// out[i]: the number of elements of the line less than values[i] (`right`: less than or equal to it).
 template <class T>
 class SearchStep final : public Step {
  public:
@@ -120,7 +120,7 @@ class SearchStep final : public Step {
   }
 
  private:
-  // Without branches, so that many searches overlap.
+  // Without branches, so that several searches overlap.
   template <bool right>
   void search(const T* line, const T* values, std::int64_t* out) const noexcept {
     for (std::int64_t i = 0; i < count_; ++i) {

@@ -1,9 +1,9 @@
-// RecurrentSteps: all steps of one direction of an RNN, GRU or LSTM in one call, in memory that stays in the cache. What it
-// computes is geometry/composite/recurrent.cpp's decomposition; a test holds them together.
+// RecurrentSteps: all steps of one direction of an RNN, GRU or LSTM in one call, in memory that stays in the cache. It computes
+// the decomposition in geometry/composite/recurrent.cpp; a test compares the two.
 //
-// Inputs: projected (steps, batch, gates * h), weights (gates * h, h), state (batch, h), and where the cell has them: cell
+// Inputs: projected (steps, batch, gates * h), weights (gates * h, h), state (batch, h), and if the cell type has them: cell
 // (batch, h), new_bias (h), peephole (3 * h), sequence_lens (batch). Output, flat: all states (steps, batch, h), the last state
-// (batch, h) and, of an LSTM, the last cell (batch, h).
+// (batch, h) and, for an LSTM, the last cell (batch, h).
 #include <cstring>
 
 #include "atomic/atomic.h"
@@ -126,7 +126,7 @@ class RecurrentStep final : public Step {
     gemm_.run(args);
   }
 
-  // The whole batch: every row's new state, also of rows whose sequence has ended, which the caller drops.
+  // Compute every row's new state for the whole batch, including rows whose sequence has ended, which the caller drops.
   void gru(std::byte* const* inputs, const std::byte* projected, const std::byte* state, std::byte* all,
            const Memory& memory) const noexcept {
     const std::byte* new_weights = inputs[kWeights] + bytes(2 * hidden_ * hidden_);
@@ -153,7 +153,7 @@ class RecurrentStep final : public Step {
     }
   }
 
-  // One row: gates (input, output, forget, cell) before their activations; `cell` becomes the next, `to` the new state.
+  // One row: gates (input, output, forget, cell) before their activations; updates `cell` and writes the new state to `to`.
   void lstm(std::byte* const* inputs, std::byte* gates, std::byte* cell, std::byte* to, std::byte* row) const noexcept {
     std::byte *in = gates, *out = gates + bytes(hidden_), *forget = gates + bytes(2 * hidden_),
               *candidate = gates + bytes(3 * hidden_);

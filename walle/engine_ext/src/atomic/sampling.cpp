@@ -1,5 +1,5 @@
-// Reading an image between its pixels: GridSample, DeformColumns (the sampled taps of a deformable convolution) and Resample (one
-// axis by given places and weights, which is what Resize is made of).
+// Interpolated sampling: GridSample, DeformColumns (the sampled taps of a deformable convolution) and Resample (one axis at given
+// indices and weights, used by Resize).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,7 +19,7 @@ void need_floating(const char* op, DType dtype) {
 
 enum class Padding { zeros, border, reflection };
 
-// Up to four taps along one axis; index -1 is a zero.
+// Up to four taps along one axis; index -1 reads zero.
 template <class T>
 struct Taps {
   int count = 0;
@@ -27,7 +27,7 @@ struct Taps {
   std::array<T, 4> weight{};
 };
 
-// Mirrors x at the borders until it lies between them.
+// Reflect x at the borders until it lies between them.
 template <class T>
 T reflect(T x, T low, T high) noexcept {
   const T range = high - low;
@@ -70,7 +70,7 @@ class GridSampleStep final : public Step {
         for (std::size_t axis = 0; axis < 3; ++axis) {
           if (axis < 3 - rank_)
             taps[axis] = {1, {0}, {T{1}}};
-          else  // the grid names the last axis first
+          else  // the grid's coordinates begin with the last axis
             taps[axis] = taps_at(grid[2 - axis], size_[axis - (3 - rank_)]);
         }
         for (std::int64_t c = 0; c < channels_; ++c)
@@ -88,7 +88,7 @@ class GridSampleStep final : public Step {
       if (padding_ == Padding::reflection) at = reflect(at, low, high);
     }
     Taps<T> taps;
-    if (!(std::fabs(at) < T(1e15))) {  // nowhere, NaN too: all zeros
+    if (!(std::fabs(at) < T(1e15))) {  // too far outside or NaN: all zeros
       taps.count = 1;
       taps.index[0] = -1;
       return taps;
@@ -144,7 +144,7 @@ class GridSampleStep final : public Step {
   Padding padding_ = Padding::zeros;
 };
 
-// Bilinear, zero outside; a place a whole pixel outside is zero altogether.
+// Interpolate bilinearly, zero outside; a position a whole pixel or more outside gives zero.
 template <class T>
 T bilinear(const T* x, std::int64_t height, std::int64_t width, T at_y, T at_x) noexcept {
   if (!(at_y > -1 && at_x > -1 && at_y < static_cast<T>(height) && at_x < static_cast<T>(width))) return T{};

@@ -1,4 +1,4 @@
-// The composition of regions, element by element: the check on geometry/merge.cpp.
+// Element-by-element composition of regions: the check on geometry/merge.cpp.
 #include <algorithm>
 
 #include "geometry/merge.h"
@@ -7,7 +7,7 @@ namespace walle {
 
 namespace {
 
-// Where an element comes from; no source: nothing was moved there.
+// The source of an element; none where nothing was moved there.
 struct Origin {
   int source = 0;
   std::int64_t address = kNowhere;
@@ -16,7 +16,7 @@ struct Origin {
   bool operator==(const Origin&) const = default;
 };
 
-// Calls f(source address, destination address) for every element of a region.
+// Call f(source address, destination address) for every element of a region.
 template <class F>
 void each_element(const Region& region, F&& f) {
   std::int64_t src = region.src.offset, dst = region.dst.offset;

@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-// As Cast does it: towards zero, the nearest bound where the type ends, NaN 0.
+// Convert as Cast does: towards zero, clamped to the type's range, NaN to 0.
 template <class T>
 void put(Tensor& scalar, double value) {
   constexpr T kLeast = std::numeric_limits<T>::min(), kGreatest = std::numeric_limits<T>::max();

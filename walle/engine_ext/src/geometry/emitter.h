@@ -18,14 +18,14 @@ class Emitter {
   virtual Operand operand(Ref tensor) const = 0;
   virtual std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) = 0;
   virtual Ref constant(Tensor value) = 0;
-  // The value of a tensor that a decomposition needs while planning; `what` names it in errors. A session plans with the inputs
-  // that it depends on as constants.
+  // Return the value of a tensor that a decomposition needs while planning; `what` names it in errors. A session plans with the
+  // inputs that the tensor depends on as constants.
   virtual Tensor value(Ref tensor, const std::string& what) const = 0;
 
   Ref one(std::string_view op, std::vector<Ref> inputs, Attributes attributes = {}) {
     return emit(op, std::move(inputs), std::move(attributes), 1)[0];
   }
-  // A 0-d constant of a dtype that kernels compute in; the number must be in its range.
+  // Emit a 0-d constant of a dtype that kernels compute in; the number must be in its range.
   Ref number(double value, DType dtype);
 };
 

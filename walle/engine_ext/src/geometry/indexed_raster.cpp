@@ -9,7 +9,7 @@ namespace walle {
 
 namespace {
 
-// The least and the greatest address of a view, checked.
+// Check a view's least and greatest address.
 void check(const char* side, const Dims& size, const Dims& stride, std::int64_t offset, const Dims& weight, const Dims& extent,
            std::int64_t limit) {
   std::int64_t low = offset, high = offset;
@@ -75,7 +75,7 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
                              std::int64_t index_extent, bool gather)
     : movement_(movement), count_(element_count(movement.size)) {
   if (count_ == 0) return;
-  bool empty = false;  // no index can be valid: the first one will be refused
+  bool empty = false;  // no index can be valid: the first one will fail
   for (const std::int64_t extent : movement.extent) empty = empty || extent < 1;
   if (!empty)
     check("indexed", movement.size, movement.indexed_stride, movement.indexed_offset, movement.weight, movement.extent,
@@ -84,7 +84,7 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   const auto indices = static_cast<std::int64_t>(movement.weight.size());
   if (indices > 0)
     check("index", movement.size, movement.index_stride, movement.index_offset, {movement.index_step}, {indices}, index_extent);
-  std::size_t last = 0;  // the axes up to the last one that the indices depend on are walked: the rest of a piece is contiguous
+  std::size_t last = 0;  // loop over the axes up to the last one that the indices depend on; the others form one region
   for (std::size_t i = 0; i < movement.size.size(); ++i)
     if (movement.index_stride[i] != 0) last = i + 1;
   Dims size, indexed, plain;
@@ -100,8 +100,8 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
     if (walked) movement_.index_stride.push_back(movement.index_stride[i]);
   }
   if (movement_.size.size() > kMaxIndexAxes) throw Error(ErrorKind::shape, "an indexed raster has too many axes");
-  // The region's own addresses count from the walked ones, which are checked above; strides may be negative, so it is made with
-  // offsets that keep it inside and then set back to 0.
+  // The region's own addresses are relative to the loop's, which are checked above; strides may be negative, so it is made with
+  // offsets that keep it inside, which are then reset to 0.
   const auto lowest = [&](const Dims& stride) {
     std::int64_t low = 0;
     for (std::size_t i = 0; i < size.size(); ++i) low += stride[i] < 0 ? (size[i] - 1) * stride[i] : 0;
@@ -110,7 +110,7 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
   const std::int64_t indexed_low = lowest(indexed), plain_low = lowest(plain);
   const Dims &src = gather ? indexed : plain, &dst = gather ? plain : indexed;
   const std::int64_t src_low = gather ? indexed_low : plain_low, dst_low = gather ? plain_low : indexed_low;
-  constexpr std::int64_t kAnywhere = INT64_MAX;  // bounds were checked with the whole movement's
+  constexpr std::int64_t kAnywhere = INT64_MAX;  // bounds were checked for the whole movement
   region_ = Region::make(0, size, src, -src_low, dst, -dst_low, kAnywhere, kAnywhere);
   region_.src.offset += src_low;
   region_.dst.offset += dst_low;
@@ -118,7 +118,7 @@ IndexedRaster::IndexedRaster(const IndexedMovement& movement, std::int64_t index
 
 namespace {
 
-// Each piece that an index reaches: one element, one run of elements, or a region. `gather`: read there, else write there.
+// Move the piece of each index: one element, one run of elements, or a region. `gather`: read at the index, else write there.
 template <class T, bool gather, class Index>
 bool move_all(const IndexedRaster& raster, const Region& piece, const Index* indices, const std::byte* src,
               std::byte* dst) noexcept {

@@ -1,4 +1,4 @@
-// The indexed raster: a movement whose addresses on one side also depend on a tensor of indices that is known only when it runs.
+// The indexed raster: a movement whose addresses on one side also depend on a tensor of indices that is known only at run time.
 // Gather, GatherElements, GatherND and the Scatter family are one each; with constant indices a Gather is plain regions instead.
 #pragma once
 #include "core/attributes.h"
@@ -15,39 +15,39 @@ struct IndexedMovement {
   std::int64_t indexed_offset = 0, plain_offset = 0, index_offset = 0, index_step = 0;
   Dims weight, extent;
 
-  // As attributes of the atomic operators IndexedGather and IndexedScatter, and back (Error (model) where they do not fit).
+  // Convert to and from attributes of the atomic operators IndexedGather and IndexedScatter (Error (model) if they are invalid).
   Attributes attributes() const;
   static IndexedMovement from(const Attributes& attributes);
-  // Whether the plain addresses are those from 0 to the number of coordinates, each once.
+  // Return whether the plain addresses are those from 0 to the number of coordinates, each once.
   bool fills_plain() const;
 };
 
-// A prepared indexed movement: it walks the axes up to the last one that the indices depend on, and for each of their coordinates
-// the remaining axes are one plain region.
+// A prepared indexed movement: it loops over the axes up to the last one that the indices depend on; for each of their
+// coordinates the remaining axes are one plain region.
 class IndexedRaster {
  public:
-  // Extents in elements. Throws Error (shape) where an address could lie outside for indices within their extents, or an index
+  // Extents are in elements. Throws Error (shape) if an address could lie outside for indices within their extents, or an index
   // would be read outside.
   IndexedRaster(const IndexedMovement& movement, std::int64_t indexed_extent, std::int64_t plain_extent,
                 std::int64_t index_extent, bool gather);
 
-  // Whether each index moves one element.
+  // Return whether each index moves one element.
   bool by_elements() const noexcept { return region_.axes == 0; }
-  // Moves elements of `item` bytes from `src` to `dst`, which do not overlap; false where an index is out of its extent.
+  // Move elements of `item` bytes from `src` to `dst`, which do not overlap; return false if an index is out of its extent.
   template <class Index>
   bool gather(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept;
   template <class Index>
   bool scatter(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept;
 
-  // Calls move(region, indexed address, plain address) for every coordinate of the indexed axes, addresses in elements; false as
-  // soon as an index is out of its extent.
+  // Call move(region, indexed address, plain address) for every coordinate of the indexed axes, addresses in elements; return
+  // false at the first index out of its extent.
   template <class Index, class Move>
   bool walk(const Index* indices, Move&& move) const noexcept {
     if (count_ == 0) return true;
     const std::size_t axes = movement_.size.size();
     std::array<std::int64_t, kMaxIndexAxes> at{};
     std::int64_t indexed = movement_.indexed_offset, plain = movement_.plain_offset, from = movement_.index_offset;
-    // The last walked axis is the inner loop; one index an element is the common case.
+    // The last loop axis is the inner loop; one index per element is the common case.
     const std::size_t inner = axes > 0 ? axes - 1 : 0;
     const std::int64_t steps = axes > 0 ? movement_.size[inner] : 1;
     const std::int64_t indexed_step = axes > 0 ? movement_.indexed_stride[inner] : 0,
@@ -92,8 +92,8 @@ class IndexedRaster {
  private:
   static constexpr std::size_t kMaxIndexAxes = 32;
 
-  IndexedMovement movement_;  // its axes are only the walked ones
-  Region region_;             // over the others
+  IndexedMovement movement_;  // only the axes of the loop
+  Region region_;             // over the other axes
   std::int64_t count_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// How a reader is composed with one writer. The writer's destination strides make a mixed-radix number system: an address of the
-// tensor between has one digit per axis of the writer, and the writer covers a box of digits. Each axis of the reader is cut into
-// axes that step within one digit each; then the part of the reader that falls into the box is a box of coordinates again, and
+// Composition of a reader with one writer. The writer's destination strides define a mixed-radix number system: an address of the
+// intermediate tensor has one digit per axis of the writer, and the writer covers a box of digits. Each axis of the reader is
+// split into axes that step within one digit each; then the part of the reader inside the box is a box of coordinates again, and
 // each step of a digit is a step of the writer's source stride.
 #include "geometry/merge.h"
 
@@ -14,20 +14,20 @@ namespace {
 
 using std::int64_t;
 
-// One digit of the address: its stride, how many values it has before it carries (0: the topmost, unbounded), the range that the
-// writer covers, and what a step costs in the writer's source.
+// One digit of the address: its stride, its radix (0: the topmost digit, unbounded), the range that the writer covers, and the
+// writer's source stride for one step.
 struct Digit {
   int64_t stride, radix, low, size, source_stride;
 };
 
-// An axis of the reader that moves one digit by `step` (none where step is 0).
+// An axis of the reader that changes one digit by `step` (no digit where step is 0).
 struct Axis {
   int64_t size, src_stride, dst_stride;
   std::size_t digit = 0;
   int64_t step = 0;
 };
 
-// The writer's number system, ascending strides; nothing where its strides do not divide each other or its box would carry.
+// Return the writer's number system in ascending strides; nothing if its strides do not divide each other or its box would carry.
 std::optional<std::vector<Digit>> digits_of(const Region& writer) {
   std::vector<Digit> digits;
   int64_t rest = writer.dst.offset;
@@ -45,7 +45,8 @@ std::optional<std::vector<Digit>> digits_of(const Region& writer) {
   return digits;
 }
 
-// Cuts one axis (positive source stride) into axes of one digit each, innermost first; false where it straddles carries unevenly.
+// Split one axis (positive source stride) into axes of one digit each, innermost first; return false if it crosses carries
+// unevenly.
 bool cut(const Axis& whole, const std::vector<Digit>& digits, const std::vector<int64_t>& start, std::vector<Axis>& out) {
   Axis left = whole;
   for (std::size_t i = 0; i < digits.size(); ++i) {
@@ -60,7 +61,7 @@ bool cut(const Axis& whole, const std::vector<Digit>& digits, const std::vector<
       out.push_back(axis);
       return true;
     }
-    // It carries: the digit must come round to where it began after a whole number of steps.
+    // It carries: the digit must return to its start after an integer number of steps.
     if (digit.radix % axis.step != 0 || start[i] >= axis.step) return false;
     const int64_t turn = digit.radix / axis.step;
     if (left.size % turn != 0) return false;
@@ -72,15 +73,15 @@ bool cut(const Axis& whole, const std::vector<Digit>& digits, const std::vector<
 }
 
 struct Piece {
-  std::optional<Region> region;  // nothing: the reader and this writer do not meet
+  std::optional<Region> region;  // empty: the reader reads nothing of this writer
 };
 
-// The part of the reader that this writer wrote; nothing where it is not a box.
+// Return the part of the reader that this writer wrote; nothing if it is not a box.
 std::optional<Piece> compose_one(const Region& reader, const Region& writer) {
   const auto digits = digits_of(writer);
   if (!digits) return std::nullopt;
 
-  // Walk every axis upwards through the source.
+  // Make every axis ascend in the source.
   std::vector<Axis> whole;
   int64_t src_offset = reader.src.offset, dst_offset = reader.dst.offset;
   for (std::size_t i = 0; i < static_cast<std::size_t>(reader.axes); ++i) {
@@ -107,7 +108,7 @@ std::optional<Piece> compose_one(const Region& reader, const Region& writer) {
       return std::nullopt;
   }
 
-  // No digit may carry in any combination of the axes; then the digits move independently.
+  // No digit may carry in any combination of the axes; then the digits change independently.
   for (std::size_t i = 0; i < digits->size(); ++i) {
     const Digit& digit = (*digits)[i];
     int64_t high = start[i], movers = 0;
@@ -140,7 +141,7 @@ std::optional<Piece> compose_one(const Region& reader, const Region& writer) {
     src_stride.push_back(axis.step * (*digits)[axis.digit].source_stride);
     dst_stride.push_back(axis.dst_stride);
   }
-  // The bounds follow from those of the two regions, and are checked all the same.
+  // The bounds follow from those of the two regions, but are checked again.
   const auto src_bounds = writer.bounds(writer.src), dst_bounds = reader.bounds(reader.dst);
   return Piece{
       Region::make(writer.source, size, src_stride, offset, dst_stride, dst_offset, src_bounds[1] + 1, dst_bounds[1] + 1)};

@@ -1,4 +1,4 @@
-// Operands of shape inference, geometry and steps: type, shape and, where it is known before running, the value.
+// Operands of shape inference, geometry and steps: type, shape and, if known before running, the value.
 #pragma once
 #include <optional>
 #include <span>
@@ -13,14 +13,14 @@ namespace walle {
 struct Operand {
   DType dtype = DType::f32;
   Dims shape;
-  const Tensor* constant = nullptr;  // its value, where it is known before running
+  const Tensor* constant = nullptr;  // its value, if known before running
   bool absent = false;               // an optional input that was left out
 
   static Operand none() { return {DType::f32, {}, nullptr, true}; }
 };
 
-// Thrown where an operator's shape or movement depends on an operand that is not constant. A session then plans with the inputs
-// that the operand comes from as constants, or uses the operator's at_run_time form.
+// Thrown if an operator's shape or movement depends on an operand that is not constant. A session then plans with the inputs that
+// the operand depends on as constants, or uses the operator's at_run_time form.
 class ValueNeeded : public Error {
  public:
   ValueNeeded(std::size_t operand, const std::string& what)
@@ -33,14 +33,13 @@ class ValueNeeded : public Error {
 
 // Return `axis` counted from the front; throw Error (shape) outside [-rank, rank).
 std::size_t normal_axis(std::int64_t axis, std::size_t rank);
-// Return whole numbers from operand `index` (a constant) or, where that is absent, from the attribute; nothing where both are
-// absent.
+// Return integers from operand `index` (a constant) or, if that is absent, from the attribute; nothing if both are absent.
 std::optional<Dims> whole_numbers(std::span<const Operand> operands, std::size_t index, const Attributes& attributes,
                                   std::string_view name);
 Dims required_numbers(std::span<const Operand> operands, std::size_t index, const Attributes& attributes, std::string_view name);
 // Return the common shape by NumPy's rule; throw Error (shape).
 Dims broadcast_shape(const Dims& a, const Dims& b);
-// Return the strides that read a tensor of `shape` and `strides` as `to`, which it broadcasts to; throws Error (shape).
+// Return the strides that broadcast a tensor of `shape` and `strides` to `to`; throw Error (shape).
 Dims broadcast_strides(const Dims& shape, const Dims& strides, const Dims& to);
 
 }  // namespace walle

@@ -9,8 +9,8 @@ namespace walle {
 
 namespace {
 
-// dst[i] = src[i], items of three bytes that follow each other in dst. They move as words, each of which the next one overwrites;
-// what is read beyond an item belongs to the one beside it or lies between the two, so that the one at the end goes by itself.
+// dst[i] = src[i], items of three bytes, contiguous in dst. They move as 4-byte words, each of which the next one overwrites; the
+// fourth byte read belongs to the neighbouring item or the gap before it, so the item at the end is moved separately.
 void move_triples(const std::byte* src, std::int64_t src_step, std::byte* dst, std::int64_t count) noexcept {
   const auto move = [&](std::size_t bytes) {
     std::memcpy(dst, src, bytes);
@@ -23,7 +23,7 @@ void move_triples(const std::byte* src, std::int64_t src_step, std::byte* dst, s
   if (count > 0) move(3);
 }
 
-// dst[i] = src[i], steps in bytes, what is moved at any address.
+// dst[i] = src[i], steps in bytes, items at any address.
 template <class T>
 void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::int64_t dst_step, std::int64_t count) noexcept {
   if (src_step == sizeof(T) && dst_step == sizeof(T)) {
@@ -33,7 +33,7 @@ void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::
   T value;
   if (src_step == 0) {
     std::memcpy(&value, src, sizeof(T));
-    if (dst_step == sizeof(T)) {  // known steps leave room for vectors
+    if (dst_step == sizeof(T)) {  // a constant step lets the compiler vectorise
       for (std::int64_t i = 0; i < count; ++i) std::memcpy(dst + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
       return;
     }
@@ -48,7 +48,7 @@ void move_row(const std::byte* src, std::int64_t src_step, std::byte* dst, std::
   }
 }
 
-// A transpose to few columns, such as of an image's planes to its pixels; all steps but `src_column` are those of neighbours.
+// Transpose to few columns, such as an image's planes to pixels; all steps except `src_column` are contiguous.
 template <class T, int kColumns>
 void weave(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t src_column) noexcept {
   for (std::int64_t r = 0; r < rows; ++r, src += sizeof(T), dst += kColumns * sizeof(T))
@@ -64,8 +64,8 @@ bool weave(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t
   }
 }
 
-// The two innermost axes where the source runs along the outer one: blocks keep both sides' lines in cache. Steps in bytes; the
-// others are those of neighbours.
+// Transpose the two innermost axes where the source is contiguous along the outer one: blocks keep the cache lines of both sides
+// in cache. Steps in bytes; the others are contiguous.
 template <class T>
 void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int64_t columns, std::int64_t src_row,
                std::int64_t src_column, std::int64_t dst_row, std::int64_t dst_column) noexcept {
@@ -83,7 +83,7 @@ void transpose(const std::byte* src, std::byte* dst, std::int64_t rows, std::int
   }
 }
 
-// The region's first `axes` axes, moving a T at each place; strides are of elements of `item` bytes.
+// Move a T at each position of the region's first `axes` axes; strides are in elements of `item` bytes.
 template <class T>
 void run(const Region& region, std::size_t axes, std::int64_t item, const std::byte* src, std::byte* dst) noexcept {
   src += region.src.offset * item;
@@ -128,7 +128,7 @@ void raster(const Region& region, const std::byte* src, std::byte* dst, std::siz
   if (region.count() == 0) return;
   const auto axes = static_cast<std::size_t>(region.axes);
   const auto bytes = static_cast<std::int64_t>(item);
-  // A few neighbours that stay together, such as the channels of a pixel, move as one.
+  // A few contiguous elements, such as the channels of a pixel, move as one.
   if (axes >= 2 && region.src.stride[axes - 1] == 1 && region.dst.stride[axes - 1] == 1) {
     switch (region.size[axes - 1] * bytes) {
       case 2: return run<Few<2>>(region, axes - 1, bytes, src, dst);

@@ -40,7 +40,7 @@ Region Region::make(int source, std::span<const std::int64_t> size, std::span<co
   std::size_t count = 0;
   for (std::size_t i = 0; i < size.size(); ++i) {
     if (size[i] < 0) throw Error(ErrorKind::shape, "a region has a negative size");
-    if (size[i] == 0) {  // nothing moves; the views do not matter
+    if (size[i] == 0) {  // nothing moves; the views are ignored
       region.axes = 1;
       return region;
     }
@@ -51,7 +51,7 @@ Region Region::make(int source, std::span<const std::int64_t> size, std::span<co
   check_bounds("destination", used, &ViewAxis::dst, dst_offset, dst_extent);
 
   for (ViewAxis& axis : used) {
-    if (axis.dst < 0) {  // walk it from the other end
+    if (axis.dst < 0) {  // reverse its direction
       src_offset += (axis.size - 1) * axis.src;
       dst_offset += (axis.size - 1) * axis.dst;
       axis = {axis.size, -axis.src, -axis.dst};

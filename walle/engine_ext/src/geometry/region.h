@@ -27,20 +27,22 @@ struct Region {
   std::array<std::int64_t, kMaxAxes> size{};
   View src, dst;
 
-  // The canonical region: axes of size 1 dropped, destination strides positive and descending, neighbours that step as one
-  // axis merged; a region without elements has one axis of size 0. Equal movements to the same destination by nests of boxes
-  // thus compare equal. The destination must not be written twice: the caller guarantees it, and it is not checked.
+  // Make the canonical region: axes of size 1 are dropped, destination strides are positive and descending, neighbouring axes
+  // that step as one are merged; a region without elements has one axis of size 0. Equal movements to the same destination by
+  // nests of boxes therefore compare equal. The destination must not be written twice: the caller guarantees it, and it is not
+  // checked.
   //
-  // Throws Error (shape) where an element lies outside [0, src_extent) or [0, dst_extent), strides leave 63 bits, or more than
+  // Throws Error (shape) if an element lies outside [0, src_extent) or [0, dst_extent), strides exceed 63 bits, or more than
   // kMaxAxes axes remain.
   static Region make(int source, std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride,
                      std::int64_t src_offset, std::span<const std::int64_t> dst_stride, std::int64_t dst_offset,
                      std::int64_t src_extent, std::int64_t dst_extent);
 
   std::int64_t count() const noexcept;
-  // The first and the last address of the view; {0, -1} for a region without elements.
+  // Return the first and the last address of the view; {0, -1} for a region without elements.
   std::array<std::int64_t, 2> bounds(const View& view) const noexcept;
-  // A rename: the elements lie in the source just as they will in the destination, shifted by src.offset - dst.offset.
+  // Return whether the region is a rename: the elements have the same layout in the source as in the destination, shifted by
+  // src.offset - dst.offset.
   bool same_layout() const noexcept;
 
   bool operator==(const Region&) const = default;

@@ -64,7 +64,7 @@ Window Window::make(const char* op, std::span<const std::int64_t> in, std::span<
     if (in[i] < 0 || in[i] >= (std::int64_t{1} << 40) || kernel[i] < 1 || kernel[i] >= (std::int64_t{1} << 31))
       throw Error(ErrorKind::shape, name + ": a kernel of " + std::to_string(kernel[i]) + " over " + std::to_string(in[i]));
     const std::int64_t stride = strides[i];
-    std::int64_t reach;  // of the whole kernel
+    std::int64_t reach;  // extent of the dilated kernel
     if (__builtin_mul_overflow(kernel[i] - 1, dilations[i], &reach) || reach >= (std::int64_t{1} << 50))
       throw Error(ErrorKind::shape, name + ": the kernel reaches too far");
     ++reach;

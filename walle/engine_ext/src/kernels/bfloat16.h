@@ -6,21 +6,21 @@
 namespace walle {
 
 struct Bfloat16 {
-  // As Table's `panel`, over pairs; k counts them. Against exact arithmetic on the pairs, but for subnormal numbers, which may
-  // count as 0: |error| <= (2 * k + 3) * eps * sum |a| |w| per element.
+  // Like Table's `panel`, over pairs; k counts pairs. Error against exact arithmetic on the pairs, except that subnormal numbers
+  // may count as 0: |error| <= (2 * k + 3) * eps * sum |a| |w| per element.
   PanelFn panel = nullptr;
-  // out[r * out_step + i] = the pair of in[r * in_step + 2 * i] and its neighbour, each rounded to the nearest, ties to even; 0
-  // stands for what is behind the last of `columns` floats. Steps count elements, of four bytes each.
+  // out[r * out_step + i] = the pair of in[r * in_step + 2 * i] and its neighbour, each rounded to the nearest, ties to even;
+  // elements beyond the last of `columns` floats are 0. Steps count elements of four bytes each.
   void (*narrow)(const float* in, std::int64_t in_step, std::int64_t rows, std::int64_t columns, float* out,
                  std::int64_t out_step) noexcept = nullptr;
   // out[i * out_step] = the pair of low[i] and high[i]; 0 for a null `high`.
   void (*pair)(const float* low, const float* high, std::int64_t count, float* out, std::int64_t out_step) noexcept = nullptr;
 };
 
-// Return what goes with a backend's table; null where the set has no such instructions.
+// Return the bfloat16 kernels of a backend's table; null where the set has no such instructions.
 const Bfloat16* bfloat16(const Table& table) noexcept;
 
-// Return whether a backend computes no less than float32.
+// Return whether a backend computes in float32 precision or better.
 inline bool is_exact(const Backend& backend) noexcept { return backend.exact; }
 
 }  // namespace walle

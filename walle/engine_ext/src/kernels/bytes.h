@@ -4,26 +4,26 @@
 
 namespace walle {
 
-// How a number becomes a byte: clamped to [low, high], rounded to the nearest (ties to even), + zero. NaN becomes low.
+// Conversion of a number to a byte: clamped to [low, high], rounded to the nearest (ties to even), + zero. NaN becomes low.
 struct ByteRange {
   float low = 0, high = 0;
   std::int32_t zero = 0;
 };
 
-// What becomes of a block of sums, row r and column j at sums[r * 2 * pack + j].
+// Output stage for a block of sums, row r and column j at sums[r * 2 * pack + j].
 struct BytesFinish {
   const float* sums = nullptr;  // int32 by their bits
   std::int64_t rows = 0, columns = 0;
-  // Null: the sums are stored as they are. Otherwise a number for each column (its memory reaches whole blocks), which each sum,
-  // made a float, is multiplied by, to become a byte.
+  // Null: the sums are stored unchanged. Otherwise one factor per column (allocated up to whole blocks): each sum is converted to
+  // float, multiplied by it, and converted to a byte.
   const float* scale = nullptr;
   ByteRange range;
   void* out = nullptr;
   std::int64_t row_step = 1;  // in elements
 };
 
-// (a - zero) * scale of each of two operands, added up, the first product unrounded, becomes a byte; an operand's bytes are
-// ^ flip first.
+// The sum of (a - zero) * scale of two operands, the first product unrounded, converted to a byte; an operand's bytes are first
+// XORed with flip.
 struct BytesSum {
   const std::uint8_t* in[2] = {};
   std::uint8_t flip[2] = {};
@@ -34,7 +34,7 @@ struct BytesSum {
   std::int64_t count = 0;
 };
 
-// in / scale becomes a byte; NaN becomes the byte 0.
+// in / scale converted to a byte; NaN becomes the byte 0.
 struct BytesRound {
   const float* in = nullptr;
   float scale = 1;
@@ -47,17 +47,17 @@ struct BytesRound {
 struct Bytes {
   std::string_view name;
   std::int64_t pack = 4;  // columns of a block
-  // As Table's `panel`; out and bias are int32 by their bits, there is no residual, and bounds are ignored.
+  // Like Table's `panel`; out and bias are int32 by their bits, residual is not supported, and bounds are ignored.
   PanelFn panel = nullptr;
-  // One channel each: out[r, j] = bias[j] + sum over the segments s of byte j of A's row from s.offset on times w[s][j], an
-  // int32. Columns of both blocks are whole, and so are their bytes in A.
+  // Channel-wise: out[r, j] = bias[j] + sum over the segments s of byte j of A's row from s.offset on times w[s][j], an int32.
+  // Both blocks have all their columns, also in A's bytes.
   PanelFn depthwise = nullptr;
   void (*finish)(const BytesFinish& args) noexcept = nullptr;
   void (*sum)(const BytesSum& args) noexcept = nullptr;
   void (*round)(const BytesRound& args) noexcept = nullptr;
 };
 
-// Return those that go with a backend's table.
+// Return the byte kernels of a backend's table.
 const Bytes& bytes(const Table& table) noexcept;
 
 }  // namespace walle

@@ -1,4 +1,4 @@
-// Choice of the instruction set: detected once, or forced by WALLE_FORCE_ISA (the only place of the engine that reads the
+// Selection of the instruction set: detected once, or forced by WALLE_FORCE_ISA (no other code of the engine reads the
 // environment). A name that is unknown, or that the CPU lacks, is an error, never a silent default.
 #include <array>
 #include <cstdlib>
@@ -21,7 +21,7 @@ constexpr InstructionSet (*kSets[])() noexcept = {
 #undef WALLE_SET
 constexpr std::size_t kSetCount = std::size(kSets);
 
-// A table for each set. Each starts from the scalar kernels, which are first.
+// One table for each set. Each starts from the scalar kernels, which are first.
 struct Tables {
   std::array<Backend, kSetCount> backends;
   std::array<Table, kSetCount> filled;
@@ -83,7 +83,7 @@ bool forced_backend() noexcept {
 std::span<const Backend> backends() noexcept { return tables().backends; }
 
 const Table& kernels() {
-  static const Table& chosen = choose();  // a refused name is thrown again at the next call
+  static const Table& chosen = choose();  // an error for an unavailable name is thrown again at the next call
   return chosen;
 }
 

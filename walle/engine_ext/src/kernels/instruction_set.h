@@ -1,4 +1,4 @@
-// Description of an instruction set, which its folder gives to dispatch.cpp.
+// Description of an instruction set, defined by its folder and used by dispatch.cpp.
 #pragma once
 #include "kernels/table.h"
 
@@ -6,8 +6,8 @@ namespace walle {
 
 struct InstructionSet {
   Backend backend;
-  // Puts the set's kernels over those that the table holds, which are scalar's. Called only where the CPU has the set, whose
-  // instructions this very function may use.
+  // Replaces kernels in the table, which holds the scalar ones. Called only where the CPU has the set: this function itself may
+  // use the set's instructions.
   void (*fill)(Table& table, ImageTable& image) noexcept = nullptr;
 };
 

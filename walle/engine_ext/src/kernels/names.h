@@ -7,7 +7,7 @@
 
 namespace walle {
 
-// The elementwise operator of one input that has this name; none: there is no such operator.
+// Return the elementwise operator of one input with this name; none if the name is unknown.
 std::optional<UnaryOp> find_unary(std::string_view name) noexcept;
 
 }  // namespace walle

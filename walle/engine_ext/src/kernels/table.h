@@ -1,5 +1,5 @@
-// The kernel table: what an instruction set's folder fills and everything above calls. Kernels never throw or allocate.
-// Strides are in elements; lengths may be 0; outputs alias no input unless a kernel says otherwise.
+// The kernel table, which an instruction set's folder fills and all layers above call. Kernels never throw or allocate. Strides
+// are in elements; lengths may be 0; outputs alias no input unless a kernel's comment allows it.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -11,24 +11,24 @@
 
 namespace walle {
 
-// The types that kernels take; the others are stored and converted. float16 and bfloat16 are computed in float32, rounded once.
+// The element types of kernels; other types are stored and converted. float16 and bfloat16 are computed in float32, rounded once.
 enum class Compute : std::uint8_t { f32, f64, i32, i64, u8, b8, i8, i16, u16, u32, u64, f16, bf16 };
 inline constexpr int kComputeCount = 13;
 inline constexpr DType kComputeTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8,
                                                        DType::b8,  DType::i8,  DType::i16, DType::u16, DType::u32,
                                                        DType::u64, DType::f16, DType::bf16};
-// -1 for a dtype that no kernel computes in.
+// Return the index of a dtype's compute type; -1 where no kernel computes in it.
 constexpr int compute_index(DType dtype) noexcept {
   for (int i = 0; i < kComputeCount; ++i)
     if (kComputeTypes[i] == dtype) return i;
   return -1;
 }
-// The types that are stored only, from float8e4m3fn on; -1 for one that kernels compute in.
+// Return the index of a storage-only type, from float8e4m3fn on; -1 for a type that kernels compute in.
 inline constexpr int kStoredCount = kDTypeCount - kComputeCount;
 constexpr int stored_index(DType dtype) noexcept {
   return dtype < DType::f8e4m3fn ? -1 : static_cast<int>(dtype) - kComputeCount;
 }
-// How a float becomes one of them: [0] saturating, [1] not; for float8e8m0 these two for each Rounding in turn.
+// Conversions from float to a storage-only type: [0] saturating, [1] not; for float8e8m0 these two for each Rounding in turn.
 inline constexpr int kEncodings = 6;
 
 #define WALLE_NAME1(op, types) op,
@@ -77,8 +77,8 @@ using UnaryFn = void (*)(const void* in, std::int64_t stride, void* out, std::in
 // out[i] = f(a[i * a_stride], b[i * b_stride]); out is contiguous and may be `a` or `b` where that stride is 1.
 using BinaryFn = void (*)(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride, void* out,
                           std::int64_t count) noexcept;
-// out[0] = f over in[i * stride], count >= 1. Floating sums go over to float64 at least every
-// 1024 elements and are rounded once at the end.
+// out[0] = f over in[i * stride], count >= 1. Floating-point sums are accumulated in float64 at least every 1024 elements and
+// rounded once at the end.
 using ReduceFn = void (*)(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept;
 // out[i] = where[i] ? a[i] : b[i], by item size.
 using SelectFn = void (*)(const void* where, std::int64_t where_stride, const void* a, std::int64_t a_stride, const void* b,
@@ -114,15 +114,15 @@ enum class MapOp : std::uint8_t {
 };
 // out[i] = f(in[i]); out may be `in`.
 using MapFn = void (*)(const void* in, void* out, std::int64_t count, float a, float b) noexcept;
-// out[i] = in[i] < 0 ? in[i] * slope[i % period] : in[i]; a period of 1, of a multiple of `pack`, or of `count` and more. out may
-// be `in`.
+// out[i] = in[i] < 0 ? in[i] * slope[i % period] : in[i]; the period is 1, a multiple of `pack`, or at least `count`. out may be
+// `in`.
 using PReluFn = void (*)(const float* in, const float* slope, std::int64_t period, float* out, std::int64_t count) noexcept;
 // Along the middle axis of float32 [rows, count, columns], contiguous; count >= 1; out may be in.
 struct RowsArgs {
   const float* in = nullptr;
   float* out = nullptr;
   std::int64_t rows = 0, count = 0, columns = 1;
-  // Of normalisations, which have one column: `count` numbers each; `shift` may be null.
+  // For normalisations, which have one column: `count` numbers each; `shift` may be null.
   const float* scale = nullptr;
   const float* shift = nullptr;
   float epsilon = 0;
@@ -136,17 +136,17 @@ using SumRowsFn = void (*)(const float* in, std::int64_t step, std::int64_t rows
 using TransposeFn = void (*)(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
                              std::int64_t columns) noexcept;
 
-// What one block of a packed layout gives to another: lane i of each pixel of the other is lane `lanes[i]` of this
-// one's; negative: it comes from elsewhere.
+// The lanes that one block of a packed layout contributes to another: lane i of each pixel of the other is lane `lanes[i]` of
+// this one; negative: another part supplies it.
 struct LanePart {
   const float* in;
   const std::int32_t* lanes;
 };
 inline constexpr std::int64_t kMostLaneParts = 4;
-// One block of `pixels` pixels, put together from 1 to kMostLaneParts parts; a lane that none gives is 0. `out` may be a part's
+// Assembles one block of `pixels` pixels from 1 to kMostLaneParts parts; a lane that no part supplies is 0. `out` may be a part's
 // `in`.
 using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
-// What follows the sums of a packed kernel: + bias (one number a column or channel), + residual (laid out as the output), then
+// Output stage of a packed kernel's sums: + bias (one number a column or channel), + residual (laid out as the output), then
 // clamped. A null pointer adds nothing; NaN stays NaN.
 struct Finish {
   const float* bias = nullptr;
@@ -154,12 +154,12 @@ struct Finish {
   float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
 };
 
-// A stretch of the summed-over axis: `length` neighbouring elements of A's row from `offset` on.
+// A segment of the summed-over axis: `length` neighbouring elements of A's row from `offset` on.
 struct Segment {
   std::int64_t offset, length;
 };
 // out[r, j] (+)= sum over the segments and k of a[r * a_step + offset + k] * w[.., j] for `blocks` (1 or 2) blocks of `pack`
-// columns j: the one tile kernel under matrix multiplication, convolution (a row is a pixel, a segment a tap) and Winograd.
+// columns j: the tile kernel shared by matrix multiplication, convolution (a row is a pixel, a segment a tap) and Winograd.
 struct PanelArgs {
   std::int64_t rows = 0;
   const float* a = nullptr;
@@ -171,7 +171,7 @@ struct PanelArgs {
   float* out = nullptr;      // row r, block b at r * out_step + b * out_block
   std::int64_t out_step = 0, out_block = 0;
   std::int64_t width = 0;   // columns of the last block that are written, 1 to pack
-  bool accumulate = false;  // onto what lies there; bias and residual are then not added again
+  bool accumulate = false;  // add to the existing output; bias and residual are then not added again
   Finish finish;            // bias has blocks * pack numbers, or the width's where the last block is cut; out's place in residual
 };
 using PanelFn = void (*)(const PanelArgs& args) noexcept;
@@ -192,10 +192,9 @@ struct LaneArgs {
 };
 using LaneFn = void (*)(const LaneArgs& args) noexcept;
 
-// Winograd's transforms of `count` tiles of one block of channels between an image and planes of positions: a square form's
-// position (i, j) is i * size + j, another form has one row and is transformed along its columns alone. The input transform reads
-// the rows and columns of the tile from `first` to before `last` and takes the others for 0; the output transform writes those
-// before `last`.
+// Winograd's transforms of `count` tiles of one block of channels between an image and planes of positions: position (i, j) of a
+// square form is i * size + j; any other form has one row and is transformed along its columns only. The input transform reads
+// the rows and columns of the tile in [first, last) and takes the others as 0; the output transform writes those before `last`.
 struct WinogradArgs {
   std::int64_t count = 0;
   const float* in = nullptr;
@@ -210,7 +209,7 @@ struct Winograd {
   WinogradFn input = nullptr, output = nullptr;
 };
 
-// `rounds` times kPeakChains independent multiply-adds of one vector, for measuring what a core can do at most; gives their sum.
+// Run `rounds` times kPeakChains independent multiply-adds of one vector, to measure a core's peak rate; return their sum.
 inline constexpr int kPeakChains = 12;  // enough to hide the latency; with two constants they fit into 16 registers
 using PeakFn = float (*)(std::int64_t rounds) noexcept;
 
@@ -221,7 +220,7 @@ struct ImageTable;  // kernels/image.h
 struct Bytes;       // kernels/bytes.h
 struct Bfloat16;    // kernels/bfloat16.h
 
-// A null entry means: no kernel for that element type.
+// A null entry: no kernel for that element type.
 struct Table {
   std::string_view name;
   int lanes = 1;  // floats in one vector
@@ -234,14 +233,14 @@ struct Table {
   UnaryFn cast[kComputeCount][kComputeCount] = {};  // [from][to]
   UnaryFn to_odd[kComputeCount] = {};               // to float32, rounded so that rounding again is rounding once (round_to_odd)
   UnaryFn decode[kStoredCount] = {};                // to float32
-  UnaryFn encode[kStoredCount][kEncodings] = {};    // from float32; to whole numbers from int32, of which the low bits are kept
+  UnaryFn encode[kStoredCount][kEncodings] = {};    // from float32; to integers from int32, whose low bits are kept
   SelectFn select[4] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
   const ImageTable* image = nullptr;
   const Bytes* bytes = nullptr;
   const Bfloat16* bfloat16 = nullptr;
-  // Of composites of float32; null where only the decomposition computes them.
+  // float32 composites; null where only the decomposition computes them.
   MapFn map[kCountOf<MapOp>] = {};
   PReluFn prelu = nullptr;
   RowsFn softmax = nullptr, log_softmax = nullptr, layer_norm = nullptr, rms_norm = nullptr;
@@ -254,23 +253,23 @@ struct Table {
   LaneFn depthwise = nullptr;
   Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   PeakFn peak = nullptr;
-  LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0], after which nothing follows
+  LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0]; no output stage
 };
 
 struct Backend {
   std::string_view name;
   bool available = false;  // on this CPU
-  bool exact = true;       // computes no less than float32; one that does not runs only where it is asked for by name
+  bool exact = true;       // float32 precision or better; otherwise the backend runs only where requested by name
 };
 // All instruction sets, in ascending order of preference (kernels/sets.inc).
 std::span<const Backend> backends() noexcept;
 
-// The table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
-// Throws Error (backend) for a forced name that is unknown or that the CPU lacks.
+// Return the table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
+// Throw Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
-// Whether WALLE_FORCE_ISA names the one that "auto" means.
+// Return whether WALLE_FORCE_ISA determines the table of "auto".
 bool forced_backend() noexcept;
-// The table of one backend; "auto" means kernels(). Throws Error (backend) as above.
+// Return the table of one backend; "auto" means kernels(). Throw Error (backend) as above.
 const Table& kernels(std::string_view backend);
 
 }  // namespace walle

@@ -1,8 +1,8 @@
 // The target region of an instruction set: WALLE_TARGET_BEGIN("avx2,fma") ... WALLE_TARGET_END around its functions.
 //
-// No file of the engine is compiled with an -m flag. Code for an instruction set stands in such a region, in a namespace of its
-// own, so that no inline function or template that is built with its instructions can replace the baseline's at link time.
-// Standard headers, and the kernel tables, are included here, before any region begins.
+// No file of the engine is compiled with an -m flag. Code for an instruction set is in such a region, in its own namespace, so
+// that no inline function or template compiled with its instructions can replace the baseline's at link time. Standard headers
+// and the kernel tables are included here, before any region begins.
 #pragma once
 #if defined(__x86_64__)
 #if !defined(__clang__)

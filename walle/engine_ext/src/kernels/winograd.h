@@ -10,16 +10,16 @@ struct WinogradForm {
   int unit, taps;
   constexpr int size() const noexcept { return unit + taps - 1; }
   constexpr int zeros() const noexcept { return size() % 2 == 0 ? 1 : 0; }  // whether 0 is a point
-  constexpr int pairs() const noexcept { return (size() - 1) / 2; }         // of a point and its negative
+  constexpr int pairs() const noexcept { return (size() - 1) / 2; }         // pairs of a point and its negative
 };
 inline constexpr WinogradForm kWinogradForms[] = {{2, 3}, {4, 3}, {5, 3}, {6, 3}, {2, 5}, {4, 5}};
 inline constexpr int kWinogradFormCount = 6;
 
 inline constexpr int kWinogradMaxSize = 8, kWinogradMaxUnit = 6, kWinogradMaxTaps = 5;
-// As many of them as the size asks for, each with its negative.
+// The finite points, as many as the size requires, each used with its negative.
 inline constexpr double kWinogradPoints[] = {1.0, 2.0, 0.5};
 
-// Rows and columns in the order 0 where it is one, then each point and its negative, then infinity. The fractions are all in
+// Rows and columns are in the order: 0 if it is a point, then each point and its negative, then infinity. All fractions are in
 // `weights`.
 struct WinogradMatrices {
   double input[kWinogradMaxSize][kWinogradMaxSize] = {};
@@ -32,7 +32,7 @@ constexpr WinogradMatrices winograd_matrices(WinogradForm form) noexcept {
   for (int i = zeros; i < finite; ++i) points[i] = (i - zeros) % 2 == 0 ? kWinogradPoints[i / 2] : -points[i - 1];
   WinogradMatrices by;
   for (int row = 0; row < size; ++row) {
-    // The polynomial with a root at every finite point but this one; infinity's has them all.
+    // The polynomial with a root at every finite point except this one; for infinity, at every finite point.
     double product[kWinogradMaxSize] = {1.0};
     double divisor = 1.0;
     int degree = 0;

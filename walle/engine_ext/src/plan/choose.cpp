@@ -94,7 +94,7 @@ class Search {
       });
       if (chosen == choices.end())
         throw Error(ErrorKind::model, "node '" + op.name + "': " + algorithm + "(" + std::to_string(parameter) +
-                                          ") is no candidate; see the plan for those that are");
+                                          ") is not a candidate; see the plan for those that are");
       std::rotate(choices.begin(), chosen, chosen + 1);
     }
     for (const auto& choice : choices) op.candidates.push_back({choice.algorithm->name, choice.parameter, choice.us});

@@ -1,4 +1,4 @@
-// Task VM: one task's tenancy of an interpreter, with its own GIL and its own thread (§4.3, Fig. 6). Calls queue up and run in
+// Task VM: the interpreter of one task at a time, with its own GIL and its own thread (§4.3, Fig. 6). Calls queue up and run in
 // order; each can be stopped from outside; results go to reply queues.
 #pragma once
 #include <Python.h>

@@ -332,7 +332,7 @@ inline void transform_weights(const Doubles* in, int in_step, Doubles* out, int 
     for (int tap = 2; tap < form.taps; tap += 2) even = even + by.weights[row][tap] * in[tap * in_step];
     for (int tap = 3; tap < form.taps; tap += 2) odd = odd + by.weights[row][tap] * in[tap * in_step];
     out[row * out_step] = even + odd;
-    // The divisors of a point and its negative differ in sign where 0 is no point.
+    // The divisors of a point and its negative differ in sign where 0 is not a point.
     out[(row + 1) * out_step] = form.zeros() == 1 ? even + -1.0 * odd : odd + -1.0 * even;
   }
   out[(form.size() - 1) * out_step] = in[(form.taps - 1) * in_step];

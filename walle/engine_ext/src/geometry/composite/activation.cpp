@@ -1,4 +1,4 @@
-// Activations as arithmetic. Those of 16-bit floats are computed in float32 and rounded once.
+// Activations as arithmetic. 16-bit floats are computed in float32 and rounded once.
 #include <cmath>
 
 #include "geometry/composite/composite.h"
@@ -9,7 +9,7 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// Short names for writing a formula down.
+// Short names for writing formulas.
 class Formula {
  public:
   Formula(Emitter& emitter, DType dtype) : emitter_(emitter), dtype_(dtype) {}
@@ -24,7 +24,7 @@ class Formula {
   Ref less(Ref a, Ref b) const { return emitter_.one("Less", {a, b}); }
   Ref negative(Ref a) const { return less(a, number(0)); }
   Ref where(Ref condition, Ref yes, Ref no) const { return emitter_.one("Where", {condition, yes, no}); }
-  // Between 0 and 1; NaN stays.
+  // Clamp to [0, 1]; NaN stays.
   Ref between_0_and_1(Ref a) const { return emitter_.one("Minimum", {emitter_.one("Maximum", {a, number(0)}), number(1)}); }
 
  private:
@@ -32,7 +32,7 @@ class Formula {
   DType dtype_;
 };
 
-// Writes f over the first input, widened where it is a 16-bit float.
+// Emit f of the first input, widened if it is a 16-bit float.
 template <class F>
 std::vector<Ref> formula(Emitter& emitter, Ref x, F&& f) {
   const DType dtype = emitter.operand(x).dtype;
@@ -118,7 +118,7 @@ WALLE_FORMULA(selu) {
 WALLE_FORMULA(shrink) {
   const double lambd = attributes.get_float("lambd", 0.5), bias = attributes.get_float("bias", 0);
   const DType dtype = emitter.operand(inputs[0]).dtype;
-  // Integers shrink as floats do, and are cut to whole numbers.
+  // Integers shrink as floats do, and are truncated to integers.
   const bool whole = is_integer(dtype);
   const Ref given = whole ? emitter.one("Cast", {inputs[0]}, {{"to", std::string("float64")}}) : inputs[0];
   auto result = formula(emitter, given, [&](const Formula& f, Ref x) {

@@ -1,4 +1,4 @@
-// ONNX's elementwise operators whose form is wider than a kernel's: any number of operands, mixed types, variants by attribute.
+// ONNX's elementwise operators that are more general than a kernel: any number of operands, mixed types, variants by attribute.
 #include "geometry/composite/composite.h"
 #include "geometry/composite/expressions.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// The operands joined from the left.
+// Combine the operands from left to right.
 Ref chain(Emitter& emitter, std::string_view op, std::span<const Ref> inputs) {
   Ref result = inputs[0];
   for (const Ref input : inputs.subspan(1)) result = emitter.one(op, {result, input});
@@ -59,7 +59,7 @@ std::vector<Ref> decompose_mod(Emitter& emitter, std::span<const Ref> inputs, co
   return {emitter.one(attributes.get_int("fmod", 0) != 0 ? "Fmod" : "FloorMod", {inputs[0], inputs[1]})};
 }
 
-// The result has the base's type. Where the exponent has another, both meet in one that holds what matters of either.
+// The result has the base's type. If the exponent has another, both are cast to a type that holds the relevant values of each.
 std::vector<Ref> decompose_pow(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   const DType base = emitter.operand(inputs[0]).dtype, exponent = emitter.operand(inputs[1]).dtype;
   DType computed = base;

@@ -1,5 +1,5 @@
-// ONNX Attention (versions 23 to 25), by the text of onnx 1.23.2: soft cap before the mask, causality by the number of keys in
-// front of the queries, and zeros for a query that sees no key (docs/adr/0083-attributes-per-operator.md). Q, K and V are
+// ONNX Attention (versions 23 to 25), by the text of onnx 1.23.2: soft cap before the mask, causality by the number of keys
+// before the queries, and zeros for a query with no visible key (docs/adr/0083-attributes-per-operator.md). Q, K and V are
 // (batch, heads, length, size), or (batch, length, heads * size) with the numbers of heads as attributes. 16-bit floats are
 // computed in float32.
 #include <algorithm>
@@ -112,7 +112,7 @@ class Attention {
     return emitter_.one("Transpose", {reshaped(x, {given[0], given[1], count, given[2] / count})}, {{"perm", Dims{0, 2, 1, 3}}});
   }
 
-  // Repeats every head of keys or values for each query head that shares it.
+  // Repeat every head of keys or values for each query head that shares it.
   Ref repeated(Ref x, std::int64_t q_heads) {
     const Dims given = shape(x);
     if (given[1] == q_heads) return x;
@@ -127,14 +127,14 @@ class Attention {
   Ref minus_infinity() { return emitter_.number(-std::numeric_limits<double>::infinity(), wide_); }
   Ref whole(std::int64_t number) { return emitter_.number(static_cast<double>(number), DType::i64); }
 
-  // first, first + 1, ... in an int64 tensor of this shape.
+  // Return first, first + 1, ... in an int64 tensor of this shape.
   Ref count_from(std::int64_t first, Dims shape) {
     Tensor numbers = Tensor::empty(DType::i64, std::move(shape));
     for (std::int64_t i = 0; i < numbers.size(); ++i) numbers.data<std::int64_t>()[i] = first + i;
     return emitter_.constant(std::move(numbers));
   }
 
-  // attn_mask, with hidden keys behind those that it covers.
+  // Return attn_mask, padded with hidden keys after those that it covers.
   Ref padded_mask(std::int64_t kv_length) {
     const Ref mask = inputs_[3];
     const bool flags = emitter_.operand(mask).dtype == DType::b8;
@@ -149,8 +149,8 @@ class Attention {
     return emitter_.one("Concat", {own, hidden}, {{"axis", std::int64_t{-1}}});
   }
 
-  // The keys that a query at position p sees: p - left <= j <= p + right. A query's position is its index plus the number of keys
-  // in front of the first query: those of the past, or nonpad_kv_seqlen less the queries, or none. kAbsent: all keys.
+  // Return the keys visible to a query at position p: p - left <= j <= p + right. A query's position is its index plus the number
+  // of keys before the first query: those of the past, or nonpad_kv_seqlen minus the number of queries, or 0. kAbsent: all keys.
   Ref visible(std::int64_t q_length, std::int64_t kv_length, std::int64_t past) {
     const std::int64_t right = causal_ ? 0 : right_;
     if (!has(6)) {
@@ -163,7 +163,7 @@ class Attention {
     }
     const Ref keys = count_from(0, {1, 1, 1, kv_length});
     const Ref lengths = reshaped(cast(inputs_[6], DType::i64), {element_count(shape(inputs_[6])), 1, 1, 1});
-    // The causal bound ends at the last key that is not padding.
+    // The causal bound ends at the last non-padding key.
     Ref seen = right == 0 ? kAbsent : one("Less", {keys, lengths});
     if (left_ < 0 && right < 0) return seen;
     const Ref positions = one("Add", {count_from(-q_length, {1, 1, q_length, 1}), lengths});
@@ -173,7 +173,7 @@ class Attention {
     return seen;
   }
 
-  // What is added to the scores: the mask, and -infinity for keys that a query does not see. kAbsent: nothing.
+  // Return the bias of the scores: the mask, and -infinity for keys that are hidden from a query. kAbsent: no bias.
   Ref bias_of(std::int64_t q_length, std::int64_t kv_length, std::int64_t past) {
     Ref seen = visible(q_length, kv_length, past), mask = has(3) ? padded_mask(kv_length) : kAbsent;
     if (mask != kAbsent && emitter_.operand(mask).dtype == DType::b8) {
@@ -184,7 +184,7 @@ class Attention {
     return one("Where", {seen, mask == kAbsent ? emitter_.number(0, wide_) : mask, minus_infinity()});
   }
 
-  // Which queries see no key, to broadcast over the scores. kAbsent: there is none, whatever the inputs.
+  // Return a mask of the queries without a visible key, to broadcast over the scores. kAbsent: no such query for any input.
   Ref masked_rows(Ref bias) {
     if (bias == kAbsent) return kAbsent;
     const Ref most = emitter_.one("ReduceMax", {bias}, {{"axes", Dims{-1}}, {"keepdims", std::int64_t{1}}});
@@ -194,7 +194,7 @@ class Attention {
     const bool* rows = known->data<bool>();
     return std::any_of(rows, rows + known->size(), [](bool row) { return row; }) ? masked : kAbsent;
   }
-  // Their softmax is NaN, which a product would keep.
+  // Their softmax is NaN, which a multiplication would keep.
   Ref zero_where(Ref masked, Ref x) { return masked == kAbsent ? x : one("Where", {masked, emitter_.number(0, wide_), x}); }
 
   Emitter& emitter_;

@@ -14,11 +14,11 @@ struct Composite {
   std::string_view name;
   int min_inputs, max_inputs;
   CompositeFn decompose;
-  std::span<const std::string_view> parts;  // what it decomposes to
+  std::span<const std::string_view> parts;  // operators of its decomposition
 };
 // All composites, in alphabetical order; each is defined in the file of its family.
 std::span<const Composite> composites() noexcept;
-// Those of activation.cpp.
+// The composites of activation.cpp.
 std::span<const Composite> activation_composites() noexcept;
 
 }  // namespace walle

@@ -28,7 +28,7 @@ Ref reshaped(Emitter& emitter, Ref value, const Dims& shape) {
   return emitter.one("Reshape", {value}, {{"shape", shape}, {"allowzero", std::int64_t{1}}});
 }
 
-// A number for each channel, or one, to be broadcast over a result [batch, channels, spatial...].
+// Reshape a number for each channel, or one, to broadcast over a result [batch, channels, spatial...].
 Ref per_channel(Emitter& emitter, Ref value, std::size_t rank) {
   const Dims shape = emitter.operand(value).shape;
   if (element_count(shape) == 1) return reshaped(emitter, value, {});
@@ -41,14 +41,14 @@ constexpr std::string_view kPooled[] = {"kernel_shape", "strides", "dilations", 
 constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group"};
 constexpr std::string_view kQuantised[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group", "activation"};
 
-// The limit of dimensions and kernels: strides and dilations, which are below 2^31, multiply them.
+// The limit of dimensions and kernels: they are multiplied by strides and dilations, which are below 2^31.
 constexpr std::int64_t kMaxSpatial = std::int64_t{1} << 30;
 
 constexpr std::string_view kDeformed[] = {"strides", "dilations", "pads", "offset_group"};
 
 Ref as_int(Emitter& emitter, Ref value) { return emitter.one("Cast", {value}, {{"to", std::string("int32")}}); }
 
-// Conv of x - x_zero and w - w_zero in int32; the border is x_zero, and so 0.
+// Emit Conv of x - x_zero and w - w_zero in int32; the border is x_zero, so 0 after the subtraction.
 Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bias, const Attributes& attributes) {
   const auto centred = [&](Ref value, Ref zero, bool rows) {
     const Ref wide = as_int(emitter, value);
@@ -64,22 +64,22 @@ Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bia
   return emitter.one("Conv", operands, attributes.only(kWindow));
 }
 
-// One axis of a transposed convolution of stride s and dilation d as phases of a plain one. Tap k of input i falls on i s + k d,
-// so that outputs of phase p (their place modulo s) see every (s / g)-th tap, g = gcd(s, d), each d / g inputs further back;
-// phases that g does not divide see none, and those of a kernel shorter than s / g see none behind its last tap. `shift` is by
-// how many inputs a phase begins later.
+// One axis of a transposed convolution of stride s and dilation d as phases of a plain one. Tap k of input i contributes to
+// output i s + k d, so outputs of phase p (their position modulo s) use every (s / g)-th tap, g = gcd(s, d), each d / g inputs
+// further back; phases that g does not divide use no tap, and those of a kernel shorter than s / g use none after its last tap.
+// `shift` is the number of inputs by which a phase begins later.
 struct Phases {
-  std::int64_t stride, gap, count, taps, dilation;  // gap: g; count: of the phases from 0 on, each g further, that are computed
-  std::vector<std::int64_t> tap, shift;             // of each: its first tap, and its shift
+  std::int64_t stride, gap, count, taps, dilation;  // gap: g; count: number of computed phases 0, g, 2 g, ...
+  std::vector<std::int64_t> tap, shift;             // of each phase: its first tap, and its shift
 
   Phases(std::int64_t kernel, std::int64_t stride_of, std::int64_t dilation_of) : stride(stride_of) {
     gap = std::gcd(stride, dilation_of);
     count = stride / gap;
     taps = (kernel + count - 1) / count;
     dilation = dilation_of / gap;
-    if (gap == 1 && dilation % count == 1 % count) count = std::min(count, kernel);  // tap k falls on phase k
+    if (gap == 1 && dilation % count == 1 % count) count = std::min(count, kernel);  // tap k contributes to phase k
   }
-  // `tap` and `shift`, which are as long as there are phases: many where a model's stride is.
+  // Compute `tap` and `shift`, one entry per phase: a large stride means many entries.
   void place() {
     tap.resize(static_cast<std::size_t>(count));
     shift.resize(static_cast<std::size_t>(count));
@@ -90,14 +90,14 @@ struct Phases {
       shift[phase] = falls / stride;
     }
   }
-  std::int64_t every() const { return stride / gap; }  // from a phase's tap to the next
+  std::int64_t every() const { return stride / gap; }  // distance between a phase's taps
   std::int64_t most_shift() const { return *std::max_element(shift.begin(), shift.end()); }
-  std::int64_t size(std::int64_t in) const { return in + (taps - 1) * dilation; }  // of a phase, unshifted
-  bool whole() const { return count == stride && most_shift() == 0; }              // no output is 0 for want of taps
+  std::int64_t size(std::int64_t in) const { return in + (taps - 1) * dilation; }  // of a phase, without its shift
+  bool whole() const { return count == stride && most_shift() == 0; }              // no output is 0 for lack of taps
 };
 
-// Beyond this many taps for each real one (holes among phases that do not begin in order) Col2Im computes it. Measured on avx2
-// and avx512, phases took 0.3 to 0.9 of its time at 4 : 1 with 16 to 64 channels (1.3 to 1.8 with 256), and 1.3 to 2.4 at 9 : 1.
+// Above this ratio of taps to real taps (holes among phases that do not begin in order) Col2Im is used. Measured on avx2 and
+// avx512, phases took 0.3 to 0.9 of its time at 4 : 1 with 16 to 64 channels (1.3 to 1.8 with 256), and 1.3 to 2.4 at 9 : 1.
 constexpr std::int64_t kMostPhaseTaps = 4;
 
 bool are_few(std::span<const Phases> axes, std::int64_t real) {
@@ -107,8 +107,8 @@ bool are_few(std::span<const Phases> axes, std::int64_t real) {
   return taps <= kMostPhaseTaps * real;
 }
 
-// The weights of a transposed convolution as those of a plain one that gives the phases of each channel: [groups * out,
-// phases..., in, taps...], a phase's last tap first, 0 where it has a tap less.
+// Rearrange the weights of a transposed convolution for a plain one that computes the phases of each channel: [groups * out,
+// phases..., in, taps...], a phase's last tap first, 0 where it has one tap less.
 Tensor phase_weights(const Tensor& w, std::int64_t groups, std::span<const Phases> axes, const Dims& shape) {
   const std::int64_t in = w.shape()[0] / groups, out = w.shape()[1];
   const Dims kernel(w.shape().begin() + 2, w.shape().end());
@@ -140,7 +140,7 @@ Tensor phase_weights(const Tensor& w, std::int64_t groups, std::span<const Phase
   return made;
 }
 
-// Each phase along the axis behind which its pixels lie, moved to where it begins.
+// Shift the pixels of each phase to the phase's start.
 Ref shifted(Emitter& emitter, Ref value, const Phases& axis, std::size_t phase_axis, std::size_t pixel_axis) {
   if (axis.most_shift() == 0) return value;
   const std::size_t rank = emitter.operand(value).shape.size();
@@ -156,7 +156,7 @@ Ref shifted(Emitter& emitter, Ref value, const Phases& axis, std::size_t phase_a
   return emitter.one("Concat", moved, {{"axis", static_cast<std::int64_t>(phase_axis)}});
 }
 
-// A transposed convolution by constant weights, up to all that it covers and 0 beyond, [N, M, reach...]; `bias` may be absent.
+// Emit a transposed convolution by constant weights over all covered outputs, 0 beyond, [N, M, reach...]; `bias` may be absent.
 Ref phased(Emitter& emitter, Ref value, const Tensor& weights, Ref bias, std::int64_t groups, std::span<const Phases> axes,
            Dims& reach) {
   const Dims x = emitter.operand(value).shape;
@@ -173,7 +173,7 @@ Ref phased(Emitter& emitter, Ref value, const Tensor& weights, Ref bias, std::in
     split.push_back(axis.count);
     perm.insert(perm.end(), {static_cast<std::int64_t>(2 + rank + i), static_cast<std::int64_t>(2 + i)});
     const std::int64_t size = axis.size(x[i + 2]) + axis.most_shift();
-    // Behind each phase, or behind them all, those that see no tap.
+    // After each phase, or after all of them, the phases without taps.
     if (axis.gap > 1)
       spread.insert(spread.end(), {size * axis.count, 1}), filled.insert(filled.end(), {0, axis.gap - 1});
     else
@@ -202,7 +202,7 @@ Ref phased(Emitter& emitter, Ref value, const Tensor& weights, Ref bias, std::in
 
 }  // namespace
 
-// x [N, C, in...], w [C, M / group, kernel...]: every input element times the weights, added up where they fall.
+// x [N, C, in...], w [C, M / group, kernel...]: every input element times the weights, summed into the outputs it covers.
 std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims x = emitter.operand(inputs[0]).shape, w = emitter.operand(inputs[1]).shape;
   const std::int64_t groups = attributes.get_int("group", 1);
@@ -243,7 +243,7 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
       throw Error(ErrorKind::shape, "ConvTranspose of " + to_string(x) + " by " + to_string(w) + " leaves nothing");
   }
   const Ref bias = inputs.size() > 2 ? inputs[2] : Emitter::kAbsent;
-  // Where the result is larger than the covered part, it ends in zeros.
+  // If the result is larger than the covered part, it ends in zeros.
   const auto cropped = [&](Ref value, const Dims& reach, Ref added) {
     Dims rest(2 * (rank + 2), 0);
     for (std::size_t i = 0; i < rank; ++i) {
@@ -258,7 +258,7 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
   for (std::size_t i = 0; i < rank; ++i) axes.emplace_back(kernel[i], strides[i], dilations[i]);
   if (weights_given.constant != nullptr && weights_given.dtype == DType::f32 && are_few(axes, element_count(kernel))) {
     for (Phases& axis : axes) axis.place();
-    // A bias can be the convolution's own where it is added to nothing but what that gives.
+    // The bias can be fused into the convolution if every output comes from the convolution.
     bool inside = bias != Emitter::kAbsent && emitter.operand(bias).shape == Dims{groups * w[1]};
     for (std::size_t i = 0; i < rank; ++i)
       inside = inside && axes[i].whole() && image[i] + pads[i] <= axes[i].size(x[i + 2]) * strides[i];
@@ -273,7 +273,7 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
   Ref weights = emitter.one("Transpose", {reshaped(emitter, inputs[1], {groups, in, out * taps})}, {{"perm", Dims{0, 2, 1}}});
   Ref columns = emitter.one("MatMul", {weights, reshaped(emitter, inputs[0], {x[0], groups, in, places})});
   columns = reshaped(emitter, columns, {x[0], groups * out * taps, places});
-  Dims covered(rank);  // Col2Im sees an image of just this size
+  Dims covered(rank);  // Col2Im gets an image of exactly this size
   for (std::size_t i = 0; i < rank; ++i) covered[i] = strides[i] * (x[i + 2] - 1) + (kernel[i] - 1) * dilations[i] + 1;
   const Ref result = emitter.one("Col2Im", {columns, whole(emitter, covered), whole(emitter, kernel)},
                                  {{"strides", strides}, {"dilations", dilations}});
@@ -306,7 +306,7 @@ std::vector<Ref> decompose_qlinear_conv(Emitter& emitter, std::span<const Ref> i
   return {requantized(emitter, sums, scale, per_channel(emitter, inputs[7], rank), attributes.get_string("activation", ""))};
 }
 
-// Inputs: x, w, offsets, bias, mask. The taps are sampled where the offsets move them; then one matrix product a group.
+// Inputs: x, w, offsets, bias, mask. The taps are sampled at positions moved by the offsets, then one matrix product per group.
 std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims x = emitter.operand(inputs[0]).shape, w = emitter.operand(inputs[1]).shape;
   const std::int64_t groups = attributes.get_int("group", 1);
@@ -345,7 +345,7 @@ std::vector<Ref> decompose_max_pool(Emitter& emitter, std::span<const Ref> input
   return results;
 }
 
-// (sum |x|^p)^(1/p) of each window; `sum` adds them up.
+// Emit (sum |x|^p)^(1/p) of each window; `sum` emits the sum.
 template <class Sum>
 Ref norm(Emitter& emitter, Ref x, std::int64_t p, Sum&& sum) {
   if (p == 1) return sum(emitter.one("Abs", {x}));
@@ -388,8 +388,8 @@ std::vector<Ref> decompose_global_lp_pool(Emitter& emitter, std::span<const Ref>
       norm(emitter, inputs[0], attributes.get_int("p", 2), [&](Ref powers) { return emitter.one("ReduceSum", {powers}, axes); })};
 }
 
-// Inputs: x, the places that MaxPool gave, the result's shape. Every element goes back to its place in the pooled tensor; a
-// larger result has the pooled tensor at its front.
+// Inputs: x, the indices from MaxPool, the result's shape. Every element is written to its position in the pooled tensor; a
+// larger result has the pooled tensor at its beginning.
 std::vector<Ref> max_unpool_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand input = emitter.operand(inputs[0]);
   const Dims x = input.shape;

@@ -1,5 +1,5 @@
-// Dropout: the identity outside of training; in training the node's seed determines which elements are dropped, so that runs can
-// be repeated.
+// Dropout: the identity outside of training; in training the node's seed determines which elements are dropped, so that runs are
+// reproducible.
 #include <random>
 
 #include "geometry/composite/composite.h"
@@ -8,9 +8,9 @@ namespace walle {
 
 using Ref = Emitter::Ref;
 
-// Inputs: x, ratio (0.5 where it is left out), training_mode (false). Outputs: x with the share `ratio` of its elements set to
-// 0 and the others scaled up; the mask of kept elements. Elements are chosen by NumPy's uniform numbers after seed(seed), a
-// Mersenne twister's.
+// Inputs: x, ratio (default 0.5), training_mode (false). Outputs: x with the fraction `ratio` of its elements set to 0 and the
+// others scaled up; the mask of kept elements. Elements are selected by NumPy's uniform numbers after seed(seed), from a Mersenne
+// twister.
 std::vector<Ref> decompose_dropout(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype;

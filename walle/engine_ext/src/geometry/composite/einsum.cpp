@@ -1,5 +1,5 @@
-// Einsum: repeated labels become diagonals, labels of one operand alone are summed first, and operands are then joined two at a
-// time as batched matrix products.
+// Einsum: repeated labels become diagonals, labels that only one operand has are summed first, and operands are then combined two
+// at a time as batched matrix products.
 #include <algorithm>
 #include <map>
 
@@ -25,7 +25,7 @@ bool has(const Labels& labels, int label) { return std::find(labels.begin(), lab
   throw Error(ErrorKind::shape, "Einsum '" + equation + "': " + why);
 }
 
-// The labels of one term; `rank` < 0 where the ellipsis covers `dots` dimensions, else it takes what the letters leave.
+// Parse the labels of one term; `rank` < 0 if the ellipsis covers `dots` dimensions, else it covers those without a letter.
 Labels parse(const std::string& equation, std::string_view text, std::int64_t rank, std::size_t dots) {
   Labels labels;
   std::optional<std::size_t> ellipsis;
@@ -80,7 +80,7 @@ class Joiner {
     return {emitter_.one("AsStrided", {term.value}, {{"shape", sizes}, {"strides", steps}}), labels};
   }
 
-  // Sums over the labels that are not in `kept`.
+  // Sum over the labels that are not in `kept`.
   Term reduce(Term term, const Labels& kept) {
     Dims axes;
     Labels labels;
@@ -94,7 +94,7 @@ class Joiner {
     return {emitter_.one("ReduceSum", {term.value}, {{"axes", axes}, {"keepdims", std::int64_t{0}}}), labels};
   }
 
-  // The term with its dimensions in the order of `labels`, of which it has all.
+  // Return the term with its dimensions in the order of `labels`, all of which it has.
   Ref ordered(const Term& term, const Labels& labels) {
     Dims perm;
     for (const int label : labels) perm.push_back(std::find(term.labels.begin(), term.labels.end(), label) - term.labels.begin());
@@ -102,7 +102,7 @@ class Joiner {
     return emitter_.one("Transpose", {term.value}, {{"perm", perm}});
   }
 
-  // a and b, keeping the labels of `kept`. Labels of both that are kept are batch labels; those that are not kept are summed.
+  // Multiply a and b, keeping the labels of `kept`. Kept labels of both are batch labels; labels that are not kept are summed.
   Term join(Term a, Term b, const Labels& kept) {
     Labels batch, inner, left, right;
     for (const int label : a.labels) {
@@ -129,8 +129,8 @@ class Joiner {
     return emitter_.one("Reshape", {value}, {{"shape", sizes}, {"allowzero", std::int64_t{1}}});
   }
 
-  // [batch, rows, columns], each the product of its labels' sizes, or [rows, columns] without batch labels; dimensions of 1 that
-  // stand for more are spread out first.
+  // Reshape to [batch, rows, columns], each the product of its labels' sizes, or [rows, columns] without batch labels; dimensions
+  // of 1 that broadcast are expanded first.
   Ref matrix(const Term& term, const Labels& batch, const Labels& rows, const Labels& columns) {
     Labels order = batch;
     order.insert(order.end(), rows.begin(), rows.end());
@@ -188,7 +188,7 @@ std::vector<Ref> decompose_einsum(Emitter& emitter, std::span<const Ref> inputs,
     }
   }
   Labels output;
-  if (arrow == std::string::npos) {  // the ellipsis, then every letter that stands once, in alphabetical order
+  if (arrow == std::string::npos) {  // the ellipsis, then every letter that occurs once, in alphabetical order
     for (std::size_t i = dots; i > 0; --i) output.push_back(-static_cast<int>(i));
     for (const auto& [label, count] : seen)
       if (label > 0 && count == 1) output.push_back(label);
@@ -202,7 +202,7 @@ std::vector<Ref> decompose_einsum(Emitter& emitter, std::span<const Ref> inputs,
   Joiner joiner(emitter, equation, sizes);
   for (Term& term : terms) term = joiner.diagonal(std::move(term));
   while (terms.size() > 1) {
-    Labels others = output;  // what is needed after these two
+    Labels others = output;  // labels needed after this product
     for (std::size_t i = 2; i < terms.size(); ++i) others.insert(others.end(), terms[i].labels.begin(), terms[i].labels.end());
     Labels first_kept = others, second_kept = others;
     first_kept.insert(first_kept.end(), terms[1].labels.begin(), terms[1].labels.end());

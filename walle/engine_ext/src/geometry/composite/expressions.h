@@ -1,4 +1,4 @@
-// Expressions that several decompositions are made of.
+// Expressions shared by several decompositions.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -10,13 +10,13 @@ namespace walle {
 
 inline constexpr Emitter::Ref kAbsent = Emitter::kAbsent;
 
-// Return x in `dtype`: x itself where it has that type already, or is absent.
+// Return x in `dtype`: x itself if it has that type already, or is absent.
 inline Emitter::Ref cast(Emitter& emitter, Emitter::Ref x, DType dtype) {
   if (x == kAbsent || emitter.operand(x).dtype == dtype) return x;
   return emitter.one("Cast", {x}, {{"to", std::string(dtype_name(dtype))}});
 }
 
-// Return x in another shape; a 0 in it is a length, as allowzero has it.
+// Return x in another shape; a 0 in it is a length, as with allowzero.
 inline Emitter::Ref reshape(Emitter& emitter, Emitter::Ref x, Dims shape) {
   return emitter.one("Reshape", {x}, {{"shape", std::move(shape)}, {"allowzero", std::int64_t{1}}});
 }

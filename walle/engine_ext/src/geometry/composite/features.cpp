@@ -10,7 +10,7 @@ using Ref = Emitter::Ref;
 
 }  // namespace
 
-// 1 where x is above the threshold, else 0, in x's dtype.
+// Return 1 where x is above the threshold, else 0, in x's dtype.
 std::vector<Ref> decompose_binarizer(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const DType dtype = emitter.operand(inputs[0]).dtype, compared = is_floating(dtype) ? dtype : DType::f64;
   const Ref threshold = emitter.number(attributes.get_float("threshold", 0), compared);

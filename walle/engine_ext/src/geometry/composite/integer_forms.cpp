@@ -15,8 +15,8 @@ int byte_at(const Tensor& tensor, std::int64_t i) {
   return tensor.dtype() == DType::i8 ? static_cast<int>(tensor.data<std::int8_t>()[i]) : tensor.data<std::uint8_t>()[i];
 }
 
-// Constant weights without their zero point, which is one number or one for each slice of `inner` elements after the other, and
-// then again; nothing where that does not fit int8.
+// Return constant weights minus their zero point, which is one number or one for each slice of `inner` elements, cyclically;
+// nothing if the result does not fit int8.
 std::optional<Tensor> centred(const Operand& w, const Operand& zero, std::int64_t inner) {
   if (w.constant == nullptr || !is_byte(w.dtype) || !w.constant->contiguous()) return std::nullopt;
   const Tensor& weights = *w.constant;
@@ -35,7 +35,7 @@ std::optional<Tensor> centred(const Operand& w, const Operand& zero, std::int64_
   return result;
 }
 
-// Whether x and the result's scale and zero point are what integer products take.
+// Return whether integer products support x and the result's scale and zero point.
 bool fits(Emitter& emitter, const IntegerOperands& given, std::int64_t columns) {
   const Operand x = emitter.operand(given.x), x_zero = emitter.operand(given.x_zero);
   if (!is_byte(x.dtype) || (!x_zero.absent && (!is_number(x_zero) || x_zero.dtype != x.dtype))) return false;

@@ -1,5 +1,5 @@
-// TfIdfVectorizer: how often each n-gram of a pool stands in rows of whole numbers. Every place of a row is compared with every
-// n-gram at once.
+// TfIdfVectorizer: counts of each n-gram of a pool in rows of integers. Every position of a row is compared with every n-gram at
+// once.
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
@@ -11,7 +11,7 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// A pool's n-grams of one length: (count, length), and where their counts go in the output.
+// A pool's n-grams of one length: (count, length), and the output positions of their counts.
 struct Grams {
   std::int64_t length;
   Dims items, coordinates;
@@ -20,7 +20,7 @@ struct Grams {
 };
 
 struct Pool {
-  std::vector<Grams> grams;  // of the lengths that are counted
+  std::vector<Grams> grams;  // of the counted lengths
   std::int64_t width = 0;    // of the output
 
   static Pool of(const Attributes& attributes) {
@@ -56,7 +56,7 @@ struct Pool {
   }
 };
 
-// (rows, count): how often each n-gram stands in each row of x, (rows, columns), its items `distance` apart; nothing where no row
+// Return (rows, count): the count of each n-gram in each row of x, (rows, columns), its items `distance` apart; nothing if no row
 // is long enough.
 Ref counted(Emitter& emitter, Ref x, std::int64_t rows, std::int64_t columns, const Grams& grams, std::int64_t distance) {
   const std::int64_t reach = (grams.length - 1) * distance, places = columns - reach;
@@ -74,8 +74,8 @@ Ref counted(Emitter& emitter, Ref x, std::int64_t rows, std::int64_t columns, co
                      {{"axes", Dims{1}}, {"keepdims", std::int64_t{0}}});
 }
 
-// Weights by coordinate. The text of the operator counts them by n-gram, its reference implementation by coordinate: they may not
-// differ.
+// Weights by coordinate. The text of the operator indexes them by n-gram, its reference implementation by coordinate: the two
+// must agree.
 Ref weights_of(Emitter& emitter, const Attributes& attributes, std::int64_t width) {
   const auto weights = attributes.get_floats("weights");
   if (!weights) return Emitter::kAbsent;
@@ -98,7 +98,7 @@ Ref weights_of(Emitter& emitter, const Attributes& attributes, std::int64_t widt
 
 }  // namespace
 
-// x: whole numbers, (columns) or (rows, columns). Output: float32, (width) or (rows, width).
+// x: integers, (columns) or (rows, columns). Output: float32, (width) or (rows, width).
 std::vector<Ref> decompose_tfidf_vectorizer(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand given = emitter.operand(inputs[0]);
   const Dims shape = given.shape;

@@ -1,4 +1,4 @@
-// Softmax and the normalisations. Operands of 16-bit floats are widened to float32 and the results rounded once.
+// Softmax and the normalisations. 16-bit float operands are widened to float32 and the results rounded once.
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
@@ -16,7 +16,7 @@ DType wide_type(DType dtype) { return dtype == DType::f16 || dtype == DType::bf1
 
 Ref input(std::span<const Ref> inputs, std::size_t index) { return index < inputs.size() ? inputs[index] : Emitter::kAbsent; }
 
-// x minus its maximum along the axis, so that no exponential overflows.
+// Return x minus its maximum along the axis, so that no exponential overflows.
 Ref shifted(Emitter& emitter, Ref x, const Dims& axes) {
   return emitter.one("Sub", {x, emitter.one("ReduceMax", {x}, over(axes))});
 }
@@ -25,7 +25,7 @@ Dims softmax_axis(const Emitter& emitter, Ref x, const Attributes& attributes) {
   return {static_cast<std::int64_t>(normal_axis(attributes.get_int("axis", -1), emitter.operand(x).shape.size()))};
 }
 
-// All axes but the first `kept`.
+// Return all axes except the first `kept`.
 Dims axes_from(std::size_t kept, std::size_t rank) {
   Dims axes;
   for (std::size_t i = kept; i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
@@ -44,7 +44,7 @@ Normal normalised(Emitter& emitter, Ref x, const Dims& axes, double epsilon) {
   return {emitter.one("Mul", {centred, scale}), mean, scale};
 }
 
-// A value for each channel, (channels), so that it broadcasts along axis 1 of a tensor of that rank.
+// Reshape a value for each channel, (channels), to broadcast along axis 1 of a tensor of that rank.
 Ref by_channel(Emitter& emitter, Ref value, std::size_t rank) {
   const Dims shape = emitter.operand(value).shape;
   if (shape.size() != 1)
@@ -82,7 +82,7 @@ WALLE_DECOMPOSE(log_softmax) {
 }
 
 // (x - mean) / sqrt(variance + epsilon) * scale + bias by channel. With training_mode the mean and variance are the batch's, and
-// the running ones come out too.
+// the running ones are outputs too.
 WALLE_DECOMPOSE(batch_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = wide_type(dtype);
@@ -120,7 +120,7 @@ WALLE_DECOMPOSE(batch_normalization) {
   return results;
 }
 
-// Each channel of each sample over its own elements.
+// Normalize each channel of each sample over its own elements.
 WALLE_DECOMPOSE(instance_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = wide_type(dtype);
@@ -132,7 +132,7 @@ WALLE_DECOMPOSE(instance_normalization) {
   return {cast(emitter, emitter.one("Add", {scaled, by_channel(emitter, cast(emitter, inputs[2], wide), rank)}), dtype)};
 }
 
-// Each group of channels of each sample; scale and bias by channel.
+// Normalize each group of channels of each sample; scale and bias are per channel.
 WALLE_DECOMPOSE(group_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = attributes.get_int("stash_type", 1) == 1 ? wide_type(dtype) : dtype;
@@ -152,7 +152,7 @@ WALLE_DECOMPOSE(group_normalization) {
   return {emitter.one("Add", {scaled, by_channel(emitter, inputs[2], shape.size())})};
 }
 
-// Over the axes from `axis` to the last. Outputs: the result and, optionally, the mean and 1 / standard deviation.
+// Normalize over the axes from `axis` to the last. Outputs: the result and, optionally, the mean and 1 / standard deviation.
 WALLE_DECOMPOSE(layer_norm) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = attributes.get_int("stash_type", 1) == 1 ? wide_type(dtype) : dtype;
@@ -187,7 +187,7 @@ WALLE_DECOMPOSE(mean_variance_normalization) {
   return {cast(emitter, emitter.one("Div", {centred, emitter.one("Add", {deviation, emitter.number(1e-9, wide)})}), dtype)};
 }
 
-// x / its 1- or 2-norm along the axis; 0 where that is 0.
+// x / its 1- or 2-norm along the axis; 0 where the norm is 0.
 WALLE_DECOMPOSE(lp_normalization) {
   const DType dtype = emitter.operand(inputs[0]).dtype, wide = wide_type(dtype);
   const std::int64_t p = attributes.get_int("p", 2);
@@ -201,7 +201,7 @@ WALLE_DECOMPOSE(lp_normalization) {
   return {cast(emitter, emitter.one("Where", {emitter.one("Equal", {norm, zero}), zero, emitter.one("Div", {x, norm})}), dtype)};
 }
 
-// x / (bias + alpha / size * sum of squares of the `size` channels around)^beta
+// x / (bias + alpha / size * sum of squares of the `size` surrounding channels)^beta
 WALLE_DECOMPOSE(lrn) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = wide_type(dtype);

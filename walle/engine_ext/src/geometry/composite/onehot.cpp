@@ -11,8 +11,8 @@ using Ref = Emitter::Ref;
 
 }  // namespace
 
-// values[1] where the new axis stands at the index, values[0] elsewhere; negative indices count from depth, others out of range
-// are nowhere.
+// values[1] where the position along the new axis equals the index, values[0] elsewhere; negative indices count from depth,
+// others out of range match no position.
 std::vector<Ref> decompose_one_hot(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   Ref depth_number = inputs[1];
   if (emitter.operand(depth_number).dtype != DType::i64)

@@ -21,9 +21,9 @@ class Update {
   }
 
   std::size_t tensors() const { return tensors_; }
-  // Of tensor `index`: 0 itself, 1 its gradient, 2 and 3 its states.
+  // Return a part of tensor `index`: 0 the value, 1 the gradient, 2 and 3 the states.
   Ref part(std::size_t kind, std::size_t index) const { return inputs_[2 + kind * tensors_ + index]; }
-  // The update count as a floating number.
+  // Return the update count as a floating-point number.
   Ref count() { return emitter_.one("Cast", {inputs_[1]}, {{"to", std::string(dtype_name(dtype_))}}); }
   Ref started() { return emitter_.one("Greater", {count(), number(0)}); }
 
@@ -37,7 +37,7 @@ class Update {
   Ref power(double base, Ref exponent) { return emitter_.one("Power", {number(base), exponent}); }
   Ref where(Ref condition, Ref yes, Ref no) { return emitter_.one("Where", {condition, yes, no}); }
   Ref rate() const { return inputs_[0]; }
-  // The gradient with L2 regularisation.
+  // Return the gradient with L2 regularisation.
   Ref gradient(std::size_t index, double norm) { return add(scaled(part(0, index), norm), part(1, index)); }
 
  private:

@@ -1,5 +1,5 @@
-// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear. Scales and zero points are one for the tensor, for each slice along
-// an axis, or for each block of an axis.
+// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear. There is one scale and zero point for the tensor, for each slice
+// along an axis, or for each block of an axis.
 #include "geometry/composite/composite.h"
 #include "geometry/composite/expressions.h"
 
@@ -29,7 +29,7 @@ std::optional<Range> range_of(DType dtype) {
 }
 bool is_small_float(DType dtype) { return is_floating(dtype) && item_size(dtype) == 1; }
 
-// A scale or zero point, so that it broadcasts to the tensor of `shape`.
+// Expand a scale or zero point so that it broadcasts to the tensor of `shape`.
 Ref spread(Emitter& emitter, Ref value, const Dims& shape, const Attributes& attributes) {
   const Dims own = emitter.operand(value).shape;
   const std::int64_t block = attributes.get_int("block_size", 0), given_axis = attributes.get_int("axis", 1);
@@ -71,7 +71,7 @@ DType type_named(const Attributes& attributes, std::string_view name, DType fall
 
 }  // namespace
 
-// round(x / scale) + zero point, saturated; to small floats x / scale as a Cast rounds it.
+// round(x / scale) + zero point, saturated; for small floats x / scale, rounded as by Cast.
 std::vector<Ref> decompose_quantize_linear(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand x = emitter.operand(inputs[0]), scale = emitter.operand(inputs[1]);
   check_scale(scale);
@@ -124,7 +124,7 @@ std::vector<Ref> decompose_dequantize_linear(Emitter& emitter, std::span<const R
   Ref value = inputs[0];
   if (const Ref point = given(inputs, 2); point != Emitter::kAbsent) {
     if (emitter.operand(point).dtype != from) throw Error(ErrorKind::dtype, "a zero point has another dtype than its tensor");
-    // Differences of whole numbers are taken as such: those of 32 bits are not all floats.
+    // Integers are subtracted as integers: float32 does not represent all of 32 bits.
     const DType apart = range_of(from) || from == DType::i32 ? DType::i32 : wide;
     value = emitter.one("Sub", {cast(emitter, value, apart), spread(emitter, cast(emitter, point, apart), shape, attributes)});
   }
@@ -132,7 +132,7 @@ std::vector<Ref> decompose_dequantize_linear(Emitter& emitter, std::span<const R
   return {cast(emitter, value, result)};
 }
 
-// To uint8 over the range of the values and 0; outputs: the result, its scale, its zero point.
+// Quantize to uint8 over the range of the values and 0; outputs: the result, its scale, its zero point.
 std::vector<Ref> decompose_dynamic_quantize_linear(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   const Operand x = emitter.operand(inputs[0]);
   if (x.absent || x.dtype != DType::f32)
@@ -141,7 +141,7 @@ std::vector<Ref> decompose_dynamic_quantize_linear(Emitter& emitter, std::span<c
   const Ref greatest = emitter.one("Max", {emitter.one("ReduceMax", {inputs[0]}, {{"keepdims", std::int64_t{0}}}), number(0)});
   const Ref least = emitter.one("Min", {emitter.one("ReduceMin", {inputs[0]}, {{"keepdims", std::int64_t{0}}}), number(0)});
   const Ref width = emitter.one("Sub", {greatest, least});
-  // All zeros have no range; any scale serves.
+  // All zeros have an empty range; any scale is valid.
   const Ref scale =
       emitter.one("Where", {emitter.one("Equal", {width, number(0)}), number(1), emitter.one("Div", {width, number(255)})});
   Ref point = emitter.one("Div", {emitter.one("Neg", {least}), scale});

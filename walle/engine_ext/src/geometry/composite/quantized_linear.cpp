@@ -1,5 +1,5 @@
-// MatMulInteger, QLinearMatMul, QLinearAdd, QLinearRescale and QLinearGlobalAveragePool: matrix products of quantised numbers, in
-// int32, and sums and means of them.
+// MatMulInteger, QLinearMatMul, QLinearAdd, QLinearRescale and QLinearGlobalAveragePool: int32 matrix products of quantised
+// numbers, their sums and means.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -12,7 +12,7 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// The tensor in int32 without its zero point, which is one number or one for each row (of A) or column (of B).
+// Return the tensor in int32 minus its zero point, which is one number or one for each row (of A) or column (of B).
 Ref centred(Emitter& emitter, Ref tensor, Ref zero, bool rows) {
   const Attributes to_int{{"to", std::string("int32")}};
   const Ref wide = emitter.one("Cast", {tensor}, to_int);
@@ -42,7 +42,7 @@ std::vector<Ref> decompose_matmul_integer(Emitter& emitter, std::span<const Ref>
   return {emitter.one("MatMul", {centred(emitter, inputs[0], given(2), true), centred(emitter, inputs[1], given(3), false)})};
 }
 
-// round(int32 result * scale) + zero point, saturated to the zero point's dtype; at least the zero point after a Relu.
+// round(int32 result * scale) + zero point, saturated to the zero point's dtype; with Relu, at least the zero point.
 Ref requantized(Emitter& emitter, Ref product, Ref scale, Ref zero, const std::string& activation) {
   const DType dtype = emitter.operand(zero).dtype;
   if (dtype != DType::u8 && dtype != DType::i8)
@@ -58,8 +58,8 @@ Ref requantized(Emitter& emitter, Ref product, Ref scale, Ref zero, const std::s
   return emitter.one("Cast", {value}, {{"to", std::string(dtype_name(dtype))}});
 }
 
-// Inputs: A, its scale and zero point, B, its scale and zero point, the result's scale and zero point, and, not ONNX's, an int32
-// bias for each column. Attribute, not ONNX's: `activation`, which may be Relu.
+// Inputs: A, its scale and zero point, B, its scale and zero point, the result's scale and zero point, and, as extension of ONNX,
+// an int32 bias for each column. Attribute, as extension of ONNX: `activation`, which may be Relu.
 std::vector<Ref> decompose_qlinear_matmul(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Ref bias = inputs.size() > 8 ? inputs[8] : Emitter::kAbsent;
   if (element_count(emitter.operand(inputs[1]).shape) == 1) {
@@ -92,8 +92,7 @@ std::vector<Ref> decompose_qlinear_add(Emitter& emitter, std::span<const Ref> in
   return {channels ? channels_second(emitter, sum) : sum};
 }
 
-// The bytes of the same numbers by another scale and zero point. Inputs: x, its scale and zero point, the result's scale and zero
-// point.
+// Requantize bytes to another scale and zero point. Inputs: x, its scale and zero point, the result's scale and zero point.
 std::vector<Ref> decompose_qlinear_rescale(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   const bool channels = emitter.operand(inputs[0]).shape.size() > 2;
   const Ref scale = walle::scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]), none = emitter.number(0, DType::f32);
@@ -104,7 +103,7 @@ std::vector<Ref> decompose_qlinear_rescale(Emitter& emitter, std::span<const Ref
 
 namespace {
 
-// The mean of the numbers themselves, in float32.
+// The mean of the dequantised numbers, in float32.
 Ref float_mean(Emitter& emitter, std::span<const Ref> inputs, Ref ratio) {
   Ref x = emitter.one("Cast", {inputs[0]}, {{"to", std::string("float32")}});
   if (inputs[2] != Emitter::kAbsent)
@@ -117,8 +116,8 @@ Ref float_mean(Emitter& emitter, std::span<const Ref> inputs, Ref ratio) {
 
 }  // namespace
 
-// Over all spatial axes, which stay with size 1: a convolution by ones, where that has as many axes and no sum leaves int32.
-// Inputs: x, its scale and zero point, the result's scale and zero point.
+// Mean over all spatial axes, which stay with size 1: a convolution by ones, if it supports that many axes and no sum exceeds
+// int32. Inputs: x, its scale and zero point, the result's scale and zero point.
 std::vector<Ref> decompose_qlinear_global_average_pool(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   constexpr std::int64_t kMostPixels = std::numeric_limits<std::int32_t>::max() / 255;
   const Operand x = emitter.operand(inputs[0]);

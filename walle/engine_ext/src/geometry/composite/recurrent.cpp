@@ -1,7 +1,7 @@
-// RNN, GRU and LSTM, unrolled over their sequence. The input's half of all gates is one product over all steps; what is left for
-// a step is the state's half. That part has a fused form too, the atomic operator RecurrentSteps (atomic/recurrent.cpp), which is
-// taken where it computes the same: with the default activations and no clip. The attribute algorithm = "decomposed" of the
-// engine's own keeps to the decomposition, which is the meaning.
+// RNN, GRU and LSTM, unrolled over their sequence. The input's part of all gates is one product over all steps; each step
+// computes the state's part. The steps also have a fused form, the atomic operator RecurrentSteps (atomic/recurrent.cpp), which
+// is used where it computes the same: with the default activations and no clip. The engine's own attribute algorithm =
+// "decomposed" selects the decomposition, which defines the operator.
 //
 // Shapes, in ONNX's layout 0 (layout 1 has the batch in front): X (steps, batch, input), W (directions, gates * h, input),
 // R (directions, gates * h, h), B (directions, 2 * gates * h), sequence_lens (batch), initial states (directions, batch, h),
@@ -24,12 +24,12 @@ struct Activation {
   Attributes attributes;
 };
 
-// What one direction computes with; absent where it was left out.
+// The operands of one direction; absent if they were left out.
 struct Direction {
   bool backward;
-  Ref projected;    // (steps, batch, gates * h): X @ W^T and every bias that can be added before
+  Ref projected;    // (steps, batch, gates * h): X @ W^T and every bias that can be added in advance
   Ref weights;      // R: (gates * h, h)
-  Ref new_bias;     // of a GRU that is linear before its reset: (h)
+  Ref new_bias;     // of a GRU with linear_before_reset: (h)
   Ref state, cell;  // (batch, h)
   Ref peephole;     // (3 * h)
   std::vector<Activation> activations;
@@ -88,7 +88,7 @@ class Recurrence {
   Ref slice(Ref x, std::int64_t axis, std::int64_t start, std::int64_t end) {
     return emitter_.one("Slice", {x}, {{"starts", Dims{start}}, {"ends", Dims{end}}, {"axes", Dims{axis}}});
   }
-  // x at `index` of `axis`, without that axis.
+  // Return x at `index` of `axis`, without that axis.
   Ref part(Ref x, std::int64_t axis, std::int64_t index) {
     return emitter_.one("Squeeze", {slice(x, axis, index, index + 1)}, {{"axes", Dims{axis}}});
   }
@@ -207,7 +207,7 @@ class Recurrence {
 
   bool fused() const { return usual_ && clip_ <= 0 && !decomposed_ && (dtype_ == DType::f32 || dtype_ == DType::f64); }
 
-  // One atomic operator for all steps; its result holds all states, the last one, and the last cell, one after the other.
+  // One atomic operator for all steps; its result holds all states, the last state and the last cell, in this order.
   Result steps_at_once(const Direction& direction) {
     constexpr const char* names[] = {"RNN", "GRU", "LSTM"};
     const Ref flat = emitter_.one("RecurrentSteps",
@@ -247,7 +247,7 @@ class Recurrence {
         cell = new_cell;
         continue;
       }
-      // Behind a sequence's end its state stays, and Y is 0.
+      // After a sequence's end its state is unchanged, and Y is 0.
       Tensor now = Tensor::empty(DType::i32, {});
       *now.data<std::int32_t>() = static_cast<std::int32_t>(step);
       const Ref lens = emitter_.one("Cast", {inputs_[4]}, {{"to", std::string("int32")}});

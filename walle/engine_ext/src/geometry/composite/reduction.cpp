@@ -1,5 +1,5 @@
-// Reductions as elementwise operators around a sum. Integers go through float64 and 16-bit floats through float32 where a root, a
-// logarithm or a square needs the room.
+// Reductions as elementwise operators around a sum. Integers are computed in float64 and 16-bit floats in float32 where a root, a
+// logarithm or a square needs the range.
 #include "geometry/composite/composite.h"
 #include "geometry/composite/expressions.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// Reduces x over the axes that the operator names, with its keepdims and noop_with_empty_axes.
+// Reduce x over the axes that the operator names, with its keepdims and noop_with_empty_axes.
 struct Reducer {
   Emitter& emitter;
   std::span<const Ref> inputs;
@@ -50,7 +50,7 @@ WALLE_REDUCTION(log_sum) {
                  [](const Reducer& over, Ref x) { return over.one("Log", over("ReduceSum", x)); });
 }
 
-// The greatest element is taken out first, so that no exponential overflows; an infinite one (or none at all) is left in.
+// The maximum is subtracted first, so that no exponential overflows; an infinite one (or an empty reduction) is not.
 WALLE_REDUCTION(log_sum_exp) {
   return widened(emitter, inputs, attributes, true, [&](const Reducer& over, Ref x) {
     Attributes kept;

@@ -1,4 +1,4 @@
-// Resize, one axis after the other: nearest is a Gather, linear and cubic are a Resample with places and weights known while
+// Resize, one axis after the other: nearest is a Gather, linear and cubic are a Resample with indices and weights known while
 // planning. AffineGrid: a matrix product with a constant grid.
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ struct Scaling {
   double roi_begin = 0, roi_end = 1;
 };
 
-// Where output `o` lies in the input.
+// Return the position of output `o` in the input.
 double original(const std::string& mode, const Scaling& axis, std::int64_t o) {
   const double in = static_cast<double>(axis.in), at = static_cast<double>(o), out = axis.scale * in;
   if (mode == "align_corners") return out == 1 ? 0 : at * (in - 1) / (out - 1);
@@ -44,7 +44,7 @@ std::int64_t nearest(const std::string& mode, double at) {
   throw Error(ErrorKind::unsupported, "Resize with nearest_mode '" + mode + "'");
 }
 
-// A kernel over distances: zero from `reach` on. Antialias stretches it where the axis shrinks.
+// A kernel over distances: zero from `reach` on. Antialias widens it when the axis shrinks.
 struct Filter {
   double reach;
   std::function<double(double)> weight;
@@ -115,7 +115,7 @@ class Resizing {
                         {{"axis", at}});
   }
 
-  // The outputs of a cropped axis that lie outside of the input, as a mask to broadcast; kAbsent where there are none.
+  // Return the outputs of a cropped axis that lie outside the input, as a mask to broadcast; kAbsent if all lie inside.
   Ref outside(std::size_t rank, std::size_t axis, const Scaling& scaling) const {
     Dims shape(rank, 1);
     shape[axis] = scaling.out;
@@ -135,7 +135,7 @@ class Resizing {
   double cubic_;
 };
 
-// A list of numbers, in any dtype that has them.
+// Read a list of numbers in any numeric dtype.
 std::vector<double> float_numbers(Emitter& emitter, Ref ref, const char* what) {
   Ref wide = ref;
   if (emitter.operand(ref).dtype != DType::f64) wide = emitter.one("Cast", {ref}, {{"to", std::string("float64")}});
@@ -145,7 +145,7 @@ std::vector<double> float_numbers(Emitter& emitter, Ref ref, const char* what) {
 
 }  // namespace
 
-// Inputs: x, roi, scales, sizes; an empty one counts as left out.
+// Inputs: x, roi, scales, sizes; an empty one counts as absent.
 std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand input = emitter.operand(inputs[0]);
   const Dims x = input.shape;
@@ -235,7 +235,7 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
   return {value == inputs[0] ? emitter.one("Identity", {value}) : value};
 }
 
-// Inputs: theta [batch, 2, 3] or [batch, 3, 4], and the size of what will be sampled.
+// Inputs: theta [batch, 2, 3] or [batch, 3, 4], and the size of the tensor to sample.
 std::vector<Ref> decompose_affine_grid(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand input = emitter.operand(inputs[0]);
   const Dims theta = input.shape;

@@ -1,4 +1,4 @@
-// Operators that choose elements: Hardmax and TopK.
+// Operators that select elements: Hardmax and TopK.
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
@@ -9,14 +9,14 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// The whole numbers of a tensor of one element or one dimension, whatever its dtype.
+// Return the integers of a tensor of one element or one dimension, in any dtype.
 Dims numbers(Emitter& emitter, Ref tensor, const std::string& what) {
   const Tensor value = emitter.value(emitter.one("Cast", {tensor}, {{"to", std::string("int64")}}), what);
   const Operand operand{value.dtype(), value.shape(), &value, false};
   return required_numbers({&operand, 1}, 0, {}, what);
 }
 
-// 0, 1, ... along one axis of `rank`.
+// Return 0, 1, ... along one axis of `rank`.
 Ref places(Emitter& emitter, std::int64_t count, std::size_t axis, std::size_t rank) {
   Dims shape(rank, 1);
   shape[axis] = count;
@@ -27,7 +27,7 @@ Ref places(Emitter& emitter, std::int64_t count, std::size_t axis, std::size_t r
 
 }  // namespace
 
-// 1 at the first greatest element along the axis, else 0.
+// Return 1 at the first maximum along the axis, else 0.
 std::vector<Ref> decompose_hardmax(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Operand x = emitter.operand(inputs[0]);
   const std::string dtype(dtype_name(x.dtype));
@@ -38,7 +38,7 @@ std::vector<Ref> decompose_hardmax(Emitter& emitter, std::span<const Ref> inputs
   return {emitter.one("Cast", {emitter.one("Equal", {places(emitter, length, axis, rank), best})}, {{"to", dtype}})};
 }
 
-// The k greatest (or least) elements along the axis, and where they were.
+// Return the k greatest (or least) elements along the axis, and their indices.
 std::vector<Ref> decompose_top_k(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int outputs) {
   const Dims k = numbers(emitter, inputs[1], "'k'");
   if (k.size() != 1) throw Error(ErrorKind::shape, "'k' must be one number");

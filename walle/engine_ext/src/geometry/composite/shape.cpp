@@ -1,4 +1,4 @@
-// Shape and Size: shapes are known when a session plans, so that both are constants of the plan.
+// Shape and Size: shapes are known when a session plans, so both are constants of the plan.
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
@@ -17,7 +17,7 @@ Tensor whole(Dims shape, const Dims& numbers) {
 
 }  // namespace
 
-// The dimensions from `start` to before `end`, each clamped and counted from the back where negative.
+// Return the dimensions in [start, end), bounds clamped and counted from the back where negative.
 std::vector<Ref> decompose_shape(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims shape = emitter.operand(inputs[0]).shape;
   const auto rank = static_cast<std::int64_t>(shape.size());

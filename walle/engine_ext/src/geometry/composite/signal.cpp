@@ -1,4 +1,4 @@
-// DFT, STFT and MelWeightMatrix: what goes before and behind a FourierTransform. All of it in float64, rounded once.
+// DFT, STFT and MelWeightMatrix: the operators around a FourierTransform. All of it in float64, rounded once.
 #include <cmath>
 
 #include "geometry/composite/composite.h"
@@ -14,14 +14,15 @@ Ref transpose(Emitter& emitter, Ref x, Dims perm) { return emitter.one("Transpos
 Ref slice(Emitter& emitter, Ref x, std::int64_t axis, std::int64_t start, std::int64_t end, std::int64_t step = 1) {
   return emitter.one("Slice", {x}, {{"starts", Dims{start}}, {"ends", Dims{end}}, {"axes", Dims{axis}}, {"steps", Dims{step}}});
 }
-// The first `count` along axis 1 of three, with zeros behind where there are fewer.
+// Return the first `count` along axis 1 of three, padded with zeros at the end if there are fewer.
 Ref resized(Emitter& emitter, Ref x, std::int64_t from, std::int64_t count) {
   if (from == count) return x;
   if (from > count) return slice(emitter, x, 1, 0, count);
   return emitter.one("Pad", {x}, {{"pads", Dims{0, 0, 0, 0, count - from, 0}}});
 }
 
-// The whole spectrum of a real signal of length n from its first n / 2 + 1 numbers: the others are their conjugates, backwards.
+// Return the whole spectrum of a real signal of length n from its first n / 2 + 1 numbers: the others are their conjugates in
+// reverse order.
 Ref whole_spectrum(Emitter& emitter, Ref half, std::int64_t n) {
   if (n < 3) return half;
   Tensor conjugate = Tensor::empty(DType::f64, {2});
@@ -82,7 +83,7 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
                                              : shape[axis];
   if (n < 1) throw Error(ErrorKind::shape, "DFT of length " + std::to_string(n));
 
-  // (batch, axis, components), with the axis moved behind all others.
+  // (batch, axis, components), with the axis moved after all others.
   Dims perm, back(rank);
   for (std::size_t i = 0; i + 1 < rank; ++i)
     if (i != axis) perm.push_back(static_cast<std::int64_t>(i));
@@ -136,7 +137,7 @@ std::vector<Ref> decompose_stft(Emitter& emitter, std::span<const Ref> inputs, c
 }
 
 // Inputs, each one number: mel bins, length of the DFT, sample rate, lower and upper edge in Hz. Output (spectrogram bins, mel
-// bins): triangles that rise from one mel frequency to the next and fall to the one behind.
+// bins): triangles that rise from one mel frequency to the next and fall to the one after it.
 std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const std::int64_t bins = whole_number_of(emitter, inputs[0], "the number of mel bins", 1);
   const std::int64_t length = whole_number_of(emitter, inputs[1], "the length of a DFT", 1);
@@ -145,7 +146,7 @@ std::vector<Ref> decompose_mel_weight_matrix(Emitter& emitter, std::span<const R
   const double low = mel(number_of(emitter, inputs[3], "the lower edge")),
                high = mel(number_of(emitter, inputs[4], "the upper edge"));
   const std::int64_t rows = length / 2 + 1;
-  Tensor result = Tensor::empty(DType::f64, {rows, bins});  // before anything else: it may be too large
+  Tensor result = Tensor::empty(DType::f64, {rows, bins});  // allocated first: it may be too large
   Dims at;                                                  // the spectrogram bin of each mel frequency
   for (std::int64_t i = 0; i < bins + 2; ++i) {
     const double hertz =

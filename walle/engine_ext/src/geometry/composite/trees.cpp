@@ -1,4 +1,4 @@
-// TreeEnsemble: all rows go down all trees at once, a level with each step. Leaves are nodes that lead to themselves.
+// TreeEnsemble: all rows traverse all trees at once, one level per step. Leaves are nodes whose successor is themselves.
 #include <algorithm>
 #include <limits>
 
@@ -40,7 +40,7 @@ class Trees {
       features_.push_back(0), modes_.push_back(modes_.front()), splits_.push_back(0);
   }
 
-  // The place of each row's leaf in each tree, (rows, trees).
+  // Return the index of each row's leaf in each tree, (rows, trees).
   Ref leaves() {
     const Dims shape = emitter_.operand(x_).shape;
     const std::int64_t columns = shape[1];
@@ -59,7 +59,7 @@ class Trees {
     return emitter_.one("Sub", {at, whole({static_cast<std::int64_t>(count_)})});
   }
 
-  // What each leaf adds to each target, (leaves, targets); `other` where it adds to another.
+  // Return the contribution of each leaf to each target, (leaves, targets); `other` for the targets that a leaf does not add to.
   Ref table(double other) {
     const std::int64_t targets = attributes_.get_int("n_targets", 0);
     if (targets < 1) throw Error(ErrorKind::model, "TreeEnsemble needs n_targets of 1 or more");
@@ -88,7 +88,7 @@ class Trees {
     if (!found || found->empty()) throw Error(ErrorKind::model, std::string("TreeEnsemble needs the attribute '") + name + "'");
     return *found;
   }
-  // `size` 0: any but none.
+  // `size` 0: any number except 0.
   Dims required(const char* name, std::size_t size) const {
     const auto found = attributes_.get_ints(name);
     if (!found || found->empty() || (size != 0 && found->size() != size))
@@ -96,7 +96,7 @@ class Trees {
                                         (size == 0 ? "not empty" : std::to_string(size) + " numbers"));
     return *found;
   }
-  // Where a node leads: nodes by their number, leaves by theirs behind all nodes.
+  // Return the successors of the nodes: nodes by their number, leaves by theirs after all nodes.
   Dims next(const char* ids, const char* leafs) const {
     const Dims id = required(ids, count_), leaf = required(leafs, count_);
     Dims result;
@@ -109,7 +109,7 @@ class Trees {
     for (std::size_t i = 0; i < weights_.size(); ++i) result.push_back(static_cast<std::int64_t>(count_ + i));
     return result;
   }
-  // Levels from the roots until every row is at a leaf.
+  // Return the number of levels from the roots until every row is at a leaf.
   std::size_t depth() const {
     std::vector<std::int64_t> level(roots_.begin(), roots_.end());
     std::size_t levels = 0;
@@ -136,7 +136,7 @@ class Trees {
   }
   Ref taken(Ref table, Ref at) { return emitter_.one("Gather", {table, at}, {{"axis", std::int64_t{0}}}); }
 
-  // Whether the value meets the node's condition.
+  // Return whether the value meets the node's condition.
   Ref met(Ref value, Ref split, Ref at) {
     Dims present = modes_;
     std::sort(present.begin(), present.end());
@@ -155,7 +155,7 @@ class Trees {
     return result;
   }
 
-  // Whether the value is in the node's set. The sets stand one behind the other, a NaN behind each.
+  // Return whether the value is in the node's set. The sets are concatenated, each followed by a NaN.
   Ref among(Ref value, Ref at) {
     const std::vector<double> members = numbers("membership_values");
     std::vector<std::vector<double>> sets(1);

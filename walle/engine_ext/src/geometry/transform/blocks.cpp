@@ -1,5 +1,5 @@
-// DepthToSpace and SpaceToDepth: between channels and blocks of pixels; SpaceToBatch and BatchToSpace: between the batch and
-// them; CenterCropPad; and AsStrided, any view of a tensor.
+// DepthToSpace and SpaceToDepth, between channels and blocks of pixels; SpaceToBatch and BatchToSpace, between the batch and
+// blocks of pixels; CenterCropPad; and AsStrided, any view of a tensor.
 #include <algorithm>
 #include <cstring>
 
@@ -19,18 +19,18 @@ std::int64_t block_of(const Dims& from, const Attributes& attributes, const char
   return block;
 }
 
-// The i of [0, count) with 0 <= first + i * step < dim, as [low, high).
+// Return the i of [0, count) with 0 <= first + i * step < dim, as [low, high).
 std::pair<std::int64_t, std::int64_t> inside(std::int64_t first, std::int64_t step, std::int64_t dim, std::int64_t count) {
   const auto ceil_div = [step](std::int64_t a) { return a > 0 ? (a + step - 1) / step : 0; };
   const std::int64_t low = std::min(ceil_div(-first), count);
   return {low, std::clamp(ceil_div(dim - first), low, count)};
 }
 
-// The blocks of SpaceToBatch and BatchToSpace over axes 1 to block.size(), and what is padded or cropped in front of and behind
-// each.
+// The blocks of SpaceToBatch and BatchToSpace over axes 1 to block.size(), and the padding or cropping at the beginning and end
+// of each axis.
 struct Blocks {
   Dims block, before, after;
-  std::int64_t count = 1;  // of places in a block
+  std::int64_t count = 1;  // positions in a block
 
   static Blocks of(const Dims& from, const Attributes& attributes, std::string_view border, const char* op) {
     constexpr std::int64_t kMaxPlaces = 1 << 12, kLimit = std::int64_t{1} << 40;
@@ -53,7 +53,7 @@ struct Blocks {
     return blocks;
   }
 
-  // Where place `number` lies in a block.
+  // Return the coordinates of position `number` in a block.
   Dims place(std::int64_t number) const {
     Dims at(block.size());
     for (std::size_t i = block.size(); i-- > 0; number /= block[i]) at[i] = number % block[i];
@@ -95,8 +95,8 @@ std::vector<Movement> make_space_to_depth(std::span<const Operand> operands, con
   return {std::move(result)};
 }
 
-// (n, spatial..., rest...) → (places of a block × n, spatial / block..., rest...), the border padded with zeros by `pads` (all
-// begins, then all ends). Each place of a block becomes a batch of its own.
+// (n, spatial..., rest...) → (positions of a block × n, spatial / block..., rest...), the border padded with zeros by `pads` (all
+// begins, then all ends). Each position of a block becomes a separate batch.
 std::vector<Movement> make_space_to_batch(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const Blocks blocks = Blocks::of(from, attributes, "pads", "SpaceToBatch");
@@ -132,8 +132,8 @@ std::vector<Movement> make_space_to_batch(std::span<const Operand> operands, con
   return {std::move(result)};
 }
 
-// The way back: (places of a block × n, spatial..., rest...) → (n, spatial × block..., rest...), cropped by `crops` (all begins,
-// then all ends).
+// The inverse: (positions of a block × n, spatial..., rest...) → (n, spatial × block..., rest...), cropped by `crops` (all
+// begins, then all ends).
 std::vector<Movement> make_batch_to_space(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const Blocks blocks = Blocks::of(from, attributes, "crops", "BatchToSpace");
@@ -181,7 +181,7 @@ std::vector<Movement> make_as_strided(std::span<const Operand> operands, const A
   return {std::move(result)};
 }
 
-// Crops and pads with zeros around the middle to `shape` (operand 1) along `axes`.
+// Crop or zero-pad symmetrically to `shape` (operand 1) along `axes`.
 std::vector<Movement> make_center_crop_pad(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::size_t rank = from.size();
@@ -191,7 +191,7 @@ std::vector<Movement> make_center_crop_pad(std::span<const Operand> operands, co
     for (std::size_t i = 0; i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
   if (asked.size() != axes.size())
     throw Error(ErrorKind::shape, "CenterCropPad to " + to_string(asked) + " along axes " + to_string(axes));
-  // The same as a Pad whose pads may be negative: crop ceil((from - to) / 2) in front, pad floor((to - from) / 2).
+  // The same as a Pad whose pads may be negative: crop ceil((from - to) / 2) at the beginning, pad floor((to - from) / 2).
   Dims pads(2 * rank, 0);
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const std::size_t axis = normal_axis(axes[i], rank);

@@ -4,7 +4,7 @@ namespace walle {
 
 namespace {
 
-// Puts every operand, seen with its entry of `shapes`, one after the other along `axis`.
+// Concatenate all operands, reshaped to their entries of `shapes`, along `axis`.
 std::vector<Movement> joined(std::span<const Operand> operands, std::size_t axis, const std::vector<Dims>& shapes,
                              const char* op) {
   Movement result{operands[0].dtype, shapes[0], {}, {}};
@@ -42,7 +42,7 @@ std::vector<Movement> make_concat(std::span<const Operand> operands, const Attri
   return joined(operands, axis, shapes, "Concat");
 }
 
-// Like Concat along a new axis (NumPy's stack).
+// Concatenate along a new axis (NumPy's stack).
 std::vector<Movement> make_stack(std::span<const Operand> operands, const Attributes& attributes, int) {
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), operands[0].shape.size() + 1);
   std::vector<Dims> shapes;
@@ -55,8 +55,8 @@ std::vector<Movement> make_stack(std::span<const Operand> operands, const Attrib
   return joined(operands, axis, shapes, "Stack");
 }
 
-// Of ai.onnx.ml: the features of each row one after the other, as one matrix; one dimension is one row. `inputdimensions` repeats
-// how many features each operand has.
+// ai.onnx.ml's FeatureVectorizer: concatenate the features of each row to one matrix; an operand with one dimension is one row.
+// `inputdimensions` repeats the number of features of each operand.
 std::vector<Movement> make_feature_vectorizer(std::span<const Operand> operands, const Attributes& attributes, int) {
   std::vector<Dims> shapes;
   for (const Operand& operand : operands) {

@@ -1,4 +1,4 @@
-// Diagonals: Diagonal takes one out, Diag makes a matrix with one, EyeLike one with ones on it.
+// Diagonals: Diagonal extracts one, Diag makes a matrix with one, EyeLike a matrix with ones on it.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@ namespace walle {
 
 namespace {
 
-// Diagonal k of a matrix: where it begins, how long it is.
+// Diagonal k of a matrix: its first element and its length.
 struct Diagonal {
   std::int64_t row, column, length;
 
@@ -20,7 +20,7 @@ struct Diagonal {
   }
 };
 
-// A matrix with elements first, first + step, ... of `source` on the diagonal; element 0 of the fill everywhere else: between two
+// A matrix with elements first, first + step, ... of `source` on the diagonal and element 0 of the fill elsewhere: between two
 // elements of the diagonal there are as many others as there are columns.
 void add_matrix(Movement& result, int source, std::int64_t first, std::int64_t step, const Dims& from, const Diagonal& diagonal) {
   const Dims& to = result.shape;
@@ -60,7 +60,7 @@ Tensor zero_and_one(DType dtype) {
 
 }  // namespace
 
-// Diagonal `offset` over axes `axis1` and `axis2` (0 and 1 where they are left out), as a last axis.
+// Extract diagonal `offset` over axes `axis1` and `axis2` (default 0 and 1), as a last axis.
 std::vector<Movement> make_diagonal(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::size_t first = normal_axis(attributes.get_int("axis1", 0), from.size()),
@@ -83,7 +83,7 @@ std::vector<Movement> make_diagonal(std::span<const Operand> operands, const Att
   return {std::move(result)};
 }
 
-// The square matrix with the input (one dimension) on diagonal `k`, zeros elsewhere.
+// Make the square matrix with the input (one dimension) on diagonal `k`, zeros elsewhere.
 std::vector<Movement> make_diag(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   if (from.size() != 1) throw Error(ErrorKind::shape, "Diag of " + to_string(from) + "; one dimension is needed");

@@ -1,4 +1,4 @@
-// Repeat, Delete, Insert and Cycle: elements of one axis more than once, left out, or between others.
+// Repeat, Delete, Insert and Cycle: elements of one axis repeated, removed, or inserted.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-// The shape along one axis: of the tensor unchanged, or flattened where no axis is given.
+// The shape along one axis: of the tensor unchanged, or flattened if no axis is given.
 struct Line {
   Dims from;
   std::size_t axis;
@@ -20,7 +20,7 @@ struct Line {
   std::int64_t dim() const { return from[axis]; }
 };
 
-// A movement of whole slices along the line; `runs` fill `length` places of the result.
+// Move whole slices along the axis; `runs` fill `length` positions of the result.
 std::vector<Movement> moved(DType dtype, const Line& line, std::vector<Run> runs, std::int64_t length) {
   Movement result{dtype, line.from, {}, {}};
   result.shape[line.axis] = length;
@@ -31,7 +31,7 @@ std::vector<Movement> moved(DType dtype, const Line& line, std::vector<Run> runs
   return {std::move(result)};
 }
 
-// Indices from [-limit, limit) counted from the front.
+// Return indices from [-limit, limit) counted from the front.
 Dims places(const Attributes& attributes, std::int64_t dim, std::int64_t limit, const char* op) {
   Dims indices = required_numbers({}, 0, attributes, "indices");
   for (std::int64_t& index : indices) {
@@ -45,7 +45,8 @@ Dims places(const Attributes& attributes, std::int64_t dim, std::int64_t limit, 
 
 }  // namespace
 
-// Each slice along `axis` `repeats` times over: one number for all, or one for each slice. Without an axis the tensor is flat.
+// Repeat each slice along `axis` `repeats` times: one number for all, or one for each slice. Without an axis the tensor is
+// flattened.
 std::vector<Movement> make_repeat(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Line line = Line::of(operands[0].shape, attributes);
   const Dims repeats = required_numbers({}, 0, attributes, "repeats");
@@ -70,7 +71,7 @@ std::vector<Movement> make_repeat(std::span<const Operand> operands, const Attri
   return moved(operands[0].dtype, line, std::move(runs), length);
 }
 
-// Without the slices along `axis` that `indices` name. Without an axis the tensor is flat.
+// Remove the slices along `axis` that `indices` name. Without an axis the tensor is flattened.
 std::vector<Movement> make_delete(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Line line = Line::of(operands[0].shape, attributes);
   Dims gone = places(attributes, line.dim(), line.dim(), "Delete");
@@ -87,8 +88,8 @@ std::vector<Movement> make_delete(std::span<const Operand> operands, const Attri
   return moved(operands[0].dtype, line, std::move(runs), length);
 }
 
-// Slice i of operand 1 along `axis` stands before slice indices[i] of operand 0 (behind the last where that is its length); those
-// before the same slice keep their order.
+// Insert slice i of operand 1 along `axis` before slice indices[i] of operand 0 (after the last if that is its length); those
+// inserted before the same slice keep their order.
 std::vector<Movement> make_insert(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims &from = operands[0].shape, &values = operands[1].shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
@@ -106,7 +107,7 @@ std::vector<Movement> make_insert(std::span<const Operand> operands, const Attri
     throw Error(ErrorKind::shape, "Insert leaves 63 bits");
   if (element_count(result.shape) == 0) return {std::move(result)};
   const Dims src[] = {contiguous_strides(from), contiguous_strides(values)}, dst = contiguous_strides(result.shape);
-  std::int64_t at = 0;  // the next place of the result
+  std::int64_t at = 0;  // next position of the result
   const auto add = [&](int source, std::int64_t first, std::int64_t count) {
     Dims size = from;
     size[axis] = count;
@@ -131,7 +132,7 @@ std::vector<Movement> make_insert(std::span<const Operand> operands, const Attri
   return {std::move(result)};
 }
 
-// The elements in row-major order, over and over, as many as `shape` holds (NumPy's resize); zeros where there are none.
+// Repeat the elements in row-major order until `shape` is full (NumPy's resize); zeros if there are none.
 std::vector<Movement> make_cycle(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const Dims to = required_numbers({}, 0, attributes, "shape");

@@ -22,7 +22,7 @@ std::vector<Movement> make_tile(std::span<const Operand> operands, const Attribu
   for (std::size_t i = 0; i < from.size(); ++i)
     if (__builtin_mul_overflow(from[i], repeats[i], &shape[i])) throw Error(ErrorKind::shape, "Tile leaves 63 bits");
   element_count(shape);
-  // Two axes for each of the tensor's: which repeat, and where in it.
+  // Two axes for each of the tensor's: the repetition, and the position.
   const Dims src = contiguous_strides(from), dst = contiguous_strides(shape);
   Dims size, src_stride, dst_stride;
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -35,8 +35,8 @@ std::vector<Movement> make_tile(std::span<const Operand> operands, const Attribu
   return {std::move(result)};
 }
 
-// Of each operand (one dimension, or a number) its values all over the grid that the operands span; `indexing` "xy" (the first
-// two axes of the grid change places) or "ij".
+// Broadcast the values of each operand (one dimension, or a number) over the grid that the operands span; `indexing` is "xy" (the
+// first two axes of the grid are swapped) or "ij".
 std::vector<Movement> make_meshgrid(std::span<const Operand> operands, const Attributes& attributes, int outputs) {
   const std::string indexing = attributes.get_string("indexing", "xy");
   if (indexing != "xy" && indexing != "ij")

@@ -1,4 +1,4 @@
-// Flip, Roll and Rot90: all elements in another order along their axes.
+// Flip, Roll and Rot90: all elements reordered along their axes.
 #include <algorithm>
 
 #include "geometry/transform/runs.h"
@@ -7,7 +7,7 @@ namespace walle {
 
 namespace {
 
-// The axes that an operator names, or all of them where it names none; each once.
+// Return the axes that an operator names, each once, or all of them if it names none.
 std::vector<std::size_t> chosen_axes(const Attributes& attributes, std::size_t rank, const char* op) {
   std::vector<std::size_t> axes;
   if (const auto given = attributes.get_ints("axes")) {
@@ -25,7 +25,7 @@ std::vector<std::size_t> chosen_axes(const Attributes& attributes, std::size_t r
 
 }  // namespace
 
-// Backwards along `axes`; along all where they are left out.
+// Reverse along `axes`; along all if they are absent.
 std::vector<Movement> make_flip(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   Movement result{operands[0].dtype, from, {}, {}};
@@ -42,8 +42,8 @@ std::vector<Movement> make_flip(std::span<const Operand> operands, const Attribu
   return {std::move(result)};
 }
 
-// Every element `shifts` places further along `axes` and what leaves at the end comes in at the start; one shift for each axis,
-// or one for all. Without axes the tensor is rolled as if it were flat.
+// Shift every element by `shifts` along `axes`, wrapping around at the end; one shift for each axis, or one for all. Without axes
+// the tensor is rolled as if it were flat.
 std::vector<Movement> make_roll(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& whole = operands[0].shape;
   Movement result{operands[0].dtype, whole, {}, {}};
@@ -64,7 +64,7 @@ std::vector<Movement> make_roll(std::span<const Operand> operands, const Attribu
   return {std::move(result)};
 }
 
-// `k` quarter turns from the first of two `axes` (0 and 1 where they are left out) towards the second.
+// Rotate by `k` quarter turns from the first of two `axes` (default 0 and 1) towards the second.
 std::vector<Movement> make_rot90(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const Dims given = attributes.get_ints("axes").value_or(Dims{0, 1});

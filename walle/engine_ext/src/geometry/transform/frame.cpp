@@ -14,7 +14,7 @@ void Frame::add_to(std::vector<Region>& regions, int source, int filler, const D
     dst += low[i] * dst_stride[i];
   }
   if (element_count(middle) > 0) regions.push_back(region_of(source, middle, src_stride, src_offset, dst_stride, dst, from, to));
-  // Peel the border off axis by axis: what is left after an axis spans its middle only.
+  // Remove the border axis by axis: the boxes after an axis span only its middle.
   const Dims still(rank, 0), one{1};
   Dims box = size;
   std::int64_t corner = dst_offset;

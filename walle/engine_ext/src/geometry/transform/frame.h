@@ -1,5 +1,4 @@
-// A box of an output whose middle lies in the source and whose border reads a fill: what Pad, Im2Col and SpaceToBatch are made
-// of.
+// A box of an output whose middle comes from the source and whose border reads a fill: used by Pad, Im2Col and SpaceToBatch.
 #pragma once
 #include <vector>
 
@@ -8,14 +7,14 @@
 namespace walle {
 
 struct Frame {
-  Dims size;                    // the box, in coordinates of its own
+  Dims size;                    // the box, in its own coordinates
   Dims low, high;               // along each axis [low, high) comes from the source; low == high: nothing does
   Dims src_stride, dst_stride;  // one step along each axis
   std::int64_t src_offset;      // of the middle's corner, `low`
   std::int64_t dst_offset;      // of the box's corner, 0
 
-  // The middle as one region from operand `source` of shape `from`, the border as at most two for each axis, which read the one
-  // element of `filler` (an operand or Movement::kFill).
+  // Return the middle as one region from operand `source` of shape `from`, and the border as at most two regions for each axis,
+  // which read the one element of `filler` (an operand or Movement::kFill).
   void add_to(std::vector<Region>& regions, int source, int filler, const Dims& from, const Dims& to) const;
 };
 

@@ -1,4 +1,4 @@
-// The Gather family. Along one axis with indices that are known, a Gather is regions; else all of them are indexed rasters.
+// The Gather family. Along one axis with constant indices a Gather is regions; all others are indexed rasters.
 #include <algorithm>
 
 #include "geometry/indexed_raster.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-// With more regions than this an indexed raster is as fast.
+// Above this number of regions an indexed raster is as fast.
 constexpr std::size_t kMaxCopiedRuns = 64;
 
 std::int64_t product(const Dims& dims, std::size_t begin, std::size_t end) {
@@ -38,7 +38,7 @@ Ref indexed_scatter(Emitter& emitter, std::span<const Ref> inputs, Ref indices, 
   return emitter.one("IndexedScatter", {inputs[0], indices, inputs[2]}, std::move(attributes));
 }
 
-// Data and indices of one rank; element c of the smaller side goes with data[c but for index[c] along the axis].
+// Data and indices of equal rank; element c of the smaller side corresponds to data[c, with index[c] along the axis].
 IndexedMovement elements_movement(const Dims& data, const Dims& indices, std::size_t axis, const char* op) {
   bool fits = data.size() == indices.size();
   for (std::size_t i = 0; fits && i < data.size(); ++i) fits = i == axis || indices[i] <= data[i];
@@ -50,7 +50,7 @@ IndexedMovement elements_movement(const Dims& data, const Dims& indices, std::si
   return movement;
 }
 
-// The last axis of the indices addresses axes `batch` and on of the data, after `batch` axes that both have.
+// The last axis of the indices addresses the data's axes from `batch` on, after `batch` axes that both share.
 IndexedMovement nd_movement(const Dims& data, const Dims& indices, std::size_t batch, const char* op) {
   const std::int64_t depth = indices.empty() ? -1 : indices.back();
   bool fits = depth >= 0 && batch < indices.size() && batch + static_cast<std::size_t>(depth) <= data.size();
@@ -114,7 +114,8 @@ std::vector<Ref> gather_at_run_time(Emitter& emitter, std::span<const Ref> input
   return {indexed_gather(emitter, inputs[0], inputs[1], movement, std::move(shape))};
 }
 
-// Of ai.onnx.ml: the elements of the last axis that operand 1 names; one dimension gives a matrix of one row.
+// ai.onnx.ml's ArrayFeatureExtractor: the elements of the last axis that operand 1 names; one dimension gives a matrix of one
+// row.
 std::vector<Movement> make_array_feature_extractor(std::span<const Operand> operands, const Attributes&, int) {
   Operand flat = operands[1];
   flat.shape = {element_count(operands[1].shape)};
@@ -132,7 +133,7 @@ std::vector<Ref> array_feature_extractor_at_run_time(Emitter& emitter, std::span
   return {from.size() == 1 ? emitter.one("Unsqueeze", {taken}, {{"axes", Dims{0}}}) : taken};
 }
 
-// The others of the family are always indexed rasters.
+// The other operators of the family are always indexed rasters.
 std::vector<Movement> make_indexed_only(std::span<const Operand>, const Attributes&, int) { throw ValueNeeded(1, "'indices'"); }
 
 std::vector<Ref> gather_elements_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
@@ -172,7 +173,7 @@ std::vector<Ref> scatter_nd_at_run_time(Emitter& emitter, std::span<const Ref> i
   return {indexed_scatter(emitter, inputs, inputs[1], movement, attributes.get_string("reduction", "none"))};
 }
 
-// ONNX TensorScatter: writes `update` into a cache along one axis, for every batch at its own place; mode "circular" wraps
+// ONNX TensorScatter: write `update` into a cache along one axis, for every batch at its own position; mode "circular" wraps
 // around.
 std::vector<Ref> tensor_scatter_at_run_time(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Dims cache = emitter.operand(inputs[0]).shape, update = emitter.operand(inputs[1]).shape;

@@ -8,17 +8,17 @@ namespace walle {
 
 namespace {
 
-// Where position `at` of an axis of `dim` elements comes from, outside of it too.
+// Return the source of position `at` of an axis of `dim` elements, also outside of it.
 std::int64_t source_of(const std::string& mode, std::int64_t at, std::int64_t dim) {
   if (mode == "edge") return std::clamp<std::int64_t>(at, 0, dim - 1);
-  // What comes back from the border repeats its element in mode symmetric, and skips it in mode reflect.
+  // Reflection at the border repeats its element in mode symmetric, and skips it in mode reflect.
   const std::int64_t twice = mode == "symmetric" ? 1 : 0;
   const std::int64_t period = mode == "wrap" ? dim : std::max<std::int64_t>(2 * (dim - 1 + twice), 1);
   const std::int64_t rest = (at % period + period) % period;
   return rest < dim ? rest : period - rest - twice;
 }
 
-// The runs of one axis: those of the borders, and between them the axis itself.
+// Return the runs of one axis: those of the borders, and between them the axis itself.
 std::vector<Run> padded_axis(const std::string& mode, std::int64_t dim, std::int64_t before, std::int64_t after) {
   constexpr std::size_t kMaxRuns = 1 << 16;
   std::vector<Run> runs;
@@ -41,7 +41,7 @@ std::vector<Run> padded_axis(const std::string& mode, std::int64_t dim, std::int
   return runs;
 }
 
-// Modes reflect, symmetric, edge and wrap: each axis a few runs of its elements.
+// Modes reflect, symmetric, edge and wrap: each axis is a few runs of its elements.
 std::vector<Movement> pad_by_elements(const Operand& operand, const std::string& mode, const Dims& before, const Dims& after) {
   const Dims& from = operand.shape;
   Movement result{operand.dtype, from, {}, {}};
@@ -102,13 +102,13 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
     size[axis] = from[axis] - start[axis] - std::max<std::int64_t>(-after, 0);
     if (result.shape[axis] < 0)
       throw Error(ErrorKind::shape, "Pad by " + to_string(pads) + " leaves nothing of " + to_string(from));
-    if (size[axis] < 0) {  // cropped from one side beyond the other one, where there is a border
+    if (size[axis] < 0) {  // cropped beyond the other end, into its border
       size[axis] = 0;
       begin[axis] = std::min(begin[axis], result.shape[axis]);
     }
   }
   if (mode != "constant") return pad_by_elements(operands[0], mode, first, last);
-  int filler = Movement::kFill;  // what the border reads
+  int filler = Movement::kFill;  // source of the border
   result.fill = zero_fill(result.dtype);
   if (operands.size() > 2 && !operands[2].absent) {
     if (element_count(operands[2].shape) != 1 || operands[2].dtype != result.dtype)

@@ -1,4 +1,4 @@
-// Range: evenly spaced numbers, a constant of the plan; where they depend on an input's value, the session plans with that value.
+// Range: evenly spaced numbers, a constant of the plan; if they depend on an input's value, the session plans with that value.
 #include <cmath>
 
 #include "geometry/transform/transform.h"
@@ -14,7 +14,7 @@ const Tensor& known(std::span<const Operand> operands, std::size_t index, const 
   return *operands[index].constant;
 }
 
-// f(T{}) for the C++ type of a dtype that Range takes.
+// Call f(T{}) with the C++ type of a dtype that Range supports.
 template <class F>
 auto typed(DType dtype, F&& f) {
   switch (dtype) {
@@ -29,7 +29,7 @@ auto typed(DType dtype, F&& f) {
 
 }  // namespace
 
-// start, start + delta, ... short of limit.
+// start, start + delta, ... up to but excluding limit.
 std::vector<Movement> make_range(std::span<const Operand> operands, const Attributes&, int) {
   const Tensor &start = known(operands, 0, "'start'"), &limit = known(operands, 1, "'limit'"),
                &delta = known(operands, 2, "'delta'");

@@ -17,7 +17,7 @@ std::vector<Movement> renamed(const Operand& operand, Dims shape) {
 
 }  // namespace
 
-// The same bits as another dtype of the same size.
+// Reinterpret the bits as another dtype of the same size.
 std::vector<Movement> make_bit_cast(std::span<const Operand> operands, const Attributes& attributes, int) {
   auto result = renamed(operands[0], operands[0].shape);
   const DType from = operands[0].dtype, to = target_dtype(attributes);
@@ -34,7 +34,7 @@ std::vector<Movement> make_identity(std::span<const Operand> operands, const Att
   return renamed(operands[0], operands[0].shape);
 }
 
-// A dimension of 0 takes the input's (unless allowzero), one of -1 what is left.
+// A dimension of 0 copies the input's (unless allowzero); one of -1 is inferred.
 std::vector<Movement> make_reshape(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims asked = required_numbers(operands, 1, attributes, "shape");
   const Dims& from = operands[0].shape;

@@ -4,7 +4,7 @@ namespace walle {
 
 std::optional<std::vector<Run>> runs_of(std::span<const std::int64_t> indices, std::size_t limit) {
   std::vector<Run> runs;
-  const auto same = [&](std::size_t at) {  // how often the element at `at` stands there in a row
+  const auto same = [&](std::size_t at) {  // length of the run of elements equal to the one at `at`
     std::size_t end = at + 1;
     while (end < indices.size() && indices[end] == indices[at]) ++end;
     return end - at;

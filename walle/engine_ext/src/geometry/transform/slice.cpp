@@ -23,7 +23,7 @@ std::vector<Movement> make_slice(std::span<const Operand> operands, const Attrib
     if (seen[axis]) throw Error(ErrorKind::shape, "Slice names axis " + std::to_string(axes[i]) + " twice");
     seen[axis] = true;
     const std::int64_t dim = from[axis];
-    // Steps beyond the dimension all take one element; the clamp keeps their arithmetic inside 63 bits.
+    // Steps beyond the dimension all select one element; the clamp keeps their arithmetic within 63 bits.
     const std::int64_t step = std::clamp(steps[i], -dim - 1, dim + 1);
     if (step == 0) throw Error(ErrorKind::shape, "Slice has a step of 0");
     const std::int64_t low = step > 0 ? 0 : -1, high = step > 0 ? dim : dim - 1;
@@ -39,7 +39,7 @@ std::vector<Movement> make_slice(std::span<const Operand> operands, const Attrib
   return {std::move(result)};
 }
 
-// ONNX Split: parts from operand 1 or attribute `split`, or equal ones (the last may be smaller). `num_outputs` repeats the
+// ONNX Split: parts from operand 1 or attribute `split`, or equal ones (the last may be smaller). `num_outputs` must equal the
 // number of outputs.
 std::vector<Movement> make_split(std::span<const Operand> operands, const Attributes& attributes, int outputs) {
   const Dims& from = operands[0].shape;
@@ -76,7 +76,7 @@ std::vector<Movement> make_split(std::span<const Operand> operands, const Attrib
   return results;
 }
 
-// Each slice along `axis` (0 where it is left out) as an output of its own, without that axis.
+// Split into slices along `axis` (default 0), each one an output without that axis.
 std::vector<Movement> make_unstack(std::span<const Operand> operands, const Attributes& attributes, int outputs) {
   const Dims& from = operands[0].shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());

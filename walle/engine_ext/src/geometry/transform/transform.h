@@ -1,6 +1,6 @@
-// Transform operators: movements of elements, given as regions for the raster (§4.1). A maker is a pure function of its
-// operands' types and shapes (and of the values of small constant operands such as axes), so that it serves shape inference,
-// sessions and walle.np alike.
+// Transform operators: movements of elements, given as regions for the raster (§4.1). A maker is a pure function of its operands'
+// types and shapes (and of the values of small constant operands such as axes), so shape inference, sessions and walle.np share
+// it.
 #pragma once
 #include <span>
 #include <string>
@@ -13,7 +13,7 @@
 namespace walle {
 
 // One output: the regions fill every element of it once. Sources are operand numbers, their elements row-major; kFill reads
-// `fill`, which has one element or few.
+// `fill`, which has one or a few elements.
 struct Movement {
   static constexpr int kFill = -1;
 
@@ -23,11 +23,10 @@ struct Movement {
   Tensor fill;
 };
 
-// `outputs` is how many the node has. Throws Error (shape, dtype, unsupported) for operands and attributes that do not fit.
+// `outputs` is the node's number of outputs. Throws Error (shape, dtype, unsupported) for invalid operands and attributes.
 using TransformFn = std::vector<Movement> (*)(std::span<const Operand> operands, const Attributes& attributes, int outputs);
 
-// Where regions depend on values that are known only at run time: the movement as operators (those of indexed rasters among
-// them).
+// For regions that depend on values known only at run time: the movement as operators (including indexed rasters).
 using RunTimeFn = std::vector<int> (*)(Emitter& emitter, std::span<const int> inputs, const Attributes& attributes, int outputs);
 
 struct Transform {
@@ -39,12 +38,12 @@ struct Transform {
 // All transforms, in alphabetical order; each is defined in the file of its family.
 std::span<const Transform> transforms() noexcept;
 
-// What the makers share.
+// Helpers shared by the makers.
 
-// A region from an operand of shape `from` to an output of shape `to`, all strides and offsets in elements.
+// Return a region from an operand of shape `from` to an output of shape `to`, all strides and offsets in elements.
 Region region_of(int source, const Dims& size, const Dims& src_stride, std::int64_t src_offset, const Dims& dst_stride,
                  std::int64_t dst_offset, const Dims& from, const Dims& to);
-// A fill of zeros, of one element.
+// Return a fill of zeros, of one element.
 Tensor zero_fill(DType dtype);
 
 }  // namespace walle

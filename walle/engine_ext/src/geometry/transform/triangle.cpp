@@ -1,4 +1,4 @@
-// Trilu and ReverseSequence: movements with a region for each row, or for each batch.
+// Trilu and ReverseSequence: movements with one region for each row, or for each batch.
 #include <algorithm>
 #include <cstring>
 
@@ -6,7 +6,7 @@
 
 namespace walle {
 
-// The upper or lower triangle from diagonal k (operand 1) on; zeros elsewhere.
+// Keep the upper or lower triangle from diagonal k (operand 1) on; zeros elsewhere.
 std::vector<Movement> make_trilu(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   if (from.size() < 2) throw Error(ErrorKind::shape, "Trilu of " + to_string(from) + "; at least two dimensions are needed");
@@ -17,7 +17,7 @@ std::vector<Movement> make_trilu(std::span<const Operand> operands, const Attrib
   Movement result{operands[0].dtype, from, {}, zero_fill(operands[0].dtype)};
   if (element_count(from) == 0) return {std::move(result)};
   const std::int64_t batch = element_count(Dims(from.begin(), from.end() - 2));
-  // Of `count` rows from `row` on, columns [low, high).
+  // Add columns [low, high) of `count` rows from `row` on.
   const auto add = [&](int source, std::int64_t row, std::int64_t count, std::int64_t low, std::int64_t high) {
     if (count <= 0 || low >= high) return;
     const Dims size{batch, count, high - low}, strides{rows * columns, columns, 1};
@@ -27,7 +27,7 @@ std::vector<Movement> make_trilu(std::span<const Operand> operands, const Attrib
     else
       result.regions.push_back(region_of(Movement::kFill, size, {0, 0, 0}, 0, strides, offset, {1}, from));
   };
-  // Where the triangle's edge crosses a row: the first column of the upper part.
+  // The first column of the upper part in a row.
   const auto edge = [&](std::int64_t row) { return std::clamp<std::int64_t>(row + k + (upper ? 0 : 1), 0, columns); };
   for (std::int64_t row = 0, next; row < rows; row = next) {
     next = row + 1;
@@ -38,7 +38,7 @@ std::vector<Movement> make_trilu(std::span<const Operand> operands, const Attrib
   return {std::move(result)};
 }
 
-// The first sequence_lens[b] (operand 1) steps of every batch b reversed, the others unchanged.
+// Reverse the first sequence_lens[b] (operand 1) steps of every batch b, the others unchanged.
 std::vector<Movement> make_reverse_sequence(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::size_t batch = normal_axis(attributes.get_int("batch_axis", 1), from.size());

@@ -1,4 +1,4 @@
-// SlidingWindow and Im2Col: windows that may overlap, each laid out on its own.
+// SlidingWindow and Im2Col: windows that may overlap, each copied separately.
 #include <algorithm>
 
 #include "geometry/transform/frame.h"
@@ -6,8 +6,8 @@
 
 namespace walle {
 
-// Every window of `window` elements along `axes` (all where they are left out), `steps` apart: an axis of d elements becomes one
-// of (d - w) / step + 1 places, and the windows' own axes come last.
+// Every window of `window` elements along `axes` (default all), `steps` apart: an axis of d elements becomes one of (d - w) /
+// step + 1 positions, and the windows' own axes come last.
 std::vector<Movement> make_sliding_window(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const Dims window = required_numbers({}, 0, attributes, "window");
@@ -23,7 +23,7 @@ std::vector<Movement> make_sliding_window(std::span<const Operand> operands, con
   Dims src = strides;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const std::size_t axis = normal_axis(axes[i], from.size());
-    std::int64_t& places = result.shape[axis];  // an axis that is named again slides over the windows of before
+    std::int64_t& places = result.shape[axis];  // an axis named twice slides over the windows of the first time
     if (window[i] < 1 || steps[i] < 1 || window[i] > places)
       throw Error(ErrorKind::shape, "SlidingWindow of " + std::to_string(window[i]) + " in steps of " + std::to_string(steps[i]) +
                                         " over an axis of " + std::to_string(places));
@@ -38,8 +38,8 @@ std::vector<Movement> make_sliding_window(std::span<const Operand> operands, con
   return {std::move(result)};
 }
 
-// (n, c, spatial...) → (n, c * taps, places): every window of a convolution (kernel_shape, strides, dilations, pads, auto_pad,
-// ceil_mode as there) as a column; zeros where it reaches over the border. One region for each tap, with padding a few more.
+// (n, c, spatial...) → (n, c * taps, positions): every window of a convolution (kernel_shape, strides, dilations, pads, auto_pad,
+// ceil_mode as in Conv) as a column; zeros where it extends over the border. One region for each tap, with padding a few more.
 std::vector<Movement> make_im2col(std::span<const Operand> operands, const Attributes& attributes, int) {
   constexpr std::int64_t kMaxTaps = 1 << 12;
   const Dims& from = operands[0].shape;

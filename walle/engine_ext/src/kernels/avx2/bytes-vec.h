@@ -1,10 +1,10 @@
-// What the kernels of bytes take beside avx2/vec.h. Included by bytes.cpp inside its target region and namespace; nothing here
-// may be seen by any other file. Numbers of 32 bits stand in vectors of floats by their bits.
+// Vector primitives of byte kernels, in addition to avx2/vec.h. Included by bytes.cpp inside its target region and namespace; no
+// other file may include this. Vectors of floats hold 32-bit integers by their bits.
 
 inline __m256i bits(Vec v) noexcept { return _mm256_castps_si256(v); }
 inline Vec from_bits(__m256i v) noexcept { return _mm256_castsi256_ps(v); }
 
-// Bytes are widened to 16 bits, the even ones and the odd ones apart: the instruction that multiplies bytes saturates.
+// Bytes are widened to 16 bits, even and odd ones separately: the instruction that multiplies bytes saturates.
 struct QuadProduct {
   static constexpr bool kPackedSteps = false;
   static Vec add(Vec factor, Vec columns, Vec sum) noexcept {
@@ -18,7 +18,7 @@ struct QuadProduct {
   static Vec bounded(Vec sum, Vec, Vec) noexcept { return sum; }
 };
 
-// Of int32 that int16 holds.
+// For int32 values that fit int16.
 inline Vec plus_product(Vec sum, Vec a, Vec b) noexcept {
   return from_bits(_mm256_add_epi32(bits(sum), _mm256_madd_epi16(bits(a), bits(b))));
 }

@@ -1,4 +1,4 @@
-// The kernels of images of the avx2 backend.
+// The image kernels of the avx2 backend.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 
@@ -7,7 +7,7 @@ namespace walle::avx2 {
 namespace {
 // clang-format off: in this order
 #include "kernels/x86/bytes.h"
-// Registers of eight words hold too few pixels for it.
+// No vector form of gather_triples: registers of eight words hold too few pixels.
 template <int taps>
 inline std::int64_t gather_triples(const std::int32_t*, std::int64_t, const std::uint8_t*, std::uint32_t*, std::int64_t,
                                    std::int64_t) noexcept {

@@ -1,4 +1,4 @@
-// What the avx2 backend is built for, and its kernels.
+// Target options of the avx2 backend, and its kernels.
 #pragma once
 #include "kernels/target.h"
 

@@ -1,8 +1,8 @@
 // Vector primitives of AVX2 + FMA: eight floats. Included by build.cpp inside its target region and namespace, after
-// <immintrin.h>; nothing here may be seen by any other file.
+// <immintrin.h>; no other file may include this.
 
 inline constexpr std::int64_t kLanes = 8;
-// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+// Rows of accumulators that fit in registers beside one row of two blocks, and of one.
 inline constexpr int kPairRows = 6, kSingleRows = 12;
 using Vec = __m256;
 
@@ -19,7 +19,7 @@ inline Vec sqrt(Vec a) noexcept { return _mm256_sqrt_ps(a); }
 inline Vec round(Vec a) noexcept { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Vec floor(Vec a) noexcept { return _mm256_floor_ps(a); }
 inline Vec ceil(Vec a) noexcept { return _mm256_ceil_ps(a); }
-// Where either is NaN: b.
+// If either is NaN: b.
 inline Vec max_or_second(Vec a, Vec b) noexcept { return _mm256_max_ps(a, b); }
 inline Vec min_or_second(Vec a, Vec b) noexcept { return _mm256_min_ps(a, b); }
 inline Vec sign_bit(Vec a) noexcept { return _mm256_and_ps(a, _mm256_set1_ps(-0.0f)); }
@@ -30,7 +30,7 @@ inline Vec bit_or(Vec a, Vec b) noexcept { return _mm256_or_ps(a, b); }
 inline Vec less(Vec a, Vec b) noexcept { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 inline Vec is_nan(Vec a) noexcept { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
 inline Vec choose(Vec mask, Vec yes, Vec no) noexcept { return _mm256_blendv_ps(no, yes, mask); }
-// a * 2^n for whole n in [-252, 254], by two steps so that subnormal results round once.
+// a * 2^n for integers n in [-252, 254], in two steps so that subnormal results round once.
 inline Vec scale_by_power(Vec a, Vec n) noexcept {
   const __m256i whole = _mm256_cvtps_epi32(n);
   const __m256i half = _mm256_srai_epi32(whole, 1);
@@ -40,7 +40,7 @@ inline Vec scale_by_power(Vec a, Vec n) noexcept {
   const Vec second = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
   return _mm256_mul_ps(_mm256_mul_ps(a, first), second);
 }
-// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: gives k. Of 0 it is -infinity, of infinity itself, of NaN and below 0 NaN.
+// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: return k; -infinity for 0, infinity for infinity, NaN for NaN and x < 0.
 inline Vec split(Vec x, Vec& m) noexcept {
   const Vec tiny = less(x, set(1.17549435e-38f)), zero = set(0.0f);
   const __m256i root = _mm256_set1_epi32(0x3f3504f3), bits = _mm256_castps_si256(choose(tiny, mul(x, set(0x1p25f)), x));
@@ -50,7 +50,7 @@ inline Vec split(Vec x, Vec& m) noexcept {
   const Vec infinite = set(__builtin_inff()), below = choose(less(x, zero), set(__builtin_nanf("")), neg(infinite));
   return choose(less(zero, x), choose(less(x, infinite), k, x), choose(is_nan(x), x, below));
 }
-// The bits of a positive number as a whole number, rounded to a float, and back.
+// The bits of a positive number as an integer, rounded to a float, and the inverse.
 inline Vec bits_as_numbers(Vec x) noexcept { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
 inline Vec numbers_as_bits(Vec x) noexcept { return _mm256_castsi256_ps(_mm256_cvtps_epi32(x)); }
 inline double sum(Vec v) noexcept {
@@ -90,7 +90,7 @@ inline void transpose_lanes(Vec (&tile)[8]) noexcept {
   }
 }
 
-// Places of lanes; negative ones choose nothing.
+// Lane indices; negative ones select nothing.
 using Lanes = __m256i;
 inline Lanes load_lanes(const std::int32_t* p) noexcept { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline Vec is_lane(Lanes lanes) noexcept { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(lanes, _mm256_set1_epi32(-1))); }

@@ -1,7 +1,7 @@
-// Pixels of three bytes from ascending places, by permutations of two or four registers that hold all pixels they may come from.
+// Gathering of three-byte pixels from ascending places, by permutations of two or four registers that hold all source pixels.
 // Included by image.cpp inside its target region and namespace, after <immintrin.h>.
 
-// Sixteen pixels as words, of which `count` bytes are read.
+// Sixteen pixels as words, from `count` bytes read.
 inline __m512i triples_at(const std::uint8_t* in, std::int64_t count) noexcept {
   const __mmask64 there = count >= 48 ? (__mmask64{1} << 48) - 1 : count > 0 ? (__mmask64{1} << count) - 1 : 0;
   const __m512i spread = _mm512_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12);  // four pixels to each quarter
@@ -9,8 +9,8 @@ inline __m512i triples_at(const std::uint8_t* in, std::int64_t count) noexcept {
   return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(spread, _mm512_maskz_loadu_epi8(there, in)), order);
 }
 
-// out[t * out_step + i] = the pixel at places[t * step + i]; returns how many pixels were done for all taps, sixteen at a time,
-// as long as sixteen come from within sixty-four.
+// out[t * out_step + i] = the pixel at places[t * step + i]. Processes sixteen pixels at a time while their sources lie within
+// sixty-four pixels; returns how many pixels were done for all taps.
 template <int taps>
 inline std::int64_t gather_triples(const std::int32_t* places, std::int64_t step, const std::uint8_t* in, std::uint32_t* out,
                                    std::int64_t out_step, std::int64_t count) noexcept {

@@ -1,4 +1,4 @@
-// The kernels of images of the avx512 backend: those of bytes and floats. Pixels of 16 bits keep avx2's.
+// The image kernels of the avx512 backend for bytes and floats. Those for pixels of 16 bits are avx2's.
 #if defined(__x86_64__)
 #include "kernels/avx512/target.h"
 

@@ -13,7 +13,7 @@ bool available() noexcept {
 }
 
 void fill_set(Table& table, ImageTable& image) noexcept {
-  avx2::fill_images(image);  // for those that generic/ does not build for this set
+  avx2::fill_images(image);  // for the kernels that generic/ does not build for this set
   fill_kernels(table);
   fill_images(image);
   table.bytes = avx512_vnni::available() ? &avx512_vnni::bytes() : &avx2::bytes();

@@ -1,4 +1,4 @@
-// What the avx512 backend is built for, and its kernels.
+// Target options of the avx512 backend, and its kernels.
 #pragma once
 #include "kernels/target.h"
 
@@ -9,7 +9,7 @@ namespace walle::avx512 {
 bool available() noexcept;
 void fill_kernels(Table& table) noexcept;
 void fill_images(ImageTable& table) noexcept;
-// Everything of the backend, bytes included.
+// All kernels of the backend, including bytes.
 void fill_set(Table& table, ImageTable& image) noexcept;
 }  // namespace walle::avx512
 

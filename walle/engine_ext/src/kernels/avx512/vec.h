@@ -1,8 +1,8 @@
 // Vector primitives of AVX-512 (F, DQ): sixteen floats. Included by build.cpp inside its target region and namespace, after
-// <immintrin.h>; nothing here may be seen by any other file.
+// <immintrin.h>; no other file may include this.
 
 inline constexpr std::int64_t kLanes = 16;
-// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+// Rows of accumulators that fit in registers beside one row of two blocks, and of one.
 inline constexpr int kPairRows = 14, kSingleRows = 14;
 using Vec = __m512;
 using Mask = __mmask16;
@@ -20,7 +20,7 @@ inline Vec sqrt(Vec a) noexcept { return _mm512_sqrt_ps(a); }
 inline Vec round(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Vec floor(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 inline Vec ceil(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
-// Where either is NaN: b.
+// If either is NaN: b.
 inline Vec max_or_second(Vec a, Vec b) noexcept { return _mm512_max_ps(a, b); }
 inline Vec min_or_second(Vec a, Vec b) noexcept { return _mm512_min_ps(a, b); }
 inline Vec sign_bit(Vec a) noexcept { return _mm512_and_ps(a, _mm512_set1_ps(-0.0f)); }
@@ -30,17 +30,17 @@ inline Vec bit_or(Vec a, Vec b) noexcept { return _mm512_or_ps(a, b); }
 inline Mask less(Vec a, Vec b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 inline Mask is_nan(Vec a) noexcept { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
 inline Vec choose(Mask mask, Vec yes, Vec no) noexcept { return _mm512_mask_blend_ps(mask, no, yes); }
-// a * 2^n for whole n; a subnormal result is rounded once.
+// a * 2^n for integers n; a subnormal result is rounded once.
 inline Vec scale_by_power(Vec a, Vec n) noexcept { return _mm512_scalef_ps(a, n); }
-// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: gives k. Of 0 it is -infinity, of infinity itself, of NaN and below 0 one of both
-// is NaN.
+// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: return k; -infinity for 0 and infinity for infinity; for NaN and x < 0, k or m is
+// NaN.
 inline Vec split(Vec x, Vec& m) noexcept {
   const Vec whole = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan), k = _mm512_getexp_ps(x);
   const Mask far = less(set(1.41421354f), whole);
   m = _mm512_mask_mul_ps(whole, far, whole, set(0.5f));
   return _mm512_mask_add_ps(k, far, k, set(1.0f));
 }
-// The bits of a positive number as a whole number, rounded to a float, and back.
+// The bits of a positive number as an integer, rounded to a float, and the inverse.
 inline Vec bits_as_numbers(Vec x) noexcept { return _mm512_cvtepi32_ps(_mm512_castps_si512(x)); }
 inline Vec numbers_as_bits(Vec x) noexcept { return _mm512_castsi512_ps(_mm512_cvtps_epi32(x)); }
 inline double sum(Vec v) noexcept {
@@ -82,7 +82,7 @@ inline void transpose_lanes(Vec (&tile)[16]) noexcept {
   }
 }
 
-// Places of lanes; negative ones choose nothing.
+// Lane indices; negative ones select nothing.
 using Lanes = __m512i;
 inline Lanes load_lanes(const std::int32_t* p) noexcept { return _mm512_loadu_si512(p); }
 inline Mask is_lane(Lanes lanes) noexcept { return _mm512_cmpge_epi32_mask(lanes, _mm512_setzero_si512()); }

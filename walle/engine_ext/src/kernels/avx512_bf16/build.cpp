@@ -1,4 +1,4 @@
-// The avx512_bf16 backend: avx512's kernels, and what AVX512_BF16 adds to them.
+// The avx512_bf16 backend: avx512's kernels, and those that use AVX512_BF16.
 #include "kernels/instruction_set.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// The kernels of bytes by AVX512_VNNI, which the avx512 backend takes where the CPU has it.
+// Kernels of bytes with AVX512_VNNI, which the avx512 backend uses where the CPU has it.
 #if defined(__x86_64__)
 #include "kernels/avx512/target.h"
 

@@ -1,5 +1,5 @@
-// What AVX512_VNNI adds to avx512/vec.h: bytes, and sums of their products. Included by build.cpp inside its target region and
-// namespace; nothing here may be seen by any other file. Numbers of 32 bits stand in vectors of floats by their bits.
+// Vector primitives of AVX512_VNNI, in addition to avx512/vec.h: bytes, and sums of their products. Included by build.cpp inside
+// its target region and namespace; no other file may include this. Vectors of floats hold 32-bit integers by their bits.
 
 inline __m512i bits(Vec v) noexcept { return _mm512_castps_si512(v); }
 inline Vec from_bits(__m512i v) noexcept { return _mm512_castsi512_ps(v); }
@@ -13,7 +13,7 @@ struct QuadProduct {
   static Vec bounded(Vec sum, Vec, Vec) noexcept { return sum; }
 };
 
-// Of int32 that int16 holds.
+// For int32 values that fit int16.
 inline Vec plus_product(Vec sum, Vec a, Vec b) noexcept { return from_bits(_mm512_dpwssd_epi32(bits(sum), bits(a), bits(b))); }
 inline Vec widened(const std::uint8_t* p) noexcept {
   return from_bits(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));

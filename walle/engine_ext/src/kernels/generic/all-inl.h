@@ -1,6 +1,6 @@
 // All float and integer kernels over one set of vector primitives. An instruction set's build.cpp includes this once, inside its
 // target region and namespace and after its vec.h, and calls fill_all. Where WALLE_BASELINE_HAS_VECTORS is defined, the plain
-// loops of scalar/ have vectors already, and generic/ adds none.
+// loops of scalar/ are already vectorised, and generic/ adds none.
 
 // clang-format off: in this order
 #include "kernels/generic/plain-inl.h"
@@ -23,7 +23,7 @@
 #include "kernels/generic/fill-inl.h"
 // clang-format on
 
-// Put these kernels over the scalar ones that the table holds.
+// Replace the scalar kernels in the table by these.
 void fill_all(Table& table) noexcept {
 #if !defined(WALLE_BASELINE_HAS_VECTORS)
   fill_loops(table);

@@ -1,5 +1,5 @@
-// out[i] += factor * in[i * stride] over the including instruction set's vec.h (see AxpyFn): what direct and depthwise
-// convolution add up by.
+// out[i] += factor * in[i * stride] over the including instruction set's vec.h (see AxpyFn): the accumulation step of direct and
+// depthwise convolution.
 
 inline void axpy(const void* factor, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const float scale = *static_cast<const float*>(factor);

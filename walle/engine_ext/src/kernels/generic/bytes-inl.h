@@ -1,7 +1,7 @@
 // Kernels of bytes over the including instruction set's vec.h and bytes-vec.h (see Bytes in kernels/bytes.h); the tile kernel is
-// panel-inl.h's. Numbers of 32 bits stand in vectors of floats by their bits.
+// in panel-inl.h. Vectors of floats hold 32-bit integers by their bits.
 
-// Steps of channels of their own: a tile of pixels shares each tap's weights.
+// Channel-wise steps: a tile of pixels shares each tap's weights.
 template <int kTileRows, int kBlocks>
 void depth_tile(const PanelArgs& args, std::int64_t row) noexcept {
   Vec sums[kTileRows][kBlocks];
@@ -45,7 +45,7 @@ inline void depthwise(const PanelArgs& args) noexcept {
     depth_rows<1>(args);
 }
 
-// The bounds keep what is rounded within int32.
+// The bounds keep the rounded value within int32.
 struct ByteMaker {
   Vec low, high, zero;
   explicit ByteMaker(const ByteRange& range) noexcept : low(set(range.low)), high(set(range.high)), zero(whole(range.zero)) {}

@@ -1,7 +1,7 @@
-// Kernels of whole composites of float32 over the including instruction set's vec.h: each computes what its decomposition means,
-// in one pass over memory or few. `a` and `b` are a map's numbers (see MapOp).
+// Kernels of whole float32 composites over the including instruction set's vec.h: each computes the result of its decomposition
+// in one or a few passes over memory. `a` and `b` are a map's parameters (see MapOp).
 
-// Against float64: <= 1e-6 * |a|.
+// Error against float64: <= 1e-6 * |a|.
 struct EluMap {
   static Vec of(Vec x, Vec a, Vec) noexcept { return choose(less(x, set(0.0f)), mul(a, negative_expm1(x)), x); }
 };
@@ -26,7 +26,7 @@ struct HardSwishMap {
 struct LeakyReluMap {
   static Vec of(Vec x, Vec a, Vec) noexcept { return choose(less(x, set(0.0f)), mul(x, a), x); }
 };
-// x tanh(ln(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); from 20 on it is x.
+// x tanh(ln(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); for x >= 20 the result is x.
 struct MishMap {
   static Vec of(Vec x, Vec, Vec) noexcept {
     const Vec e = exp(min_or_second(set(20.0f), x)), n = mul(e, add(e, set(2.0f)));
@@ -60,7 +60,7 @@ inline void prelu(const float* in, const float* slope, std::int64_t period, floa
   store_first(out + i, LeakyReluMap::of(x, factor, factor), width);
 }
 
-// Of up to kLanes neighbouring columns at once: the elements of one lie args.columns apart.
+// Process up to kLanes neighbouring columns at once; consecutive elements of a column are args.columns apart.
 template <bool kLog>
 void softmax_columns(const RowsArgs& args, const float* in, float* out, std::int64_t width) noexcept {
   const auto fetch = [&](const float* p) { return width == kLanes ? load(p) : load_first(p, width); };
@@ -85,14 +85,14 @@ void softmax_columns(const RowsArgs& args, const float* in, float* out, std::int
   }
 }
 
-// The first lanes of v, 0 in the others.
+// Return the first lanes of v, 0 in the others.
 inline Vec first_of(Vec v, std::int64_t width) noexcept {
   float lanes[kLanes];
   store(lanes, v);
   return load_first(lanes, width);
 }
 
-// Calls f(vector, place, width) for each vector of a row; the last one may be cut, its other lanes reading 0.
+// Call f(vector, place, width) for each vector of a row; the last one may be partial, its other lanes read 0.
 template <class F>
 void each_vector(const float* row, std::int64_t count, F&& f) noexcept {
   std::int64_t i = 0;
@@ -100,7 +100,7 @@ void each_vector(const float* row, std::int64_t count, F&& f) noexcept {
   if (i < count) f(load_first(row + i, count - i), i, count - i);
 }
 
-// The sum of f(vector, place, width) over a row: float32 within stretches, float64 between them.
+// Return the sum of f(vector, place, width) over a row: float32 within blocks, float64 between them.
 template <class F>
 double sum_of(const float* row, std::int64_t count, F&& f) noexcept {
   constexpr std::int64_t kStretch = 64 * kLanes;
@@ -134,7 +134,7 @@ inline float greatest_of(const float* row, std::int64_t count) noexcept {
   return most;
 }
 
-// No lambda: one without captures has a second form, as a plain function, that leaves the target region.
+// Not a lambda: a lambda without captures also has a plain function form, which is compiled outside the target region.
 struct Itself {
   Vec operator()(Vec x, std::int64_t, std::int64_t) const noexcept { return x; }
 };
@@ -157,7 +157,8 @@ void softmax_row(const float* in, float* out, std::int64_t count) noexcept {
     each_vector(out, count, [&](Vec e, std::int64_t at, std::int64_t width) { put(mul(e, end), at, width); });
 }
 
-// Against float64, relative to 1 (Softmax) or to the result's magnitude and 1 (LogSoftmax): <= 1e-6 for up to 2^20 elements.
+// Error against float64, relative to 1 (Softmax) or to the result's magnitude and 1 (LogSoftmax): <= 1e-6 for up to 2^20
+// elements.
 template <bool kLog>
 void softmax(const RowsArgs& args) noexcept {
   const std::int64_t size = args.count * args.columns;
@@ -173,7 +174,8 @@ void softmax(const RowsArgs& args) noexcept {
   }
 }
 
-// Against float64: <= 1e-6 * (|scale| * (|x - mean| / deviation + 1) + |shift|) where the mean is not far above the deviation.
+// Error against float64: <= 1e-6 * (|scale| * (|x - mean| / deviation + 1) + |shift|) where the mean is not far above the
+// deviation.
 template <bool kCentred>
 void normalise(const RowsArgs& args) noexcept {
   for (std::int64_t row = 0; row < args.rows; ++row) {

@@ -1,4 +1,4 @@
-// The bits of a float64, for plain code that the compiler makes vectors of.
+// Bit representation of a float64, for plain code that the compiler vectorises.
 
 inline double bits_as_double(std::uint64_t x) noexcept {
   double y;
@@ -13,5 +13,5 @@ inline std::uint64_t double_as_bits(double x) noexcept {
 
 inline double with_sign(double x, std::uint64_t odd) noexcept { return bits_as_double(double_as_bits(x) ^ (odd << 63)); }
 
-// Added to a double below 2^51 it leaves the nearest whole number in the low bits.
+// Added to a double below 2^51 it leaves the nearest integer in the low bits.
 inline constexpr double kWhole = 0x1.8p52;

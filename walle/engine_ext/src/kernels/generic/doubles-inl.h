@@ -1,8 +1,9 @@
-// Functions of float64 in plain code of which the compiler makes vectors, without tables: exponential, logarithm, power, tanh,
-// sine and cosine, each within 2 ulp of the exact value (tanh 3). What must be better than a float64 on the way is the sum of
-// two. The polynomials are Taylor's, cut where the rest is below 2^-57 of the result. `fits` says what a formula serves.
+// Functions of float64 in plain code that the compiler vectorises, without tables: exponential, logarithm, power, tanh, sine and
+// cosine, each within 2 ulp of the exact value (tanh 3). Intermediate values that need more precision than a float64 are the sum
+// of two. The polynomials are Taylor polynomials, truncated where the remainder is below 2^-57 of the result. `fits` returns
+// whether a formula covers an argument.
 
-// high + low, and the sum of a and b as such, where |a| >= |b| or a is 0.
+// A double-double number, high + low; and the sum of a and b as one, where |a| >= |b| or a is 0.
 struct Pair {
   double high, low;
 };
@@ -11,10 +12,10 @@ inline Pair sum_of_two(double a, double b) noexcept {
   return {sum, b - (sum - a)};
 }
 
-// ln 2 in two pieces: the first times a whole number below 2^13 is exact.
+// ln 2 in two parts: the first times an integer below 2^13 is exact.
 inline constexpr double kLn2 = 0x1.62e42fefa2000p-1, kLn2Rest = 0x1.9ef35793c7673p-41;
 
-// x.high + x.low as n ln 2 + r, |r| <= ln 2 / 2 but for rounding, |n| < 2^13: n, and e^r - 1 as a pair.
+// Write x.high + x.low as n ln 2 + r, |r| <= ln 2 / 2 apart from rounding, |n| < 2^13; return n, and e^r - 1 as a pair.
 struct Power2 {
   double n;
   Pair rest;
@@ -25,7 +26,7 @@ inline Power2 exp_parts(Pair x) noexcept {
   const Pair left = sum_of_two(near, __builtin_fma(-n, kLn2Rest, first - near) + x.low);
   const double r = left.high;
   const double square = r * r;
-  double even = 1.0 / 479001600, odd = 1.0 / 6227020800;  // of its powers: two chains are done sooner than one
+  double even = 1.0 / 479001600, odd = 1.0 / 6227020800;  // two independent chains for even and odd powers have less latency
   even = __builtin_fma(even, square, 1.0 / 3628800);
   odd = __builtin_fma(odd, square, 1.0 / 39916800);
   even = __builtin_fma(even, square, 1.0 / 40320);
@@ -38,7 +39,7 @@ inline Power2 exp_parts(Pair x) noexcept {
   odd = __builtin_fma(odd, square, 1.0 / 6);
   return {n, {r, __builtin_fma(__builtin_fma(odd, r, even), square, left.low)}};
 }
-// 2^n for whole n from -1022 to 1023.
+// Return 2^n for integers n from -1022 to 1023.
 inline double power_of_2(double n) noexcept { return bits_as_double((double_as_bits(n + kWhole) << 52) + 0x3ff0000000000000u); }
 
 struct DoubleExp {
@@ -50,7 +51,8 @@ struct DoubleExp {
   }
 };
 
-// ln x of a positive normal x, to about 2^-65 of it: with x = 2^k m and t = (m - 1) / (m + 1), k ln 2 + 2 t + 2/3 t^3 + ...
+// Return ln x of a positive normal x, relative error about 2^-65: with x = 2^k m and t = (m - 1) / (m + 1), k ln 2 + 2 t + 2/3
+// t^3 + ...
 inline Pair log_pair(double x) noexcept {
   constexpr std::uint64_t kHalfRoot = 0x3fe6a09e667f3bcdu;  // sqrt(1/2)
   const std::uint64_t offset = double_as_bits(x) - kHalfRoot;
@@ -60,7 +62,7 @@ inline Pair log_pair(double x) noexcept {
   const double t = over * inverse, t_rest = __builtin_fma(-t, under_rest, __builtin_fma(-t, under, over)) * inverse;
   const double square = t * t, square_rest = __builtin_fma(t, t, -square) + 2 * t * t_rest;
   const double fourth = square * square;
-  double even = 2.0 / 21, odd = 2.0 / 23;  // of its powers: two chains are done sooner than one
+  double even = 2.0 / 21, odd = 2.0 / 23;  // two independent chains for even and odd powers have less latency
   even = __builtin_fma(even, fourth, 2.0 / 17);
   odd = __builtin_fma(odd, fourth, 2.0 / 19);
   even = __builtin_fma(even, fourth, 2.0 / 13);
@@ -71,7 +73,7 @@ inline Pair log_pair(double x) noexcept {
   odd = __builtin_fma(odd, fourth, 2.0 / 7);
   const double p = __builtin_fma(odd, square, even);
   const Pair factor = sum_of_two(2.0 / 3, p * square);
-  const double factor_rest = factor.low + 0x1.5555555555555p-55;  // what 2 / 3 has beyond a float64
+  const double factor_rest = factor.low + 0x1.5555555555555p-55;  // the part of 2 / 3 below a float64's precision
   const double cube = t * square, cube_rest = __builtin_fma(t, square, -cube) + __builtin_fma(t, square_rest, t_rest * square);
   const double more = cube * factor.high;
   const double more_rest = __builtin_fma(cube, factor.high, -more) + __builtin_fma(cube, factor_rest, cube_rest * factor.high);
@@ -89,7 +91,7 @@ struct DoubleLog {
   }
 };
 
-// A negative x with a whole y is done by its size. Results beyond the range are made by two steps, the last of which rounds.
+// A negative x with an integer y is computed from |x|. Results beyond the range are made in two steps, the last of which rounds.
 struct DoublePower {
   using Number = double;
   static bool fits(double x, double y) noexcept {
@@ -102,7 +104,7 @@ struct DoublePower {
     const Power2 parts = exp_parts({bounded, bounded == product ? low : 0.0});
     const double half = __builtin_fma(parts.n, 0.5, kWhole) - kWhole;
     const double size = (1.0 + (parts.rest.high + parts.rest.low)) * power_of_2(half) * power_of_2(parts.n - half);
-    const std::uint64_t odd = double_as_bits(y + kWhole), negative = double_as_bits(x) >> 63;  // where x is, y is whole
+    const std::uint64_t odd = double_as_bits(y + kWhole), negative = double_as_bits(x) >> 63;  // for negative x, y is an integer
     return with_sign(size, odd & negative);
   }
 };
@@ -121,10 +123,10 @@ struct DoubleTanh {
   }
 };
 
-// |x| less n times pi / 2, n whole, as a pair; pi / 2 in three pieces, of which n times the first two is exact.
+// Reduce |x| by n times pi / 2, n an integer, to a pair; pi / 2 is in three parts, of which n times the first two is exact.
 struct TurnedPair {
   Pair r;
-  std::uint64_t quarter;  // in its low bits
+  std::uint64_t quarter;  // in the low bits
 };
 inline TurnedPair turned_pair(double x) noexcept {
   const double shifted = __builtin_fma(x, 0.6366197723675814, kWhole), n = shifted - kWhole;

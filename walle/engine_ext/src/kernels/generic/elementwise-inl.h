@@ -1,11 +1,11 @@
-// Elementwise float32 loops over the including instruction set's vec.h. A tail is done with masked loads and stores, so that
-// nothing beyond the last element is read. Strides other than 0 and 1 go to the scalar loops.
+// Elementwise float32 loops over the including instruction set's vec.h. Tails use masked loads and stores, so that nothing beyond
+// the last element is read. Strides other than 0 and 1 go to the scalar loops.
 
-// Against exp in float64: <= 2 ulp for results that are normal, <= 1 subnormal step below; overflow gives infinity, NaN stays.
+// Error against exp in float64: <= 2 ulp for normal results, <= 1 subnormal step below; overflow gives infinity, NaN stays.
 inline Vec exp(Vec x) noexcept {
   x = min_or_second(set(89.0f), max_or_second(set(-104.0f), x));
   const Vec n = round(mul(x, set(1.44269504088896341f)));
-  const Vec r = nfma(n, set(-2.12194440e-4f), nfma(n, set(0.693359375f), x));  // x - n ln 2, ln 2 in two pieces
+  const Vec r = nfma(n, set(-2.12194440e-4f), nfma(n, set(0.693359375f), x));  // x - n ln 2, ln 2 in two parts
   Vec p = set(1.9875691500e-4f);
   p = fma(p, r, set(1.3981999507e-3f));
   p = fma(p, r, set(8.3334519073e-3f));
@@ -16,7 +16,7 @@ inline Vec exp(Vec x) noexcept {
   return scale_by_power(p, n);
 }
 
-// e^x - 1 for x <= 0, against float64: <= 4 ulp.
+// e^x - 1 for x <= 0; error against float64: <= 4 ulp.
 inline Vec negative_expm1(Vec x) noexcept {
   x = max_or_second(set(-104.0f), x);
   const Vec n = round(mul(x, set(1.44269504088896341f)));
@@ -28,21 +28,21 @@ inline Vec negative_expm1(Vec x) noexcept {
   p = fma(p, r, set(1.6666665459e-1f));
   p = fma(p, r, set(5.0000001201e-1f));
   const Vec power = scale_by_power(set(1.0f), n);
-  return fma(power, fma(p, mul(r, r), r), sub(power, set(1.0f)));  // near 0 the power is 1, and nothing is lost
+  return fma(power, fma(p, mul(r, r), r), sub(power, set(1.0f)));  // near 0 the power is 1, and the subtraction is exact
 }
 
 struct ExpOp {
   static Vec of(Vec x) noexcept { return exp(x); }
 };
-// Against float64: <= 4 ulp where x >= -87; below, the result is within 2^-125 of it.
+// Error against float64: <= 4 ulp where x >= -87; below, the result is within 2^-125 of the exact one.
 struct SigmoidOp {
   static Vec of(Vec x) noexcept { return div(set(1.0f), add(set(1.0f), exp(neg(x)))); }
 };
-// Against float64: <= 4 ulp.
+// Error against float64: <= 4 ulp.
 struct TanhOp {
   static Vec of(Vec x) noexcept {
     const Vec size = abs(x);
-    // Small: an odd polynomial. Large: 1 - 2 / (e^2|x| + 1), where the subtraction loses no more than two bits.
+    // Small: an odd polynomial. Large: 1 - 2 / (e^2|x| + 1), where the subtraction loses at most two bits.
     const Vec square = mul(x, x);
     Vec p = set(-5.70498872745e-3f);
     p = fma(p, square, set(2.06390887954e-2f));
@@ -54,8 +54,8 @@ struct TanhOp {
     return bit_or(choose(less(size, set(0.625f)), small, large), sign_bit(x));
   }
 };
-// Against float64: <= 3 ulp. Below 1 an odd polynomial; above, 1 - e^-g with g the polynomial of -ln erfc on [1, 4], where it
-// ends.
+// Error against float64: <= 3 ulp. Below 1 an odd polynomial; above, 1 - e^-g with g the polynomial of -ln erfc on [1, 4], to
+// which the argument is clamped.
 inline Vec erf(Vec x) noexcept {
   const Vec size = abs(x), square = mul(x, x);
   Vec p = set(7.853857823647559e-05f);
@@ -78,8 +78,8 @@ inline Vec erf(Vec x) noexcept {
   const Vec large = bit_or(sub(set(1.0f), exp(neg(g))), sign_bit(x));
   return choose(less(size, set(1.0f)), small, large);
 }
-// max(x, 0) + ln(1 + u) with u = e^-|x|, which is 2 atanh(u / (2 + u)); against float64: <= 4 ulp of the result where x >= -87,
-// below within 2^-125 of it.
+// max(x, 0) + ln(1 + u) with u = e^-|x|, which is 2 atanh(u / (2 + u)); error against float64: <= 4 ulp of the result where x >=
+// -87, below within 2^-125 of it.
 struct SoftplusOp {
   static Vec of(Vec x) noexcept { return add(max_or_second(set(0.0f), x), of_power(exp(neg(abs(x))))); }
   // ln(1 + u), 0 <= u <= 1.
@@ -181,7 +181,7 @@ void binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_
   }
 }
 
-// Sums blocks of four vectors in float32, at most kBlock elements each, and the blocks in float64.
+// Sum blocks of four vectors in float32, at most kBlock elements each, and the blocks in float64.
 template <ReduceFn* plain>
 void reduce_sum(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   constexpr std::int64_t kBlock = 128 * kLanes;
@@ -205,7 +205,7 @@ void reduce_sum(const void* in, std::int64_t stride, std::int64_t count, void* o
   *static_cast<float*>(out) = static_cast<float>(total);
 }
 
-// Max and Min: vectors joined lane by lane, then the lanes and the tail by the scalar loop.
+// Max and Min: combine vectors lane by lane, then the lanes and the tail by the scalar loop.
 template <class Op, ReduceFn* plain>
 void reduce_lanes(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   if (stride != 1 || count < 2 * kLanes) return (*plain)(in, stride, count, out);

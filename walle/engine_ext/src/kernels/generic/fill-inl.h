@@ -1,4 +1,4 @@
-// Puts the vector kernels of the including instruction set into a table that holds the scalar ones.
+// Function that replaces scalar kernels in a table by the vector kernels of the including instruction set.
 
 void fill(Table& table) noexcept {
 #define WALLE_FAST(op)                                                      \

@@ -1,6 +1,6 @@
 // Logarithms, exponentials, roots and angles of float32 over the including instruction set's vec.h, without tables or branches.
 // Each is within 2 ulp of the exact value for every argument (tests/cpp/test_functions.cpp); its polynomials were fitted to the
-// function by Remez's exchange. Where a sum would lose digits, its first term is exact or its error is carried on.
+// function by the Remez algorithm. Where a sum would lose digits, its first term is exact or its rounding error is carried along.
 
 // (ln(1 + f) - f + f^2 / 2) for |f| <= sqrt(2) - 1.
 inline Vec log_rest(Vec f, Vec square) noexcept {
@@ -15,7 +15,7 @@ inline Vec log_rest(Vec f, Vec square) noexcept {
   p = fma(p, f, set(0.33333313f));
   return mul(mul(p, f), square);
 }
-// ln(2^k (1 + f)); k may be an infinity or NaN. ln 2 in two pieces, of which the first times k is exact.
+// ln(2^k (1 + f)); k may be an infinity or NaN. ln 2 in two parts, of which the first times k is exact.
 inline Vec log_of_parts(Vec k, Vec f) noexcept {
   const Vec square = mul(f, f);
   Vec y = fma(k, set(1.42860677e-06f), log_rest(f, square));
@@ -34,7 +34,7 @@ struct Log2Op {
     Vec m;
     const Vec k = split(x, m), f = sub(m, set(1.0f)), square = mul(f, f);
     const Vec rest = nfma(set(0.5f), square, log_rest(f, square));
-    // 1 / ln 2 in two pieces.
+    // 1 / ln 2 in two parts.
     return add(k, fma(f, set(1.44269502f), fma(f, set(1.925963e-08f), mul(rest, set(1.44269502f)))));
   }
 };
@@ -43,14 +43,14 @@ struct Log10Op {
     Vec m;
     const Vec k = split(x, m), f = sub(m, set(1.0f)), square = mul(f, f);
     const Vec rest = nfma(set(0.5f), square, log_rest(f, square));
-    // 1 / ln 10 and log10 2 in two pieces each.
+    // 1 / ln 10 and log10 2 in two parts each.
     Vec y = fma(f, set(-1.0108993e-08f), mul(rest, set(0.4342945f)));
     y = fma(k, set(4.605039e-06f), y);
     return fma(k, set(0.30102539f), fma(f, set(0.4342945f), y));
   }
 };
 
-// 1 + t + low, t >= -1 or NaN and |low| far below it, as a float and what that loses.
+// 1 + t + low, t >= -1 or NaN and |low| much smaller than |t|, as a float and its rounding error.
 struct Sum {
   Vec u, lost;
 };
@@ -62,7 +62,7 @@ inline Sum beyond_1(Vec t, Vec low) noexcept {
 inline Vec log_of_sum(const Sum& sum, Vec more) noexcept {
   Vec m;
   const Vec k = split(sum.u, m);
-  // What was lost, against m: of a number without it (0, infinity) nothing.
+  // The rounding error scaled to m; 0 where u has none (0, infinity).
   const Vec down = max_or_second(set(-120.0f), min_or_second(set(120.0f), neg(k)));
   const Vec part = choose(less(abs(sum.lost), set(1e30f)), scale_by_power(sum.lost, down), set(0.0f));
   return log_of_parts(add(k, more), add(sub(m, set(1.0f)), part));
@@ -70,7 +70,7 @@ inline Vec log_of_sum(const Sum& sum, Vec more) noexcept {
 struct Log1pOp {
   static Vec of(Vec x) noexcept { return bit_or(log_of_sum(beyond_1(x, set(0.0f)), set(0.0f)), sign_bit(x)); }
 };
-// ln(1 + t + low), or from far out ln(2 x), which is x + sqrt(x^2 +- 1) to the last bit of its logarithm.
+// ln(1 + t + low), or for large x ln(2 x), which equals ln(x + sqrt(x^2 +- 1)) to float32 precision.
 inline constexpr float kFarOut = 8192.0f;
 inline Vec log_beyond_1_or_twice(Vec t, Vec low, Vec x) noexcept {
   const Sum near = beyond_1(t, low);
@@ -95,7 +95,7 @@ struct AcoshOp {
 };
 struct AtanhOp {
   static Vec of(Vec x) noexcept {
-    // ln((1 + x) / (1 - x)) / 2, the quotient less 1 with what its rounding loses.
+    // ln((1 + x) / (1 - x)) / 2, from the quotient less 1 with its rounding error.
     const Vec size = abs(x), twice = add(size, size), under = sub(set(1.0f), size), over = div(set(1.0f), under);
     const Vec t = mul(twice, over), lost = sub(sub(set(1.0f), under), size);
     const Vec low = mul(nfma(t, lost, nfma(t, under, twice)), over);
@@ -103,7 +103,7 @@ struct AtanhOp {
   }
 };
 
-// x as n ln 2 + r + low, |r| <= ln 2 / 2.
+// Write x as n ln 2 + r + low, |r| <= ln 2 / 2.
 struct Reduced {
   Vec n, r, low;
 };
@@ -122,7 +122,7 @@ struct Expm1Op {
     p = fma(p, at.r, set(0.041666362f));
     p = fma(p, at.r, set(0.16666666f));
     p = fma(p, at.r, set(0.5f));
-    // 2^n ((1 - 2^-n) + r + the rest), the first sum with its error.
+    // 2^n ((1 - 2^-n) + r + the rest), the first sum with its rounding error.
     const Vec whole = sub(set(1.0f), scale_by_power(set(1.0f), neg(at.n)));
     const Vec sum = add(whole, at.r), lost = sub(at.r, sub(sum, whole));
     const Vec rest = fma(p, mul(at.r, at.r), add(lost, at.low));
@@ -131,7 +131,7 @@ struct Expm1Op {
 };
 // Of |x|, with C = cosh r - 1 and S = sinh r - r by polynomials: e^x and e^-x are 2^n and 2^-n times 1 + C +- (r + S).
 struct Hyperbolic {
-  Vec n, r, low, more, s, half, up, down;  // half is 2^-2n / 2; up and down are 1/2 plus and minus it
+  Vec n, r, low, more, s, half, up, down;  // half is 2^-2n / 2; up and down are 1/2 + half and 1/2 - half
 };
 inline Hyperbolic hyperbolic(Vec x) noexcept {
   const Reduced at = reduce_to_ln2(min_or_second(set(90.0f), abs(x)));
@@ -174,7 +174,7 @@ struct Exp2Op {
   }
 };
 
-// (atan(t) - t) / t of t^2, |t| <= 1.
+// (atan(t) - t) / t as a polynomial in t^2, |t| <= 1.
 inline Vec atan_rest(Vec square) noexcept {
   Vec p = set(-0.0017936231f);
   p = fma(p, square, set(0.010914612f));
@@ -201,13 +201,13 @@ struct Atan2Op {
   static Vec of(Vec y, Vec x) noexcept {
     const Vec up = abs(y), across = abs(x), one = set(1.0f), zero = set(0.0f);
     const auto steep = less(across, up), behind = less(bit_or(sign_bit(x), one), zero);
-    // The lesser over the greater; 0 over 0 is 0, and an infinity over another 1.
+    // The smaller over the larger; 0 over 0 gives 0, and an infinity over another gives 1.
     const Vec over = choose(steep, across, up), under = choose(steep, up, across);
     const Vec least = set(1e-45f), most = set(3.40282347e38f);
     const Vec t = div(min_or_second(most, over), max_or_second(least, min_or_second(most, under)));
     const Vec angle = choose(less(most, under), choose(less(most, over), one, choose(is_nan(over), over, zero)), t);
     const Vec rest = mul(atan_rest(mul(angle, angle)), angle);
-    // Its place among the quarters: a multiple of pi / 2 plus or minus it.
+    // Select the quadrant: a multiple of pi / 2 plus or minus the angle.
     const Vec base = choose(steep, set(kHalfPi), choose(behind, set(2 * kHalfPi), zero));
     const Vec base_rest = choose(steep, set(kHalfPiRest), choose(behind, set(2 * kHalfPiRest), zero));
     const Vec turn = mul(choose(steep, set(-1.0f), one), choose(behind, set(-1.0f), one));
@@ -225,7 +225,7 @@ inline Vec asin_rest(Vec s, Vec square) noexcept {
   p = fma(p, square, set(0.1666666f));
   return mul(mul(p, square), s);
 }
-// Beyond 1/2 by the half angle: acos(x) = 2 asin(sqrt((1 - x) / 2)).
+// Beyond 1/2 by the half-angle formula: acos(x) = 2 asin(sqrt((1 - x) / 2)).
 struct AsinOp {
   static Vec of(Vec x) noexcept {
     const Vec size = abs(x), half = nfma(set(0.5f), size, set(0.5f));
@@ -247,7 +247,7 @@ struct AcosOp {
   }
 };
 
-// x^(1/3) from x^(-1/3): a third of the number's bits, a step of order four, and one of Newton's for the root.
+// x^(1/3) from x^(-1/3): a third of the number's bits, one step of order four, and one Newton step for the root.
 struct CbrtOp {
   static Vec of(Vec x) noexcept {
     const Vec size = abs(x);
@@ -266,7 +266,7 @@ struct CbrtOp {
   }
 };
 
-// |x| less n times pi / 2, n whole, for |x| below kMostTurned; pi / 2 in four pieces, of which n times the first two
+// Reduce |x| by n times pi / 2, n an integer, for |x| below kMostTurned; pi / 2 is in four parts, of which n times the first two
 // is exact.
 inline constexpr float kMostTurned = 32768.0f;
 struct TurnedBack {
@@ -277,7 +277,7 @@ inline TurnedBack turn_back(Vec x) noexcept {
   const Vec exact = nfma(n, set(4.837512969970703e-4f), nfma(n, set(1.5703125f), size));
   return {n, nfma(n, set(-1.7151245e-15f), nfma(n, set(7.54979e-08f), exact))};
 }
-// What is left of a whole number by 2: 0 or 1.
+// Return an integer modulo 2: 0 or 1.
 inline Vec left_of_two(Vec n) noexcept { return nfma(floor(mul(n, set(0.5f))), set(2.0f), n); }
 inline Vec sine(Vec r, Vec square) noexcept {
   Vec p = set(2.7181125e-06f);
@@ -293,7 +293,7 @@ inline Vec cosine(Vec square) noexcept {
   p = fma(p, square, set(-0.5f));
   return fma(p, square, set(1.0f));
 }
-// The sine at r plus `quarters` times pi / 2.
+// Return the sine of r plus `quarters` times pi / 2.
 inline Vec sine_at(Vec r, Vec quarters) noexcept {
   const Vec square = mul(r, r);
   const Vec value = choose(less(set(0.5f), left_of_two(quarters)), cosine(square), sine(r, square));
@@ -315,7 +315,7 @@ struct TanOp {
   static Vec of(Vec x) noexcept {
     const Vec size = abs(x), n = round(mul(size, set(0.636619747f)));
     const Vec exact = nfma(n, set(4.837512969970703e-4f), nfma(n, set(1.5703125f), size));
-    // Near a pole every error of r is one of the result, so that its own rounding is carried on.
+    // Near a pole the result amplifies every error of r, so r's rounding error is carried along.
     const Vec third = mul(n, set(-7.54979e-08f)), third_rest = nfma(n, set(7.54979e-08f), neg(third));
     const Vec near = add(exact, third), back = sub(near, exact);
     const Vec lost = add(sub(exact, sub(near, back)), sub(third, back));
@@ -335,7 +335,7 @@ struct TanOp {
   }
 };
 
-// ln(e^a + e^b), against float64: <= 2 ulp of the greatest of the operands, of the result and of 1.
+// ln(e^a + e^b); error against float64: <= 2 ulp of the largest of the operands, the result and 1.
 struct LogAddExpOp {
   static Vec of(Vec a, Vec b) noexcept {
     const Vec greater = choose(is_nan(a), a, max_or_second(a, b)), gap = sub(a, b);

@@ -1,10 +1,10 @@
 // float32 matrix multiplication over the including instruction set's vec.h (see GemmArgs).
 //
-// Large: blocks of B are packed into panels of the tile kernel (panel-inl.h), which reads A's rows where they lie, or a packed
-// copy where their elements are no neighbours. Few rows with B as it lies in memory: rows of B are read once, nothing is packed.
+// Large products: blocks of B are packed into panels of the tile kernel (panel-inl.h), which reads A's rows in place, or from a
+// packed copy where their elements are not contiguous. Few rows with B unpacked: rows of B are read once, nothing is packed.
 
 inline constexpr std::int64_t kColumns = 2 * kLanes;
-inline constexpr std::int64_t kDepth = 512;    // a panel of kDepth x kColumns of B, and the rows of A over it, stay in L2
+inline constexpr std::int64_t kDepth = 512;    // a panel of kDepth x kColumns of B and the matching rows of A stay in L2
 inline constexpr std::int64_t kRowBlock = 84;  // a multiple of every tile height
 inline constexpr std::int64_t kColumnBlock = 8 * kColumns;
 inline constexpr std::int64_t kFewRows = 4;
@@ -17,7 +17,7 @@ inline std::size_t gemm_scratch_bytes(std::int64_t m, std::int64_t n, std::int64
   return static_cast<std::size_t>(depth * (round_up(least(n, kColumnBlock), kLanes) + least(m, kRowBlock))) * sizeof(float);
 }
 
-// packed[k][column]: up to kColumns columns of B, filled up with zeros to `width`, a multiple of kLanes.
+// packed[k][column]: up to kColumns columns of B, padded with zeros to `width`, a multiple of kLanes.
 inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int64_t depth, std::int64_t columns,
                    std::int64_t width, float* packed) noexcept {
   if (col == 1) {
@@ -102,7 +102,7 @@ inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b,
   }
 }
 
-// One row of `out`, B's columns contiguous: a dot product each, k by vectors.
+// One row of `out`, B's columns contiguous: one dot product per column, vectorised over k.
 inline void row_times_columns(const float* a, const float* b, std::int64_t b_col, std::int64_t n, std::int64_t k,
                               float* out) noexcept {
   for (std::int64_t j = 0; j < n; ++j, b += b_col) {

@@ -1,6 +1,6 @@
-// Conversions between colour spaces, pixel by pixel. Whole numbers are computed in the fixed-point arithmetic whose constants
-// OpenCV documents for 8 and 16 bits, so that results are the same to the last bit where that arithmetic is one of integers;
-// conversions by way of floats agree within one level.
+// Conversions between colour spaces, pixel by pixel. Integers are computed in the fixed-point arithmetic whose constants OpenCV
+// documents for 8 and 16 bits, so results are bit-identical where that arithmetic is in integers; conversions that go through
+// floats agree within one level.
 
 template <class T>
 struct Planes {
@@ -10,7 +10,7 @@ struct Planes {
 
 inline std::int32_t descale(std::int32_t x, int bits) noexcept { return (x + (1 << (bits - 1))) >> bits; }
 
-// out = m * in + bias, whole numbers with `bits` of fraction, saturated.
+// out = m * in + bias, integers with `bits` fractional bits, saturated.
 template <class T>
 inline void matrix3(const std::int32_t (&m)[9], int bits, const T* x, const T* y, const T* z, T* a, T* b, T* c,
                     std::int64_t count) noexcept {
@@ -137,7 +137,7 @@ inline void to_hsv(const ColorArgs& args, const T* b, const T* g, const T* r, T*
   }
 }
 
-// A hue in sixths of a turn, 0 to 6: which sixth, and how far into it.
+// A hue in sixths of a turn, 0 to 6: return the sixth and the fraction within it.
 template <class T>
 inline float hue_part(const ColorArgs& args, T hue, std::int32_t* sixth) noexcept {
   float h = static_cast<float>(hue) * (sizeof(T) == 4 ? 6.0f / 360.0f : args.full ? 6.0f / 255.0f : 6.0f / 180.0f);
@@ -152,7 +152,7 @@ inline float hue_part(const ColorArgs& args, T hue, std::int32_t* sixth) noexcep
   return h - static_cast<float>(*sixth);
 }
 
-// Which of the greatest, the least, the falling and the rising value each of blue, green and red is in a sixth.
+// For each sixth, which of the greatest, the least, the falling and the rising value blue, green and red take.
 struct HueColor {
   float blue, green, red;
 };
@@ -167,7 +167,7 @@ inline void from_hsv(const ColorArgs& args, const T* hue, const T* saturation, c
                      std::int64_t count) noexcept {
   const auto shown = [](float x) {
     if constexpr (sizeof(T) == 4) return x;
-    return static_cast<T>(static_cast<std::int32_t>(clamped(x * 255.0f, 0.0f, 255.0f)));  // toward zero, as OpenCV's vectors do
+    return static_cast<T>(static_cast<std::int32_t>(clamped(x * 255.0f, 0.0f, 255.0f)));  // toward zero, as in OpenCV's vectors
   };
   for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t sixth;
@@ -226,14 +226,14 @@ inline float power(float x, float y) noexcept { return __builtin_powf(x, y); }
 inline float linear_of(float x) noexcept { return x <= 0.04045f ? x / 12.92f : power((x + 0.055f) / 1.055f, 2.4f); }
 inline float gamma_of(float x) noexcept { return x <= 0.0031308f ? x * 12.92f : 1.055f * power(x, 1 / 2.4f) - 0.055f; }
 
-// Linear light of a pixel of the blue, green or red plane, 0..1.
+// Return linear light of a pixel of the blue, green or red plane, 0..1.
 template <class T>
 inline float light(const ColorArgs& args, T x) noexcept {
   if constexpr (sizeof(T) == 1) return args.linear ? unit_of(x) : args.tables->linear[x];
   const float unit = clamped(unit_of(x), 0.0f, 1.0f);
   return args.linear ? unit : linear_of(unit);
 }
-// Linear light as pixels.
+// Convert linear light to pixels.
 template <class T>
 inline void show(const ColorArgs& args, const float* given, T* out, std::int64_t count) noexcept {
   if (args.linear) {
@@ -255,7 +255,7 @@ template <class T>
 inline void to_lab(const ColorArgs& args, const T* b, const T* g, const T* r, T* l, T* first, T* second,
                    std::int64_t count) noexcept {
   if constexpr (sizeof(T) == 1) {
-    constexpr std::int32_t m[9] = {778, 1541, 1777, 296, 2929, 871, 3575, 448, 73};  // kToXyz over the white point, 12 bits
+    constexpr std::int32_t m[9] = {778, 1541, 1777, 296, 2929, 871, 3575, 448, 73};  // kToXyz divided by the white point, 12 bits
     const std::uint16_t* table = args.linear ? args.tables->straight_u8 : args.tables->linear_u8;
     const std::uint16_t* roots = args.tables->cube_root;
     std::int32_t x[kBlock], y[kBlock], z[kBlock];
@@ -287,7 +287,7 @@ inline void to_lab(const ColorArgs& args, const T* b, const T* g, const T* r, T*
   }
 }
 
-// CIE XYZ as pixels.
+// Convert CIE XYZ to pixels.
 struct Xyz {
   float x[kBlock], y[kBlock], z[kBlock];
 };
@@ -385,7 +385,7 @@ inline void alpha(bool premultiply, const T* colour, const T* opacity, T* out, s
   }
 }
 
-// Two bytes a pixel, the low byte first: blue, green, red from the lowest bits up; with five green bits the highest is alpha.
+// Two bytes a pixel, the low byte first: blue, green, red from the lowest bits up; with five green bits the highest bit is alpha.
 template <class T>
 inline void to_packed(int green_bits, const T* b, const T* g, const T* r, const T* opacity, T* low, T* high,
                       std::int64_t count) noexcept {

@@ -1,4 +1,4 @@
-// Puts the including instruction set's kernels of images into a table.
+// Function that puts the including instruction set's image kernels into a table.
 
 void fill_image(ImageTable& table) noexcept {
   table.color[0] = &color<std::uint8_t>;

@@ -1,4 +1,4 @@
-// Filters: weighted sums of shifted rows, sums over boxes, and the bilateral mean.
+// Image filters: weighted sums of shifted rows, box sums, and the bilateral mean.
 
 template <class Out, class Sum>
 inline Out finished(Sum x, int shift) noexcept {
@@ -74,7 +74,7 @@ void combine(const void* const* given, const void* weight, int count, float delt
   }
 }
 
-// Windows of any width in a number of passes that grows with its logarithm: sums of 1, 2, 4, ... neighbours.
+// Windows of any width in O(log width) passes: sums of 1, 2, 4, ... neighbours.
 template <class T, class Sum>
 void box_row(const void* input, bool squared, std::int64_t step, std::int64_t width, void* output, void* spare,
              std::int64_t length) noexcept {
@@ -97,7 +97,7 @@ void box_row(const void* input, bool squared, std::int64_t step, std::int64_t wi
   else
     for (std::int64_t i = 0; i < all; ++i) part[i] = static_cast<Sum>(in[i]);
   for (std::int64_t i = 0; i < length; ++i) sums[i] = 0;
-  // `part` holds sums of `reach` neighbours; those that the binary digits of `width` name make up the window.
+  // `part` holds sums of `reach` neighbours; the set binary digits of `width` select the sums that make up the window.
   std::int64_t done = 0;
   for (std::int64_t reach = 1; reach <= width; reach *= 2) {
     if ((width & reach) != 0) {
@@ -128,8 +128,8 @@ void scale_sums(const void* input, double scale, void* output, std::int64_t leng
   if constexpr (std::is_same_v<Sum, double>) {
     for (std::int64_t i = 0; i < length; ++i) out[i] = static_cast<Out>(sums[i] * scale);
   } else if constexpr (sizeof(Sum) == 2 && sizeof(Out) == 1) {
-    // Divided by a count of at most 256, halves up; by a power of two as OpenCV has it, where a little less than half goes up
-    // too.
+    // Divide by a count of at most 256, halves up; by a power of two as in OpenCV, where slightly less than a half also rounds
+    // up.
     const auto pixels = static_cast<std::uint32_t>(1 / scale + 0.5);
     std::uint32_t bits = 0;
     while ((2u << bits) <= pixels) ++bits;
@@ -142,7 +142,8 @@ void scale_sums(const void* input, double scale, void* output, std::int64_t leng
     const auto half = static_cast<std::uint16_t>(pixels / 2);
     if (pixels == 1u << bits)
       return put(pixels == 1 ? 0 : half + 1, [=](std::uint16_t x) { return static_cast<std::uint16_t>(x >> bits); });
-    // By the upper half of a product with 2^(16 + bits) / count, which is exact unless its rounding adds up to too much.
+    // Multiply by 2^(16 + bits) / count and keep the upper half, which is exact unless the reciprocal's rounding error adds up to
+    // too much.
     const std::uint32_t factor = ((1u << (16 + bits)) + pixels - 1) / pixels, over = factor * pixels - (1u << (16 + bits));
     if ((255 * pixels + half) * over < 1u << (16 + bits))
       return put(half, [=](std::uint16_t x) {

@@ -1,6 +1,5 @@
-// All kernels of images, for an instruction set's image.cpp to include inside its target region and namespace, after what they
-// ask of it: split3_bytes, merge3_bytes, permute_groups, gather_triples, gray_floats,
-// weighted_bytes and running_sums.
+// All image kernels. An instruction set's image.cpp includes this inside its target region and namespace, after the functions
+// that they require: split3_bytes, merge3_bytes, permute_groups, gather_triples, gray_floats, weighted_bytes and running_sums.
 
 // clang-format off: in this order
 #include "kernels/generic/image-pixels-inl.h"

@@ -1,4 +1,4 @@
-// Filters that order: the least, the greatest and the median of shifted rows.
+// Order filters: the least, the greatest and the median of shifted rows.
 
 template <class T>
 inline T lesser(T a, T b) noexcept {
@@ -13,7 +13,7 @@ template <bool most, class T, int n>
 inline void extreme_few(const T* const* taps, T* out, std::int64_t length) noexcept {
   const T* tap[n];
   for (int t = 0; t < n; ++t) tap[t] = taps[t];
-#pragma GCC ivdep  // the result may lie where it reads, or behind it
+#pragma GCC ivdep  // the result may alias an input or follow it
   for (std::int64_t i = 0; i < length; ++i) {
     T best = tap[0][i];
     for (int t = 1; t < n; ++t) best = most ? greater(best, tap[t][i]) : lesser(best, tap[t][i]);
@@ -24,7 +24,7 @@ template <bool most, class T>
 void extreme(const void* const* given, int count, void* output, std::int64_t length) noexcept {
   const auto* const* taps = reinterpret_cast<const T* const*>(given);
   T* out = static_cast<T*>(output);
-  // As many taps as registers hold go together; the next ones are joined to what they gave.
+  // Combine as many taps at once as the registers hold; combine the next ones with that result.
   const T* some[9];
   int used = 0;
   while (used < count || used == 0) {
@@ -58,7 +58,7 @@ template <class T>
   order(x[1], x[2]), order(x[3], x[4]), order(x[2], x[3]);
 }
 
-// Medians begin with the columns in order, which neighbouring windows share.
+// Medians start from sorted columns, which neighbouring windows share.
 template <class T>
 void sort3(const void* const* taps, void* const* rows, std::int64_t length) noexcept {
   const T *a = static_cast<const T*>(taps[0]), *b = static_cast<const T*>(taps[1]), *c = static_cast<const T*>(taps[2]);
@@ -83,7 +83,7 @@ void sort5(const void* const* taps, void* const* rows, std::int64_t length) noex
   }
 }
 
-// Of the least of each column the greatest, of the greatest the least, of the middle ones the middle: the middle of these.
+// The median of three: the greatest of the columns' least, the least of their greatest, and the median of their medians.
 template <class T>
 void median9(const void* const* given, void* output, std::int64_t length) noexcept {
   const T* p[9];
@@ -95,8 +95,8 @@ void median9(const void* const* given, void* output, std::int64_t length) noexce
                     lesser(lesser(p[6][i], p[7][i]), p[8][i]));
 }
 
-// With the rows of ranks in order as well, twelve of the 25 cannot be the middle: six have more than twelve above them, six
-// below. The exchanges among the other thirteen were found by search and hold for every such square (by the 0-1 principle).
+// With the rows of ranks sorted as well, twelve of the 25 cannot be the median: six have more than twelve above them, six below.
+// The exchanges among the other thirteen were found by search and hold for every such square (by the 0-1 principle).
 template <class T>
 void median25(const void* const* given, void* output, std::int64_t length) noexcept {
   const T* p[25];
@@ -131,7 +131,7 @@ void fill_filters(ImageTable& table) noexcept {
   using i32 = std::int32_t;
   using u8 = std::uint8_t;
   using u16 = std::uint16_t;
-  [[maybe_unused]] typedef std::uint32_t u32;  // of pixels of 16 bits
+  [[maybe_unused]] typedef std::uint32_t u32;  // for pixels of 16 bits
   [[maybe_unused]] typedef std::uint64_t u64;
   const auto at = [&](Combine which) -> CombineFn& { return table.combine[static_cast<int>(which)]; };
   at(Combine::u8_u16) = &combine<u8, i16, u16, u16>;

@@ -1,10 +1,10 @@
-// Interleaved pixels as planes and back, in blocks that stay in the first cache. The including instruction set has given
-// split3_bytes, merge3_bytes and permute_groups, which do as many as they like and say how many.
+// Conversion between interleaved pixels and planes, in blocks that stay in the L1 cache. The including instruction set defines
+// split3_bytes, merge3_bytes and permute_groups, which process a prefix and return its length.
 
 inline constexpr std::int64_t kBlock = 256;
 
-// Marks the entries of the table that are of pixels of 16 bits. An instruction set that defines WALLE_NO_WORD_PIXELS leaves them
-// as they are, which are those of the set whose kernels it starts from.
+// Marks the table entries for pixels of 16 bits. An instruction set that defines WALLE_NO_WORD_PIXELS leaves them unchanged, so
+// they are those of the set whose kernels it starts from.
 #if defined(WALLE_NO_WORD_PIXELS)
 #define WALLE_WORDS(...)
 #else
@@ -20,9 +20,9 @@ struct Limits<float> {
   static constexpr float kMost = 1.0f;
 };
 
-// Rounds half to even where |x| < 2^22; compiles to two additions, which every instruction set has as vectors.
+// Round half to even where |x| < 2^22; compiles to two additions, which every instruction set vectorises.
 inline float round_small(float x) noexcept { return (x + 12582912.0f) - 12582912.0f; }
-// The same as a whole number: it is what the sum's lowest bits count.
+// The same as an integer, taken from the sum's lowest bits.
 inline std::int32_t whole_small(float x) noexcept {
   return __builtin_bit_cast(std::int32_t, x + 12582912.0f) - __builtin_bit_cast(std::int32_t, 12582912.0f);
 }
@@ -36,14 +36,14 @@ inline std::int32_t clamped(std::int32_t x, std::int32_t low, std::int32_t high)
   return x > high ? high : x;
 }
 
-// One of two by its bits: a choice that the compiler cannot take for a jump.
+// Select one of two by bit masks, which the compiler cannot turn into a branch.
 inline float pick(bool which, float yes, float no) noexcept {
   const std::int32_t mask = -static_cast<std::int32_t>(which);
   return __builtin_bit_cast(float,
                             (__builtin_bit_cast(std::int32_t, yes) & mask) | (__builtin_bit_cast(std::int32_t, no) & ~mask));
 }
 
-// A float in 0..1 as a pixel, rounded half to even and saturated.
+// Convert a float in 0..1 to a pixel, rounded half to even and saturated.
 template <class T>
 inline T pixel_of(float x) noexcept {
   if constexpr (sizeof(T) == 4) return x;
@@ -92,8 +92,8 @@ inline void merge(const T* const* from, int channels, T* out, std::int64_t count
   }
 }
 
-// The bytes of each group of `group` (at most 16) put in another order: byte j of it is byte order(j) of what stands at
-// in + g * step; returns how many groups were done, all but the last few.
+// Reorder the bytes of each group of `group` (at most 16): byte j of a group is byte order(j) of the bytes at in + g * step.
+// Return how many groups were done: all except the last few.
 template <class Order>
 inline std::int64_t reorder_groups(const std::uint8_t* in, std::int64_t step, std::uint8_t* out, std::int64_t group,
                                    std::int64_t total, const Order& order) noexcept {
@@ -103,7 +103,7 @@ inline std::int64_t reorder_groups(const std::uint8_t* in, std::int64_t step, st
   return permute_groups(in, step, out, group, lanes, (total - 16) / group + 1);
 }
 
-// Blue and red of triples of bytes exchanged.
+// Exchange blue and red of triples of bytes.
 inline void swap_triples(const std::uint8_t* in, std::uint8_t* out, std::int64_t pixels) noexcept {
   std::int64_t i = 5 * reorder_groups(in, 15, out, 15, 3 * pixels, [](std::int64_t j) { return j / 3 * 3 + 2 - j % 3; });
   for (; i < pixels; ++i) {
@@ -116,7 +116,7 @@ template <std::int64_t size>
 inline void reverse_fixed(const std::uint8_t* in, std::uint8_t* out, std::int64_t count) noexcept {
   constexpr std::int64_t each = 16 / size, group = each * size;
   const std::int64_t total = count * size;
-  // Sixteen bytes that end where a group ends, from the last group on.
+  // Sixteen bytes that end at the end of a group, from the last group backwards.
   std::int64_t done = each * reorder_groups(in + total - 16, -group, out, group, total,
                                             [](std::int64_t j) { return 16 - group + (each - 1 - j / size) * size + j % size; });
   for (; done < count; ++done) __builtin_memcpy(out + done * size, in + (count - 1 - done) * size, size);

@@ -1,4 +1,4 @@
-// Arithmetic of pixels: saturating, thresholds, ranges, sums, and Canny's thinning.
+// Pixel arithmetic: saturating operations, thresholds, ranges, sums, and Canny's non-maximum suppression.
 
 template <class T>
 struct Bounds {
@@ -68,7 +68,7 @@ void pointwise(const void* left, const void* right, const double* numbers, void*
   if constexpr (op == Pointwise::multiply)
     each([&](T x, T y) { return saturated_round<T>(f0 * static_cast<float>(x) * static_cast<float>(y)); });
   if constexpr (op >= Pointwise::binary && op <= Pointwise::to_zero_inv) {
-    // A bound that no value can pass leaves what it would leave of every value.
+    // A bound outside the type's range is clamped to it, which does not change any result.
     T bound, most = saturated_round<T>(f1);
     bool all = false;
     if constexpr (kFloating<T>) {
@@ -139,7 +139,7 @@ void in_range(const void* input, int channels, const double* low, const double* 
   }
 }
 
-// Sums of bytes without taking pixels apart: every sixteen pixels are added to the same lanes, which hold 256 of them.
+// Sums of bytes without unpacking pixels: every sixteen pixels are added to the same lanes, which hold 256 of them.
 template <int channels, bool squared>
 inline std::int64_t sum_bytes(const std::uint8_t* in, double* sums, double* squares, std::int64_t pixels) noexcept {
   constexpr int kSpan = 16 * channels;
@@ -198,7 +198,7 @@ void sum(const void* input, int channels, const std::uint8_t* mask, double* sums
   }
 }
 
-// A row of the sums of all that lies above and to the left, of one channel.
+// A row of the integral image (sums of all pixels above and to the left), of one channel.
 void integral_row(const std::uint8_t* in, const std::int32_t* above, std::int32_t* out, std::int64_t length) noexcept {
   std::int32_t carry = 0;
   for (std::int64_t i = running_sums(in, above, out, length, &carry); i < length; ++i) {
@@ -218,7 +218,7 @@ void thin(const std::int16_t* dx, const std::int16_t* dy, const std::int32_t* ab
           const std::int32_t* below, std::int32_t low, std::int32_t high, std::uint8_t* out, std::int64_t length) noexcept {
   constexpr std::int32_t kTan = 13573;  // tan(22.5 degrees) * 2^15
   for (std::int64_t i = 0; i < length; ++i) {
-    // All nine are read at once, so that nothing but choices is left.
+    // All nine are read at once, so that only selections remain and no branches.
     const std::int32_t al = above[i - 1], ac = above[i], ar = above[i + 1], left = here[i - 1], size = here[i],
                        right = here[i + 1], bl = below[i - 1], bc = below[i], br = below[i + 1];
     const std::int32_t x = dx[i] < 0 ? -dx[i] : dx[i], y = (dy[i] < 0 ? -dy[i] : dy[i]) << 15;
@@ -226,7 +226,7 @@ void thin(const std::int16_t* dx, const std::int16_t* dy, const std::int32_t* ab
     const bool opposite = (dx[i] ^ dy[i]) < 0, along_x = y<flat, along_y = y> steep;
     const std::int32_t up = opposite ? ar : al, down = opposite ? bl : br;
     const std::int32_t before = along_x ? left : (along_y ? ac : up), after = along_x ? right : (along_y ? bc : down);
-    const std::int32_t more = !along_x & !along_y ? 1 : 0;  // on a slant an equal one after it is greater
+    const std::int32_t more = !along_x & !along_y ? 1 : 0;  // on a diagonal the later neighbour must be strictly less
     const bool peak = (size > before) & (size >= after + more) & (size > low);
     out[i] = static_cast<std::uint8_t>((peak ? 1 : 0) + (peak & (size > high) ? 1 : 0));
   }

@@ -1,6 +1,6 @@
-// Rows resampled along one axis, and rows joined into one.
+// Resampling of rows along one axis, and weighted sums of rows.
 
-// A number as a pixel: rounded half to even and saturated, or itself.
+// Convert a number to a pixel: rounded half to even and saturated, or unchanged.
 template <class T>
 inline T rounded(float x) noexcept {
   if constexpr (sizeof(T) == 4) return x;
@@ -17,8 +17,8 @@ inline void resample_fixed(const AxisTaps& axis, const T* in, float* out, std::i
     for (int c = 0; c < channels; ++c) out[c] = total[c];
   }
 }
-// Pixels of three or four floats, as four; what is read and written beyond three belongs to the next pixel, so that the last ones
-// go by themselves.
+// Pixels of three or four floats, processed as four; the fourth float read and written belongs to the next pixel, so the last
+// pixels are processed separately.
 using Four [[gnu::vector_size(16)]] = float;
 template <int channels, int taps>
 inline void resample_fours(const AxisTaps& axis, const float* in, float* out, std::int64_t pixels) noexcept {
@@ -69,7 +69,7 @@ inline void gather_pixels(const std::int32_t* places, const std::uint8_t* in, st
                           std::int64_t last) noexcept {
   for (std::int64_t i = first; i < last; ++i) {
     const std::uint8_t* at = in + std::int64_t{places[i]} * channels;
-    if constexpr (channels == 3) {  // by parts: three bytes at once would go by way of memory
+    if constexpr (channels == 3) {  // in parts: copying three bytes at once would go through memory
       std::uint16_t low;
       __builtin_memcpy(&low, at, 2);
       out[i] = low | std::uint32_t{at[2]} << 16;
@@ -80,7 +80,7 @@ inline void gather_pixels(const std::int32_t* places, const std::uint8_t* in, st
     }
   }
 }
-// Two neighbours from each place on, of which there is one before it: what is read ends where they end.
+// Two neighbouring pixels from each place on; the read ends with the second one and may begin before the first.
 template <int channels>
 inline void gather_pairs(const std::int32_t* places, const std::uint8_t* in, std::uint32_t* left, std::uint32_t* right,
                          std::int64_t first, std::int64_t last) noexcept {
@@ -100,7 +100,7 @@ inline void gather_pairs(const std::int32_t* places, const std::uint8_t* in, std
     }
   }
 }
-// The taps of a block, in pairs where they are neighbours: everywhere but at the ends of a row, where they repeat a pixel.
+// The taps of a block, in pairs where they are neighbours: everywhere except at the ends of a row, where they repeat a pixel.
 template <int channels, int taps>
 inline void gather_taps(const std::int32_t* places, std::int64_t step, const std::uint8_t* in, std::uint32_t (*out)[kBlock],
                         std::int64_t count) noexcept {
@@ -122,7 +122,7 @@ inline void gather_taps(const std::int32_t* places, std::int64_t step, const std
   for (; t < taps; ++t) gather_pixels<channels>(places + t * step, in, out[t], done, count);
 }
 
-// The sum as it is, or its sixteenths.
+// The sum unchanged, or divided by 16.
 template <class Out>
 inline Out kept(std::int32_t sum) noexcept {
   return static_cast<Out>(sizeof(Out) == 2 ? sum >> 4 : sum);
@@ -150,7 +150,7 @@ inline void resample_planes(const AxisTaps& axis, const std::uint8_t* in, Out* o
 template <int channels, class Out>
 inline void resample_taps(const AxisTaps& axis, const std::uint8_t* in, Out* out, std::int64_t pixels) noexcept {
   if (axis.taps == 2 || sizeof(Out) == 2) return resample_planes<channels, 2>(axis, in, out, pixels);
-  if constexpr (sizeof(Out) > 2) {  // sixteenths are of two taps
+  if constexpr (sizeof(Out) > 2) {  // the form in sixteenths has two taps
     if (axis.taps == 3) return resample_planes<channels, 3>(axis, in, out, pixels);
     resample_planes<channels, 4>(axis, in, out, pixels);
   }

@@ -1,8 +1,8 @@
-// An image read between its pixels. A block of places is cut into runs that lie inside of the image, whose pixels are gathered
-// and mixed in vectors, and the others, which are read one by one.
+// Sampling of an image between its pixels. A block of places is split into runs inside the image, whose pixels are gathered and
+// interpolated in vectors, and the others, which are read one by one.
 
-// Which of `size` elements stands at `at`, -1 for none; the same as border_source of atomic/image/image.h, whose numbers these
-// are.
+// Return which of `size` elements a border mode reads at `at`, -1 for none; the same as border_source of atomic/image/image.h,
+// whose mode numbers are used.
 inline std::int64_t border_at(int border, std::int64_t at, std::int64_t size) noexcept {
   if (at >= 0 && at < size) return at;
   if (border == 1) return at < 0 ? 0 : size - 1;
@@ -24,7 +24,7 @@ inline std::int32_t floor_of(float x) noexcept {
   return whole - (static_cast<float>(whole) > x ? 1 : 0);
 }
 
-// The value at a place that may be outside; `untouched` is what a transparent border leaves.
+// The value at a place that may be outside; `untouched` is the result for a transparent border.
 template <class T>
 inline float outside(const SampleArgs& args, std::int64_t y, std::int64_t x, int channel, float untouched) noexcept {
   const std::int64_t row = border_at(args.border, y, args.height), column = border_at(args.border, x, args.width);
@@ -33,15 +33,15 @@ inline float outside(const SampleArgs& args, std::int64_t y, std::int64_t x, int
   return args.border == 5 ? untouched : static_cast<float>(args.value[channel < 4 ? channel : 3]);
 }
 
-// A block of places: the first pixel of each window, the parts of a pixel beyond it, and whether the window is all inside.
+// A block of places: the first pixel of each window, the fractional parts, and whether the window is entirely inside.
 struct Windows {
   std::int32_t column[kBlock], row[kBlock];
   float part_x[kBlock], part_y[kBlock];
   std::uint8_t inside[kBlock];
 };
 
-// Windows of `reach` pixels a side, two at least. `spare` pixels at the very end of the image count as outside: where pixels are
-// read as words, a word would end beyond it.
+// Windows of `reach` pixels a side, at least two. `spare` pixels at the very end of the image count as outside: where pixels are
+// read as words, a word would end beyond the image.
 [[gnu::noinline]] void find_windows(const SampleArgs& args, const float* x, const float* y, std::int32_t spare,
                                     std::int64_t count, Windows& found) noexcept {
   const auto reach = static_cast<std::int32_t>(args.reach);
@@ -62,7 +62,7 @@ struct Windows {
   }
 }
 
-// How far a value of a block goes on from `at`.
+// Return the length of the run of equal values that starts at `at`.
 inline std::int64_t run_end(const std::uint8_t* values, std::uint8_t value, std::int64_t at, std::int64_t count) noexcept {
   for (std::uint64_t eight; at + 8 <= count; at += 8) {
     __builtin_memcpy(&eight, values + at, 8);
@@ -72,7 +72,7 @@ inline std::int64_t run_end(const std::uint8_t* values, std::uint8_t value, std:
   return at;
 }
 
-// Calls inner(start, end) for the runs of windows inside, outer(i) for the others.
+// Call inner(start, end) for the runs of windows inside, outer(i) for the others.
 template <class Inner, class Outer>
 inline void for_runs(const Windows& found, std::int64_t count, const Inner& inner, const Outer& outer) noexcept {
   for (std::int64_t i = 0; i < count;) {
@@ -92,7 +92,7 @@ inline void cubic(float part, float* weights) noexcept {
   weights[3] = 1 - weights[0] - weights[1] - weights[2];
 }
 
-// One pixel of reach * reach others, the first of which is [v, h].
+// Interpolate one pixel from reach * reach others, the first of which is [v, h].
 template <int reach, class T>
 [[gnu::noinline]] void sample_square(const SampleArgs& args, std::int64_t h, std::int64_t v, const float* weight_x,
                                      const float* weight_y, T* out) noexcept {
@@ -115,7 +115,7 @@ template <int reach, class T>
   }
 }
 
-// One pixel of its four neighbours, some of which may lie outside.
+// Interpolate one pixel from its four neighbours, some of which may lie outside.
 template <class T>
 [[gnu::noinline]] void sample_four(const SampleArgs& args, std::int64_t h, std::int64_t v, float part_x, float part_y,
                                    T* out) noexcept {
@@ -128,7 +128,7 @@ template <class T>
   }
 }
 
-// Neighbours of bytes in words: two pixels from one place on. Eight bytes are read, of which 2 * channels count.
+// Two neighbouring byte pixels from one place on, in a word. Eight bytes are read, of which 2 * channels count.
 template <int channels>
 inline void pixel_pair(const std::uint8_t* at, std::uint32_t& left, std::uint32_t& right) noexcept {
   if constexpr (channels == 1) {
@@ -147,11 +147,11 @@ template <int c>
 inline float channel_of(std::uint32_t pixel) noexcept {
   return static_cast<float>(static_cast<std::int32_t>((pixel >> (8 * c)) & 255u));
 }
-// How many pixels before the end of an image are too near to it for pixel_pair.
+// Return how many pixels before the end of an image are too close to it for pixel_pair.
 template <int channels>
 inline constexpr std::int32_t kSparePixels = channels == 3 ? 1 : 0;
 
-// Calls f with the channels as constants, first to last.
+// Call f with the number of channels as a constant, first to last.
 template <int channels, int c = 0, class F>
 inline void for_channels(const F& f) noexcept {
   if constexpr (c < channels) {
@@ -160,7 +160,7 @@ inline void for_channels(const F& f) noexcept {
   }
 }
 
-// Linear, of bytes of up to four channels.
+// Linear, byte pixels of up to four channels.
 template <int channels>
 inline void linear_bytes(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count,
                          std::uint8_t* out) noexcept {
@@ -186,7 +186,7 @@ inline void linear_bytes(const SampleArgs& args, const Windows& at, std::int64_t
   merge<std::uint8_t>(result.at, channels, out, count);
 }
 
-// Cubic, of bytes of up to four channels: a row of the windows at a time.
+// Cubic, byte pixels of up to four channels: one row of the windows at a time.
 template <int channels>
 inline void cubic_bytes(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count,
                         std::uint8_t* out) noexcept {
@@ -222,7 +222,7 @@ inline void cubic_bytes(const SampleArgs& args, const Windows& at, std::int64_t 
   merge<std::uint8_t>(result.at, channels, out, count);
 }
 
-// Linear, of any pixels: gathered by channel and corner.
+// Linear, all pixel types: gathered by channel and corner.
 template <class T, int channels>
 inline void linear_pixels(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count, T* out) noexcept {
   const T* image = static_cast<const T*>(args.image);
@@ -251,14 +251,14 @@ inline void linear_pixels(const SampleArgs& args, const Windows& at, std::int64_
   merge<T>(result.at, channels, out, count);
 }
 
-// The column or row nearest to a place; NaN is before the first.
+// Return the column or row nearest to a place; NaN is before the first.
 inline std::int32_t nearest_of(float x) noexcept {
   x = x > -4e6f ? x : -4e6f;
   return whole_small(x < 4e6f ? x : 4e6f);
 }
 
-// Where the nearest pixels of a block stand, 0 for those outside, and which are outside: 1, or 2 for the last `spare` pixels of
-// the image, which go by themselves; true where some are. The image has less than 2^31 pixels.
+// Compute where the nearest pixels of a block lie, 0 for those outside, and flags: 1 outside, 2 for the last `spare` pixels of
+// the image, which are processed separately; return true where a flag is set. The image has less than 2^31 pixels.
 [[gnu::noinline]] bool find_nearest(const SampleArgs& args, const float* x, const float* y, std::int32_t spare,
                                     std::int64_t count, std::int32_t* place, std::uint8_t* outside) noexcept {
   const auto width = static_cast<std::uint32_t>(args.width), height = static_cast<std::uint32_t>(args.height);
@@ -275,7 +275,7 @@ inline std::int32_t nearest_of(float x) noexcept {
   return any != 0;
 }
 
-// Pixels of `size` bytes; those of three as words, each of which the next one overwrites.
+// Pixels of `size` bytes; those of three bytes are written as words, each of which the next one overwrites.
 template <std::int64_t size>
 inline void copy_fixed(const std::byte* image, const std::int32_t* place, std::int64_t count, std::byte* out) noexcept {
   std::int64_t i = 0;
@@ -299,7 +299,7 @@ inline void copy_pixels(const std::byte* image, const std::int32_t* place, std::
     __builtin_memcpy(out + i * size, image + place[i] * size, static_cast<std::size_t>(size));
 }
 
-// The pixels nearest to the places, `size` bytes each; `fill` is one of the constant border, with a byte behind it.
+// The pixels nearest to the places, `size` bytes each; `fill` is the pixel of the constant border, followed by one more byte.
 [[gnu::noinline]] void nearest_pixels(const SampleArgs& args, const std::byte* fill, std::int64_t size, const float* x,
                                       const float* y, std::byte* out, std::int64_t count) noexcept {
   const auto* image = static_cast<const std::byte*>(args.image);
@@ -350,7 +350,7 @@ inline void sample_few(const SampleArgs& args, const float* x, const float* y, T
     const std::int64_t h = found.column[i], v = found.row[i];
     T* to = out + i * channels;
     const bool apart = h >= args.width || h + args.reach <= 0 || v >= args.height || v + args.reach <= 0;
-    if (apart && args.border == 5) return;  // a transparent border leaves a pixel alone when it lies outside
+    if (apart && args.border == 5) return;  // a transparent border leaves a pixel unchanged when it lies outside
     if (apart && args.border == 0) {
       for (int c = 0; c < channels; ++c) to[c] = fill[c];
     } else if (args.reach == 2) {

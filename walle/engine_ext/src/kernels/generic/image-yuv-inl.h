@@ -1,4 +1,4 @@
-// Video formats with less chroma than luma (ITU-R BT.601, studio range), in whole numbers with 20 bits of fraction.
+// Video formats with less chroma than luma (ITU-R BT.601, studio range), in integers with 20 fractional bits.
 
 inline void from_yuv(const YuvRow& row, bool blue_first, int channels, std::uint8_t* out, std::int64_t pixels) noexcept {
   Planes<std::uint8_t> planes;

@@ -1,5 +1,5 @@
-// Kernels of packed layouts in which every channel is computed by itself, over the including instruction set's vec.h (see
-// LaneArgs): depthwise convolution and pooling. A few pixels at a time, so that one load of weights serves them all.
+// Channel-wise kernels of packed layouts over the including instruction set's vec.h (see LaneArgs): depthwise convolution and
+// pooling. A few pixels are processed at a time, so that they share one load of weights.
 
 inline constexpr int kPixels = 6;
 

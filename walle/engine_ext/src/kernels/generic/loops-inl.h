@@ -1,6 +1,6 @@
-// Elementwise, selecting, converting and reducing loops of all element types, written plainly so that the compiler makes vectors
-// of the including instruction set of them. Their meaning is that of scalar/elements.h, bit for bit (the order of sums of float64
-// aside). Outputs may be an operand with stride 1, which `ivdep` allows.
+// Elementwise, select, conversion and reduction loops of all element types in plain code that the compiler vectorises for the
+// including instruction set. Results are those of scalar/elements.h, bit for bit (except for the order of float64 sums). Outputs
+// may be an operand with stride 1, which `ivdep` allows.
 
 template <class T>
 struct UnsignedOf {
@@ -18,7 +18,7 @@ WALLE_UNSIGNED(std::uint16_t, unsigned)
 WALLE_UNSIGNED(std::int32_t, std::uint32_t)
 WALLE_UNSIGNED(std::int64_t, std::uint64_t)
 #undef WALLE_UNSIGNED
-// What integers are computed in, so that they wrap.
+// The type in which integers are computed, so that they wrap.
 template <class T>
 using Wraps = typename UnsignedOf<T>::Type;
 
@@ -45,7 +45,7 @@ WALLE_LOOP_OP(Minimum, static_cast<T>((a < b) | (a != a) ? a : b))
 WALLE_LOOP_OP(BitwiseAnd, static_cast<T>(a& b))
 WALLE_LOOP_OP(BitwiseOr, static_cast<T>(a | b))
 WALLE_LOOP_OP(BitwiseXor, static_cast<T>(a ^ b))
-// A count beyond the width, or below 0, leaves nothing but the sign to the right.
+// A count beyond the width, or below 0, leaves only the sign in a shift to the right.
 WALLE_LOOP_OP(ShiftLeft,
               static_cast<T>(static_cast<Wraps<T>>(b) < 8 * sizeof(T) ? static_cast<Wraps<T>>(a) << (b & (8 * sizeof(T) - 1))
                                                                       : Wraps<T>{0}))
@@ -132,7 +132,7 @@ struct IsNaNLoop {
     return x != x;
   }
 };
-// The bits of a float, as a number of its size.
+// The bits of a float, as an integer of its size.
 inline std::uint32_t bits_of(float x) noexcept {
   std::uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof(bits));
@@ -170,7 +170,7 @@ struct NextAfterLoop {
     return (a < b) | (a > b) ? moved : same;
   }
 };
-// The places of a float's exponent: where it begins, the field, and what 1/2 has there.
+// The layout of a float's exponent: shift, mask, and the field's value for 1/2.
 template <class T>
 struct Field {
   using Bits = decltype(bits_of(T{0}));
@@ -178,7 +178,7 @@ struct Field {
   static constexpr Bits kMask = sizeof(T) == 4 ? Bits{0xff} << 23 : static_cast<Bits>(std::uint64_t{0x7ff} << 52);
   static constexpr Bits kHalf = sizeof(T) == 4 ? 126 : 1022;
   static constexpr T kLeast = sizeof(T) == 4 ? T(0x1p-126) : T(0x1p-1022);
-  // Subnormal numbers are taken times 2^64.
+  // Subnormal numbers are multiplied by 2^64 first.
   static Bits normal(T x) noexcept { return bits_of((x < kLeast) & (x > -kLeast) ? x * T(0x1p64) : x); }
   static bool plain(T x) noexcept { return (x != T{0}) & (x - x == x - x); }
 };
@@ -199,7 +199,7 @@ struct ExponentLoop {
     return static_cast<T>(F::plain(x) ? k : 0);
   }
 };
-// Of float32, in float64, which holds every product: one rounding.
+// float32 computed in float64, which holds every product exactly: one rounding.
 struct ScaleByPowerLoop {
   static float of(float a, float b) noexcept {
     const float not_below = b < -400.0f ? -400.0f : b, bounded = not_below > 400.0f ? 400.0f : not_below;
@@ -244,7 +244,7 @@ void loop_unary(const void* in, std::int64_t stride, void* out, std::int64_t cou
   }
 }
 
-// Conversions that need no care.
+// Conversions without special cases.
 template <class From, class To>
 struct CastLoop {
   static To of(From x) noexcept { return static_cast<To>(x); }
@@ -254,7 +254,7 @@ struct TruthLoop {
   static std::uint8_t of(From x) noexcept { return x != From{0}; }
 };
 
-// Floats to integers: rounded towards zero, what is beyond the range is its nearest bound, and NaN 0.
+// Floats to integers: rounded towards zero; values beyond the range give its nearest bound, and NaN gives 0.
 template <class From, class To>
 struct BoundedLoop {
   static To of(From x) noexcept {
@@ -292,7 +292,7 @@ void loop_select(const void* where, std::int64_t where_stride, const void* a, st
   for (std::int64_t i = 0; i < count; ++i) to[i] = choice[i * where_stride] ? left[i * a_stride] : right[i * b_stride];
 }
 
-// As many partial results as fill a few vectors.
+// Number of partial results, enough to fill a few vectors.
 template <class T>
 inline constexpr std::int64_t kPartials = 256 / static_cast<std::int64_t>(sizeof(T));
 
@@ -315,7 +315,7 @@ void loop_reduce(const void* in, std::int64_t stride, std::int64_t count, void* 
   *static_cast<T*>(out) = result;
 }
 
-// Of float32, four vectors at once; the scalar loop joins what is left of them.
+// float32, four vectors at once; the scalar loop combines the remainder.
 template <class Op, ReduceOp op>
 void reduce_extreme(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   if (stride != 1 || count < 8 * kLanes) return (*plain_reduce<op>)(in, stride, count, out);
@@ -332,7 +332,7 @@ void reduce_extreme(const void* in, std::int64_t stride, std::int64_t count, voi
   (*plain_reduce<op>)(rest, 1, left, out);
 }
 
-// Of float32 to bytes: bounded by vectors (NaN is 0), converted plainly.
+// float32 to bytes: clamped in vectors (NaN gives 0), then converted in a plain loop.
 inline void cast_bytes(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const auto* from = static_cast<const float*>(in);
   auto* to = static_cast<std::uint8_t*>(out);
@@ -353,7 +353,7 @@ inline void cast_bytes(const void* in, std::int64_t stride, void* out, std::int6
   }
 }
 
-// The place of the first element that no other is better than; the first NaN wins. The best one is found first, then its place.
+// Return the position of the first best element; the first NaN wins. The best value is found first, then its position.
 template <class T, bool greatest>
 void loop_arg(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   const auto* from = static_cast<const T*>(in);
@@ -456,7 +456,7 @@ void fill_integers_of(Table& table, std::size_t type) noexcept {
   table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][type] = &loop_reduce<T, AddLoop>;
 }
 
-// Before fill(), which puts float32's own kernels over some of these.
+// Call before fill(), which replaces some of these by float32's own kernels.
 void fill_loops(Table& table) noexcept {
   fill_arithmetic_of<float>(table, 0);
   fill_arithmetic_of<double>(table, 1);
@@ -519,7 +519,7 @@ void fill_loops(Table& table) noexcept {
   table.select[3] = &loop_select<std::uint64_t>;
 }
 
-// After fill(), over whose kernels these go.
+// Call after fill(), some of whose kernels these replace.
 void fill_float_loops(Table& table) noexcept {
   table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][0] = &reduce_extreme<MaximumOp, ReduceOp::ReduceMax>;
   table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][0] = &reduce_extreme<MinimumOp, ReduceOp::ReduceMin>;

@@ -1,7 +1,7 @@
-// Kernels of rasters over the including instruction set's vec.h: transposes of four-byte items in registers, and the permutation
-// of lanes of packed layouts. Bits are moved, whatever they mean.
+// Raster kernels over the including instruction set's vec.h: transposes of four-byte items in registers, and the permutation of
+// lanes of packed layouts. They move bits of any type.
 
-// A tile of kLanes x kLanes at most: what lies beyond is neither read nor written.
+// A tile of at most kLanes x kLanes; elements beyond it are neither read nor written.
 template <bool kWhole>
 void transpose_tile(const float* src, std::int64_t src_column, float* dst, std::int64_t dst_row, std::int64_t rows,
                     std::int64_t columns) noexcept {

@@ -1,4 +1,4 @@
-// Floats to pairs of bfloat16, over the including instruction set's vec.h (see Bfloat16 in kernels/bfloat16.h).
+// Conversion of floats to pairs of bfloat16, over the including instruction set's vec.h (see Bfloat16 in kernels/bfloat16.h).
 
 inline void narrow(const float* in, std::int64_t in_step, std::int64_t rows, std::int64_t columns, float* out,
                    std::int64_t out_step) noexcept {

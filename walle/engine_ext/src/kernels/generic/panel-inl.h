@@ -1,19 +1,20 @@
-// The tile kernel of products over the including instruction set's vec.h (see PanelArgs): rows x blocks of accumulators
-// stay in registers (eq. 4's tile under the register constraint), one column of A is broadcast against one row of weights. Few
-// rows have sums of their own for every second or fourth k, so that no sum waits for the one before it.
+// The tile kernel of products over the including instruction set's vec.h (see PanelArgs): rows x blocks of accumulators stay in
+// registers (eq. 4's tile under the register constraint), one column of A is broadcast against one row of weights. Tiles of few
+// rows use separate accumulators for every second or fourth k, which shortens the dependency chain.
 //
-// `Product` joins an element of A with a row of w; elements are of 32 bits: a float, or whatever the product takes one for.
+// `Product` multiplies an element of A with a row of w; elements have 32 bits: a float, or the type that the product interprets
+// them as.
 //
-// Of floats, against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
+// For floats, against exact arithmetic: |error| <= (k + 2) * eps * sum |a| |w| per element.
 struct FloatProduct {
-  static constexpr bool kPackedSteps = true;  // rows of A are often one vector apart, which has tiles of its own
+  static constexpr bool kPackedSteps = true;  // rows of A are often one vector apart; such steps have separate tiles
   static Vec add(Vec factor, Vec columns, Vec sum) noexcept { return fma(factor, columns, sum); }
   static Vec joined(Vec sum, Vec other) noexcept { return sum + other; }
   static Vec bounded(Vec sum, Vec low, Vec high) noexcept { return min_or_second(high, max_or_second(low, sum)); }
 };
 
-// Weights that no cache holds are asked for this many floats ahead (16 KB), which is more than the hardware does by itself. Past
-// the end of the weights it is a hint without effect.
+// Weights that fit in no cache are prefetched this many floats ahead (16 KB), which is farther than the hardware prefetches. Past
+// the end of the weights the prefetch has no effect.
 inline constexpr std::int64_t kAhead = 4096, kLine = 16;
 
 template <class Product, int kTileRows, int kBlocks, bool kPackedSteps>
@@ -98,7 +99,8 @@ void panel_tile(const PanelArgs& args, const float* a, float* out) noexcept {
 using TileFn = void (*)(const PanelArgs& args, const float* a, float* out) noexcept;
 template <class Product, int kBlocks, bool kPackedSteps, class Heights>
 struct Tiles;
-// One for each height from 1 on. A plain array: a library's inline function built here could stand in for the baseline's.
+// One entry for each height from 1 on. A plain array: a library's inline function compiled here could be linked in place of the
+// baseline's.
 template <class Product, int kBlocks, bool kPackedSteps, int... kRowsLessOne>
 struct Tiles<Product, kBlocks, kPackedSteps, std::integer_sequence<int, kRowsLessOne...>> {
   static constexpr TileFn of[] = {&panel_tile<Product, kRowsLessOne + 1, kBlocks, kPackedSteps>...};
@@ -110,7 +112,7 @@ void panel_of(const PanelArgs& args) noexcept {
   const TileFn* tiles = Tiles<Product, kBlocks, false, Heights>::of;
   if constexpr (Product::kPackedSteps)
     if (args.a_step == kLanes) tiles = Tiles<Product, kBlocks, true, Heights>::of;
-  // As few tiles as will do, as even as can be.
+  // As few tiles as possible, of heights as equal as possible.
   std::int64_t left = args.rows, count = (args.rows + kMost - 1) / kMost, row = 0;
   for (; count > 0; --count) {
     const std::int64_t height = (left + count - 1) / count;

@@ -1,4 +1,4 @@
-// The most multiply-adds that this instruction set does (see PeakFn): independent chains that never leave the registers.
+// Measurement of the instruction set's peak multiply-add rate (see PeakFn): independent chains that stay in registers.
 
 float peak(std::int64_t rounds) noexcept {
   const Vec factor = set(0.999999f), term = set(1e-6f);

@@ -1,4 +1,4 @@
-// The scalar loops, for the strides and arguments that vectors do not serve; by element type; filled before any kernel runs.
+// The scalar loops for strides and arguments without a vector kernel, by element type; filled before any kernel runs.
 template <UnaryOp op, int type = 0>
 UnaryFn plain_unary = nullptr;
 template <BinaryOp op, int type = 0>

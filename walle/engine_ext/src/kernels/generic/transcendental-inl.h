@@ -1,12 +1,12 @@
-// Functions of which only a part of the numbers is served by one formula: the others are done by the scalar loop, block by block.
-// Plain code of which the compiler makes vectors. Those of float32 that compute in float64 do it to 1e-9 or better, so that each
-// result is the float32 next to the exact one but for rounding (<= 1 ulp).
+// Functions whose vector formula covers only part of the arguments: a block with other arguments is computed by the scalar loop.
+// Plain code that the compiler vectorises. Those of float32 compute in float64 to 1e-9 or better, so each result is the float32
+// nearest to the exact one apart from rounding (<= 1 ulp).
 
 // e^x for |x| <= 700.
 inline double wide_exp(double x) noexcept {
   const double shifted = __builtin_fma(x, 1.4426950408889634, kWhole);
   const double n = shifted - kWhole;
-  const double r = __builtin_fma(n, -1.9082149292705877e-10, __builtin_fma(n, -0.6931471803691238, x));  // ln 2 in two pieces
+  const double r = __builtin_fma(n, -1.9082149292705877e-10, __builtin_fma(n, -0.6931471803691238, x));  // ln 2 in two parts
   double p = 1.0 / 3628800;
   p = __builtin_fma(p, r, 1.0 / 362880);
   p = __builtin_fma(p, r, 1.0 / 40320);
@@ -48,7 +48,7 @@ inline double natural_log(double x) noexcept {
   return __builtin_fma(power, 0.6931471805599453, rest);
 }
 
-// x less the nearest multiple of pi / 2, its sine and cosine, and the multiple's last two bits; |x| < 1e7.
+// Return x less the nearest multiple of pi / 2, its sine and cosine, and the multiple's last two bits; |x| < 1e7.
 struct Turned {
   double sine, cosine;
   std::uint64_t quarter;
@@ -70,7 +70,7 @@ inline Turned turned(double x) noexcept {
   return {__builtin_fma(s * square, r, r), __builtin_fma(c, square, 1.0), double_as_bits(shifted) & 3};
 }
 
-// fits(x): the formula serves; of(x): its value.
+// fits(x): whether the formula covers x; of(x): its value.
 struct AngleFit {
   using Number = double;
   static bool fits(float x) noexcept { return __builtin_fabsf(x) < 1e7f; }
@@ -99,7 +99,7 @@ struct TanFast : AngleFit {
 
 inline constexpr std::int64_t kFitBlock = 512;
 
-// `size` elements from `start` on, contiguous: where they lie, or copied to `block`.
+// Return `size` elements from `start` on, contiguous: in place, or copied to `block`.
 template <class T>
 const T* block_of(const T* from, std::int64_t stride, std::int64_t start, std::int64_t size, T* block) noexcept {
   if (stride == 1) return from + start;
@@ -107,7 +107,7 @@ const T* block_of(const T* from, std::int64_t stride, std::int64_t start, std::i
   return block;
 }
 
-// T is what lies in memory, Op::of takes and gives Op::Number.
+// T is the type in memory; Op::of takes and returns Op::Number.
 template <class T, class Op, UnaryFn* plain>
 void wide_unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   using Number = typename Op::Number;
@@ -128,7 +128,7 @@ void wide_unary(const void* in, std::int64_t stride, void* out, std::int64_t cou
   }
 }
 
-// Angles: Op's vectors up to kMostTurned, and Far's formula for blocks with one beyond it.
+// Angles: Op's vectors up to kMostTurned, and Far's formula for blocks with a larger one.
 template <class Op, class Far, UnaryFn* plain>
 void angle_unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   if (stride != 1) return wide_unary<float, Far, plain>(in, stride, out, count);
@@ -145,7 +145,7 @@ void angle_unary(const void* in, std::int64_t stride, void* out, std::int64_t co
   }
 }
 
-// x^y: by logarithm and exponential; a negative x with a whole y is done by its size.
+// x^y by logarithm and exponential; a negative x with an integer y is computed from |x|.
 struct PowerFast {
   using Number = double;
   static bool fits(float x, float y) noexcept {
@@ -155,7 +155,7 @@ struct PowerFast {
   static double of(double x, double y) noexcept {
     const double product = y * natural_log(__builtin_fabs(x));
     const double low = product < -400.0 ? -400.0 : product, bounded = low > 400.0 ? 400.0 : low;
-    const std::uint64_t odd = double_as_bits(y + kWhole), negative = double_as_bits(x) >> 63;  // where x is, y is whole
+    const std::uint64_t odd = double_as_bits(y + kWhole), negative = double_as_bits(x) >> 63;  // for negative x, y is an integer
     return bits_as_double(double_as_bits(wide_exp(bounded)) ^ (odd & negative) << 63);
   }
 };
@@ -167,7 +167,8 @@ struct HypotFast {
   static double of(double x, double y) noexcept { return __builtin_sqrt(__builtin_fma(x, x, y * y)); }
 };
 
-// Remainders of quotients that T holds with their half: the whole quotient is right or one too many, and what is left exact.
+// Remainders of quotients small enough that T represents the quotient + 1/2: the integer quotient is right or one too large, and
+// the remainder is exact.
 template <class T>
 struct FmodFast {
   using Number = T;

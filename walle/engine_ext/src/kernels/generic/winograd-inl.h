@@ -1,9 +1,10 @@
 // Winograd's input and output transforms over the including instruction set's vec.h (see WinogradArgs): a lane is a channel, so
-// that every step of both is elementwise. A point and its negative share their sums: of the even places and of the odd ones.
+// every step of both is elementwise. A point and its negative share their sums: one over the even positions and one over the odd
+// ones.
 //
-// The tiles of a call lie in one row; each is transformed down its columns into a tile on the stack, then along its rows.
+// The tiles of a call lie in one row; each is transformed along its columns into a tile on the stack, then along its rows.
 
-// total + factor * in, for a factor known where it is compiled.
+// total + factor * in, for a factor known at compile time.
 [[gnu::always_inline]] inline Vec plus(Vec total, double factor, Vec in) noexcept {
   if (factor == 0.0) return total;
   if (factor == 1.0) return add(total, in);
@@ -17,7 +18,7 @@ struct Minimal {
   static constexpr int kSize = kForm.size(), kUnit = kForm.unit, kPairs = kForm.pairs(), kZeros = kForm.zeros();
   static constexpr WinogradMatrices kBy = winograd_matrices(kForm);
 
-  // Of every second place from `first` on; the last of the row's factors is 1.
+  // Sum over every second position from `first` on; the last of the row's factors is 1.
   [[gnu::always_inline]] static Vec polynomial(const Vec* in, int row, int from, int count) noexcept {
     Vec total = in[2 * (count - 1)];
 #pragma GCC unroll 4
@@ -88,7 +89,7 @@ void winograd_input_tile(const WinogradArgs& args, const float* in, float* out) 
     for (int column = 0; column < kSize; ++column) {
       float* at = out + (row * kSize + column) * args.position;
       store(at, to[column]);
-      __builtin_prefetch(at + 2 * kLanes, 1);  // for the tile after the next: more streams than the hardware follows by itself
+      __builtin_prefetch(at + 2 * kLanes, 1);  // for the tile after the next: more streams than the hardware prefetcher tracks
     }
   }
 }

@@ -1,5 +1,5 @@
-// The neon backend: generic/ over neon/vec.h. There is no target region: the baseline of every 64-bit ARM CPU has what vec.h
-// uses, and plain loops and kernels of images have its vectors already.
+// The neon backend: generic/ over neon/vec.h. It needs no target region: the baseline of every 64-bit ARM CPU has the
+// instructions of vec.h, and plain loops and image kernels already use them.
 #include "kernels/instruction_set.h"
 
 #if defined(__aarch64__)

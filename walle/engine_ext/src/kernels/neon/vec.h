@@ -1,8 +1,8 @@
-// Vector primitives of NEON as every 64-bit ARM CPU has it (ARMv8.0-A): four floats. Included by build.cpp inside its
-// namespace, after <arm_neon.h>; nothing here may be seen by any other file.
+// Vector primitives of NEON in the baseline of every 64-bit ARM CPU (ARMv8.0-A): four floats. Included by build.cpp inside its
+// namespace, after <arm_neon.h>; no other file may include this.
 
 inline constexpr std::int64_t kLanes = 4;
-// Rows of accumulators that registers hold beside one row of two blocks, and of one.
+// Rows of accumulators that fit in registers beside one row of two blocks, and of one.
 inline constexpr int kPairRows = 12, kSingleRows = 12;
 using Vec = float32x4_t;
 using Mask = uint32x4_t;  // all bits of a lane set or none
@@ -20,7 +20,7 @@ inline Vec sqrt(Vec a) noexcept { return vsqrtq_f32(a); }
 inline Vec round(Vec a) noexcept { return vrndnq_f32(a); }
 inline Vec floor(Vec a) noexcept { return vrndmq_f32(a); }
 inline Vec ceil(Vec a) noexcept { return vrndpq_f32(a); }
-// Where either is NaN, or both are zero: b (which FMAX and FMIN do not promise).
+// If either is NaN, or both are zero: b (which FMAX and FMIN do not guarantee).
 inline Vec max_or_second(Vec a, Vec b) noexcept { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 inline Vec min_or_second(Vec a, Vec b) noexcept { return vbslq_f32(vcltq_f32(a, b), a, b); }
 inline Vec sign_bit(Vec a) noexcept {
@@ -34,7 +34,7 @@ inline Vec bit_or(Vec a, Vec b) noexcept {
 inline Mask less(Vec a, Vec b) noexcept { return vcltq_f32(a, b); }
 inline Mask is_nan(Vec a) noexcept { return vmvnq_u32(vceqq_f32(a, a)); }
 inline Vec choose(Mask mask, Vec yes, Vec no) noexcept { return vbslq_f32(mask, yes, no); }
-// a * 2^n for whole n in [-252, 254], by two steps so that subnormal results round once.
+// a * 2^n for integers n in [-252, 254], in two steps so that subnormal results round once.
 inline Vec scale_by_power(Vec a, Vec n) noexcept {
   const int32x4_t whole = vcvtnq_s32_f32(n);
   const int32x4_t half = vshrq_n_s32(whole, 1);
@@ -44,7 +44,7 @@ inline Vec scale_by_power(Vec a, Vec n) noexcept {
   const Vec second = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23));
   return vmulq_f32(vmulq_f32(a, first), second);
 }
-// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: gives k. Of 0 it is -infinity, of infinity itself, of NaN and below 0 NaN.
+// x = m * 2^k with m in [sqrt(1/2), sqrt(2)]: return k; -infinity for 0, infinity for infinity, NaN for NaN and x < 0.
 inline Vec split(Vec x, Vec& m) noexcept {
   const Vec zero = set(0.0f), infinite = set(__builtin_inff());
   const Mask tiny = less(x, set(1.17549435e-38f));
@@ -55,7 +55,7 @@ inline Vec split(Vec x, Vec& m) noexcept {
   const Vec below = choose(less(x, zero), set(__builtin_nanf("")), neg(infinite));
   return choose(less(zero, x), choose(less(x, infinite), k, x), choose(is_nan(x), x, below));
 }
-// The bits of a positive number as a whole number, rounded to a float, and back.
+// The bits of a positive number as an integer, rounded to a float, and the inverse.
 inline Vec bits_as_numbers(Vec x) noexcept { return vcvtq_f32_s32(vreinterpretq_s32_f32(x)); }
 inline Vec numbers_as_bits(Vec x) noexcept { return vreinterpretq_f32_s32(vcvtnq_s32_f32(x)); }
 inline double sum(Vec v) noexcept { return vaddvq_f64(vaddq_f64(vcvt_f64_f32(vget_low_f32(v)), vcvt_high_f64_f32(v))); }
@@ -88,7 +88,7 @@ inline void transpose_lanes(Vec (&tile)[4]) noexcept {
   tile[3] = vcombine_f32(vget_high_f32(above.val[1]), vget_high_f32(below.val[1]));
 }
 
-// Places of lanes; negative ones choose nothing.
+// Lane indices; negative ones select nothing.
 using Lanes = int32x4_t;
 inline Lanes load_lanes(const std::int32_t* p) noexcept { return vld1q_s32(p); }
 inline Mask is_lane(Lanes lanes) noexcept { return vcgezq_s32(lanes); }

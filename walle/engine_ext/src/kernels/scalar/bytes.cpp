@@ -1,4 +1,4 @@
-// The kernels of bytes in plain C++ (see Bytes): what those of every instruction set mean.
+// Kernels of bytes in plain C++ (see Bytes): the reference for every instruction set.
 #include "kernels/scalar/set.h"
 
 #include <bit>
@@ -15,7 +15,7 @@ float* place(const PanelArgs& args, std::int64_t row, std::int64_t j) noexcept {
   return args.out + row * args.out_step + j / kPack * args.out_block + j % kPack;
 }
 
-// Sums wrap around, as unsigned numbers do.
+// Sums wrap, as unsigned numbers do.
 void panel(const PanelArgs& args) noexcept {
   const std::int64_t columns = (args.blocks - 1) * kPack + args.width;
   for (std::int64_t row = 0; row < args.rows; ++row) {

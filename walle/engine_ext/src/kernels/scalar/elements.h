@@ -1,4 +1,4 @@
-// What each elementwise operator means for one element. Integers wrap; integer division by zero gives 0, as NumPy does.
+// Definition of each elementwise operator for one element. Integers wrap; integer division by zero gives 0, as in NumPy.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace walle::scalar {
 
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
-// What a type is computed in.
+// The type in which a type is computed.
 template <class T>
 using Wide = std::conditional_t<kIsHalf<T>, float, T>;
 
@@ -97,12 +97,12 @@ template <class T> bool Less(T a, T b) noexcept { return a < b; }
 template <class T> bool LessOrEqual(T a, T b) noexcept { return a <= b; }
 template <class T> bool Greater(T a, T b) noexcept { return a > b; }
 template <class T> bool GreaterOrEqual(T a, T b) noexcept { return a >= b; }
-// A NaN on either side is the result.
+// If either operand is NaN, so is the result.
 template <class T> T Maximum(T a, T b) noexcept { return a > b || a != a ? a : b; }
 template <class T> T Minimum(T a, T b) noexcept { return a < b || a != a ? a : b; }
 // clang-format on
 
-// log(e^a + e^b) without overflow; two equal infinities are the result.
+// log(e^a + e^b) without overflow; two equal infinities give that infinity.
 template <class T>
 T LogAddExp(T a, T b) noexcept {
   if (a == b) return a + static_cast<T>(0.693147180559945309417);
@@ -110,7 +110,7 @@ T LogAddExp(T a, T b) noexcept {
   return gap > T{0} ? a + std::log1p(std::exp(-gap)) : gap <= T{0} ? b + std::log1p(std::exp(gap)) : gap;
 }
 
-// x = m * 2^k with 1/2 <= |m| < 1: m, and k; 0, infinities and NaN are their own m, with a k of 0.
+// x = m * 2^k with 1/2 <= |m| < 1: return m and k; for 0, infinities and NaN, m is x and k is 0.
 template <class T>
 T Mantissa(T x) noexcept {
   int exponent;
@@ -122,10 +122,10 @@ T Exponent(T x) noexcept {
   if (std::isfinite(x)) std::frexp(x, &exponent);
   return static_cast<T>(exponent);
 }
-// a * 2^b, b rounded towards 0; a NaN on the right is the result.
+// a * 2^b, b rounded towards 0; if b is NaN, so is the result.
 template <class T>
 T ScaleByPower(T a, T b) noexcept {
-  constexpr T kMost = 5000;  // beyond what takes any number to 0 or infinity
+  constexpr T kMost = 5000;  // a larger exponent takes any number to 0 or infinity
   return b != b ? b : std::ldexp(a, static_cast<int>(std::fmin(kMost, std::fmax(-kMost, b))));
 }
 // The gap to the next number away from zero, with the number's sign.
@@ -134,7 +134,7 @@ T Spacing(T x) noexcept {
   return std::nextafter(x, x < T{0} ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity()) - x;
 }
 
-// The greatest common divisor of the sizes; 0 and n have n.
+// The greatest common divisor of the absolute values; gcd(0, n) = n.
 template <class T>
 T Gcd(T a, T b) noexcept {
   auto x = static_cast<Wrapping<T>>(Abs(a)), y = static_cast<Wrapping<T>>(Abs(b));
@@ -154,7 +154,7 @@ T Div(T a, T b) noexcept {
   } else {
     if (b == T{0}) return T{0};
     if constexpr (std::is_signed_v<T>)
-      if (b == T{-1}) return neg(a);  // the least integer has no positive; it wraps
+      if (b == T{-1}) return neg(a);  // the negative of the least integer overflows; it wraps
     return static_cast<T>(a / b);
   }
 }
@@ -188,7 +188,7 @@ template <class T>
 T FloorDiv(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
     if (b == T{0}) return a / b;
-    const T rest = Fmod(a, b), whole = (a - rest) / b;  // exact but for rounding
+    const T rest = Fmod(a, b), whole = (a - rest) / b;  // exact apart from rounding
     const T quotient = rest != T{0} && (rest < T{0}) != (b < T{0}) ? whole - T{1} : whole, rounded = std::floor(quotient);
     return quotient == T{0} ? std::copysign(T{0}, a / b) : quotient - rounded > T(0.5) ? rounded + T{1} : rounded;
   } else {
@@ -197,7 +197,7 @@ T FloorDiv(T a, T b) noexcept {
   }
 }
 
-// Integers: by squaring, wrapping; a negative exponent gives 0 but for bases 1 and -1.
+// Integers: by squaring, wrapping; a negative exponent gives 0 except for bases 1 and -1.
 template <class T>
 T Power(T a, T b) noexcept {
   if constexpr (std::is_floating_point_v<T>) {
@@ -211,8 +211,7 @@ T Power(T a, T b) noexcept {
   }
 }
 
-// Bits shifted out are lost, and a shift by the width or more (or by a negative count) leaves nothing: 0, or the sign to the
-// right.
+// Bits shifted out are lost; a shift by the width or more (or by a negative count) gives 0, or the sign for a right shift.
 template <class T>
 T ShiftLeft(T a, T b) noexcept {
   constexpr int kBits = 8 * sizeof(T);
@@ -224,14 +223,15 @@ T ShiftRight(T a, T b) noexcept {
   return b < T{0} || b >= T{kBits} ? (a < T{0} ? static_cast<T>(~T{0}) : T{0}) : static_cast<T>(a >> b);
 }
 
-// Between numbers as NumPy does it, but that a float outside an integer's range becomes its nearest bound, and NaN 0. To float16
-// and bfloat16 there is one rounding, wherever the number comes from.
+// Conversion between numbers as in NumPy, except that a float outside an integer's range becomes its nearest bound, and NaN 0. To
+// float16 and bfloat16 there is one rounding from every type.
 template <class From>
 float to_odd(From x) noexcept {
   if constexpr (std::is_same_v<From, double>) {
     return round_to_odd(x);
   } else if constexpr (std::is_integral_v<From> && sizeof(From) >= 4) {
-    // A float64 does not hold every integer of 64 bits: the low twelve bits become one that says whether any was set.
+    // A float64 cannot represent every 64-bit integer: the low twelve bits are replaced by one sticky bit, set if any of them
+    // was.
     if constexpr (sizeof(From) == 8)
       if (x >= From{1} << 53 || (std::is_signed_v<From> && x <= static_cast<From>(-(std::int64_t{1} << 53))))
         return round_to_odd(static_cast<double>((x & ~From{0xFFF}) | ((x & From{0xFFF}) != 0 ? From{0x800} : From{0})));

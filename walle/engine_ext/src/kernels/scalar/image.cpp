@@ -1,4 +1,4 @@
-// The scalar backend's kernels of images: generic/ built for the baseline, which is their meaning.
+// The scalar backend's image kernels: generic/ compiled for the baseline, which is the reference.
 #include <cstddef>
 #include <type_traits>
 

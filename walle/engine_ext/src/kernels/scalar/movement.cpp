@@ -6,7 +6,7 @@ namespace walle::scalar {
 
 namespace {
 
-// Blocks keep both sides' lines in cache.
+// Copy in blocks, so that the cache lines of both sides stay in cache.
 void transpose(const void* src, std::int64_t src_column, void* dst, std::int64_t dst_row, std::int64_t rows,
                std::int64_t columns) noexcept {
   constexpr std::int64_t kBlock = 16, kItem = 4;

@@ -1,4 +1,4 @@
-// The scalar backend: plain loops over scalar/elements.h. It is what every other backend is tested against.
+// The scalar backend: plain loops over scalar/elements.h, the reference that every other backend is tested against.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace walle::scalar {
 
 namespace {
 
-// `f` takes and gives what T and Out are computed in.
+// `f` takes and returns the types in which T and Out are computed.
 template <class T, class Out, Wide<Out> (*f)(Wide<T>) noexcept>
 void unary(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const auto* from = static_cast<const T*>(in);
@@ -32,13 +32,13 @@ void binary(const void* a, std::int64_t a_stride, const void* b, std::int64_t b_
     for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Out>(f(left[i * a_stride], right[i * b_stride]));
 }
 
-// Of float16 and bfloat16: widened to float32 in blocks, computed by the kernel of float32, and rounded once.
+// Kernels of float16 and bfloat16: widened to float32 in blocks, computed by the float32 kernel, and rounded once.
 inline constexpr std::int64_t kHalfBlock = 256;
 template <class From, class To>
 void cast_block(const From* in, std::int64_t stride, To* out, std::int64_t count) noexcept {
   for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<To>(static_cast<float>(in[i * stride]));
 }
-// `out` is of T, or of bool.
+// `out` has type T, or bool.
 template <class T, class Out>
 void by_floats(UnaryFn f, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   float values[kHalfBlock];
@@ -94,7 +94,7 @@ void reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) 
   }
 }
 
-// The first place whose element is before all others by `better`; the first NaN wins, as in NumPy.
+// The first position whose element precedes all others by `better`; the first NaN wins, as in NumPy.
 template <class T, bool (*better)(Wide<T>, Wide<T>) noexcept>
 void arg(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   const auto* from = static_cast<const T*>(in);
@@ -127,7 +127,7 @@ void odd(const void* in, std::int64_t stride, void* out, std::int64_t count) noe
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_odd(from[i * stride]);
 }
 
-// The types that are stored only. `f` is decode and encode of one of them.
+// Storage-only types. `f` is a type's decode and encode.
 template <auto f>
 void decode_stored(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const auto* from = static_cast<const std::uint8_t*>(in);
@@ -155,7 +155,7 @@ void fill_e8m0(Table& table) noexcept {
   table.encode[at][2 * static_cast<std::size_t>(rounding) + 1] =
       &encode_stored<float, [](float x) noexcept { return encode_e8m0(x, rounding, false); }>;
 }
-// Whole numbers of a few bits, the low bits of their byte's; signed ones are sign-extended.
+// Integers of a few bits, held in the low bits of a byte; signed ones are sign-extended.
 template <int bits, bool is_signed>
 std::int32_t low_bits(std::int32_t x) noexcept {
   const std::int32_t low = x & ((1 << bits) - 1);
@@ -207,8 +207,8 @@ void axpy(const void* factor, const void* in, std::int64_t stride, void* out, st
 
 std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { return 0; }
 
-// WALLE_SET(op, T, index) for each type that a letter of kernels.inc stands for; index is the type's place in Compute.
-// WALLE_SET_HALF does it for the two that are computed in float32.
+// WALLE_SET(op, T, index) for each type that a letter of kernels.inc denotes; index is the type's position in Compute.
+// WALLE_SET_HALF does the same for the two that are computed in float32.
 #define WALLE_FILL_U(op) \
   WALLE_SET(op, std::uint8_t, 4) WALLE_SET(op, std::uint16_t, 8) WALLE_SET(op, std::uint32_t, 9) WALLE_SET(op, std::uint64_t, 10)
 #define WALLE_FILL_I(op) \

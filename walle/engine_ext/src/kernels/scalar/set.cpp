@@ -1,4 +1,4 @@
-// The scalar backend: plain C++ for the baseline, what every other backend is tested against.
+// The scalar backend: plain C++ for the baseline, the reference that every other backend is tested against.
 #include "kernels/scalar/set.h"
 
 #include "kernels/instruction_set.h"

@@ -1,4 +1,4 @@
-// The kernels of the scalar backend by file: what those of every other backend mean.
+// Kernels of the scalar backend by file, the reference for every other backend.
 #pragma once
 #include "kernels/bytes.h"
 #include "kernels/image.h"

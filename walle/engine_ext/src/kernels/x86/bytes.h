@@ -1,7 +1,8 @@
-// Pixels taken apart and put together by shuffles, and what else of images the compiler does not vectorise by itself. Included by
-// the image.cpp of x86 instruction sets inside their target region and namespace, after <immintrin.h>.
+// Byte shuffles that split and merge pixels, and other image loops that the compiler does not vectorise. Included by the
+// image.cpp of x86 instruction sets inside their target region and namespace, after <immintrin.h>.
 
-// The bytes of plane k in the register `part` of three: lane i takes byte 3 * i + k - 16 * part where that is one of them.
+// Shuffle for the bytes of plane k in register `part` of three: lane i takes byte 3 * i + k - 16 * part if it is in that
+// register.
 template <int k, int part>
 struct SplitLanes {
   alignas(16) std::int8_t lane[16]{};
@@ -12,7 +13,7 @@ struct SplitLanes {
     }
   }
 };
-// The bytes of plane k in the register `part` of the merged three: byte j of it is of pixel (16 * part + j) / 3.
+// Shuffle for the bytes of plane k in register `part` of the merged three: byte j belongs to pixel (16 * part + j) / 3.
 template <int k, int part>
 struct MergeLanes {
   alignas(16) std::int8_t lane[16]{};
@@ -73,7 +74,7 @@ inline std::int64_t merge3_bytes(const std::uint8_t* a, const std::uint8_t* b, c
   return i;
 }
 
-// Groups of up to sixteen bytes in another order; groups are `step` bytes apart in `in`, `group` bytes in `out`, and sixteen
+// Reorder the bytes of groups of up to sixteen bytes; groups are `step` bytes apart in `in`, `group` bytes in `out`, and sixteen
 // bytes are read and written for each.
 inline std::int64_t permute_groups(const std::uint8_t* in, std::int64_t step, std::uint8_t* out, std::int64_t group,
                                    const std::int8_t* lanes, std::int64_t count) noexcept {
@@ -84,7 +85,7 @@ inline std::int64_t permute_groups(const std::uint8_t* in, std::int64_t step, st
   return count;
 }
 
-// out[i] = above[i] + in[0] + ... + in[i], eight at a time; returns how many, and leaves their sum in `carry`.
+// out[i] = above[i] + in[0] + ... + in[i], eight at a time; returns the number of elements done, and leaves their sum in `carry`.
 inline std::int64_t running_sums(const std::uint8_t* in, const std::int32_t* above, std::int32_t* out, std::int64_t count,
                                  std::int32_t* carry) noexcept {
   __m256i sum = _mm256_set1_epi32(*carry);
@@ -104,7 +105,7 @@ inline std::int64_t running_sums(const std::uint8_t* in, const std::int32_t* abo
   return i;
 }
 
-// Triples of floats as their weighted sums, eight pixels at a time.
+// Compute the weighted sums of triples of floats, eight pixels at a time.
 inline __m256 both_at(const float* low) noexcept {
   return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(low + 12), 1);
 }
@@ -129,7 +130,7 @@ inline std::int64_t gray_floats(const float* in, float first, float second, floa
 inline __m256i weighted_eight(__m128i a, __m128i b, __m256 first, __m256 second, __m256 third) noexcept {
   const __m256 x = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)), y = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b));
   const __m256 sum = _mm256_add_ps(_mm256_fmadd_ps(x, first, _mm256_mul_ps(y, second)), third);
-  return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_set1_ps(255.0f), sum));  // what is far below 0 turns into the least number
+  return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_set1_ps(255.0f), sum));  // values far below 0 convert to the least integer
 }
 inline std::int64_t weighted_bytes(const std::uint8_t* a, const std::uint8_t* b, float first, float second, float third,
                                    std::uint8_t* out, std::int64_t length) noexcept {

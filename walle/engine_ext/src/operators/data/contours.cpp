@@ -1,5 +1,5 @@
-// FindContours: the borders of the non-zero areas of an image, by Suzuki and Abe ("Topological structural analysis of
-// digitized binary images by border following", 1985), whose steps the comments name.
+// FindContours: the borders of the non-zero areas of an image, by Suzuki and Abe ("Topological structural analysis of digitized
+// binary images by border following", 1985); comments give the paper's step numbers.
 #include <algorithm>
 #include <array>
 
@@ -19,7 +19,7 @@ struct Border {
   std::vector<ContourPoint> points;
 };
 
-// The neighbours of a pixel, counter-clockwise as seen on the screen from the right one on.
+// The neighbours of a pixel, counter-clockwise as seen on the screen, starting at the right.
 constexpr std::array<std::array<std::int32_t, 2>, 8> kAround{
     {{1, 0}, {1, -1}, {0, -1}, {-1, -1}, {-1, 0}, {-1, 1}, {0, 1}, {1, 1}}};
 
@@ -34,7 +34,7 @@ class Follower {
   }
 
   std::vector<Border> run() {
-    std::vector<Border> borders(2);  // 0 and 1 are not border numbers: 1 marks pixels that are not followed yet
+    std::vector<Border> borders(2);  // 0 and 1 are not border numbers: 1 marks pixels not followed yet
     borders[1].hole = true;          // the frame
     for (std::int64_t y = 1; y < height_ - 1; ++y) {
       std::int32_t last = 1;  // LNBD
@@ -63,22 +63,22 @@ class Follower {
   }
 
  private:
-  // Step 3: from the pixel `start`, the neighbour in direction `from` of which is 0.
+  // Step 3: follow the border from the pixel `start`, whose neighbour in direction `from` is 0.
   void follow(std::int64_t start, std::size_t from, std::int32_t number, std::vector<ContourPoint>& points) {
     std::size_t direction = from;
     do {  // 3.1, clockwise
       direction = (direction + 7) % 8;
     } while (direction != from && cells_[static_cast<std::size_t>(start + step_[direction])] == 0);
-    if (cells_[static_cast<std::size_t>(start + step_[direction])] == 0) {  // alone
+    if (cells_[static_cast<std::size_t>(start + step_[direction])] == 0) {  // isolated pixel
       cells_[static_cast<std::size_t>(start)] = -number;
       points.push_back(point(start));
       return;
     }
     const std::int64_t second = start + step_[direction];
     std::int64_t at = start;
-    std::size_t came = (direction + 4) % 8;  // by which direction the walk came to `at`
+    std::size_t came = (direction + 4) % 8;  // direction from which the walk reached `at`
     for (;;) {
-      bool right_is_zero = false;  // 3.3, counter-clockwise from the pixel behind
+      bool right_is_zero = false;  // 3.3, counter-clockwise from the previous pixel
       std::size_t next = direction;
       do {
         next = (next + 1) % 8;
@@ -112,8 +112,8 @@ class Follower {
 }  // namespace
 
 // Input: uint8 [height, width]. Attributes: mode ("external", "list", "ccomp", "tree"), simple (only points where the direction
-// changes). Results: int32 [points, 2] (x, y); int64 [contours], where each one's points end; int32 [contours, 4], each one's
-// next and previous on its level, first child and parent, -1 for none.
+// changes). Results: int32 [points, 2] (x, y); int64 [contours], the end of each contour's points; int32 [contours, 4], each
+// one's next and previous on its level, first child and parent, -1 for none.
 std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const Tensor& image = inputs[0];
   if (image.dtype() != DType::u8 || image.ndim() != 2 || image.size() > (std::int64_t{1} << 30))
@@ -126,7 +126,7 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
   if (image.size() > 0)
     borders =
         Follower(image.data<std::uint8_t>(), image.shape()[0], image.shape()[1], attributes.get_int("simple", 0) != 0).run();
-  // OpenCV's order: each contour before what is in it, those of one level from the last found to the first.
+  // OpenCV's order: each contour before its children, those of one level from the last found to the first.
   const auto related = [&](std::size_t i) {
     const auto parent = static_cast<std::size_t>(borders[i].parent);
     return parent > 1 && (mode == "tree" || (mode == "ccomp" && borders[i].hole)) ? parent : std::size_t{0};
@@ -154,7 +154,7 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
   auto* links = tree.data<std::int32_t>();
   std::fill(links, links + 4 * count, -1);
   std::int64_t end = 0;
-  std::vector<std::int32_t> latest(kept.size() + 1, -1);  // by parent + 1
+  std::vector<std::int32_t> latest(kept.size() + 1, -1);  // indexed by parent + 1
   for (std::size_t i = 0; i < kept.size(); ++i) {
     for (const ContourPoint& point : borders[kept[i]].points) {
       *to++ = point.x;

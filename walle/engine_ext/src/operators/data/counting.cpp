@@ -1,4 +1,4 @@
-// BinCount: how often each whole number occurs.
+// BinCount: the count of each integer.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -8,7 +8,7 @@
 
 namespace walle {
 
-// How often each whole number from 0 on is among the elements, or the sum of its float64 weights; at least `minlength` numbers.
+// Count each integer from 0 on, or sum its float64 weights; the result has at least `minlength` numbers.
 std::vector<Tensor> bin_count(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const Tensor& x = inputs[0];
   const bool weighted = inputs.size() > 1;

@@ -1,4 +1,4 @@
-// The list of the operators whose output shapes depend on data; each is defined in the file of its family. A plan cannot hold
+// The list of operators whose output shapes depend on data; each is defined in the file of its family. A plan cannot contain
 // them: a module computes them between plans.
 #include <algorithm>
 #include <array>

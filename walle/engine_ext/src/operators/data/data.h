@@ -1,4 +1,4 @@
-// Helpers of the operators whose output shapes depend on data.
+// Helpers for operators whose output shapes depend on data.
 #pragma once
 #include "core/small_float.h"
 #include "operators/op.h"
@@ -28,7 +28,7 @@ auto with_elements(const Tensor& tensor, F&& f) {
   }
 }
 
-// Return the slices `index` along `axis`, one after the other.
+// Return the slices `index` along `axis`, concatenated.
 Tensor take_slices(const Tensor& x, std::size_t axis, const Dims& index);
 // Return a view of one dimension.
 inline Tensor flat(const Tensor& x) { return Tensor(x.storage(), x.dtype(), {x.size()}, {1}, x.offset()); }

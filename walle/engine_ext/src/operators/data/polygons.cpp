@@ -38,7 +38,7 @@ double turn(const PolygonPoint& a, const PolygonPoint& b, const PolygonPoint& c)
   return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x);
 }
 
-// Marks the points to keep between two kept points, without recursion.
+// Mark the points to keep between two kept points, without recursion.
 void reduce(const std::vector<PolygonPoint>& points, std::vector<bool>& stays, std::size_t first, std::size_t last,
             double bound) {
   std::vector<std::pair<std::size_t, std::size_t>> open{{first, last}};
@@ -81,7 +81,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
   if (order.size() < 3) {
     hull = order;
   } else {
-    for (int side = 0; side < 2; ++side) {  // there and back
+    for (int side = 0; side < 2; ++side) {  // lower and upper chain
       const std::size_t start = hull.size();
       for (const std::int64_t i : order) {
         while (hull.size() >= start + 2 && turn(at(hull[hull.size() - 2]), at(hull.back()), at(i)) <= 0) hull.pop_back();
@@ -103,7 +103,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
     std::reverse(hull.begin() + 1, hull.end());
   else
     std::rotate(hull.begin(), std::find(hull.begin(), hull.end(), rightmost), hull.end());
-  // Places that go round in the order of the points, or against it, begin with the first, or the last.
+  // Indices in ascending cyclic order begin with the smallest, in descending order with the largest.
   std::size_t rises = 0;
   for (std::size_t i = 0; i < hull.size(); ++i) rises += hull[i] < hull[(i + 1) % hull.size()];
   if (rises == hull.size() - 1)
@@ -114,7 +114,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
 }
 
 // Input: float64 [count, 2]. Attributes: epsilon, closed. Result: int64, the indices of the kept points. A closed polygon is
-// cut where two points are far apart: three times the farthest point from the last one found.
+// split at two points that are far apart: three times, take the point farthest from the last one found.
 std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const auto points = points_of("ApproximatePolygon", inputs[0]);
   const double bound = attributes.get_float("epsilon", 0);
@@ -148,8 +148,8 @@ std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const At
   return {indices(kept)};
 }
 
-// Input: float64 [count, 2]. Result: float64 [4, 4], at [p, q] the integral of x^p y^q over what the polygon encloses, whichever
-// way round it runs, for p + q up to 3; 0 elsewhere, and everywhere where it encloses nothing (Steger, 1996).
+// Input: float64 [count, 2]. Result: float64 [4, 4], at [p, q] the integral of x^p y^q over the enclosed area, for either
+// orientation, for p + q up to 3; 0 elsewhere, and everywhere for an empty area (Steger, 1996).
 std::vector<Tensor> polygon_moments(std::span<const Tensor> inputs, const Attributes&, int) {
   const auto points = points_of("PolygonMoments", inputs[0]);
   constexpr std::size_t kOrders = 4;

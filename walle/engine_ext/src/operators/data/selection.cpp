@@ -12,7 +12,7 @@ namespace {
 std::int64_t count_set(const unsigned char* flags, std::int64_t size) {
   std::int64_t total = 0;
   for (std::int64_t done = 0; done < size;) {
-    const std::int64_t end = std::min<std::int64_t>(size, done + 255);  // a byte holds the sum
+    const std::int64_t end = std::min<std::int64_t>(size, done + 255);  // the sum fits in a byte
     unsigned char part = 0;
     for (; done < end; ++done) part = static_cast<unsigned char>(part + (flags[done] != 0));
     total += part;
@@ -20,7 +20,7 @@ std::int64_t count_set(const unsigned char* flags, std::int64_t size) {
   return total;
 }
 
-// Copies the items whose flag is set, one after the other, without a branch for each.
+// Copy the elements whose flag is set, contiguously, without a branch for each.
 template <class Item>
 void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64_t kept, std::byte* to) {
   const auto* from = reinterpret_cast<const Item*>(items);
@@ -50,7 +50,7 @@ Tensor take_slices(const Tensor& x, std::size_t axis, const Dims& index) {
   return result;
 }
 
-// ONNX Compress: the slices along `axis` (of the flattened tensor where it is not given) whose condition is true.
+// ONNX Compress: the slices along `axis` (of the flattened tensor if it is absent) whose condition is true.
 std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const Tensor x = attributes.has("axis") ? inputs[0] : flat(inputs[0]);
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), x.shape().size());
@@ -92,7 +92,7 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
   const std::int64_t row = x.shape()[last];
   auto* places = result.data<std::int64_t>();
   auto* columns = places + static_cast<std::int64_t>(last) * count;
-  with_elements(x, [&](const auto* at) {  // row by row; the coordinates of a row differ only in the last one
+  with_elements(x, [&](const auto* at) {  // row by row; the coordinates within a row differ only in the last one
     Dims outer(last, 0);
     for (std::int64_t start = 0, found = 0; found < count; start += row) {
       const std::int64_t before = found;

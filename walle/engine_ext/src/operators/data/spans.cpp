@@ -1,5 +1,5 @@
-// LineSpans, PolygonSpans and CircleSpans: figures as runs of pixels. A result is int32 [spans, 3]: y, the first x, and the x
-// behind the last one, all within an image of `height` by `width`; geometry/span_fill.h fills them with a colour.
+// LineSpans, PolygonSpans and CircleSpans: figures as runs of pixels. A result is int32 [spans, 3]: y, the first x, and one past
+// the last x, all within an image of `height` by `width`; geometry/span_fill.h fills them with a colour.
 #include <algorithm>
 #include <cmath>
 
@@ -20,7 +20,7 @@ class Spans {
 
   std::int64_t height() const { return height_; }
   std::int64_t width() const { return width_; }
-  // From x to `last`, both included.
+  // Add from x to `last`, both included.
   void add(std::int64_t y, std::int64_t x, std::int64_t last) {
     if (y < 0 || y >= height_) return;
     x = std::max<std::int64_t>(x, 0);
@@ -44,7 +44,7 @@ struct SpanPoint {
   std::int64_t x, y;
 };
 
-// Clips a line to the image; false: no part of it lies inside.
+// Clip a line to the image; return false if it lies entirely outside.
 bool clip(const Spans& spans, SpanPoint& a, SpanPoint& b) {
   const std::int64_t right = spans.width() - 1, bottom = spans.height() - 1;
   if (right < 0 || bottom < 0) return false;
@@ -75,7 +75,7 @@ bool clip(const Spans& spans, SpanPoint& a, SpanPoint& b) {
   return (of_a | of_b) == 0;
 }
 
-// Bresenham's line, from left to right.
+// Draw Bresenham's line, from left to right.
 void thin_line(Spans& spans, SpanPoint a, SpanPoint b) {
   if (!clip(spans, a, b)) return;
   if (b.x < a.x) std::swap(a, b);
@@ -130,7 +130,7 @@ struct Corner {
   double x, y;
 };
 
-// The inside of closed polygons by the even-odd rule, sampled on the rows. `nearest`: edges are rounded, not drawn inward.
+// Fill closed polygons by the even-odd rule, sampled on the rows. `nearest`: edges are rounded, not drawn inward.
 void inside(Spans& spans, const std::vector<std::vector<Corner>>& polygons, bool nearest) {
   struct Edge {
     double top, bottom, x, slope;
@@ -170,7 +170,7 @@ void inside(Spans& spans, const std::vector<std::vector<Corner>>& polygons, bool
   }
 }
 
-// A rectangle along the line, with round ends.
+// Draw a rectangle along the line, with round ends.
 void thick_line(Spans& spans, SpanPoint a, SpanPoint b, std::int64_t thickness) {
   const auto dx = static_cast<double>(a.x - b.x), dy = static_cast<double>(b.y - a.y);
   const double length = std::sqrt(dx * dx + dy * dy);
@@ -202,7 +202,7 @@ const std::int32_t* points_of(std::string_view op, const Tensor& given, std::int
 
 }  // namespace
 
-// Input: the ends of lines, two points each. Attributes: height, width, thickness.
+// Input: line endpoints, two points each. Attributes: height, width, thickness.
 std::vector<Tensor> line_spans(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   Spans spans(attributes);
   std::int64_t count = 0;
@@ -219,7 +219,7 @@ std::vector<Tensor> line_spans(std::span<const Tensor> inputs, const Attributes&
   return {spans.tensor()};
 }
 
-// Inputs: points, and int64 where each polygon's points end. Attributes: height, width. Edges belong to the figure.
+// Inputs: points, and int64, the end of each polygon's points. Attributes: height, width. Edges belong to the figure.
 std::vector<Tensor> polygon_spans(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   Spans spans(attributes);
   std::int64_t count = 0, begin = 0;

@@ -1,4 +1,4 @@
-// NonMaxSuppression: for each batch and class the best boxes whose overlap with every better one is below a threshold.
+// NonMaxSuppression: for each batch and class the best boxes whose overlap with every better selected one is below a threshold.
 #include <algorithm>
 
 #include "operators/op.h"
@@ -29,9 +29,9 @@ bool overlaps(const Box& a, const Box& b, double threshold) {
 
 }  // namespace
 
-// Inputs: boxes [batch, boxes, 4], scores [batch, classes, boxes], the greatest number of boxes of a class (0 where left out),
-// the overlap above which a box is dropped, the score that a box must exceed. Result: int64 [selected, 3], batch, class and box,
-// best first within a class.
+// Inputs: boxes [batch, boxes, 4], scores [batch, classes, boxes], the maximum number of boxes of a class (default 0), the
+// overlap above which a box is dropped, the score that a box must exceed. Result: int64 [selected, 3], batch, class and box, best
+// first within a class.
 std::vector<Tensor> non_max_suppression(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const Tensor &boxes = inputs[0], &scores = inputs[1];
   if (boxes.dtype() != DType::f32 || scores.dtype() != DType::f32)

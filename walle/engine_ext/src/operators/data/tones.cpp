@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kTones = 256;
 
-// Throws Error unless these are int32 counts, none of them negative and one of them greater than 0.
+// Throw Error unless the input is int32 counts, none negative and at least one positive.
 std::vector<std::int64_t> counts_of(std::string_view op, const Tensor& given) {
   if (given.dtype() != DType::i32 || given.size() != kTones)
     throw Error(ErrorKind::shape, std::string(op) + " takes 256 int32 counts, not " + std::string(dtype_name(given.dtype())) +
@@ -23,7 +23,7 @@ std::vector<std::int64_t> counts_of(std::string_view op, const Tensor& given) {
   return counts;
 }
 
-// The bound with the greatest variance between what lies below and above (Otsu, 1979).
+// Return the threshold with the greatest variance between the two classes (Otsu, 1979).
 int otsu_bound(const std::vector<std::int64_t>& counts) {
   double total = 0, whole = 0;
   for (std::size_t tone = 0; tone < counts.size(); ++tone) {
@@ -47,7 +47,7 @@ int otsu_bound(const std::vector<std::int64_t>& counts) {
   return bound;
 }
 
-// The tone farthest below the line from the peak of the counts to their farther end (Zack, 1977).
+// Return the tone farthest below the line from the peak of the counts to their farther end (Zack, 1977).
 int triangle_bound(std::vector<std::int64_t> counts) {
   constexpr std::int64_t last = kTones - 1;
   std::int64_t left = 0, right = last;
@@ -74,7 +74,7 @@ int triangle_bound(std::vector<std::int64_t> counts) {
 
 }  // namespace
 
-// Input: int32 [256], how often each tone occurs in an image. Result: int32 [1], the threshold between dark and bright by the
+// Input: int32 [256], the count of each tone in an image. Result: int32 [1], the threshold between dark and bright by the
 // attribute `method`, "otsu" or "triangle".
 std::vector<Tensor> histogram_bound(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const std::string method = attributes.get_string("method", "otsu");
@@ -86,8 +86,8 @@ std::vector<Tensor> histogram_bound(std::span<const Tensor> inputs, const Attrib
   return {bound};
 }
 
-// Input: int32 [256], how often each tone occurs in an image. Result: uint8 [256], the tones that spread them evenly; the only
-// tone of an image stays.
+// Input: int32 [256], the count of each tone in an image. Result: uint8 [256], the tones that equalize the histogram; if an image
+// has only one tone, that tone is unchanged.
 std::vector<Tensor> equalizing_table(std::span<const Tensor> inputs, const Attributes&, int) {
   const auto counts = counts_of("EqualizingTable", inputs[0]);
   std::int64_t total = 0;

@@ -16,8 +16,8 @@ Tensor whole(const Dims& numbers) {
 
 }  // namespace
 
-// ONNX Unique: the distinct slices along `axis` (elements where it is not given), sorted or in the order of first appearance;
-// the place of each one's first appearance; for each slice, its number among the distinct ones; the count of each.
+// ONNX Unique: the distinct slices along `axis` (elements if it is absent), sorted or in the order of first appearance; the index
+// of each one's first appearance; for each slice, its number among the distinct ones; the count of each.
 std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& attributes, int outputs) {
   const Tensor x = attributes.has("axis") ? inputs[0] : flat(inputs[0]);
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), x.shape().size());
