@@ -260,7 +260,7 @@ async def test_a_run_has_a_deadline(make: Make) -> None:
 
 @pytest.mark.asyncio
 async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_interpreter(tmp_path: Path) -> None:
-    made = _core.vm_counts()["made"]
+    created = _core.vm_counts()["created"]
     for name in ("first", "second", "third"):
         (tmp_path / name).mkdir()
         vm = VM(
@@ -271,4 +271,4 @@ async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_inte
             await run(vm)
         vm.close()
         assert await vm.wait_closed()
-    assert _core.vm_counts()["made"] <= made + 1  # they followed each other in one interpreter
+    assert _core.vm_counts()["created"] <= created + 1  # they followed each other in one interpreter
