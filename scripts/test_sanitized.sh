@@ -51,7 +51,7 @@ case $kind in
         export TSAN_OPTIONS="die_after_fork=0 suppressions=$PWD/scripts/tsan.supp"
         # In the child of a fork the runtime still knows the parent's threads, and ends it when one of its own is made.
         # shellcheck disable=SC2046 -- a list
-        python -m pytest $(ls tests/engine_ext/test_vm*.py) --timeout=1200 -q -p no:cacheprovider --deselect $flat \
+        python -m pytest tests/engine_ext/vm --timeout=1200 -q -p no:cacheprovider --deselect $flat \
             --deselect "$long" --deselect $also_long \
             --deselect 'tests/engine_ext/vm/test_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
         ;;
