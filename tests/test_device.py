@@ -345,6 +345,6 @@ async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: 
             output, _ = await process.communicate()
         assert process.returncode == 0
         visits, produced, stored = map(int, output.split())
-        assert visits > 150
+        assert visits >= 150  # at least 50 in each of the three processes
         assert produced == stored == visits == await shop.received()
         assert await pages(shop) == [f"page/{number}" for number in range(visits)]
