@@ -33,9 +33,9 @@ python() {  # in the environment, so that the processes that tests start take th
 
 # Memory does not stay flat, as a sanitizer keeps back what is freed: the test that measures it is left out here, and the lives
 # below go without that check. A block of a large product takes longer than a call may be late, so slow are kernels with checks.
-flat=tests/engine_ext/vm/test_reset.py::test_loading_and_unloading_takes_no_memory
+flat=tests/engine_ext/vm/test_reset.py::test_loading_and_unloading_leaks_no_memory
 long='tests/engine_ext/vm/test_limits.py::test_one_long_operator_is_stopped[product]'
-also_long=tests/engine_ext/vm/test_limits.py::test_a_stop_in_the_engine_is_no_failure_of_the_operator
+also_long=tests/engine_ext/vm/test_limits.py::test_a_stop_in_the_engine_is_not_a_failure_of_the_operator
 case $kind in
     asan)
         no_shifting=
@@ -50,7 +50,6 @@ case $kind in
         no_shifting="setarch -R"  # this runtime knows some layouts of a process's memory only
         export TSAN_OPTIONS="die_after_fork=0 suppressions=$PWD/scripts/tsan.supp"
         # In the child of a fork the runtime still knows the parent's threads, and ends it when one of its own is made.
-        # shellcheck disable=SC2046 -- a list
         python -m pytest tests/engine_ext/vm --timeout=1200 -q -p no:cacheprovider --deselect $flat \
             --deselect "$long" --deselect $also_long \
             --deselect 'tests/engine_ext/vm/test_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"

@@ -136,8 +136,10 @@ async def test_a_run_that_ends_well_hands_its_lines_over(runner: TaskRunner, tmp
         ("import socket", 3),
         ("for _ in iter(int, 1): print('x' * 1000)", 3),
         ("bytearray(1 << 30)", 3),
+        ("import json; json.loads('{')", 3),
+        ("import walle.np as np; np.concatenate([np.zeros(2), np.zeros((2, 2))])", 3),
     ],
-    ids=["raises", "deadline", "deeper", "import", "log_kb", "memory"],
+    ids=["raises", "deadline", "deeper", "import", "log_kb", "memory", "library", "np"],
 )
 async def test_a_run_that_fails_hands_its_lines_over_and_names_its_place(
     runner: TaskRunner, tmp_path: Path, body: str, line: int

@@ -75,7 +75,9 @@ def failure_place(error: BaseException) -> str:
             place = error.place
         case TaskError():
             frames = _FRAME.findall(error.traceback_text)
-            place = "{}:{}".format(*frames[-1]) if frames else ""
+            # A task's files have relative names; those of libraries are absolute.
+            own = [frame for frame in frames if not frame[0].startswith(("/", "<"))]
+            place = "{}:{}".format(*(own or frames)[-1]) if frames else ""
         case _:
             place = ""
     return printable(place[: Outcome.MAX_PLACE_CHARS])

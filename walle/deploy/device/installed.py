@@ -232,9 +232,8 @@ class InstalledTasks:
         make_folders(folder)
         try:
             write_file(folder / "state.json", state.to_bytes(), mode=0o644)
-        except (
-            NotSyncedError
-        ) as error:  # the rename is done, and the states before and after it are both valid: keep it
+        except NotSyncedError as error:
+            # The rename is done, and the states before and after it are both valid: keep it.
             _LOG.warning("%s may not survive a power cut: %s", folder, error)
 
     def version_files(self, task: str, ref: VersionRef) -> Path:

@@ -1,12 +1,13 @@
 """The tunnel's server in the cloud (§5.2): one bounded stream of uploads from all devices' connections.
 
-Invariants: - A device's uploads are yielded in the order of their numbers, after the last durable one. A known number
-is dropped and
-  acknowledged again. A missing number closes the connection, and the device resumes after the last durable one.
+Invariants:
+- A device's uploads are yielded in the order of their numbers, after the last durable one. A known number is dropped
+  and acknowledged again. A missing number closes the connection, and the device resumes after the last durable one.
 - Only `acknowledge` acknowledges. A device that reconnects repeats what was not acknowledged, so the consumer must drop
   numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
 - Memory is bounded: while the queue is full, connections with more uploads are not read, and TCP slows the devices
-down. - A device has one connection. A new one replaces the old one.
+  down.
+- A device has one connection. A new one replaces the old one.
 """
 
 import asyncio

@@ -1,11 +1,10 @@
 #include "plan/packed_values.h"
-#include "plan/index.h"
 
 #include <algorithm>
 
-namespace walle {
+#include "plan/index.h"
 
-namespace {}  // namespace
+namespace walle {
 
 PackedValues::PackedValues(Program& program, std::int64_t pack)
     : program_(program), packing_(pack), packed_(program.values.size(), -1), plain_(program.values.size(), true) {}

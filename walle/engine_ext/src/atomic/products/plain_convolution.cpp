@@ -105,7 +105,7 @@ void direct_run(Team& team, const ConvShape& shape, const Table& table, const Co
 
 // Depthwise: one input channel each; a row of outputs gathers all its taps while it lies in cache.
 bool depthwise_applies(const ConvProblem& problem) { return problem.shape.in_channels == 1 && direct_applies(problem); }
-Work depthwise_work(const ConvProblem& problem, std::int64_t) {
+Work plain_depthwise_work(const ConvProblem& problem, std::int64_t) {
   const Window& win = problem.shape.window;
   Work work = row_work(problem);
   work.moved += kFloatBytes * static_cast<double>(problem.shape.batch) *
@@ -284,7 +284,7 @@ struct Plain {
   void (*run)(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept;
 };
 constexpr Plain kPointwise{"1x1 GEMM", &pointwise_applies, &pointwise_work, &pointwise_scratch, &pointwise_run};
-constexpr Plain kDepthwise{"plain depthwise", &depthwise_applies, &depthwise_work, nullptr, &depthwise_run};
+constexpr Plain kDepthwise{"plain depthwise", &depthwise_applies, &plain_depthwise_work, nullptr, &depthwise_run};
 constexpr Plain kColumns{"im2col GEMM", &columns_apply, &columns_work, &columns_scratch, &columns_run};
 constexpr Plain kDirect{"plain direct", &direct_applies, &direct_work, nullptr, &direct_run};
 
