@@ -13,5 +13,8 @@ namespace {
 }  // namespace walle::avx2
 WALLE_TARGET_END
 
-void walle::avx2::fill_kernels(Table& table) noexcept { fill_all(table); }
+void walle::avx2::fill_kernels(Table& table) noexcept {
+  fill_loops(table);
+  fill_all(table);
+}
 #endif

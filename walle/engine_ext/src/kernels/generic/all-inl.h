@@ -14,7 +14,8 @@
 #include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/winograd-inl.h"
 #if !defined(WALLE_BASELINE_HAS_VECTORS)
-#include "kernels/generic/loops-inl.h"
+#include "kernels/generic/find-best-inl.h"
+#include "kernels/generic/extremes-inl.h"
 #endif
 #include "kernels/generic/double-bits-inl.h"
 #include "kernels/generic/doubles-inl.h"
@@ -25,12 +26,9 @@
 
 // Replace the scalar kernels in the table by these.
 void fill_all(Table& table) noexcept {
-#if !defined(WALLE_BASELINE_HAS_VECTORS)
-  fill_loops(table);
-#endif
   fill_transcendental(table);
   fill(table);
 #if !defined(WALLE_BASELINE_HAS_VECTORS)
-  fill_float_loops(table);
+  fill_extremes(table);
 #endif
 }

@@ -26,9 +26,12 @@ inline void combine_few(const In* const* taps, const Weight* weights, Sum start,
                         std::int64_t length) noexcept {
   const In* tap[n];
   Sum weight[n];
+#pragma GCC unroll 9
   for (int t = 0; t < n; ++t) tap[t] = taps[t], weight[t] = static_cast<Sum>(weights[t]);
+#pragma GCC ivdep  // the result may alias an input
   for (std::int64_t i = 0; i < length; ++i) {
     Sum sum = start;
+#pragma GCC unroll 9
     for (int t = 0; t < n; ++t) sum = static_cast<Sum>(sum + static_cast<Sum>(weight[t] * static_cast<Sum>(tap[t][i])));
     out[i] = finished<Out, Sum>(sum, shift);
   }

@@ -12,10 +12,12 @@ inline T greater(T a, T b) noexcept {
 template <bool most, class T, int n>
 inline void extreme_few(const T* const* taps, T* out, std::int64_t length) noexcept {
   const T* tap[n];
+#pragma GCC unroll 9
   for (int t = 0; t < n; ++t) tap[t] = taps[t];
 #pragma GCC ivdep  // the result may alias an input or follow it
   for (std::int64_t i = 0; i < length; ++i) {
     T best = tap[0][i];
+#pragma GCC unroll 9
     for (int t = 1; t < n; ++t) best = most ? greater(best, tap[t][i]) : lesser(best, tap[t][i]);
     out[i] = best;
   }
@@ -74,6 +76,7 @@ template <class T>
 void sort5(const void* const* taps, void* const* rows, std::int64_t length) noexcept {
   const T* in[5];
   T* out[5];
+#pragma GCC unroll 5
   for (int t = 0; t < 5; ++t) in[t] = static_cast<const T*>(taps[t]), out[t] = static_cast<T*>(rows[t]);
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < length; ++i) {
@@ -87,6 +90,7 @@ void sort5(const void* const* taps, void* const* rows, std::int64_t length) noex
 template <class T>
 void median9(const void* const* given, void* output, std::int64_t length) noexcept {
   const T* p[9];
+#pragma GCC unroll 9
   for (int t = 0; t < 9; ++t) p[t] = static_cast<const T*>(given[t]);
   T* out = static_cast<T*>(output);
 #pragma GCC ivdep
@@ -100,6 +104,7 @@ void median9(const void* const* given, void* output, std::int64_t length) noexce
 template <class T>
 void median25(const void* const* given, void* output, std::int64_t length) noexcept {
   const T* p[25];
+#pragma GCC unroll 25
   for (int t = 0; t < 25; ++t) p[t] = static_cast<const T*>(given[t]);
   T* out = static_cast<T*>(output);
 #pragma GCC ivdep

@@ -99,6 +99,7 @@ inline std::int64_t reorder_groups(const std::uint8_t* in, std::int64_t step, st
                                    std::int64_t total, const Order& order) noexcept {
   if (total < 16) return 0;
   alignas(16) std::int8_t lanes[16] = {};
+#pragma GCC unroll 16  // the order is a constant
   for (std::int64_t j = 0; j < group; ++j) lanes[j] = static_cast<std::int8_t>(order(j));
   return permute_groups(in, step, out, group, lanes, (total - 16) / group + 1);
 }

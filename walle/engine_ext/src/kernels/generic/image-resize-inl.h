@@ -11,9 +11,12 @@ template <int channels, int taps, class T>
 inline void resample_fixed(const AxisTaps& axis, const T* in, float* out, std::int64_t pixels) noexcept {
   for (std::int64_t i = 0; i < pixels; ++i, out += channels) {
     float total[channels] = {};
+#pragma GCC unroll 4
     for (int t = 0; t < taps; ++t)
+#pragma GCC unroll 4
       for (int c = 0; c < channels; ++c)
         total[c] += static_cast<float>(in[axis.places[t * pixels + i] * channels + c]) * axis.weights[t * pixels + i];
+#pragma GCC unroll 4
     for (int c = 0; c < channels; ++c) out[c] = total[c];
   }
 }
@@ -24,6 +27,7 @@ template <int channels, int taps>
 inline void resample_fours(const AxisTaps& axis, const float* in, float* out, std::int64_t pixels) noexcept {
   const auto put = [&]<std::size_t bytes>(std::int64_t i) {
     Four total{};
+#pragma GCC unroll 4
     for (int t = 0; t < taps; ++t) {
       Four pixel{};
       __builtin_memcpy(&pixel, in + std::int64_t{axis.places[t * pixels + i]} * channels, bytes);
@@ -135,11 +139,13 @@ inline void resample_planes(const AxisTaps& axis, const std::uint8_t* in, Out* o
     const std::int64_t count = pixels - start < kBlock ? pixels - start : kBlock;
     gather_taps<channels, taps>(axis.places + start, pixels, in, pixel, count);
     const std::int16_t* weights = axis.whole + start;
+#pragma GCC unroll 4
     for (int c = 0; c < channels; ++c) {
       Out* to = out + c * pixels + start;
       const int low = 8 * c;
       for (std::int64_t i = 0; i < count; ++i) {
         std::int32_t total = 0;
+#pragma GCC unroll 4
         for (int t = 0; t < taps; ++t)
           total += static_cast<std::int32_t>((pixel[t][i] >> low) & 255u) * std::int32_t{weights[t * pixels + i]};
         to[i] = kept<Out>(total);
@@ -203,10 +209,12 @@ inline void join_few(const std::int32_t* const* rows, const std::int16_t* weight
                      std::int64_t count) noexcept {
   const std::int32_t* row[taps];
   std::int32_t weight[taps];
+#pragma GCC unroll 4
   for (int t = 0; t < taps; ++t) row[t] = rows[t], weight[t] = weights[t];
   const std::int32_t half = 1 << (bits - 1);
   for (std::int64_t i = 0; i < count; ++i) {
     std::int32_t total = half;
+#pragma GCC unroll 4
     for (int t = 0; t < taps; ++t) total += row[t][i] * weight[t];
     out[i] = static_cast<std::uint8_t>(clamped(total >> bits, 0, 255));
   }

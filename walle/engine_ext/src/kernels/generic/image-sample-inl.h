@@ -105,6 +105,7 @@ template <int reach, class T>
       float part = 0;
       if (inside) {
         const T* row = first + j * args.width * channels + c;
+#pragma GCC unroll 8
         for (int k = 0; k < reach; ++k) part += weight_x[k] * static_cast<float>(row[k * channels]);
       } else {
         for (int k = 0; k < reach; ++k) part += weight_x[k] * outside<T>(args, v + j, h + k, c, static_cast<float>(out[c]));
@@ -191,7 +192,7 @@ template <int channels>
 inline void cubic_bytes(const SampleArgs& args, const Windows& at, std::int64_t start, std::int64_t count,
                         std::uint8_t* out) noexcept {
   const auto* image = static_cast<const std::uint8_t*>(args.image);
-  float weight_x[4][kBlock], weight_y[4][kBlock], total[channels][kBlock];
+  float weight_x[4][kBlock], weight_y[4][kBlock], total[channels][kBlock] = {};
   std::uint32_t pixel[4][kBlock];
   for (std::int64_t i = 0; i < count; ++i) {
     float x[4], y[4];
@@ -212,7 +213,7 @@ inline void cubic_bytes(const SampleArgs& args, const Windows& at, std::int64_t 
       for (std::int64_t i = 0; i < count; ++i) {
         const float part = weight_x[0][i] * channel_of<c>(pixel[0][i]) + weight_x[1][i] * channel_of<c>(pixel[1][i]) +
                            weight_x[2][i] * channel_of<c>(pixel[2][i]) + weight_x[3][i] * channel_of<c>(pixel[3][i]);
-        sum[i] = (j == 0 ? 0.0f : sum[i]) + weight[i] * part;
+        sum[i] += weight[i] * part;
       }
     });
   }
@@ -230,6 +231,7 @@ inline void linear_pixels(const SampleArgs& args, const Windows& at, std::int64_
   T corner[channels][4][kBlock];
   for (std::int64_t i = 0; i < count; ++i) {
     const T* from = image + (std::int64_t{at.row[start + i]} * args.width + at.column[start + i]) * channels;
+#pragma GCC unroll 4
     for (int c = 0; c < channels; ++c) {
       corner[c][0][i] = from[c];
       corner[c][1][i] = from[c + channels];

@@ -37,12 +37,14 @@ inline void to_yuv(const std::uint8_t* in, int channels, bool blue_first, std::u
     for (std::int64_t i = 0; i < count; ++i)
       luma[start + i] = static_cast<std::uint8_t>((269484 * r[i] + 528482 * g[i] + 102760 * b[i] + half + (16 << 20)) >> 20);
     if (u == nullptr) continue;
-    for (std::int64_t i = 0; i < count / 2; ++i) {
-      const std::int32_t blue = b[2 * i], green = g[2 * i], red = r[2 * i];
-      u[(start / 2 + i) * chroma_step] =
-          static_cast<std::uint8_t>((-155188 * red - 305135 * green + 460324 * blue + half + grey) >> 20);
-      v[(start / 2 + i) * chroma_step] =
-          static_cast<std::uint8_t>((460324 * red - 385875 * green - 74448 * blue + half + grey) >> 20);
-    }
+    const auto put_chroma = [&](std::int64_t step) __attribute__((always_inline)) {
+      for (std::int64_t i = 0; i < count / 2; ++i) {
+        const std::int32_t blue = b[2 * i], green = g[2 * i], red = r[2 * i];
+        u[(start / 2 + i) * step] =
+            static_cast<std::uint8_t>((-155188 * red - 305135 * green + 460324 * blue + half + grey) >> 20);
+        v[(start / 2 + i) * step] = static_cast<std::uint8_t>((460324 * red - 385875 * green - 74448 * blue + half + grey) >> 20);
+      }
+    };
+    chroma_step == 1 ? put_chroma(1) : put_chroma(chroma_step);  // unit strides are vectorised
   }
 }

@@ -315,65 +315,12 @@ void loop_reduce(const void* in, std::int64_t stride, std::int64_t count, void* 
   *static_cast<T*>(out) = result;
 }
 
-// float32, four vectors at once; the scalar loop combines the remainder.
-template <class Op, ReduceOp op>
-void reduce_extreme(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
-  if (stride != 1 || count < 8 * kLanes) return (*plain_reduce<op>)(in, stride, count, out);
-  const auto* from = static_cast<const float*>(in);
-  Vec best[4];
-  for (std::int64_t j = 0; j < 4; ++j) best[j] = load(from + j * kLanes);
-  std::int64_t i = 4 * kLanes;
-  for (; i + 4 * kLanes <= count; i += 4 * kLanes)
-    for (std::int64_t j = 0; j < 4; ++j) best[j] = Op::of(best[j], load(from + i + j * kLanes));
-  float rest[8 * kLanes];
-  for (std::int64_t j = 0; j < 4; ++j) store(rest + j * kLanes, best[j]);
-  std::int64_t left = 4 * kLanes;
-  for (; i < count; ++i) rest[left++] = from[i];
-  (*plain_reduce<op>)(rest, 1, left, out);
-}
-
-// float32 to bytes: clamped in vectors (NaN gives 0), then converted in a plain loop.
-inline void cast_bytes(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
-  const auto* from = static_cast<const float*>(in);
-  auto* to = static_cast<std::uint8_t*>(out);
-  constexpr std::int64_t kBlock = 512;
-  float bounded[kBlock];
-  for (std::int64_t start = 0; start < count; start += kBlock) {
-    const std::int64_t size = start + kBlock < count ? kBlock : count - start;
-    const float* x = from + start;
-    if (stride != 1) {
-      for (std::int64_t i = 0; i < size; ++i) bounded[i] = from[(start + i) * stride];
-      x = bounded;
-    }
-    for (std::int64_t i = 0; i < size; i += kLanes) {
-      const std::int64_t width = i + kLanes < size ? kLanes : size - i;
-      store_first(bounded + i, min_or_second(max_or_second(load_first(x + i, width), set(0.0f)), set(255.0f)), width);
-    }
-    for (std::int64_t i = 0; i < size; ++i) to[start + i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(bounded[i]));
-  }
-}
-
-// Return the position of the first best element; the first NaN wins. The best value is found first, then its position.
+// The best value is found first, then its position.
 template <class T, bool greatest>
 void loop_arg(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
-  const auto* from = static_cast<const T*>(in);
   T best;
-  if constexpr (std::is_same_v<T, float>)
-    greatest ? reduce_extreme<MaximumOp, ReduceOp::ReduceMax>(in, stride, count, &best)
-             : reduce_extreme<MinimumOp, ReduceOp::ReduceMin>(in, stride, count, &best);
-  else
-    loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
-  constexpr std::int64_t kBlock = 256;
-  std::int64_t start = 0;
-  const auto found = [best](T x) noexcept { return static_cast<unsigned>(x == best) | static_cast<unsigned>(x != x); };
-  if (stride == 1)
-    for (; start + kBlock <= count; start += kBlock) {
-      unsigned any = 0;
-      for (std::int64_t i = start; i < start + kBlock; ++i) any |= found(from[i]);
-      if (any) break;
-    }
-  while (start + 1 < count && !found(from[start * stride])) ++start;
-  *static_cast<std::int64_t*>(out) = start;
+  loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
+  *static_cast<std::int64_t*>(out) = find_best(static_cast<const T*>(in), stride, count, best);
 }
 
 template <class T>
@@ -454,74 +401,4 @@ void fill_integers_of(Table& table, std::size_t type) noexcept {
   table.unary[static_cast<std::size_t>(UnaryOp::BitwiseNot)][type] = &loop_unary<T, T, BitwiseNotLoop>;
   table.reduce[static_cast<std::size_t>(ReduceOp::ReduceProd)][type] = &loop_reduce<T, MulLoop>;
   table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][type] = &loop_reduce<T, AddLoop>;
-}
-
-// Call before fill(), which replaces some of these by float32's own kernels.
-void fill_loops(Table& table) noexcept {
-  fill_arithmetic_of<float>(table, 0);
-  fill_arithmetic_of<double>(table, 1);
-  fill_integers_of<std::int32_t>(table, 2);
-  fill_integers_of<std::int64_t>(table, 3);
-  fill_integers_of<std::uint8_t>(table, 4);
-  fill_integers_of<std::int8_t>(table, 6);
-  fill_integers_of<std::int16_t>(table, 7);
-  fill_integers_of<std::uint16_t>(table, 8);
-  fill_loops_of<std::uint8_t>(table, 5);  // a bool is a byte of 0 or 1
-#define WALLE_FAST(op, loop) \
-  table.binary[static_cast<std::size_t>(BinaryOp::op)][5] = &loop_binary<std::uint8_t, std::uint8_t, loop##Loop>;
-  WALLE_FAST(And, BitwiseAnd)
-  WALLE_FAST(Or, BitwiseOr)
-  WALLE_FAST(Xor, BitwiseXor)
-#undef WALLE_FAST
-  table.unary[static_cast<std::size_t>(UnaryOp::Not)][5] = &loop_unary<std::uint8_t, std::uint8_t, NotLoop>;
-  table.binary[static_cast<std::size_t>(BinaryOp::Div)][1] = &loop_binary<double, double, DivLoop>;
-  table.binary[static_cast<std::size_t>(BinaryOp::CopySign)][0] = &loop_binary<float, float, CopySignLoop>;
-  table.binary[static_cast<std::size_t>(BinaryOp::CopySign)][1] = &loop_binary<double, double, CopySignLoop>;
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][1] = &loop_reduce<double, AddLoop>;
-#define WALLE_FAST(op, loop) table.unary[static_cast<std::size_t>(UnaryOp::op)][1] = &loop_unary<double, double, loop##Loop>;
-  WALLE_FAST(Abs, WideAbs)
-  WALLE_FAST(Sqrt, WideSqrt)
-  WALLE_FAST(Floor, WideFloor)
-  WALLE_FAST(Ceil, WideCeil)
-  WALLE_FAST(Trunc, WideTrunc)
-  WALLE_FAST(Round, WideRound)
-  WALLE_FAST(Reciprocal, Reciprocal)
-#undef WALLE_FAST
-  table.unary[static_cast<std::size_t>(UnaryOp::Abs)][0] = &loop_unary<float, float, FloatAbsLoop>;
-  table.unary[static_cast<std::size_t>(UnaryOp::Trunc)][0] = &loop_unary<float, float, TruncLoop>;
-#define WALLE_FAST(op)                                                                         \
-  table.unary[static_cast<std::size_t>(UnaryOp::op)][0] = &loop_unary<float, float, op##Loop>; \
-  table.unary[static_cast<std::size_t>(UnaryOp::op)][1] = &loop_unary<double, double, op##Loop>;
-  WALLE_FAST(Mantissa)
-  WALLE_FAST(Exponent)
-  WALLE_FAST(Spacing)
-#undef WALLE_FAST
-  table.binary[static_cast<std::size_t>(BinaryOp::NextAfter)][0] = &loop_binary<float, float, NextAfterLoop>;
-  table.binary[static_cast<std::size_t>(BinaryOp::NextAfter)][1] = &loop_binary<double, double, NextAfterLoop>;
-  table.binary[static_cast<std::size_t>(BinaryOp::ScaleByPower)][0] = &loop_binary<float, float, ScaleByPowerLoop>;
-#define WALLE_FAST(op)                                                                              \
-  table.test[static_cast<std::size_t>(TestOp::op)][0] = &loop_unary<float, std::uint8_t, op##Loop>; \
-  table.test[static_cast<std::size_t>(TestOp::op)][1] = &loop_unary<double, std::uint8_t, op##Loop>;
-  WALLE_FAST(IsNaN)
-  WALLE_FAST(IsInfinite)
-  WALLE_FAST(IsFinite)
-  WALLE_FAST(SignBit)
-#undef WALLE_FAST
-  fill_loop_casts<float>(table.cast[0]);
-  fill_loop_casts<double>(table.cast[1]);
-  fill_loop_casts<std::int32_t>(table.cast[2]);
-  fill_loop_casts<std::int64_t>(table.cast[3]);
-  fill_loop_casts<std::uint8_t>(table.cast[4]);
-  fill_loop_casts<std::uint8_t>(table.cast[5]);
-  table.select[0] = &loop_select<std::uint8_t>;
-  table.select[1] = &loop_select<std::uint16_t>;
-  table.select[2] = &loop_select<std::uint32_t>;
-  table.select[3] = &loop_select<std::uint64_t>;
-}
-
-// Call after fill(), some of whose kernels these replace.
-void fill_float_loops(Table& table) noexcept {
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][0] = &reduce_extreme<MaximumOp, ReduceOp::ReduceMax>;
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][0] = &reduce_extreme<MinimumOp, ReduceOp::ReduceMin>;
-  table.cast[0][4] = &cast_bytes;
 }
