@@ -64,10 +64,41 @@ with_progress() {
     if [ -t 1 ] && [ -n "$shown" ]; then printf '\n'; fi
     wait "$job"
 }
+# Prints the packages that walle and its group of dependencies $extra need, without walle itself.
+requirements() {
+    "$venv/bin/python" - "$extra" <<'END'
+import sys, tomllib
+
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+
+def packages(group):
+    for package in project["optional-dependencies"][group]:
+        if package.startswith("walle["):  # groups of its own, as in walle[cloud,apps]
+            for other in package.removeprefix("walle[").rstrip("]").split(","):
+                yield from packages(other)
+        else:
+            yield package
+
+print(*project["dependencies"], *packages(sys.argv[1]), sep="\n")
+END
+}
+# Packages are downloaded while the core compiles. Their bytecode is left to the first import: most of it is never needed.
+pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@"; }
 install() {
-    "$venv/bin/python" -m pip install --disable-pip-version-check --upgrade 'pip>=25' &&
-        "$venv/bin/python" -m pip install --disable-pip-version-check 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
-        PATH="$(cd "$venv/bin" && pwd):$PATH" "$venv/bin/python" -m pip install -v --disable-pip-version-check --no-build-isolation -e ".[$extra]"
+    pip_install --upgrade 'pip>=25' &&
+        pip_install 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
+        requirements >build/requirements.txt || return
+    (
+        PATH="$(cd "$venv/bin" && pwd):$PATH"
+        pip_install -v --no-build-isolation --no-deps -e .
+    ) &
+    core=$!
+    if ! pip_install -r build/requirements.txt; then
+        kill "$core" 2>/dev/null
+        return 1
+    fi
+    wait "$core"
 }
 
 say "installing packages and building the native core (README.md says how long that took where it was measured)"
