@@ -56,9 +56,9 @@ def test_the_trie_agrees_with_brute_force(
     for kind, step in steps:
         if isinstance(step, int):
             if oracle.added:
-                condition, task = sorted(oracle.added)[step % len(oracle.added)]
-                trie.remove(TriggerCondition(condition), task)
-                oracle.remove(condition, task)
+                added, task = sorted(oracle.added)[step % len(oracle.added)]
+                trie.remove(TriggerCondition(added), task)
+                oracle.remove(added, task)
         elif kind == "add":
             trie.add(TriggerCondition.of(step[0]), step[1])
             oracle.add(*step)

@@ -218,7 +218,7 @@ class _Values:
 
 
 def _fit(x: _Quantised, w: _Quantised, value: Array, axis: int, bias: Array) -> bool:
-    """Return whether the sums of x by these weights, whose columns lie along the axis, and of the bias fit int32."""
+    """Return whether the sums of x by these weights, whose columns are along the axis, and of the bias fit int32."""
     info, zero = np.iinfo(x.zero.dtype), int(x.zero.reshape(-1)[0])
     most = max(int(info.max) - zero, zero - int(info.min))
     spread = [-1 if at == axis else 1 for at in range(value.ndim)]
