@@ -69,7 +69,7 @@ class InferenceNode:
             raise InferenceError(what) from error
 
     async def _version(self, task: str, version: str) -> tuple[Path, Manifest]:
-        """Return the folder of a version here, unpacked at first use; concurrent callers share one unpacking."""
+        """Return the folder and manifest of a version, unpacked at first use; concurrent callers share that."""
         key = (task, version)
         laying = self._versions.get(key)
         if laying is None:

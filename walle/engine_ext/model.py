@@ -154,7 +154,7 @@ class _Data:
         self.parts: list[bytes] = []
 
     def add(self, data: bytes) -> int:
-        """Return the offset of `data`."""
+        """Append `data` and return its offset."""
         offset, padding = self.size, -len(data) % ALIGNMENT
         self.parts += (data, bytes(padding))
         self.size += len(data) + padding
