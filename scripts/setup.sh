@@ -42,11 +42,29 @@ if ! is_whole; then
     say "making $venv with $("$python" --version) ($python)"
     "$python" -m venv "$venv"
 fi
+# Prints the children of process "$1", where /proc lists them, else where pgrep does.
+children_of() { cat "/proc/$1/task"/*/children 2>/dev/null || pgrep -P "$1" 2>/dev/null || true; }
+# Ends process "$1" and all below it: pip, ninja, compilers. Each is stopped first, so that it starts no further one.
+end_tree() {
+    kill -STOP "$1" 2>/dev/null || return 0
+    for child in $(children_of "$1"); do end_tree "$child"; done
+    kill -TERM "$1" 2>/dev/null || true
+    kill -CONT "$1" 2>/dev/null || true
+}
+# Ends the job of with_progress, then this script with status "$1". (sh without a terminal has no process groups for jobs.)
+end_job() {
+    trap '' HUP INT TERM
+    end_tree "$job"
+    wait "$job" 2>/dev/null || true
+    exit "$1"
+}
 # Runs "$@" with its output in the log, and shows ninja's count of compiled units: on one line of a terminal, else every tenth.
 with_progress() {
     "$@" >"$log" 2>&1 &
     job=$!
-    trap 'kill "$job" 2>/dev/null; exit 130' INT TERM
+    trap 'end_job 129' HUP
+    trap 'end_job 130' INT
+    trap 'end_job 143' TERM
     shown=
     while kill -0 "$job" 2>/dev/null; do
         count=$(sed -n 's|^ *\[\([0-9]\{1,\}\)/\([0-9]\{1,\}\)\] .*|\1 of \2|p' "$log" | tail -n 1)
@@ -60,7 +78,7 @@ with_progress() {
         fi
         sleep 1
     done
-    trap - INT TERM
+    trap - HUP INT TERM
     if [ -t 1 ] && [ -n "$shown" ]; then printf '\n'; fi
     wait "$job"
 }
