@@ -113,7 +113,7 @@ install() {
     ) &
     core=$!
     if ! pip_install -r build/requirements.txt; then
-        kill "$core" 2>/dev/null
+        end_tree "$core"
         return 1
     fi
     wait "$core"
