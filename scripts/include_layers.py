@@ -2,7 +2,8 @@
 
 usage: include_layers.py [SOURCE_FOLDER]
 
-Prints each include that breaks the table below as "file:line: ...", and exits with 1 where there is one.
+Prints each include that breaks the table below as "file:line: ...", and exits with 1 where there is one. The rows of
+the instruction sets' folders come from kernels/sets.inc.
 """
 
 import re
@@ -11,12 +12,13 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "walle/engine_ext/src"
 
-# For each folder, the folders that its files may include beside their own. A folder that has no row may not exist.
+# For each folder, the folders that its files may include beside their own. A folder that has no row, here or by
+# sets.inc, may not exist.
 _GEOMETRY = ("core", "geometry", "geometry/transform")
 _ATOMIC = (*_GEOMETRY, "kernels", "atomic")
 _OPERATORS = (*_ATOMIC, "geometry/composite", "atomic/products", "atomic/image", "atomic/linalg", "operators")
 _PLAN = (*_OPERATORS, "graph", "plan")
-ALLOWED: dict[str, tuple[str, ...]] = {
+_ROWS: dict[str, tuple[str, ...]] = {
     "core": (),
     "files": ("core",),
     "geometry": ("core",),
@@ -26,11 +28,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "kernels/generic": ("kernels",),
     "kernels/scalar": ("core", "kernels", "kernels/generic"),
     "kernels/x86": ("kernels", "kernels/generic"),
-    "kernels/avx2": ("kernels", "kernels/generic", "kernels/x86"),
-    "kernels/avx512": ("kernels", "kernels/generic", "kernels/x86", "kernels/avx2"),
-    "kernels/avx512_bf16": ("kernels", "kernels/generic", "kernels/avx512"),
     "kernels/avx512_vnni": ("kernels", "kernels/generic", "kernels/avx512", "kernels/x86"),
-    "kernels/neon": ("kernels", "kernels/generic"),
     "atomic": _ATOMIC,
     "atomic/products": _ATOMIC,
     "atomic/image": _ATOMIC,
@@ -44,18 +42,34 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "bindings": (*_PLAN, "run", "files", "vm"),
 }
 
+# What each instruction set's folder may include, beside the folders of the sets before it in sets.inc.
+_SET = ("kernels", "kernels/generic", "kernels/x86")
+
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+_SET_LINE = re.compile(r"^WALLE_SET\((\w+)\)", re.MULTILINE)
+
+
+def allowed_includes(source: Path) -> dict[str, tuple[str, ...]]:
+    """Return the whole table: the rows above, and one for each set in the kernels/sets.inc of `source`."""
+    table = dict(_ROWS)
+    listed = source / "kernels/sets.inc"
+    folders: list[str] = []
+    for name in _SET_LINE.findall(listed.read_text()) if listed.exists() else []:
+        table.setdefault(f"kernels/{name}", (*_SET, *folders))
+        folders.append(f"kernels/{name}")
+    return table
 
 
 def violations(source: Path) -> list[str]:
     """Return one line for each include that the table does not allow, sorted by file and line."""
+    table = allowed_includes(source)
     found = []
     for path in sorted(source.rglob("*")):
         if path.suffix not in {".h", ".cpp", ".inc"}:
             continue
         name = path.relative_to(source)
         folder = name.parent.as_posix()
-        if folder not in ALLOWED:
+        if folder not in table:
             found.append(f"{name}:1: folder {folder!r} has no row in the table of {Path(__file__).name}")
             continue
         for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -63,13 +77,10 @@ def violations(source: Path) -> list[str]:
             if match is None:
                 continue
             target = Path(match[1]).parent.as_posix()
-            if target not in (folder, *ALLOWED[folder]):
-                found.append(f"{name}:{number}: {folder} may not include {match[1]}; allowed: {_listed(folder)}")
+            allowed = dict.fromkeys((folder, *table[folder]))
+            if target not in allowed:
+                found.append(f"{name}:{number}: {folder} may not include {match[1]}; allowed: {', '.join(allowed)}")
     return found
-
-
-def _listed(folder: str) -> str:
-    return ", ".join(dict.fromkeys((folder, *ALLOWED[folder])))
 
 
 def main() -> int:

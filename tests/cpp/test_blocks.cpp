@@ -33,9 +33,9 @@ void the_cache_is_bounded() {
   for (const Block& block : taken) free_block(block);
   const std::size_t kept = kMaxCachedBytes / kMega;
   for (std::size_t i = 0; i < kept; ++i) {
-    const Block again = allocate_block(kMega);
-    CHECK(again.data == taken[taken.size() - 1 - i].data);
-    taken[i] = again;  // a block that is no longer cached
+    const Block reused = allocate_block(kMega);
+    CHECK(reused.data == taken[taken.size() - 1 - i].data);
+    taken[i] = reused;  // a block that is no longer cached
   }
   for (std::size_t i = 0; i < kept; ++i) free_block(taken[i]);
   const Block large = allocate_block(kMaxCachedBytes + kMega);

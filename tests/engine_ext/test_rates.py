@@ -2,12 +2,16 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import walle
+from tests.sim.vm_task import write_task
 from walle.engine_ext import _core, rates
 from walle.engine_ext.errors import BackendError
 from walle.engine_ext.model import GraphBuilder
@@ -66,6 +70,36 @@ def test_sessions_use_saved_rates_and_write_nothing(cache: Path) -> None:
     assert all(_core.rates(name) == dict.fromkeys(NAMES, 123.0) for name in AVAILABLE)
     assert cache.read_bytes() == content
     assert [path.name for path in cache.parent.iterdir()] == ["rates.json"]
+
+
+def left_to_measure(statement: str, task: Path) -> list[str]:
+    """Return the backends that have no rates after this statement, in a new process."""
+    program = f"""
+import json, sys
+from walle.engine_ext import _core, rates
+from walle.vm import VM, VMPool
+{statement}
+print(json.dumps(_core.prime_rates()))
+"""
+    command = [sys.executable, "-c", program, str(task)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ), timeout=60)
+    names: list[str] = json.loads(result.stdout)
+    return names
+
+
+@pytest.mark.parametrize("statement", ["pool = VMPool(1)", "vm = VM(sys.argv[1])"])
+def test_a_vm_or_a_pool_leaves_no_rate_for_a_task_to_measure(statement: str, tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task", "def run():\n    return 1\n")
+    assert left_to_measure("pass", task) == AVAILABLE
+    assert left_to_measure(statement, task) == []
+
+
+def test_saved_rates_are_not_measured_again(cache: Path, tmp_path: Path) -> None:
+    rates.save({"scalar": dict.fromkeys(NAMES, 123.0)}, cache)
+    assert left_to_measure("rates.use_saved()", tmp_path) == [name for name in AVAILABLE if name != "scalar"]
+    rates.prime()
+    assert _core.rates("scalar") == dict.fromkeys(NAMES, 123.0)
+    assert _core.prime_rates() == []
 
 
 def test_other_cpus_are_kept_and_other_versions_dropped(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Measured rates of this machine's backends (P of eq. 3, §4.1), kept in a file in the user's cache folder.
 
-Sessions use the file's rates for this CPU, backend and engine version; the engine measures other rates quickly when it
-first needs them. Only `save` writes the file, and only `walle model calibrate` calls it.
+Sessions use the file's rates for this CPU, backend and engine version. The engine measures other rates quickly when it
+first needs them, or when a task VM or a pool of them is created (`prime`). Only `save` writes the file, and only
+`walle model calibrate` calls it.
 """
 
 import functools
@@ -139,3 +140,12 @@ def use_saved() -> None:
                 _core.set_rates(backend, rates)
     except (ValueError, BackendError) as error:
         _LOG.warning("%s is ignored: %s; write a new one with: walle model calibrate", path, error)
+
+
+def prime() -> None:
+    """Set the saved rates and measure those of the other backends, so that no task's call has to.
+
+    Takes up to 0.2 s the first time, where a new process gets its memory slowly, and microseconds from then on.
+    """
+    use_saved()
+    _core.prime_rates()

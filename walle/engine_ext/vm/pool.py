@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from walle.engine_ext import rates
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.loop_calls import VMClosedError
 from walle.engine_ext.vm.sources import TaskFiles, TaskLike, task_files
@@ -89,6 +90,7 @@ class VMPool:
     def __init__(self, size: int) -> None:
         if size < 1:
             raise ConfigError(f"a pool of {size} VMs cannot run a task; give 1 or more")
+        rates.prime()  # here, not in the first call
         self._size = size
         self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity
         self._is_closed = False

@@ -39,7 +39,7 @@ class VM:
         self.name = files.name
         self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
         sources = read_sources(files)
-        rates.use_saved()
+        rates.prime()
         config = {
             "name": files.name,
             "folder": str(files.folder or ""),

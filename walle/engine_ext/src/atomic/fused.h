@@ -3,9 +3,12 @@
 #pragma once
 #include <optional>
 
-#include "atomic/algorithm.h"
+#include "atomic/atomic.h"
 
 namespace walle {
+
+// How operand 1 of a Softmax, which plan/fuse_softmax.cpp adds, scales the scores.
+enum class ScoreScale : std::uint8_t { multiplies, divides };
 
 struct CompositeProblem {
   std::string_view composite;
@@ -13,16 +16,20 @@ struct CompositeProblem {
   const Attributes& attributes;
   int outputs;
   const Table& table;
+  ScoreScale score_scale = ScoreScale::multiplies;
 };
 
-// The result has the first operand's type and shape.
-using Fused = Algorithm<CompositeProblem>;
+// The kernel of a composite. It is not an Algorithm, because no search weighs it: lowering takes it wherever it applies. The
+// result has the first operand's type and shape.
+struct Fused {
+  bool (*applies)(const CompositeProblem& problem);
+  std::unique_ptr<Step> (*make)(const CompositeProblem& problem);
+};
 
 // Null where the composite has no step of its own.
 const Fused* find_fused(std::string_view composite);
-inline bool applies(const Fused& fused, const CompositeProblem& problem) { return !fused.parameters(problem).empty(); }
 std::unique_ptr<Step> make_fused(const Fused& fused, std::string_view composite, std::span<const Layout> inputs,
-                                 const Attributes& attributes, const Table& table);
+                                 const Attributes& attributes, const Table& table, ScoreScale score_scale);
 
 // A backend has kernels for all of them, or for none.
 inline bool has_fused_kernels(const Table& table) noexcept { return table.softmax != nullptr; }
@@ -32,13 +39,9 @@ inline bool has_fused_kernels(const Table& table) noexcept { return table.softma
 std::optional<Map> find_map(std::string_view composite, const Attributes& attributes);
 bool is_map(std::string_view composite) noexcept;
 
-// Bytes of the operands and the result.
-Work moved_work(const CompositeProblem& problem, std::int64_t parameter);
-
 extern const Fused kFusedMap, kFusedPRelu;  // fused_maps.cpp
-// fused_rows.cpp. Softmax takes three operands where plan/fuse_softmax.cpp found them: scores, one number that they are
-// multiplied by (or divided, where the attribute `divides` is 1), and a mask that is added, over the last axis; each of the
-// latter two may be absent.
+// fused_rows.cpp. Softmax takes three operands where plan/fuse_softmax.cpp found them: scores, one number that scales them
+// (score_scale), and a mask that is added, over the last axis; each of the latter two may be absent.
 extern const Fused kFusedSoftmax, kFusedLogSoftmax, kFusedLayerNorm, kFusedRmsNorm;
 
 }  // namespace walle

@@ -69,25 +69,23 @@ constexpr Form kForms[] = {
 #undef WALLE_MAP
 };
 
-std::vector<std::int64_t> map_parameters(const CompositeProblem& problem) {
+bool map_applies(const CompositeProblem& problem) {
   const bool has_kernel = problem.outputs == 1 && problem.operands[0].dtype == DType::f32 && has_fused_kernels(problem.table);
-  return single_parameter(has_kernel && find_map(problem.composite, problem.attributes));
+  return has_kernel && find_map(problem.composite, problem.attributes);
 }
 
-std::unique_ptr<Step> map_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+std::unique_ptr<Step> map_make(const CompositeProblem& problem) {
   return std::make_unique<MapStep>(problem, *find_map(problem.composite, problem.attributes));
 }
 
-std::vector<std::int64_t> prelu_parameters(const CompositeProblem& problem) {
+bool prelu_applies(const CompositeProblem& problem) {
   const Operand &x = problem.operands[0], &slope = problem.operands[1];
-  if (problem.outputs != 1 || x.dtype != DType::f32 || slope.dtype != DType::f32 || problem.table.prelu == nullptr) return {};
+  if (problem.outputs != 1 || x.dtype != DType::f32 || slope.dtype != DType::f32 || problem.table.prelu == nullptr) return false;
   broadcast_strides(slope.shape, contiguous_strides(slope.shape), x.shape);  // or an error
-  return single_parameter(true);
+  return true;
 }
 
-std::unique_ptr<Step> prelu_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
-  return std::make_unique<PReluStep>(problem);
-}
+std::unique_ptr<Step> prelu_make(const CompositeProblem& problem) { return std::make_unique<PReluStep>(problem); }
 
 }  // namespace
 
@@ -112,7 +110,7 @@ std::optional<Map> find_map(std::string_view composite, const Attributes& attrib
   return map;
 }
 
-const Fused kFusedMap{"fused", &map_parameters, &moved_work, nullptr, &map_make};
-const Fused kFusedPRelu{"fused", &prelu_parameters, &moved_work, nullptr, &prelu_make};
+const Fused kFusedMap{&map_applies, &map_make};
+const Fused kFusedPRelu{&prelu_applies, &prelu_make};
 
 }  // namespace walle

@@ -54,7 +54,7 @@ class ScoresStep final : public SharedStep {
  public:
   explicit ScoresStep(const CompositeProblem& problem) : softmax_(problem.table.softmax) {
     const auto binary = [&](BinaryOp op) { return problem.table.binary[static_cast<std::size_t>(op)][0]; };
-    scale_ = binary(problem.attributes.get_int("divides", 0) != 0 ? BinaryOp::Div : BinaryOp::Mul);
+    scale_ = binary(problem.score_scale == ScoreScale::divides ? BinaryOp::Div : BinaryOp::Mul);
     add_ = binary(BinaryOp::Add);
     const Dims& shape = problem.operands[0].shape;
     count_ = shape.back();
@@ -98,11 +98,11 @@ std::size_t axis_of(const Attributes& attributes, const Dims& shape) {
   return normal_axis(attributes.get_int("axis", -1), shape.size());
 }
 
-std::vector<std::int64_t> softmax_parameters(const CompositeProblem& problem) {
+bool softmax_applies(const CompositeProblem& problem) {
   const Operand& x = problem.operands[0];
-  if (problem.outputs != 1 || x.dtype != DType::f32 || x.shape.empty() || !has_fused_kernels(problem.table)) return {};
+  if (problem.outputs != 1 || x.dtype != DType::f32 || x.shape.empty() || !has_fused_kernels(problem.table)) return false;
   axis_of(problem.attributes, x.shape);  // or an error
-  return single_parameter(true);
+  return true;
 }
 
 std::unique_ptr<Step> make_along_axis(const CompositeProblem& problem, RowsFn kernel) {
@@ -110,28 +110,27 @@ std::unique_ptr<Step> make_along_axis(const CompositeProblem& problem, RowsFn ke
   return std::make_unique<RowsStep>(kernel, shape, axis_of(problem.attributes, shape), 1);
 }
 
-std::unique_ptr<Step> softmax_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+std::unique_ptr<Step> softmax_make(const CompositeProblem& problem) {
   if (problem.operands.size() < 3) return make_along_axis(problem, problem.table.softmax);
   problem.attributes.get_int("axis", -1);  // the last
   return std::make_unique<ScoresStep>(problem);
 }
 
-std::unique_ptr<Step> log_softmax_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
+std::unique_ptr<Step> log_softmax_make(const CompositeProblem& problem) {
   return make_along_axis(problem, problem.table.log_softmax);
 }
 
 // Scale and shift are whole rows: those that broadcast are left to the decomposition.
-std::vector<std::int64_t> norm_parameters(const CompositeProblem& problem) {
+bool norm_applies(const CompositeProblem& problem) {
   const Dims& shape = problem.operands[0].shape;
   if (problem.outputs != 1 || problem.operands[0].dtype != DType::f32 || shape.empty() || !has_fused_kernels(problem.table))
-    return {};
-  if (problem.attributes.get_int("stash_type", 1) != 1) return {};
+    return false;
+  if (problem.attributes.get_int("stash_type", 1) != 1) return false;
   const std::size_t axis = axis_of(problem.attributes, shape);
   const Dims row(shape.begin() + static_cast<std::ptrdiff_t>(axis), shape.end());
-  const bool whole_rows = std::all_of(problem.operands.begin() + 1, problem.operands.end(), [&](const Operand& operand) {
+  return std::all_of(problem.operands.begin() + 1, problem.operands.end(), [&](const Operand& operand) {
     return operand.absent || (operand.dtype == DType::f32 && operand.shape == row);
   });
-  return single_parameter(whole_rows);
 }
 
 std::unique_ptr<Step> make_norm(const CompositeProblem& problem, RowsFn kernel) {
@@ -143,19 +142,15 @@ std::unique_ptr<Step> make_norm(const CompositeProblem& problem, RowsFn kernel) 
   return step;
 }
 
-std::unique_ptr<Step> layer_norm_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
-  return make_norm(problem, problem.table.layer_norm);
-}
+std::unique_ptr<Step> layer_norm_make(const CompositeProblem& problem) { return make_norm(problem, problem.table.layer_norm); }
 
-std::unique_ptr<Step> rms_norm_make(const CompositeProblem& problem, std::int64_t, const EpilogueKernel&) {
-  return make_norm(problem, problem.table.rms_norm);
-}
+std::unique_ptr<Step> rms_norm_make(const CompositeProblem& problem) { return make_norm(problem, problem.table.rms_norm); }
 
 }  // namespace
 
-const Fused kFusedSoftmax{"fused", &softmax_parameters, &moved_work, nullptr, &softmax_make};
-const Fused kFusedLogSoftmax{"fused", &softmax_parameters, &moved_work, nullptr, &log_softmax_make};
-const Fused kFusedLayerNorm{"fused", &norm_parameters, &moved_work, nullptr, &layer_norm_make};
-const Fused kFusedRmsNorm{"fused", &norm_parameters, &moved_work, nullptr, &rms_norm_make};
+const Fused kFusedSoftmax{&softmax_applies, &softmax_make};
+const Fused kFusedLogSoftmax{&softmax_applies, &log_softmax_make};
+const Fused kFusedLayerNorm{&norm_applies, &layer_norm_make};
+const Fused kFusedRmsNorm{&norm_applies, &rms_norm_make};
 
 }  // namespace walle

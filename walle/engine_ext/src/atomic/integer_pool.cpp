@@ -10,7 +10,7 @@ namespace walle {
 
 namespace {
 
-Window window_of(const Dims& x, const Attributes& attributes) {
+Window integer_window_of(const Dims& x, const Attributes& attributes) {
   if (x.size() < 3) throw Error(ErrorKind::shape, "IntegerPoolMax of " + to_string(x));
   const auto kernel = attributes.get_ints("kernel_shape");
   if (!kernel) throw Error(ErrorKind::model, "IntegerPoolMax needs the attribute 'kernel_shape'");
@@ -21,7 +21,7 @@ template <class T>
 class IntegerPoolStep final : public SharedStep {
  public:
   explicit IntegerPoolStep(const StepRequest& request)
-      : window_(window_of(request.inputs[0].shape, request.attributes)),
+      : window_(integer_window_of(request.inputs[0].shape, request.attributes)),
         batch_(request.inputs[0].shape.front()),
         channels_(request.inputs[0].shape.back()) {}
 
@@ -70,7 +70,7 @@ TensorType infer_integer_pool_max(std::span<const Operand> operands, const Attri
   const Dims& x = operands[0].shape;
   if (operands[0].dtype != DType::u8 && operands[0].dtype != DType::i8)
     throw Error(ErrorKind::dtype, "IntegerPoolMax takes uint8 and int8, not " + std::string(dtype_name(operands[0].dtype)));
-  Dims result = window_of(x, attributes).out_dims();
+  Dims result = integer_window_of(x, attributes).out_dims();
   result.insert(result.begin(), x.front());
   result.push_back(x.back());
   return {operands[0].dtype, std::move(result)};

@@ -14,7 +14,7 @@ namespace {
 
 // Call f with a null pointer of the C++ type that holds a dtype; float16 and bfloat16 as Half and BFloat.
 template <class F>
-void with_type(DType dtype, F&& f) {
+void with_sorted_type(DType dtype, F&& f) {
   switch (dtype) {
     case DType::f32: return f(static_cast<const float*>(nullptr));
     case DType::f64: return f(static_cast<const double*>(nullptr));
@@ -151,14 +151,14 @@ TensorType infer_top(std::span<const Operand> operands, const Attributes& attrib
   const std::int64_t k = attributes.get_int("k", 0);
   if (k < 0 || k > result.shape[axis])
     throw Error(ErrorKind::shape, "the first " + std::to_string(k) + " of an axis of " + std::to_string(result.shape[axis]));
-  with_type(result.dtype, [](auto*) {});
+  with_sorted_type(result.dtype, [](auto*) {});
   result.shape[axis] = k;
   return result;
 }
 
 std::unique_ptr<Step> make_top(const StepRequest& request, bool values) {
   std::unique_ptr<Step> step;
-  with_type(request.inputs[0].dtype, [&](auto* type) {
+  with_sorted_type(request.inputs[0].dtype, [&](auto* type) {
     step = std::make_unique<TopStep<std::remove_const_t<std::remove_pointer_t<decltype(type)>>>>(request, values);
   });
   return step;
@@ -176,12 +176,12 @@ TensorType infer_search_sorted(std::span<const Operand> operands, const Attribut
   if (operands[1].absent || operands[1].dtype != operands[0].dtype || operands[0].shape.size() != 1)
     throw Error(ErrorKind::shape, "SearchSorted takes a vector and values of its dtype, not " +
                                       std::string(dtype_name(operands[0].dtype)) + " of shape " + to_string(operands[0].shape));
-  with_type(operands[0].dtype, [](auto*) {});
+  with_sorted_type(operands[0].dtype, [](auto*) {});
   return {DType::i64, operands[1].shape};
 }
 std::unique_ptr<Step> make_search_sorted(const StepRequest& request) {
   std::unique_ptr<Step> step;
-  with_type(request.inputs[0].dtype, [&](auto* type) {
+  with_sorted_type(request.inputs[0].dtype, [&](auto* type) {
     step = std::make_unique<SearchStep<std::remove_const_t<std::remove_pointer_t<decltype(type)>>>>(request);
   });
   return step;

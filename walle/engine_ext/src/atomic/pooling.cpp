@@ -20,14 +20,14 @@ Window window_of(const char* op, const Dims& x, const Attributes& attributes) {
   return Window::make(op, std::span(x).subspan(2), *kernel, attributes);
 }
 
-Dims result_of(const Dims& x, const Window& window) {
+Dims pooled_dims(const Dims& x, const Window& window) {
   Dims result{x[0], x[1]};
   for (const std::int64_t dim : window.out_dims()) result.push_back(dim);
   return result;
 }
 
 template <class F>
-void with_type(DType dtype, const char* op, F&& f) {
+void with_pooled_type(DType dtype, const char* op, F&& f) {
   switch (dtype) {
     case DType::f32: return f(float{});
     case DType::f64: return f(double{});
@@ -54,7 +54,7 @@ class JoinStep final : public Step {
     join_ = request.table.binary[static_cast<std::size_t>(join)][type];
     fill_ = request.table.cast[type][type];
     const bool greatest = join == BinaryOp::Maximum;
-    with_type(request.result.dtype, op, [&]<class T>(T) {
+    with_pooled_type(request.result.dtype, op, [&]<class T>(T) {
       const T value = !greatest                              ? T{0}
                       : std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
                                                              : std::numeric_limits<T>::lowest();
@@ -210,8 +210,8 @@ TensorType infer_pool(const char* op, std::span<const Operand> operands, const A
   const DType dtype = is_half(operands[0].dtype) ? DType::f32 : operands[0].dtype;
   if (floating && dtype != DType::f32 && dtype != DType::f64)
     throw Error(ErrorKind::dtype, std::string(op) + " takes no " + std::string(dtype_name(operands[0].dtype)));
-  with_type(dtype, op, [](auto) {});
-  return {operands[0].dtype, result_of(operands[0].shape, window_of(op, operands[0].shape, attributes))};
+  with_pooled_type(dtype, op, [](auto) {});
+  return {operands[0].dtype, pooled_dims(operands[0].shape, window_of(op, operands[0].shape, attributes))};
 }
 
 }  // namespace
@@ -259,7 +259,7 @@ TensorType infer_pool_arg_max(std::span<const Operand> operands, const Attribute
 std::unique_ptr<Step> make_pool_arg_max(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) {
     std::unique_ptr<Step> step;
-    with_type(request.inputs[0].dtype, "MaxPool", [&]<class T>(T) { step = std::make_unique<ArgMaxStep<T>>(request); });
+    with_pooled_type(request.inputs[0].dtype, "MaxPool", [&]<class T>(T) { step = std::make_unique<ArgMaxStep<T>>(request); });
     return step;
   });
 }

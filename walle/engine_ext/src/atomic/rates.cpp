@@ -181,6 +181,21 @@ Known& known() {
   return all;
 }
 
+struct Found {
+  Rates rates;
+  bool measured;
+};
+
+// Return a backend's known rates, or measure them.
+Found find_or_measure(const Table& table) {
+  const std::lock_guard lock(known().mutex);
+  const auto found = known().rates.find(table.name);
+  if (found != known().rates.end()) return {found->second, false};
+  const Unaccounted here;
+  static const MemoryRates memory(0);
+  return {known().rates.emplace(table.name, measure(table, memory, 0)).first->second, true};
+}
+
 }  // namespace
 
 double Rates::us(const Work& work) const noexcept {
@@ -197,13 +212,13 @@ std::span<const RateName> rate_names() noexcept {
   return names;
 }
 
-Rates rates(const Table& table) {
-  const std::lock_guard lock(known().mutex);
-  const auto found = known().rates.find(table.name);
-  if (found != known().rates.end()) return found->second;
-  const Unaccounted here;
-  static const MemoryRates memory(0);
-  return known().rates.emplace(table.name, measure(table, memory, 0)).first->second;
+Rates rates(const Table& table) { return find_or_measure(table).rates; }
+
+std::vector<std::string_view> prime_rates() {
+  std::vector<std::string_view> measured;
+  for (const Backend& backend : backends())
+    if (backend.available && find_or_measure(kernels(backend.name)).measured) measured.push_back(backend.name);
+  return measured;
 }
 
 void set_rates(const Table& table, const Rates& rates) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "kernels/table.h"
 
@@ -37,6 +38,8 @@ std::span<const RateName> rate_names() noexcept;
 
 // Return this backend's rates: as set, or measured at the first call in a few milliseconds. Thread-safe.
 Rates rates(const Table& table);
+// Measure the rates of each available backend that has none, so that no later call of rates() does; return those backends' names.
+std::vector<std::string_view> prime_rates();
 // Sets what rates() returns for this backend. Throws Error (backend) for rates that are not finite and above 0.
 void set_rates(const Table& table, const Rates& rates);
 // Measure the rates again, `seconds` for each, without setting them. A longer measurement is less disturbed by other work.

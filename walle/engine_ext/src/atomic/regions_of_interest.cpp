@@ -169,7 +169,7 @@ Bins pool_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
   return bins_of("MaxRoiPool", x, rois, 5, pooled[0], pooled[1], attributes.get_float("spatial_scale", 1.0));
 }
 
-TensorType result_of(const char* op, std::span<const Operand> operands, const Bins& bins) {
+TensorType regions_type(const char* op, std::span<const Operand> operands, const Bins& bins) {
   const DType dtype = operands[0].dtype;
   if ((dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) || operands[1].dtype != dtype)
     throw Error(ErrorKind::dtype, std::string(op) + " does not support " + std::string(dtype_name(dtype)) + " with boxes of " +
@@ -190,7 +190,7 @@ TensorType infer_roi_align(std::span<const Operand> operands, const Attributes& 
   const Bins bins = align_bins(operands[0].shape, operands[1].shape, attributes);
   if ((operands[2].dtype != DType::i64 && operands[2].dtype != DType::i32) || operands[2].shape != Dims{bins.rois})
     throw Error(ErrorKind::shape, "RoiAlign needs one batch index for each box");
-  return result_of("RoiAlign", operands, bins);
+  return regions_type("RoiAlign", operands, bins);
 }
 std::unique_ptr<Step> make_roi_align(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
@@ -201,7 +201,7 @@ std::unique_ptr<Step> make_roi_align(const StepRequest& given) {
 }
 
 TensorType infer_max_roi_pool(std::span<const Operand> operands, const Attributes& attributes) {
-  return result_of("MaxRoiPool", operands, pool_bins(operands[0].shape, operands[1].shape, attributes));
+  return regions_type("MaxRoiPool", operands, pool_bins(operands[0].shape, operands[1].shape, attributes));
 }
 std::unique_ptr<Step> make_max_roi_pool(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {

@@ -269,6 +269,10 @@ py::dict rates_dict(const Rates& rates) {
 // Binds the rates of backends; they cross as dicts that hold every rate by name.
 void bind_rates(py::module_& module) {
   module.def("rates", [](const std::string& backend) { return rates_dict(rates(kernels(backend))); }, py::arg("backend"));
+  module.def("prime_rates", [] {
+    const py::gil_scoped_release released;
+    return prime_rates();
+  });
   module.def(
       "measure_rates",
       [](const std::string& backend, double seconds) {

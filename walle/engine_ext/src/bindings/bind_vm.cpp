@@ -144,8 +144,8 @@ void bind_vm(py::module_& module) {
     vm::InterpreterPool::instance().set_boot({std::string(code), read_value(paths, "paths")}, kArrayPort);
   });
   module.def("vm_register_modules", [](const py::dict& modules) {
-    for (const auto& [name, module] : modules)
-      vm::InterpreterPool::instance().register_module(py::cast<std::string>(name), read_value(module, "module"));
+    for (const auto& [name, code] : modules)
+      vm::InterpreterPool::instance().register_module(py::cast<std::string>(name), read_value(code, "module"));
   });
   module.def("vm_counts", [] {
     const vm::InterpreterCounts counts = vm::InterpreterPool::instance().counts();

@@ -286,11 +286,11 @@ Attributes attributes_of(const py::dict& items) {
       attributes.set(std::move(name), py::cast<double>(value));
     else if (PyUnicode_Check(value.ptr()))
       attributes.set(std::move(name), py::cast<std::string>(value));
-    else if (const auto items = PySequence_Check(value.ptr()) ? py::list(py::reinterpret_borrow<py::object>(value)) : py::list();
-             items.size() > 0 && PyUnicode_Check(items[0].ptr()))
-      attributes.set(std::move(name), py::cast<Texts>(items));
-    else if (items.size() > 0 && PyFloat_Check(items[0].ptr()))
-      attributes.set(std::move(name), py::cast<std::vector<double>>(items));
+    else if (const auto list = PySequence_Check(value.ptr()) ? py::list(py::reinterpret_borrow<py::object>(value)) : py::list();
+             list.size() > 0 && PyUnicode_Check(list[0].ptr()))
+      attributes.set(std::move(name), py::cast<Texts>(list));
+    else if (list.size() > 0 && PyFloat_Check(list[0].ptr()))
+      attributes.set(std::move(name), py::cast<std::vector<double>>(list));
     else
       attributes.set(std::move(name), dims_of(value));
   }

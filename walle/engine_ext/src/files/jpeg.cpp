@@ -21,7 +21,7 @@ struct ErrorJump {
   char message[JMSG_LENGTH_MAX];
 };
 
-void jump_out(j_common_ptr info) {
+void jump_out_of_jpeg(j_common_ptr info) {
   auto* error = reinterpret_cast<ErrorJump*>(info->err);
   info->err->format_message(info, error->message);
   std::longjmp(error->target, 1);
@@ -30,13 +30,13 @@ void ignore_message(j_common_ptr, int) {}
 
 jpeg_error_mgr* install(ErrorJump& error) {
   jpeg_error_mgr* manager = jpeg_std_error(&error.manager);
-  manager->error_exit = jump_out;
+  manager->error_exit = jump_out_of_jpeg;
   manager->emit_message = ignore_message;
   error.message[0] = '\0';
   return manager;
 }
 
-bool read_header(jpeg_decompress_struct& info, ErrorJump& error, std::span<const std::byte> data, bool grey) {
+bool read_jpeg_header(jpeg_decompress_struct& info, ErrorJump& error, std::span<const std::byte> data, bool grey) {
   if (setjmp(error.target) != 0) return false;
   jpeg_create_decompress(&info);
   jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(data.data()), static_cast<unsigned long>(data.size()));
@@ -47,7 +47,7 @@ bool read_header(jpeg_decompress_struct& info, ErrorJump& error, std::span<const
   return true;
 }
 
-bool read_rows(jpeg_decompress_struct& info, ErrorJump& error, unsigned char* rows, std::size_t row_bytes) {
+bool read_jpeg_rows(jpeg_decompress_struct& info, ErrorJump& error, unsigned char* rows, std::size_t row_bytes) {
   if (setjmp(error.target) != 0) return false;
   while (info.output_scanline < info.output_height) {
     JSAMPROW row = rows + info.output_scanline * row_bytes;
@@ -57,8 +57,8 @@ bool read_rows(jpeg_decompress_struct& info, ErrorJump& error, unsigned char* ro
   return true;
 }
 
-bool write_rows(jpeg_compress_struct& info, ErrorJump& error, const Tensor& image, int quality, unsigned char** out,
-                unsigned long* size) {
+bool write_jpeg_rows(jpeg_compress_struct& info, ErrorJump& error, const Tensor& image, int quality, unsigned char** out,
+                     unsigned long* size) {
   if (setjmp(error.target) != 0) return false;
   jpeg_create_compress(&info);
   jpeg_mem_dest(&info, out, size);
@@ -88,7 +88,7 @@ Tensor decode_jpeg(std::span<const std::byte> data, bool grey) {
     jpeg_destroy_decompress(&info);
     return {ErrorKind::model, std::string("cannot decode the JPEG file: ") + error.message};
   };
-  if (!read_header(info, error, data, grey)) throw fail();
+  if (!read_jpeg_header(info, error, data, grey)) throw fail();
   const auto height = static_cast<std::int64_t>(info.output_height), width = static_cast<std::int64_t>(info.output_width),
              channels = static_cast<std::int64_t>(info.output_components);
   if (height * width > kMaxPixels) {
@@ -96,7 +96,7 @@ Tensor decode_jpeg(std::span<const std::byte> data, bool grey) {
     throw fail();
   }
   Tensor rows = Tensor::empty(DType::u8, channels == 1 ? Dims{height, width} : Dims{height, width, channels});
-  if (!read_rows(info, error, rows.data<unsigned char>(), static_cast<std::size_t>(width * channels))) throw fail();
+  if (!read_jpeg_rows(info, error, rows.data<unsigned char>(), static_cast<std::size_t>(width * channels))) throw fail();
   jpeg_destroy_decompress(&info);
   if (channels != 4) return rows;
   // CMYK, which files store inverted: each colour is its ink times black.
@@ -114,7 +114,7 @@ std::vector<std::byte> encode_jpeg(const Tensor& image, int level) {
   info.err = install(error);
   unsigned char* out = nullptr;
   unsigned long size = 0;
-  const bool written = write_rows(info, error, image, level < 0 ? 0 : level > 100 ? 100 : level, &out, &size);
+  const bool written = write_jpeg_rows(info, error, image, level < 0 ? 0 : level > 100 ? 100 : level, &out, &size);
   jpeg_destroy_compress(&info);
   std::vector<std::byte> bytes;
   if (written) bytes.assign(reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte*>(out) + size);

@@ -29,7 +29,7 @@ void write(png_structp png, png_bytep source, png_size_t count) {
 }
 void flush(png_structp) {}
 void ignore(png_structp, png_const_charp) {}
-[[noreturn]] void jump_out(png_structp png, png_const_charp message) {
+[[noreturn]] void jump_out_of_png(png_structp png, png_const_charp message) {
   auto* text = static_cast<char*>(png_get_error_ptr(png));
   std::strncpy(text, message, 199);
   png_longjmp(png, 1);
@@ -41,7 +41,7 @@ struct PngShape {
 };
 
 // libpng leaves a call with an error by longjmp: no object with a destructor may live between setjmp and the calls that may jump.
-bool read_header(png_structp png, png_infop info, PngShape& shape) {
+bool read_png_header(png_structp png, png_infop info, PngShape& shape) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_user_limits(png, 1 << 20, 1 << 20);
   png_read_info(png, info);
@@ -60,14 +60,14 @@ bool read_header(png_structp png, png_infop info, PngShape& shape) {
   return true;
 }
 
-bool read_rows(png_structp png, png_bytep* rows) {
+bool read_png_rows(png_structp png, png_bytep* rows) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_read_image(png, rows);
   png_read_end(png, nullptr);
   return true;
 }
 
-bool write_rows(png_structp png, png_infop info, const PngShape& shape, int level, png_bytep* rows) {
+bool write_png_rows(png_structp png, png_infop info, const PngShape& shape, int level, png_bytep* rows) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   const int kind = shape.channels == 1   ? PNG_COLOR_TYPE_GRAY
                    : shape.channels == 3 ? PNG_COLOR_TYPE_RGB
@@ -95,7 +95,7 @@ std::vector<png_bytep> rows_of(const Tensor& image, std::size_t row_bytes) {
 
 Tensor decode_png(std::span<const std::byte> data) {
   char message[200] = "it has too many pixels";
-  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, message, jump_out, ignore);
+  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, message, jump_out_of_png, ignore);
   png_infop info = png_create_info_struct(png);
   Reader reader{data};
   png_set_read_fn(png, &reader, read);
@@ -105,27 +105,27 @@ Tensor decode_png(std::span<const std::byte> data) {
     return {ErrorKind::model, std::string("cannot decode the PNG file: ") + message};
   };
   PngShape png_shape;
-  if (!read_header(png, info, png_shape)) throw fail();
+  if (!read_png_header(png, info, png_shape)) throw fail();
   if (png_shape.height * png_shape.width > kMaxPixels) throw fail();
   const Dims shape = png_shape.channels == 1 ? Dims{png_shape.height, png_shape.width}
                                              : Dims{png_shape.height, png_shape.width, png_shape.channels};
   Tensor image = Tensor::empty(png_shape.is_16_bit ? DType::u16 : DType::u8, shape);
   auto rows = rows_of(image, static_cast<std::size_t>(png_shape.width * png_shape.channels) * (png_shape.is_16_bit ? 2 : 1));
-  if (!read_rows(png, rows.data())) throw fail();
+  if (!read_png_rows(png, rows.data())) throw fail();
   destroy();
   return image;
 }
 
 std::vector<std::byte> encode_png(const Tensor& image, int level) {
   char message[200] = "";
-  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, message, jump_out, ignore);
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, message, jump_out_of_png, ignore);
   png_infop info = png_create_info_struct(png);
   std::vector<std::byte> bytes;
   png_set_write_fn(png, &bytes, write, flush);
   const PngShape png_shape{image.shape()[0], image.shape()[1], image.ndim() == 3 ? image.shape()[2] : 1,
                            image.dtype() == DType::u16};
   auto rows = rows_of(image, static_cast<std::size_t>(png_shape.width * png_shape.channels) * (png_shape.is_16_bit ? 2 : 1));
-  const bool written = write_rows(png, info, png_shape, level < 0 ? 0 : level > 9 ? 9 : level, rows.data());
+  const bool written = write_png_rows(png, info, png_shape, level < 0 ? 0 : level > 9 ? 9 : level, rows.data());
   png_destroy_write_struct(&png, &info);
   if (!written) throw Error(ErrorKind::model, std::string("cannot encode the image as PNG: ") + message);
   return bytes;

@@ -16,7 +16,7 @@ namespace {
 constexpr char kMagic[] = "WALLE\r\n\x1a";
 constexpr std::size_t kHeader = 64;
 constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
-constexpr int kMaxRank = 32;
+constexpr int kMaxFileRank = 32;
 constexpr int kAny = 255;        // a dtype or a rank
 constexpr int kMaxNesting = 16;  // of subgraphs
 // Limits far above any model that runs; planning takes time that grows with the square of some of them.
@@ -151,7 +151,7 @@ Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const 
   const auto rank = reader.number<std::uint8_t>();
   value.any_rank = value.kind == ValueKind::input && rank == kAny;
   if (value.any_rank) return value;
-  if (rank > kMaxRank) broken("'" + value.name + "' has " + std::to_string(rank) + " dimensions");
+  if (rank > kMaxFileRank) broken("'" + value.name + "' has " + std::to_string(rank) + " dimensions");
   value.shape = reader.numbers<std::int64_t>(rank);
   Dims known = value.shape;
   for (std::int64_t& dim : known) {

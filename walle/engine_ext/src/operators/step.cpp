@@ -36,10 +36,10 @@ std::unique_ptr<Step> make_listed(const ListedKernel& kernel, std::span<const La
 
 std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
                                 std::span<const std::size_t> axes, const Attributes& attributes, const Table& table,
-                                const Epilogue& epilogue) {
+                                const Epilogue& epilogue, ScoreScale score_scale) {
   if (const auto* listed = op.as<ListedKernel>()) return make_listed(*listed, inputs, result, axes, attributes, table);
   if (const auto* own = op.as<OwnKernel>()) return own->make_step({inputs, result, attributes, table, epilogue});
-  if (const Fused* fused = op.fused()) return make_fused(*fused, op.name, inputs, attributes, table);
+  if (const Fused* fused = op.fused()) return make_fused(*fused, op.name, inputs, attributes, table, score_scale);
   throw Error(ErrorKind::unsupported, std::string(op.name) + " has no kernel");
 }
 

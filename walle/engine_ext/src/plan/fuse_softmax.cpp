@@ -44,7 +44,6 @@ class SoftmaxFusion {
   void fuse_scores(ProgramOp& op) {
     const Dims& shape = value(op.output).shape;
     std::vector<int> inputs{op.inputs[0], -1, -1};  // scores, scale, mask
-    bool divides = false;
     if (const ProgramOp* sum = producer(inputs[0], "Add")) {
       // Where both operands have the whole shape, the scaled one is the scores.
       const bool swap = value(sum->inputs[0]).shape != shape || (value(sum->inputs[1]).shape == shape && scaled(sum->inputs[1]));
@@ -52,14 +51,13 @@ class SoftmaxFusion {
       if (value(scores).shape == shape && sum->inputs[0] != sum->inputs[1]) inputs = {scores, -1, sum->inputs[swap ? 0 : 1]};
     }
     if (const ProgramOp* scale = scaled(inputs[0])) {
-      divides = scale->op->name == "Div";
-      const int factor = !divides && is_number(scale->inputs[0]) ? 0 : 1;
+      op.score_scale = scale->op->name == "Div" ? ScoreScale::divides : ScoreScale::multiplies;
+      const int factor = op.score_scale == ScoreScale::multiplies && is_number(scale->inputs[0]) ? 0 : 1;
       inputs[1] = scale->inputs[at(factor)];
       inputs[0] = scale->inputs[at(1 - factor)];
     }
     if (inputs[1] < 0 && inputs[2] < 0) return;
     op.inputs = std::move(inputs);
-    if (divides) op.attributes.set("divides", std::int64_t{1});
   }
 
   bool is_number(int index) const { return value(index).is_constant() && element_count(value(index).shape) == 1; }

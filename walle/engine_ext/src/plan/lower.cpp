@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kMaxFoldedBytes = std::int64_t{64} << 20;
 // Values of one program; planning takes time that grows with the square of some of its sizes.
 constexpr std::size_t kMaxProgramValues = std::size_t{1} << 18;
-constexpr std::size_t kMaxRank = 64;
+constexpr std::size_t kMaxProgramRank = 64;
 
 class Lowering final : public Emitter {
  public:
@@ -96,7 +96,7 @@ class Lowering final : public Emitter {
               }
             },
             [&](const CompositeRule& rule) {
-              if (!constants && rule.fused != nullptr && applies(*rule.fused, {op.name, operands, attributes, outputs, table_}))
+              if (!constants && rule.fused != nullptr && rule.fused->applies({op.name, operands, attributes, outputs, table_}))
                 return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
               return rule.decompose(*this, inputs, attributes, outputs);
             },
@@ -114,9 +114,9 @@ class Lowering final : public Emitter {
 
   // Refuses a tensor that no machine can hold, before anything is allocated for its elements; a dimension of 0 counts as 1.
   static void check_fits(DType dtype, const Dims& shape) {
-    if (shape.size() > kMaxRank)
+    if (shape.size() > kMaxProgramRank)
       throw Error(ErrorKind::shape, "a tensor of " + std::to_string(shape.size()) + " dimensions; at most " +
-                                        std::to_string(kMaxRank) + " are supported");
+                                        std::to_string(kMaxProgramRank) + " are supported");
     Dims least = shape;
     std::replace(least.begin(), least.end(), std::int64_t{0}, std::int64_t{1});
     if (static_cast<std::size_t>(element_count(least)) * item_size(dtype) > storage_limit())

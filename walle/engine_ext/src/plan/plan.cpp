@@ -94,7 +94,8 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
       planned.op = op.op->name;
       planned.step = op.step;
       if (planned.step == nullptr)
-        planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table, op.epilogue);
+        planned.step =
+            make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table, op.epilogue, op.score_scale);
     }
     planned.algorithm = planned.step->algorithm();
     const auto members = static_cast<std::size_t>(planned.step->scratch_each() ? target.threads : 1);

@@ -1,7 +1,6 @@
 // Predicted cost of a program on a backend (eq. 1): the least cost of each operator over its algorithms.
 #include <algorithm>
 
-#include "atomic/fused.h"
 #include "plan/index.h"
 #include "plan/problems.h"
 
@@ -29,14 +28,6 @@ Work plain_work(const Program& program, const ProgramOp& op) {
   return work;
 }
 
-Work fused_work(const Program& program, const ProgramOp& op, const Table& table) {
-  std::vector<Operand> operands;
-  for (const int input : op.inputs)
-    operands.push_back(input < 0 ? Operand::none()
-                                 : Operand{program.values[at(input)].dtype, program.values[at(input)].shape, nullptr, false});
-  return find_fused(op.op->name)->work({op.op->name, operands, op.attributes, 1, table}, 0);
-}
-
 }  // namespace
 
 double predict_us(const Program& program, const Table& table) {
@@ -47,8 +38,6 @@ double predict_us(const Program& program, const Table& table) {
       us += weigh_conv(*conv, rate, op.attributes.get_string("algorithm", "")).front().us;
     else if (const auto linear = linear_problem(program, op, table))
       us += weigh(linear_algorithms(), *linear, rate).front().us;
-    else if (!op.is_raster() && find_fused(op.op->name) != nullptr)
-      us += rate.us(fused_work(program, op, table));
     else
       us += rate.us(plain_work(program, op));
   }

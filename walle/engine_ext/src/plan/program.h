@@ -31,6 +31,7 @@ struct ProgramOp {
   std::vector<std::size_t> axes;          // of a reduction
   Attributes attributes;                  // of an operator with a kernel of its own shape
   Epilogue epilogue;                      // of Conv and Linear
+  ScoreScale score_scale{};               // of Softmax
   std::vector<Region> regions;            // of a raster
   std::shared_ptr<Step> step;             // made by search; null: the operator has one algorithm
   std::vector<AlgorithmCost> candidates;  // that search weighed, the chosen one first

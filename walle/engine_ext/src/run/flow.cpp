@@ -5,13 +5,12 @@
 #include <array>
 
 #include "operators/eager.h"
+#include "plan/index.h"
 #include "run/sequence.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 Tensor number(std::int64_t value, const Dims& shape = {}) {
   Tensor result = Tensor::empty(DType::i64, shape);
@@ -195,17 +194,19 @@ std::vector<Var> run_scan(const FlowCall& call) {
   const bool batched = attributes.get_int("batched", 0) != 0;
   const std::size_t given = call.inputs.size() - (batched ? 1 : 0);
   const std::int64_t count = attributes.get_int("num_scan_inputs", 0);
+  const auto scan_count = static_cast<std::size_t>(count);
   if (count < 1 || count > static_cast<std::int64_t>(given) || body.graph().inputs.size() != given ||
-      body.graph().outputs.size() + at(count) < given)
+      body.graph().outputs.size() + scan_count < given)
     throw Error(ErrorKind::model, "num_scan_inputs is " + std::to_string(count) + " with " + std::to_string(given) +
                                       " inputs; its body takes " + std::to_string(body.graph().inputs.size()) +
                                       " values and gives " + std::to_string(body.graph().outputs.size()));
-  ScanForm form{given - at(count), at(count), body.graph().outputs.size() - (given - at(count)), {}, {}, {}, {}};
-  const auto entries = [&](const char* name, std::size_t count) {
-    Dims list = attributes.get_ints(name).value_or(Dims(count, 0));
-    if (list.size() != count)
+  const std::size_t state_count = given - scan_count;
+  ScanForm form{state_count, scan_count, body.graph().outputs.size() - state_count, {}, {}, {}, {}};
+  const auto entries = [&](const char* name, std::size_t expected) {
+    Dims list = attributes.get_ints(name).value_or(Dims(expected, 0));
+    if (list.size() != expected)
       throw Error(ErrorKind::model,
-                  std::string(name) + " has " + std::to_string(list.size()) + " entries, not " + std::to_string(count));
+                  std::string(name) + " has " + std::to_string(list.size()) + " entries, not " + std::to_string(expected));
     return list;
   };
   form.input_axes = entries("scan_input_axes", form.scanned);

@@ -6,14 +6,13 @@
 #include <set>
 
 #include "operators/eager.h"
+#include "plan/index.h"
 #include "run/flow.h"
 #include "run/session.h"
 
 namespace walle {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Return, for each value, the node that computes it; -1: none.
 std::vector<int> producers_of(const Graph& graph) {

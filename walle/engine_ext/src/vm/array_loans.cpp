@@ -8,14 +8,14 @@ namespace walle::vm {
 namespace {
 
 // Never destroyed: a thread of an abandoned VM may still reach it while the process exits.
-struct Registry {
+struct LoanRegistry {
   std::mutex mutex;
   std::unordered_map<std::int64_t, std::shared_ptr<ArrayLoans>> loans;  // by interpreter id
   std::unordered_map<const Storage*, std::int64_t> owners;              // storage → interpreter id
 };
 
-Registry& registry() {
-  static Registry& instance = *new Registry();
+LoanRegistry& loan_registry() {
+  static LoanRegistry& instance = *new LoanRegistry();
   return instance;
 }
 
@@ -29,7 +29,7 @@ std::int64_t current_interpreter() {
 
 std::shared_ptr<ArrayLoans> ArrayLoans::current() {
   const std::int64_t id = current_interpreter();
-  Registry& all = registry();
+  LoanRegistry& all = loan_registry();
   const std::lock_guard lock(all.mutex);
   auto& loans = all.loans[id];
   if (!loans) loans = std::shared_ptr<ArrayLoans>(new ArrayLoans(id));
@@ -59,7 +59,7 @@ void ArrayLoans::release_ended() {
 }
 
 void ArrayLoans::forget(std::int64_t interpreter) {
-  Registry& all = registry();
+  LoanRegistry& all = loan_registry();
   const std::lock_guard lock(all.mutex);
   const auto found = all.loans.find(interpreter);
   if (found == all.loans.end()) return;
@@ -78,43 +78,43 @@ std::shared_ptr<Storage> loan(const Py_buffer& view, std::byte* base, std::size_
   auto key = std::make_shared<const Storage*>(nullptr);
   auto storage = Storage::borrow(base, size_bytes, !view.readonly, [loans, view, key] {
     {
-      const std::lock_guard lock(registry().mutex);
-      registry().owners.erase(*key);
+      const std::lock_guard lock(loan_registry().mutex);
+      loan_registry().owners.erase(*key);
     }
     loans->end_loan(view);
   });
   *key = storage.get();
-  const std::lock_guard lock(registry().mutex);
-  registry().owners[storage.get()] = current_interpreter();
+  const std::lock_guard lock(loan_registry().mutex);
+  loan_registry().owners[storage.get()] = current_interpreter();
   return storage;
 }
 
 std::shared_ptr<Storage> read_only(const std::shared_ptr<Storage>& storage) {
   auto key = std::make_shared<const Storage*>(nullptr);
   auto view = Storage::borrow(storage->data(), storage->size_bytes(), false, [storage, key] {
-    const std::lock_guard lock(registry().mutex);
-    registry().owners.erase(*key);
+    const std::lock_guard lock(loan_registry().mutex);
+    loan_registry().owners.erase(*key);
   });
   *key = view.get();
-  Registry& all = registry();
+  LoanRegistry& all = loan_registry();
   const std::lock_guard lock(all.mutex);
   if (const auto found = all.owners.find(storage.get()); found != all.owners.end()) all.owners[view.get()] = found->second;
   return view;
 }
 
 void lock_loans_for_fork() {
-  registry().mutex.lock();
-  for (const auto& [id, loans] : registry().loans) loans->mutex_.lock();
+  loan_registry().mutex.lock();
+  for (const auto& [id, loans] : loan_registry().loans) loans->mutex_.lock();
 }
 
 void unlock_loans_after_fork() {
-  for (const auto& [id, loans] : registry().loans) loans->mutex_.unlock();
-  registry().mutex.unlock();
+  for (const auto& [id, loans] : loan_registry().loans) loans->mutex_.unlock();
+  loan_registry().mutex.unlock();
 }
 
 bool is_loaned_here(const Storage* storage) {
   const std::int64_t id = current_interpreter();
-  Registry& all = registry();
+  LoanRegistry& all = loan_registry();
   const std::lock_guard lock(all.mutex);
   const auto found = all.owners.find(storage);
   return found != all.owners.end() && found->second == id;

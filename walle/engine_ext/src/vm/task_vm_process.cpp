@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 namespace {
 
 // Process-wide, never destroyed: threads of abandoned VMs may reach it while the process exits.
-struct Registry {
+struct VmRegistry {
   std::mutex mutex;
   std::vector<std::weak_ptr<TaskVm>> all;
   bool is_exiting = false;
@@ -29,8 +29,8 @@ struct Registry {
   std::vector<std::shared_ptr<TaskVm>> of_parent;  // in the child; kept until it exits
 };
 
-Registry& registry() {
-  static Registry& instance = *new Registry();
+VmRegistry& vm_registry() {
+  static VmRegistry& instance = *new VmRegistry();
   return instance;
 }
 
@@ -43,7 +43,7 @@ std::atomic<int> detached_threads{0};  // parked in the signal handler
 std::shared_ptr<TaskVm> TaskVm::start(Settings settings, const ArrayPort& port) {
   auto vm = std::shared_ptr<TaskVm>(new TaskVm(std::move(settings), port));
   {
-    Registry& vms = registry();
+    VmRegistry& vms = vm_registry();
     const std::lock_guard lock(vms.mutex);
     if (vms.is_exiting) throw std::runtime_error("the process is exiting; no VM can be created");
     if (retired_threads() >= kMaxRetired)
@@ -76,7 +76,7 @@ int TaskVm::shut_down(std::chrono::nanoseconds timeout) {
   const auto until = Watchdog::Clock::now() + timeout;
   std::vector<std::shared_ptr<TaskVm>> open;
   {
-    Registry& vms = registry();
+    VmRegistry& vms = vm_registry();
     const std::lock_guard lock(vms.mutex);
     vms.is_exiting = true;
     for (const auto& weak : vms.all)
@@ -120,7 +120,7 @@ void TaskVm::detach() {
 
 // A thread may lock one VM's mutex while it holds another's, so this never blocks on one while it holds others.
 void TaskVm::before_fork() {
-  Registry& vms = registry();
+  VmRegistry& vms = vm_registry();
   vms.mutex.lock();
   std::vector<std::shared_ptr<TaskVm>> all;
   for (const auto& weak : vms.all)
@@ -138,7 +138,7 @@ void TaskVm::before_fork() {
 }
 
 void TaskVm::after_fork(bool is_child) {
-  Registry& vms = registry();
+  VmRegistry& vms = vm_registry();
   for (const auto& vm : vms.locked) {
     if (is_child) vm->end_in_child();
     vm->mutex_.unlock();

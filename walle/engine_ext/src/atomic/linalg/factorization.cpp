@@ -40,8 +40,8 @@ class StackStep final : public Step {
   using Algorithm = const char* (*)(const MatrixSizes& sizes, const double* a, const double* b, double* out,
                                     double* work) noexcept;
 
-  StackStep(const StepRequest& request, Algorithm algorithm, MatrixSizes sizes, std::int64_t out_size, std::int64_t work_size)
-      : algorithm_(algorithm), sizes_(sizes), out_size_(out_size), work_size_(work_size) {
+  StackStep(const StepRequest& request, Algorithm compute, MatrixSizes sizes, std::int64_t out_size, std::int64_t work_size)
+      : algorithm_(compute), sizes_(sizes), out_size_(out_size), work_size_(work_size) {
     const Dims& shape = request.result.shape;
     batch_ = element_count(Dims(shape.begin(), shape.end() - 2));
     a_size_ = sizes.m * sizes.n;

@@ -42,7 +42,7 @@ Work row_work(const ConvProblem& problem) {
 
 // One matrix product a group, and `passes` over its columns before.
 Work product_work(const ConvProblem& problem, double passes) {
-  constexpr std::int64_t kFewRows = 4;  // the matrix product then reads the columns as they lie, once for each row
+  constexpr std::int64_t kFewOutChannels = 4;  // the matrix product then reads the columns as they lie, once for each row
   const ConvShape& shape = problem.shape;
   Work work;
   work.panel = 2 * shape.multiplications() * elementwise(problem);
@@ -50,7 +50,7 @@ Work product_work(const ConvProblem& problem, double passes) {
   const auto columns = static_cast<double>(shape.in_channels * shape.window.taps());
   const auto rows = static_cast<double>(shape.out_channels);
   // Else they are read and written again in the order of the tile kernel.
-  passes += shape.out_channels <= kFewRows ? rows : 2;
+  passes += shape.out_channels <= kFewOutChannels ? rows : 2;
   work.moved = kFloatBytes * outputs * (passes * columns + rows);
   return work;
 }

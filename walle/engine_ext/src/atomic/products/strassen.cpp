@@ -269,7 +269,7 @@ class StrassenStep final : public SharedStep {
 };
 
 // Depths at which halves have no remainder, and columns fill whole blocks.
-std::vector<std::int64_t> parameters(const LinearProblem& problem) {
+std::vector<std::int64_t> strassen_parameters(const LinearProblem& problem) {
   std::vector<std::int64_t> depths;
   if (!problem.constant_weights || problem.rows * problem.depth * problem.columns == 0) return depths;
   for (std::int64_t d = 1; d <= kDeepest; ++d) {
@@ -280,7 +280,7 @@ std::vector<std::int64_t> parameters(const LinearProblem& problem) {
   return depths;
 }
 
-Work work(const LinearProblem& problem, std::int64_t levels) {
+Work strassen_work(const LinearProblem& problem, std::int64_t levels) {
   const double rows = static_cast<double>(problem.rows), depth = static_cast<double>(problem.depth),
                columns = static_cast<double>(problem.columns);
   const auto part = [&](std::int64_t level) {  // of all sums of one level, beside one quarter of a matrix at the outermost
@@ -300,14 +300,14 @@ Work work(const LinearProblem& problem, std::int64_t levels) {
   return work;
 }
 
-Tensor pack(const LinearProblem& problem, std::int64_t levels, const float* w) {
+Tensor strassen_pack(const LinearProblem& problem, std::int64_t levels, const float* w) {
   Tensor packed = Tensor::empty(DType::f32, {power(kProducts, levels) * (problem.depth >> levels) * (problem.columns >> levels)});
   float* to = packed.data<float>();
   pack_level(problem, levels, w, problem.columns, to);
   return packed;
 }
 
-std::unique_ptr<Step> make(const LinearProblem& problem, std::int64_t levels, const EpilogueKernel& epilogue) {
+std::unique_ptr<Step> strassen_make(const LinearProblem& problem, std::int64_t levels, const EpilogueKernel& epilogue) {
   return std::make_unique<StrassenStep>(problem, levels, epilogue);
 }
 
@@ -315,6 +315,6 @@ std::unique_ptr<Step> make(const LinearProblem& problem, std::int64_t levels, co
 
 // Taken by name only: an element's error is bounded by the whole of x, not by its own row.
 extern const LinearAlgorithm kLinearStrassen;
-const LinearAlgorithm kLinearStrassen{kName, &parameters, &work, &pack, &make, true};
+const LinearAlgorithm kLinearStrassen{kName, &strassen_parameters, &strassen_work, &strassen_pack, &strassen_make, true};
 
 }  // namespace walle

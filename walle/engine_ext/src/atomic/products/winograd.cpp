@@ -256,7 +256,7 @@ class WinogradStep final : public SharedStep {
   std::vector<Segment> segments_;
 };
 
-std::vector<std::int64_t> parameters(const ConvProblem& conv) {
+std::vector<std::int64_t> winograd_parameters(const ConvProblem& conv) {
   const ConvShape& shape = conv.shape;
   const Across which = across(shape);
   if (!conv.packable || conv.plain_input || which == Across::none) return {};
@@ -285,7 +285,7 @@ double output_operations(const Axis& axis) {
   return axis.size == 1 ? 0 : static_cast<double>(2 * (2 * pairs + axis.unit * (pairs - 1) + 1 + zeros));
 }
 
-Work work(const ConvProblem& conv, std::int64_t unit) {
+Work winograd_work(const ConvProblem& conv, std::int64_t unit) {
   const Tiling tiling(conv, unit);
   const Axis &rows = tiling.rows, &columns = tiling.columns;
   const auto real = [](std::int64_t x) { return static_cast<double>(x); };
@@ -365,7 +365,7 @@ PackFn pack_of(const Tiling& tiling, std::integer_sequence<int, kForms...>) {
   return of[tiling.form][tiling.square];
 }
 
-Tensor pack(const ConvProblem& conv, std::int64_t unit, const float* w) {
+Tensor winograd_pack(const ConvProblem& conv, std::int64_t unit, const float* w) {
   // As many input channels at a time as leave U's lines, of which kTogether lanes are filled at once, in a core's cache.
   constexpr std::int64_t kChannels = 8;
   const Tiling tiling(conv, unit);
@@ -389,12 +389,12 @@ Tensor pack(const ConvProblem& conv, std::int64_t unit, const float* w) {
   return packed;
 }
 
-std::unique_ptr<Step> make(const ConvProblem& conv, std::int64_t unit, const EpilogueKernel& epilogue) {
+std::unique_ptr<Step> winograd_make(const ConvProblem& conv, std::int64_t unit, const EpilogueKernel& epilogue) {
   return std::make_unique<WinogradStep>(conv, unit, epilogue);
 }
 
 }  // namespace
 
-const ConvAlgorithm kPackedWinograd{"winograd", &parameters, &work, &pack, &make};
+const ConvAlgorithm kPackedWinograd{"winograd", &winograd_parameters, &winograd_work, &winograd_pack, &winograd_make};
 
 }  // namespace walle

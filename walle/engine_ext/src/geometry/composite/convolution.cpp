@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "geometry/composite/expressions.h"
 #include "geometry/composite/integer_forms.h"
 #include "geometry/indexed_raster.h"
 #include "geometry/window.h"
@@ -18,23 +19,17 @@ namespace {
 
 using Ref = Emitter::Ref;
 
-Ref whole(Emitter& emitter, const Dims& numbers) {
-  Tensor tensor = Tensor::empty(DType::i64, {static_cast<std::int64_t>(numbers.size())});
-  if (!numbers.empty()) std::memcpy(tensor.raw(), numbers.data(), numbers.size() * sizeof(std::int64_t));
-  return emitter.constant(std::move(tensor));
-}
-
-Ref reshaped(Emitter& emitter, Ref value, const Dims& shape) {
-  return emitter.one("Reshape", {value}, {{"shape", shape}, {"allowzero", std::int64_t{1}}});
+Ref int64_vector(Emitter& emitter, const Dims& numbers) {
+  return whole(emitter, numbers, {static_cast<std::int64_t>(numbers.size())});
 }
 
 // Reshape a number for each channel, or one, to broadcast over a result [batch, channels, spatial...].
 Ref per_channel(Emitter& emitter, Ref value, std::size_t rank) {
   const Dims shape = emitter.operand(value).shape;
-  if (element_count(shape) == 1) return reshaped(emitter, value, {});
+  if (element_count(shape) == 1) return reshape(emitter, value, {});
   Dims spread(rank, 1);
   spread[1] = element_count(shape);
-  return reshaped(emitter, value, spread);
+  return reshape(emitter, value, spread);
 }
 
 constexpr std::string_view kPooled[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode"};
@@ -57,7 +52,7 @@ Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bia
     const std::int64_t count = element_count(emitter.operand(zero).shape);
     if (rows && !spread.empty()) spread[0] = count;
     if (!rows && count != 1) throw Error(ErrorKind::shape, "the zero point of an input must be one number");
-    return emitter.one("Sub", {wide, reshaped(emitter, as_int(emitter, zero), spread)});
+    return emitter.one("Sub", {wide, reshape(emitter, as_int(emitter, zero), spread)});
   };
   std::vector<Ref> operands{centred(x, x_zero, false), centred(w, w_zero, true)};
   if (bias != Emitter::kAbsent) operands.push_back(bias);
@@ -141,7 +136,7 @@ Tensor phase_weights(const Tensor& w, std::int64_t groups, std::span<const Phase
 }
 
 // Shift the pixels of each phase to the phase's start.
-Ref shifted(Emitter& emitter, Ref value, const Phases& axis, std::size_t phase_axis, std::size_t pixel_axis) {
+Ref shifted_phases(Emitter& emitter, Ref value, const Phases& axis, std::size_t phase_axis, std::size_t pixel_axis) {
   if (axis.most_shift() == 0) return value;
   const std::size_t rank = emitter.operand(value).shape.size();
   std::vector<Ref> moved;
@@ -185,19 +180,19 @@ Ref phased(Emitter& emitter, Ref value, const Tensor& weights, Ref bias, std::in
   std::vector<Ref> operands{value, emitter.constant(phase_weights(weights, groups, axes, shape))};
   if (bias != Emitter::kAbsent) {  // the same for every phase of a channel
     const std::int64_t phases = shape[0] / channels;
-    operands.push_back(
-        reshaped(emitter, emitter.one("Expand", {reshaped(emitter, bias, {channels, 1}), whole(emitter, {channels, phases})}),
-                 {shape[0]}));
+    operands.push_back(reshape(
+        emitter, emitter.one("Expand", {reshape(emitter, bias, {channels, 1}), int64_vector(emitter, {channels, phases})}),
+        {shape[0]}));
   }
-  Ref y = reshaped(emitter, emitter.one("Conv", operands, {{"pads", pads}, {"dilations", dilations}, {"group", groups}}), split);
-  for (std::size_t i = 0; i < rank; ++i) y = shifted(emitter, y, axes[i], 2 + i, 2 + rank + i);
+  Ref y = reshape(emitter, emitter.one("Conv", operands, {{"pads", pads}, {"dilations", dilations}, {"group", groups}}), split);
+  for (std::size_t i = 0; i < rank; ++i) y = shifted_phases(emitter, y, axes[i], 2 + i, 2 + rank + i);
   y = emitter.one("Transpose", {y}, {{"perm", perm}});
   if (std::any_of(filled.begin(), filled.end(), [](std::int64_t count) { return count > 0; })) {
     Dims more(spread.size(), 0);
     more.insert(more.end(), filled.begin(), filled.end());
-    y = emitter.one("Pad", {reshaped(emitter, y, spread)}, {{"pads", more}});
+    y = emitter.one("Pad", {reshape(emitter, y, spread)}, {{"pads", more}});
   }
-  return reshaped(emitter, y, last);
+  return reshape(emitter, y, last);
 }
 
 }  // namespace
@@ -270,12 +265,12 @@ std::vector<Ref> decompose_conv_transpose(Emitter& emitter, std::span<const Ref>
   const std::int64_t places = element_count(Dims(x.begin() + 2, x.end())), taps = element_count(kernel);
   const std::int64_t in = x[1] / groups, out = w[1];
   // [group, out * taps, in] times [batch, group, in, places].
-  Ref weights = emitter.one("Transpose", {reshaped(emitter, inputs[1], {groups, in, out * taps})}, {{"perm", Dims{0, 2, 1}}});
-  Ref columns = emitter.one("MatMul", {weights, reshaped(emitter, inputs[0], {x[0], groups, in, places})});
-  columns = reshaped(emitter, columns, {x[0], groups * out * taps, places});
+  Ref weights = emitter.one("Transpose", {reshape(emitter, inputs[1], {groups, in, out * taps})}, {{"perm", Dims{0, 2, 1}}});
+  Ref columns = emitter.one("MatMul", {weights, reshape(emitter, inputs[0], {x[0], groups, in, places})});
+  columns = reshape(emitter, columns, {x[0], groups * out * taps, places});
   Dims covered(rank);  // Col2Im gets an image of exactly this size
   for (std::size_t i = 0; i < rank; ++i) covered[i] = strides[i] * (x[i + 2] - 1) + (kernel[i] - 1) * dilations[i] + 1;
-  const Ref result = emitter.one("Col2Im", {columns, whole(emitter, covered), whole(emitter, kernel)},
+  const Ref result = emitter.one("Col2Im", {columns, int64_vector(emitter, covered), int64_vector(emitter, kernel)},
                                  {{"strides", strides}, {"dilations", dilations}});
   return {cropped(result, covered, bias)};
 }
@@ -322,9 +317,9 @@ std::vector<Ref> decompose_deform_conv(Emitter& emitter, std::span<const Ref> in
   const Ref columns = emitter.one("DeformColumns", operands, window);  // [batch, channels * taps, height, width]
   const Dims sampled = emitter.operand(columns).shape;
   const std::int64_t taps = w[2] * w[3], places = sampled[2] * sampled[3];
-  const Ref product = emitter.one("MatMul", {reshaped(emitter, inputs[1], {groups, w[0] / groups, w[1] * taps}),
-                                             reshaped(emitter, columns, {x[0], groups, w[1] * taps, places})});
-  Ref result = reshaped(emitter, product, {x[0], w[0], sampled[2], sampled[3]});
+  const Ref product = emitter.one("MatMul", {reshape(emitter, inputs[1], {groups, w[0] / groups, w[1] * taps}),
+                                             reshape(emitter, columns, {x[0], groups, w[1] * taps, places})});
+  Ref result = reshape(emitter, product, {x[0], w[0], sampled[2], sampled[3]});
   if (inputs.size() > 3 && inputs[3] != Emitter::kAbsent)
     result = emitter.one("Add", {result, per_channel(emitter, inputs[3], 4)});
   return {result};

@@ -17,7 +17,7 @@ int byte_at(const Tensor& tensor, std::int64_t i) {
 
 // Return constant weights minus their zero point, which is one number or one for each slice of `inner` elements, cyclically;
 // nothing if the result does not fit int8.
-std::optional<Tensor> centred(const Operand& w, const Operand& zero, std::int64_t inner) {
+std::optional<Tensor> centred_weights(const Operand& w, const Operand& zero, std::int64_t inner) {
   if (w.constant == nullptr || !is_byte(w.dtype) || !w.constant->contiguous()) return std::nullopt;
   const Tensor& weights = *w.constant;
   const std::int64_t points = zero.absent ? 0 : element_count(zero.shape);
@@ -52,7 +52,8 @@ Ref flat(Emitter& emitter, Ref value) {
                      {{"shape", Dims{element_count(emitter.operand(value).shape)}}, {"allowzero", std::int64_t{1}}});
 }
 
-Ref product(Emitter& emitter, std::string_view op, Ref x, Tensor weights, const IntegerOperands& given, Attributes attributes) {
+Ref integer_product(Emitter& emitter, std::string_view op, Ref x, Tensor weights, const IntegerOperands& given,
+                    Attributes attributes) {
   const Ref scale = flat(emitter, given.scale), w = emitter.constant(std::move(weights));
   return emitter.one(op, {x, w, given.x_zero, given.bias, scale, given.zero}, std::move(attributes));
 }
@@ -93,13 +94,13 @@ std::optional<Ref> integer_conv_form(Emitter& emitter, const IntegerOperands& gi
   if (rank < 3 || rank > 5 || emitter.operand(given.x).shape.size() != rank || w.shape[0] < 1) return std::nullopt;
   const std::int64_t columns = w.shape[0], points = w_zero.absent ? 1 : element_count(w_zero.shape);
   if ((points != 1 && points != columns) || !fits(emitter, given, columns)) return std::nullopt;
-  auto weights = centred(w, w_zero, element_count(w.shape) / columns);
+  auto weights = centred_weights(w, w_zero, element_count(w.shape) / columns);
   if (!weights) return std::nullopt;
   Attributes window = activation_of(attributes);
   for (const auto& [name, value] : attributes.items())
     if (name != "activation") window.set(name, value);
   const Ref x = channels_last(emitter, given.x);
-  return channels_second(emitter, product(emitter, "IntegerConv", x, std::move(*weights), given, std::move(window)));
+  return channels_second(emitter, integer_product(emitter, "IntegerConv", x, std::move(*weights), given, std::move(window)));
 }
 
 std::optional<Ref> integer_linear_form(Emitter& emitter, const IntegerOperands& given, const Attributes& attributes) {
@@ -107,9 +108,9 @@ std::optional<Ref> integer_linear_form(Emitter& emitter, const IntegerOperands& 
   if (w.shape.size() != 2 || emitter.operand(given.x).shape.empty()) return std::nullopt;
   const std::int64_t columns = w.shape[1], points = w_zero.absent ? 1 : element_count(w_zero.shape);
   if ((points != 1 && points != columns) || !fits(emitter, given, columns)) return std::nullopt;
-  auto weights = centred(w, w_zero, 1);
+  auto weights = centred_weights(w, w_zero, 1);
   if (!weights) return std::nullopt;
-  return product(emitter, "IntegerLinear", given.x, std::move(*weights), given, activation_of(attributes));
+  return integer_product(emitter, "IntegerLinear", given.x, std::move(*weights), given, activation_of(attributes));
 }
 
 }  // namespace walle

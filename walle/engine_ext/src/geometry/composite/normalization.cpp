@@ -17,7 +17,7 @@ DType wide_type(DType dtype) { return dtype == DType::f16 || dtype == DType::bf1
 Ref input(std::span<const Ref> inputs, std::size_t index) { return index < inputs.size() ? inputs[index] : Emitter::kAbsent; }
 
 // Return x minus its maximum along the axis, so that no exponential overflows.
-Ref shifted(Emitter& emitter, Ref x, const Dims& axes) {
+Ref shifted_scores(Emitter& emitter, Ref x, const Dims& axes) {
   return emitter.one("Sub", {x, emitter.one("ReduceMax", {x}, over(axes))});
 }
 
@@ -62,28 +62,28 @@ void check_rank(const char* op, const Dims& shape, std::size_t least) {
 
 }  // namespace
 
-#define WALLE_DECOMPOSE(name)                                                                                    \
+#define WALLE_NORMALIZATION(name)                                                                                \
   std::vector<Ref> decompose_##name(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, \
                                     [[maybe_unused]] int outputs)
 
-WALLE_DECOMPOSE(softmax) {
+WALLE_NORMALIZATION(softmax) {
   const DType dtype = emitter.operand(inputs[0]).dtype;
   const Dims axes = softmax_axis(emitter, inputs[0], attributes);
-  const Ref exponentials = emitter.one("Exp", {shifted(emitter, cast(emitter, inputs[0], wide_type(dtype)), axes)});
+  const Ref exponentials = emitter.one("Exp", {shifted_scores(emitter, cast(emitter, inputs[0], wide_type(dtype)), axes)});
   return {cast(emitter, emitter.one("Div", {exponentials, emitter.one("ReduceSum", {exponentials}, over(axes))}), dtype)};
 }
 
-WALLE_DECOMPOSE(log_softmax) {
+WALLE_NORMALIZATION(log_softmax) {
   const DType dtype = emitter.operand(inputs[0]).dtype;
   const Dims axes = softmax_axis(emitter, inputs[0], attributes);
-  const Ref shift = shifted(emitter, cast(emitter, inputs[0], wide_type(dtype)), axes);
+  const Ref shift = shifted_scores(emitter, cast(emitter, inputs[0], wide_type(dtype)), axes);
   const Ref sum = emitter.one("ReduceSum", {emitter.one("Exp", {shift})}, over(axes));
   return {cast(emitter, emitter.one("Sub", {shift, emitter.one("Log", {sum})}), dtype)};
 }
 
 // (x - mean) / sqrt(variance + epsilon) * scale + bias by channel. With training_mode the mean and variance are the batch's, and
 // the running ones are outputs too.
-WALLE_DECOMPOSE(batch_normalization) {
+WALLE_NORMALIZATION(batch_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = wide_type(dtype);
   const std::size_t rank = x.shape.size();
@@ -121,7 +121,7 @@ WALLE_DECOMPOSE(batch_normalization) {
 }
 
 // Normalize each channel of each sample over its own elements.
-WALLE_DECOMPOSE(instance_normalization) {
+WALLE_NORMALIZATION(instance_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = wide_type(dtype);
   const std::size_t rank = x.shape.size();
@@ -133,7 +133,7 @@ WALLE_DECOMPOSE(instance_normalization) {
 }
 
 // Normalize each group of channels of each sample; scale and bias are per channel.
-WALLE_DECOMPOSE(group_normalization) {
+WALLE_NORMALIZATION(group_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = attributes.get_int("stash_type", 1) == 1 ? wide_type(dtype) : dtype;
   const Dims shape = x.shape;
@@ -153,7 +153,7 @@ WALLE_DECOMPOSE(group_normalization) {
 }
 
 // Normalize over the axes from `axis` to the last. Outputs: the result and, optionally, the mean and 1 / standard deviation.
-WALLE_DECOMPOSE(layer_norm) {
+WALLE_NORMALIZATION(layer_norm) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = attributes.get_int("stash_type", 1) == 1 ? wide_type(dtype) : dtype;
   const Dims axes = axes_from(normal_axis(attributes.get_int("axis", -1), x.shape.size()), x.shape.size());
@@ -166,7 +166,7 @@ WALLE_DECOMPOSE(layer_norm) {
 }
 
 // x / sqrt(mean of squares + epsilon) * scale, over the axes from `axis` to the last.
-WALLE_DECOMPOSE(rms_normalization) {
+WALLE_NORMALIZATION(rms_normalization) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = attributes.get_int("stash_type", 1) == 1 ? wide_type(dtype) : dtype;
   const Dims axes = axes_from(normal_axis(attributes.get_int("axis", -1), x.shape.size()), x.shape.size());
@@ -178,7 +178,7 @@ WALLE_DECOMPOSE(rms_normalization) {
   return {emitter.one("Mul", {value, inputs[1]})};
 }
 
-WALLE_DECOMPOSE(mean_variance_normalization) {
+WALLE_NORMALIZATION(mean_variance_normalization) {
   const DType dtype = emitter.operand(inputs[0]).dtype, wide = wide_type(dtype);
   const Dims axes = attributes.get_ints("axes").value_or(Dims{0, 2, 3});
   const Ref x = cast(emitter, inputs[0], wide);
@@ -188,7 +188,7 @@ WALLE_DECOMPOSE(mean_variance_normalization) {
 }
 
 // x / its 1- or 2-norm along the axis; 0 where the norm is 0.
-WALLE_DECOMPOSE(lp_normalization) {
+WALLE_NORMALIZATION(lp_normalization) {
   const DType dtype = emitter.operand(inputs[0]).dtype, wide = wide_type(dtype);
   const std::int64_t p = attributes.get_int("p", 2);
   if (p != 1 && p != 2)
@@ -202,7 +202,7 @@ WALLE_DECOMPOSE(lp_normalization) {
 }
 
 // x / (bias + alpha / size * sum of squares of the `size` surrounding channels)^beta
-WALLE_DECOMPOSE(lrn) {
+WALLE_NORMALIZATION(lrn) {
   const Operand x = emitter.operand(inputs[0]);
   const DType dtype = x.dtype, wide = wide_type(dtype);
   const Dims shape = x.shape;
@@ -225,5 +225,7 @@ WALLE_DECOMPOSE(lrn) {
       "Add", {emitter.one("Mul", {sum, emitter.number(alpha / static_cast<double>(size), wide)}), emitter.number(bias, wide)});
   return {cast(emitter, emitter.one("Div", {wide_x, emitter.one("Power", {base, emitter.number(beta, wide)})}), dtype)};
 }
+
+#undef WALLE_NORMALIZATION
 
 }  // namespace walle

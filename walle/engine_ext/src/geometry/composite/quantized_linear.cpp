@@ -13,7 +13,7 @@ namespace {
 using Ref = Emitter::Ref;
 
 // Return the tensor in int32 minus its zero point, which is one number or one for each row (of A) or column (of B).
-Ref centred(Emitter& emitter, Ref tensor, Ref zero, bool rows) {
+Ref centred_operand(Emitter& emitter, Ref tensor, Ref zero, bool rows) {
   const Attributes to_int{{"to", std::string("int32")}};
   const Ref wide = emitter.one("Cast", {tensor}, to_int);
   if (zero == Emitter::kAbsent) return wide;
@@ -25,7 +25,7 @@ Ref centred(Emitter& emitter, Ref tensor, Ref zero, bool rows) {
   return emitter.one("Sub", {wide, point});
 }
 
-Ref scale_of(Emitter& emitter, Ref scale, bool rows) {
+Ref broadcast_scale(Emitter& emitter, Ref scale, bool rows) {
   const Ref wide =
       emitter.operand(scale).dtype == DType::f32 ? scale : emitter.one("Cast", {scale}, {{"to", std::string("float32")}});
   if (rows && emitter.operand(wide).shape.size() == 1 && emitter.operand(wide).shape[0] != 1)
@@ -39,7 +39,8 @@ Ref scale_of(Emitter& emitter, Ref scale, bool rows) {
 std::vector<Ref> decompose_matmul_integer(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const auto given = [&](std::size_t i) { return i < inputs.size() ? inputs[i] : Emitter::kAbsent; };
   if (const auto form = integer_linear_form(emitter, {inputs[0], given(2), inputs[1], given(3)}, attributes)) return {*form};
-  return {emitter.one("MatMul", {centred(emitter, inputs[0], given(2), true), centred(emitter, inputs[1], given(3), false)})};
+  return {emitter.one(
+      "MatMul", {centred_operand(emitter, inputs[0], given(2), true), centred_operand(emitter, inputs[1], given(3), false)})};
 }
 
 // round(int32 result * scale) + zero point, saturated to the zero point's dtype; with Relu, at least the zero point.
@@ -63,17 +64,17 @@ Ref requantized(Emitter& emitter, Ref product, Ref scale, Ref zero, const std::s
 std::vector<Ref> decompose_qlinear_matmul(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
   const Ref bias = inputs.size() > 8 ? inputs[8] : Emitter::kAbsent;
   if (element_count(emitter.operand(inputs[1]).shape) == 1) {
-    const Ref scale = walle::scale_of(emitter, inputs[1], inputs[4], inputs[6]);
+    const Ref scale = scale_of(emitter, inputs[1], inputs[4], inputs[6]);
     if (const auto form =
             integer_linear_form(emitter, {inputs[0], inputs[2], inputs[3], inputs[5], bias, scale, inputs[7]}, attributes))
       return {*form};
   }
-  Ref product =
-      emitter.one("MatMul", {centred(emitter, inputs[0], inputs[2], true), centred(emitter, inputs[3], inputs[5], false)});
+  Ref product = emitter.one(
+      "MatMul", {centred_operand(emitter, inputs[0], inputs[2], true), centred_operand(emitter, inputs[3], inputs[5], false)});
   if (bias != Emitter::kAbsent) product = emitter.one("Add", {product, bias});
-  const Ref scale =
-      emitter.one("Div", {emitter.one("Mul", {scale_of(emitter, inputs[1], true), scale_of(emitter, inputs[4], false)}),
-                          scale_of(emitter, inputs[6], false)});
+  const Ref scale = emitter.one(
+      "Div", {emitter.one("Mul", {broadcast_scale(emitter, inputs[1], true), broadcast_scale(emitter, inputs[4], false)}),
+              broadcast_scale(emitter, inputs[6], false)});
   return {requantized(emitter, product, scale, inputs[7], attributes.get_string("activation", ""))};
 }
 
@@ -86,7 +87,7 @@ std::vector<Ref> decompose_qlinear_add(Emitter& emitter, std::span<const Ref> in
     if (emitter.operand(value).shape != shape) value = emitter.one("Expand", {value}, {{"shape", shape}});
     return channels ? channels_last(emitter, value) : value;
   };
-  const auto scale = [&](Ref one) { return walle::scale_of(emitter, one, Emitter::kAbsent, inputs[6]); };
+  const auto scale = [&](Ref one) { return scale_of(emitter, one, Emitter::kAbsent, inputs[6]); };
   const Ref a_scale = scale(inputs[1]), b_scale = scale(inputs[4]), a = whole(inputs[0]), b = whole(inputs[3]);
   const Ref sum = emitter.one("IntegerSum", {a, a_scale, inputs[2], b, b_scale, inputs[5], inputs[7]}, attributes);
   return {channels ? channels_second(emitter, sum) : sum};
@@ -95,7 +96,7 @@ std::vector<Ref> decompose_qlinear_add(Emitter& emitter, std::span<const Ref> in
 // Requantize bytes to another scale and zero point. Inputs: x, its scale and zero point, the result's scale and zero point.
 std::vector<Ref> decompose_qlinear_rescale(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
   const bool channels = emitter.operand(inputs[0]).shape.size() > 2;
-  const Ref scale = walle::scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]), none = emitter.number(0, DType::f32);
+  const Ref scale = scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]), none = emitter.number(0, DType::f32);
   const Ref x = channels ? channels_last(emitter, inputs[0]) : inputs[0];
   const Ref sum = emitter.one("IntegerSum", {x, scale, inputs[2], x, none, inputs[2], inputs[4]});
   return {channels ? channels_second(emitter, sum) : sum};
@@ -129,7 +130,7 @@ std::vector<Ref> decompose_qlinear_global_average_pool(Emitter& emitter, std::sp
     throw Error(ErrorKind::unsupported, "QLinearGlobalAveragePool takes bytes with one scale and one zero point");
   const Dims kernel(x.shape.begin() + 2, x.shape.end());
   const std::int64_t pixels = element_count(kernel);
-  const Ref ratio = walle::scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]);
+  const Ref ratio = scale_of(emitter, inputs[1], Emitter::kAbsent, inputs[3]);
   if (kernel.size() > 3 || x.shape[1] < 1 || pixels < 1 || pixels > kMostPixels) return {float_mean(emitter, inputs, ratio)};
   Dims shape{x.shape[1], 1};
   shape.insert(shape.end(), kernel.begin(), kernel.end());

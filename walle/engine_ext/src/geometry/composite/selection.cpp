@@ -17,7 +17,7 @@ Dims numbers(Emitter& emitter, Ref tensor, const std::string& what) {
 }
 
 // Return 0, 1, ... along one axis of `rank`.
-Ref places(Emitter& emitter, std::int64_t count, std::size_t axis, std::size_t rank) {
+Ref axis_positions(Emitter& emitter, std::int64_t count, std::size_t axis, std::size_t rank) {
   Dims shape(rank, 1);
   shape[axis] = count;
   Tensor tensor = Tensor::empty(DType::i64, std::move(shape));
@@ -35,7 +35,7 @@ std::vector<Ref> decompose_hardmax(Emitter& emitter, std::span<const Ref> inputs
   const std::int64_t length = x.shape[axis];
   if (element_count(x.shape) == 0) return {emitter.one("Identity", {inputs[0]})};
   const Ref best = emitter.one("ArgMax", {inputs[0]}, {{"axis", static_cast<std::int64_t>(axis)}, {"keepdims", std::int64_t{1}}});
-  return {emitter.one("Cast", {emitter.one("Equal", {places(emitter, length, axis, rank), best})}, {{"to", dtype}})};
+  return {emitter.one("Cast", {emitter.one("Equal", {axis_positions(emitter, length, axis, rank), best})}, {{"to", dtype}})};
 }
 
 // Return the k greatest (or least) elements along the axis, and their indices.

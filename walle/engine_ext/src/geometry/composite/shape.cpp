@@ -2,20 +2,11 @@
 #include <algorithm>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/expressions.h"
 
 namespace walle {
 
-namespace {
-
 using Ref = Emitter::Ref;
-
-Tensor whole(Dims shape, const Dims& numbers) {
-  Tensor result = Tensor::empty(DType::i64, std::move(shape));
-  std::copy(numbers.begin(), numbers.end(), result.data<std::int64_t>());
-  return result;
-}
-
-}  // namespace
 
 // Return the dimensions in [start, end), bounds clamped and counted from the back where negative.
 std::vector<Ref> decompose_shape(Emitter& emitter, std::span<const Ref> inputs, const Attributes& attributes, int) {
@@ -26,11 +17,11 @@ std::vector<Ref> decompose_shape(Emitter& emitter, std::span<const Ref> inputs, 
     return std::clamp<std::int64_t>(given < 0 ? std::max(given, -rank) + rank : given, 0, rank);
   };
   const std::int64_t start = bound("start", 0), end = std::max(start, bound("end", rank));
-  return {emitter.constant(whole({end - start}, Dims(shape.begin() + start, shape.begin() + end)))};
+  return {whole(emitter, Dims(shape.begin() + start, shape.begin() + end), {end - start})};
 }
 
 std::vector<Ref> decompose_size(Emitter& emitter, std::span<const Ref> inputs, const Attributes&, int) {
-  return {emitter.constant(whole({}, {element_count(emitter.operand(inputs[0]).shape)}))};
+  return {whole(emitter, {element_count(emitter.operand(inputs[0]).shape)}, {})};
 }
 
 }  // namespace walle

@@ -32,7 +32,7 @@ std::vector<Movement> moved(DType dtype, const Line& line, std::vector<Run> runs
 }
 
 // Return indices from [-limit, limit) counted from the front.
-Dims places(const Attributes& attributes, std::int64_t dim, std::int64_t limit, const char* op) {
+Dims edited_positions(const Attributes& attributes, std::int64_t dim, std::int64_t limit, const char* op) {
   Dims indices = required_numbers({}, 0, attributes, "indices");
   for (std::int64_t& index : indices) {
     if (index < -dim || index >= limit)
@@ -74,7 +74,7 @@ std::vector<Movement> make_repeat(std::span<const Operand> operands, const Attri
 // Remove the slices along `axis` that `indices` name. Without an axis the tensor is flattened.
 std::vector<Movement> make_delete(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Line line = Line::of(operands[0].shape, attributes);
-  Dims gone = places(attributes, line.dim(), line.dim(), "Delete");
+  Dims gone = edited_positions(attributes, line.dim(), line.dim(), "Delete");
   std::sort(gone.begin(), gone.end());
   gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
   gone.push_back(line.dim());
@@ -93,7 +93,7 @@ std::vector<Movement> make_delete(std::span<const Operand> operands, const Attri
 std::vector<Movement> make_insert(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims &from = operands[0].shape, &values = operands[1].shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
-  const Dims indices = places(attributes, from[axis], from[axis] + 1, "Insert");
+  const Dims indices = edited_positions(attributes, from[axis], from[axis] + 1, "Insert");
   Dims expected = from;
   expected[axis] = static_cast<std::int64_t>(indices.size());
   if (values != expected || operands[1].absent)

@@ -13,7 +13,7 @@ using Ref = Emitter::Ref;
 // Above this number of regions an indexed raster is as fast.
 constexpr std::size_t kMaxCopiedRuns = 64;
 
-std::int64_t product(const Dims& dims, std::size_t begin, std::size_t end) {
+std::int64_t extent_product(const Dims& dims, std::size_t begin, std::size_t end) {
   return element_count(Dims(dims.begin() + static_cast<std::ptrdiff_t>(begin), dims.begin() + static_cast<std::ptrdiff_t>(end)));
 }
 
@@ -58,8 +58,8 @@ IndexedMovement nd_movement(const Dims& data, const Dims& indices, std::size_t b
   if (!fits)
     throw Error(ErrorKind::shape, std::string(op) + " with indices of shape " + to_string(indices) + " into " + to_string(data));
   const auto deep = static_cast<std::size_t>(depth);
-  const std::int64_t outer = product(indices, 0, batch), places = product(indices, batch, indices.size() - 1);
-  const std::int64_t inner = product(data, batch + deep, data.size()), whole = product(data, batch, data.size());
+  const std::int64_t outer = extent_product(indices, 0, batch), places = extent_product(indices, batch, indices.size() - 1);
+  const std::int64_t inner = extent_product(data, batch + deep, data.size()), whole = extent_product(data, batch, data.size());
   element_count({outer, places, inner});
   IndexedMovement movement{
       {outer, places, inner}, {whole, 0, 1}, {places * inner, inner, 1}, {places * depth, depth, 0}, 0, 0, 0, 1, {}, {}};
@@ -108,7 +108,8 @@ std::vector<Ref> gather_at_run_time(Emitter& emitter, std::span<const Ref> input
   const Dims from = emitter.operand(inputs[0]).shape, indices = emitter.operand(inputs[1]).shape;
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), from.size());
   Dims shape = gather_shape(from, axis, indices);
-  const std::int64_t outer = product(from, 0, axis), inner = product(from, axis + 1, from.size()), count = element_count(indices);
+  const std::int64_t outer = extent_product(from, 0, axis), inner = extent_product(from, axis + 1, from.size()),
+                     count = element_count(indices);
   const IndexedMovement movement{
       {outer, count, inner}, {from[axis] * inner, 0, 1}, {count * inner, inner, 1}, {0, 1, 0}, 0, 0, 0, 0, {inner}, {from[axis]}};
   return {indexed_gather(emitter, inputs[0], inputs[1], movement, std::move(shape))};
@@ -187,7 +188,7 @@ std::vector<Ref> tensor_scatter_at_run_time(Emitter& emitter, std::span<const Re
     throw Error(ErrorKind::shape,
                 "TensorScatter of " + to_string(update) + " into " + to_string(cache) + " along axis " + std::to_string(axis));
   const std::int64_t batch = cache[0], length = cache[axis], steps = update[axis];
-  const std::int64_t middle = product(cache, 1, axis), inner = product(cache, axis + 1, cache.size());
+  const std::int64_t middle = extent_product(cache, 1, axis), inner = extent_product(cache, axis + 1, cache.size());
   Tensor count = Tensor::empty(DType::i64, {1, steps});
   for (std::int64_t i = 0; i < steps; ++i) count.data<std::int64_t>()[i] = i;
   Ref places = emitter.constant(std::move(count));

@@ -15,7 +15,7 @@ struct PolygonPoint {
   double x, y;
 };
 
-std::vector<PolygonPoint> points_of(std::string_view op, const Tensor& given) {
+std::vector<PolygonPoint> polygon_points(std::string_view op, const Tensor& given) {
   if (given.ndim() != 2 || given.shape()[1] != 2 || given.dtype() != DType::f64)
     throw Error(ErrorKind::shape, std::string(op) + " takes float64 points [count, 2], not " +
                                       std::string(dtype_name(given.dtype())) + " of shape " + to_string(given.shape()));
@@ -68,7 +68,7 @@ void reduce(const std::vector<PolygonPoint>& points, std::vector<bool>& stays, s
 
 // Input: float64 [count, 2]. Attribute: clockwise, as seen with y upwards. Result: int64, the indices of the hull's corners.
 std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes& attributes, int) {
-  const auto points = points_of("ConvexHull", inputs[0]);
+  const auto points = polygon_points("ConvexHull", inputs[0]);
   std::vector<std::int64_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
   const auto at = [&](std::int64_t i) -> const PolygonPoint& { return points[static_cast<std::size_t>(i)]; };
@@ -116,7 +116,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
 // Input: float64 [count, 2]. Attributes: epsilon, closed. Result: int64, the indices of the kept points. A closed polygon is
 // split at two points that are far apart: three times, take the point farthest from the last one found.
 std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const Attributes& attributes, int) {
-  const auto points = points_of("ApproximatePolygon", inputs[0]);
+  const auto points = polygon_points("ApproximatePolygon", inputs[0]);
   const double bound = attributes.get_float("epsilon", 0);
   const std::size_t count = points.size();
   if (!(bound >= 0)) throw Error(ErrorKind::model, "ApproximatePolygon needs an epsilon of at least 0");
@@ -151,7 +151,7 @@ std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const At
 // Input: float64 [count, 2]. Result: float64 [4, 4], at [p, q] the integral of x^p y^q over the enclosed area, for either
 // orientation, for p + q up to 3; 0 elsewhere, and everywhere for an empty area (Steger, 1996).
 std::vector<Tensor> polygon_moments(std::span<const Tensor> inputs, const Attributes&, int) {
-  const auto points = points_of("PolygonMoments", inputs[0]);
+  const auto points = polygon_points("PolygonMoments", inputs[0]);
   constexpr std::size_t kOrders = 4;
   constexpr std::array<std::array<double, kOrders>, kOrders> choose{{{1, 0, 0, 0}, {1, 1, 0, 0}, {1, 2, 1, 0}, {1, 3, 3, 1}}};
   using Powers = std::array<double, kOrders>;

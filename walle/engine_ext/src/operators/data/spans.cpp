@@ -189,7 +189,7 @@ void thick_line(Spans& spans, SpanPoint a, SpanPoint b, std::int64_t thickness) 
   disc(spans, b, (thickness + 1) / 2, true);
 }
 
-const std::int32_t* points_of(std::string_view op, const Tensor& given, std::int64_t& count) {
+const std::int32_t* span_points(std::string_view op, const Tensor& given, std::int64_t& count) {
   if (given.dtype() != DType::i32 || given.ndim() != 2 || given.shape()[1] != 2)
     throw Error(ErrorKind::shape, std::string(op) + " takes int32 points [count, 2], not " +
                                       std::string(dtype_name(given.dtype())) + " of shape " + to_string(given.shape()));
@@ -206,7 +206,7 @@ const std::int32_t* points_of(std::string_view op, const Tensor& given, std::int
 std::vector<Tensor> line_spans(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   Spans spans(attributes);
   std::int64_t count = 0;
-  const std::int32_t* at = points_of("LineSpans", inputs[0], count);
+  const std::int32_t* at = span_points("LineSpans", inputs[0], count);
   const std::int64_t thickness = attributes.get_int("thickness", 1);
   if (thickness > 32767) throw Error(ErrorKind::model, "LineSpans with a thickness of " + std::to_string(thickness));
   for (std::int64_t i = 0; i + 1 < count; i += 2, at += 4) {
@@ -223,7 +223,7 @@ std::vector<Tensor> line_spans(std::span<const Tensor> inputs, const Attributes&
 std::vector<Tensor> polygon_spans(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   Spans spans(attributes);
   std::int64_t count = 0, begin = 0;
-  const std::int32_t* at = points_of("PolygonSpans", inputs[0], count);
+  const std::int32_t* at = span_points("PolygonSpans", inputs[0], count);
   if (inputs[1].dtype() != DType::i64 || inputs[1].ndim() != 1) throw Error(ErrorKind::dtype, "PolygonSpans takes int64 ends");
   std::vector<std::vector<Corner>> polygons;
   for (std::int64_t i = 0; i < inputs[1].size(); ++i) {
