@@ -42,11 +42,29 @@ if ! is_whole; then
     say "making $venv with $("$python" --version) ($python)"
     "$python" -m venv "$venv"
 fi
+# Prints the children of process "$1", where /proc lists them, else where pgrep does.
+children_of() { cat "/proc/$1/task"/*/children 2>/dev/null || pgrep -P "$1" 2>/dev/null || true; }
+# Ends process "$1" and all below it: pip, ninja, compilers. Each is stopped first, so that it starts no further one.
+end_tree() {
+    kill -STOP "$1" 2>/dev/null || return 0
+    for child in $(children_of "$1"); do end_tree "$child"; done
+    kill -TERM "$1" 2>/dev/null || true
+    kill -CONT "$1" 2>/dev/null || true
+}
+# Ends the job of with_progress, then this script with status "$1". (sh without a terminal has no process groups for jobs.)
+end_job() {
+    trap '' HUP INT TERM
+    end_tree "$job"
+    wait "$job" 2>/dev/null || true
+    exit "$1"
+}
 # Runs "$@" with its output in the log, and shows ninja's count of compiled units: on one line of a terminal, else every tenth.
 with_progress() {
     "$@" >"$log" 2>&1 &
     job=$!
-    trap 'kill "$job" 2>/dev/null; exit 130' INT TERM
+    trap 'end_job 129' HUP
+    trap 'end_job 130' INT
+    trap 'end_job 143' TERM
     shown=
     while kill -0 "$job" 2>/dev/null; do
         count=$(sed -n 's|^ *\[\([0-9]\{1,\}\)/\([0-9]\{1,\}\)\] .*|\1 of \2|p' "$log" | tail -n 1)
@@ -60,14 +78,45 @@ with_progress() {
         fi
         sleep 1
     done
-    trap - INT TERM
+    trap - HUP INT TERM
     if [ -t 1 ] && [ -n "$shown" ]; then printf '\n'; fi
     wait "$job"
 }
+# Prints the packages that walle and its group of dependencies $extra need, without walle itself.
+requirements() {
+    "$venv/bin/python" - "$extra" <<'END'
+import sys, tomllib
+
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+
+def packages(group):
+    for package in project["optional-dependencies"][group]:
+        if package.startswith("walle["):  # groups of its own, as in walle[cloud,apps]
+            for other in package.removeprefix("walle[").rstrip("]").split(","):
+                yield from packages(other)
+        else:
+            yield package
+
+print(*project["dependencies"], *packages(sys.argv[1]), sep="\n")
+END
+}
+# Packages are downloaded while the core compiles. Their bytecode is left to the first import: most of it is never needed.
+pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@"; }
 install() {
-    "$venv/bin/python" -m pip install --disable-pip-version-check --upgrade 'pip>=25' &&
-        "$venv/bin/python" -m pip install --disable-pip-version-check 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
-        PATH="$(cd "$venv/bin" && pwd):$PATH" "$venv/bin/python" -m pip install -v --disable-pip-version-check --no-build-isolation -e ".[$extra]"
+    pip_install --upgrade 'pip>=25' &&
+        pip_install 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
+        requirements >build/requirements.txt || return
+    (
+        PATH="$(cd "$venv/bin" && pwd):$PATH"
+        pip_install -v --no-build-isolation --no-deps -e .
+    ) &
+    core=$!
+    if ! pip_install -r build/requirements.txt; then
+        end_tree "$core"
+        return 1
+    fi
+    wait "$core"
 }
 
 say "installing packages and building the native core (README.md says how long that took where it was measured)"

@@ -99,6 +99,20 @@ async def test_two_devices_on_one_folder_are_refused_and_the_first_works_on(tmp_
 
 
 @pytest.mark.asyncio
+async def test_a_changed_certificate_authority_replaces_ca_pem_in_one_step(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        async with shop.device(tmp_path / "d0") as device:
+            config = device.config
+        path, before = config.folder / "ca.pem", tmp_path / "before.pem"
+        before.hardlink_to(path)
+        (config.folder / ".ca.pem.0a.unfinished").write_text("half")  # by a device that was killed
+        new = f"{config.ca_pem}\n# renewed\n"
+        async with Device(dataclasses.replace(config, ca_pem=new)):
+            assert (path.read_text(), before.read_text()) == (new, config.ca_pem)
+            assert list(config.folder.glob("*.unfinished")) == list(config.folder.glob(".*.unfinished")) == []
+
+
+@pytest.mark.asyncio
 async def test_a_device_whose_cloud_is_down_works_on_and_delivers_later(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path, outlived=True) as shop:
         ports = ports_of(shop)

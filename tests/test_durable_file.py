@@ -78,6 +78,28 @@ def test_a_folder_that_cannot_be_synced_is_told_apart_from_a_failed_write(tmp_pa
     assert not isinstance(failed.value, NotSyncedError)
 
 
+def test_folders_and_files_are_made_in_a_folder_that_can_be_written_and_not_read(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib\n"
+        "from walle import durable_file\n"
+        "os.chmod('.', 0o300)\n"
+        "if os.getuid() == 0:\n"  # root may read everything
+        "    os.chown('.', 65534, -1)\n"
+        "    os.setuid(65534)\n"
+        "durable_file.make_folders(pathlib.Path('a/b'))\n"
+        "durable_file.write_file(pathlib.Path('file'), b'content')\n"
+        "durable_file.move_folder(pathlib.Path('a/b'), pathlib.Path('c'))\n"
+    )
+    folder = tmp_path / "write-only"
+    folder.mkdir()
+    try:
+        run = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    finally:
+        folder.chmod(0o700)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert {path.name for path in folder.iterdir()} == {"a", "c", "file"}
+
+
 def test_folders_are_made_and_moved_with_both_parents_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     real = durable_file._sync

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -11,9 +12,13 @@ from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
+from walle.engine_ext.vm.pool import VMPool
+from walle.engine_ext.vm.sources import TaskLike
+from walle.engine_ext.vm.vm import VM
 from walle.pipeline.events import Event
-from walle.pipeline.stream_engine import Trigger
+from walle.pipeline.stream_engine import TaskOutput, Trigger
 from walle.protocol import Manifest
+from walle.task_log import LogLine
 from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
 
 CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
@@ -104,6 +109,65 @@ async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
     with pytest.raises(TaskOutputError, match="shop/ipv v1 returned a"):
         await runner.run(files, manifest, TRIGGER, {}, {})
     assert (await runner.run(files, manifest, Trigger(EVENT, 8, (), ()), {}, {})).output == 1
+
+
+@pytest.mark.asyncio
+async def test_concurrent_failing_runs_of_one_vm_each_get_their_own_log(runner: TaskRunner, tmp_path: Path) -> None:
+    main = """\
+def execute(ctx, x):
+    ctx.log(f"run {x['position']}")
+    print("end of", x["position"], end="")
+    if x["position"] % 3:
+        raise ValueError(x["position"])
+"""
+    files, manifest = laid_out(tmp_path / "task", main)
+    await runner.load(files, manifest)
+    logs: dict[int, list[LogLine]] = {}
+
+    async def run(position: int) -> TaskOutput:
+        trigger = Trigger(EVENT, position, (), ())
+        return await runner.run(
+            files, manifest, trigger, {}, {}, on_log=lambda lines: logs.update({position: [*lines]})
+        )
+
+    results = await asyncio.gather(*(run(position) for position in range(20)), return_exceptions=True)
+    assert [isinstance(result, TaskError) for result in results] == [position % 3 > 0 for position in range(20)]
+    assert logs == {n: [LogLine("info", f"run {n}"), LogLine("info", f"end of {n}")] for n in range(20)}
+
+
+@pytest.mark.asyncio
+async def test_a_failed_runs_log_is_taken_before_another_task_gets_the_vm(runner: TaskRunner, tmp_path: Path) -> None:
+    main = "def execute(ctx, x):\n    ctx.log(x['position'])\n    raise ValueError\n"
+    versions = [laid_out(tmp_path / name, main) for name in "ab"]
+    logs: list[LogLine] = []
+
+    async def run(position: int) -> None:
+        trigger = Trigger(EVENT, position, (), ())
+        with pytest.raises(TaskError):
+            await runner.run(*versions[position % 2], trigger, {}, {}, on_log=logs.extend)
+
+    await asyncio.gather(*(run(position) for position in range(6)))
+    assert sorted(logs) == [LogLine("info", str(position)) for position in range(6)]
+
+
+@pytest.mark.asyncio
+async def test_no_log_is_taken_from_an_abandoned_vm(
+    runner: TaskRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = "def execute(ctx, x):\n    ctx.log('before')\n    sum(range(10**9))\n"  # one call in C
+    files, manifest = laid_out(tmp_path / "task", main, CONFIG + b"[limits]\ndeadline_ms = 60\n")
+    created: list[str] = []
+    create = VMPool._create_vm
+
+    def count(pool: VMPool, entry: Any, task: TaskLike) -> VM:
+        created.append(entry.files.name)
+        return create(pool, entry, task)
+
+    monkeypatch.setattr(VMPool, "_create_vm", count)
+    logs: list[object] = []
+    with pytest.raises(DeadlineExceeded):
+        await runner.run(files, manifest, TRIGGER, {}, {}, on_log=logs.append)
+    assert (len(created), logs) == (1, [])
 
 
 @pytest.mark.asyncio

@@ -29,6 +29,7 @@ from walle.deploy.device.agent import Agent
 from walle.deploy.device.fetch import HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.signing import TrustedKeys
+from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import PipelineError
 from walle.pipeline.events import Event
@@ -99,7 +100,7 @@ class _Active:
     failures_in_a_row: int = 0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class _Run:
     """One run of a task, until its outcome."""
 
@@ -158,7 +159,8 @@ class Device:
         async with contextlib.AsyncExitStack() as undo:
             self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=self._clock))
             ca_path = config.folder / "ca.pem"  # written after the store has locked the folder
-            ca_path.write_text(config.ca_pem)
+            await asyncio.to_thread(remove_unfinished, config.folder)
+            await asyncio.to_thread(write_file, ca_path, config.ca_pem)
             self.outbox = Outbox(self.store)
             self.counts.produced = self.outbox.last_seq
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
@@ -179,7 +181,7 @@ class Device:
             )
             self._tls = client_context(ca_path)
             self.tunnel = self._new_tunnel()
-            await self.agent.start()
+            await undo.enter_async_context(self.agent)
             undo.push_async_callback(self._stop_tasks)
             self._spawn(self._keep_tunnel(), "tunnel")
             self._spawn(self._report_periodically(), "report")
@@ -331,7 +333,7 @@ class Device:
         active = self._active.get(task)
         if active is None:
             return TaskOutput()  # it was removed after the event triggered it
-        run = self._runs[task] = _Run(active, self._clock.monotonic())
+        run = self._runs[task] = _Run(active=active, started_s=self._clock.monotonic())
         callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
         attributes = {**self.config.attributes, "id": self.config.device_id}
         on_log = functools.partial(self._on_log, run)

@@ -76,10 +76,15 @@ def sync_tree(folder: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` survive a power cut.
 
+    A folder that this process may write to and not read (-wx) cannot be opened for its fsync: all disks are synced.
+
     Raises:
-        OSError: the folder cannot be opened or synced.
+        OSError: the folder does not exist or cannot be synced.
     """
-    _sync(folder, os.O_DIRECTORY)
+    try:
+        _sync(folder, os.O_DIRECTORY)
+    except PermissionError:
+        os.sync()
 
 
 def sync_file(path: Path) -> None:

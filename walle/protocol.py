@@ -143,14 +143,12 @@ class TriggerCondition:
                 raise ProtocolError(where, f"must be an event id or page id, is {_shorten(trigger_id)}")
 
     @classmethod
-    def of(cls, condition: Self | Sequence[str]) -> Self:
-        """Return `condition` as a value; a sequence of trigger ids is a condition without options."""
-        if isinstance(condition, cls):
-            return condition
-        if isinstance(condition, str) or not isinstance(condition, Sequence):
-            what = f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is {_shorten(condition)}"
+    def of(cls, trigger_ids: Sequence[str]) -> Self:
+        """Return the condition without options on these trigger ids."""
+        if isinstance(trigger_ids, str) or not isinstance(trigger_ids, Sequence):
+            what = f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is {_shorten(trigger_ids)}"
             raise ProtocolError("trigger.sequence", what)
-        return cls(tuple(condition))
+        return cls(tuple(trigger_ids))
 
     @classmethod
     def parse(cls, table: object) -> Self:

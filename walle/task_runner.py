@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.engine_ext.vm.pool import VMPool
+from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
 from walle.pipeline.stream_engine import TaskOutput, Trigger
 from walle.protocol import Attribute, Manifest
@@ -68,12 +70,22 @@ class _Version:
         return cls(files, f"{manifest.name} {manifest.version}", manifest.limits)
 
 
+async def _pass_log_on(vm: VM, run_id: int, log: OnLog) -> None:
+    """Take the log of a failed run out of its VM and pass it on. A VM that ends meanwhile loses its log."""
+    try:
+        lines = parse_lines(await vm.call(_TAKE_LOG, run_id, deadline=_LOAD_S))
+    except VMError:
+        return
+    log(lines)
+
+
 class TaskRunner:
     """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another."""
 
     def __init__(self, vms: int, *, task_log: TaskLog | None = None) -> None:
         self._pool = VMPool(vms)
         self._task_log = task_log or TaskLog("cloud")
+        self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
 
     async def load(self, files: Path, manifest: Manifest, *, on_log: OnLog | None = None) -> None:
         """Load a version's modules as a run would, without running a phase.
@@ -86,8 +98,12 @@ class TaskRunner:
         limit_s = max(_LOAD_S, deadline_s(manifest))
         log = self._log(manifest, on_log)
         version = _Version.of(files, manifest)
-        await self._call(version, log, _LOAD, deadline=limit_s, callbacks=None)
-        await self._pass_log_on(version, log)
+        result = await self._call(version, log, _LOAD, deadline=limit_s, callbacks=None)
+        try:
+            lines = parse_lines(result["log"])
+        except (KeyError, TypeError) as error:
+            raise _output_error(manifest, result, error) from error
+        log(lines)
 
     async def run(
         self,
@@ -158,20 +174,18 @@ class TaskRunner:
     async def _call(
         self, version: _Version, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
     ) -> Any:
-        """Call a function in the version's VM; if the task fails, pass its log on first."""
-        try:
-            return await self._pool.call(version, function, *args, deadline=deadline, callbacks=callbacks)
-        except (TaskError, LimitExceeded, ForbiddenImport):
-            await self._pass_log_on(version, log)
-            raise
+        """Call a function in the version's VM, with a run id as its last argument; if it fails, pass its log on first.
 
-    async def _pass_log_on(self, version: _Version, log: OnLog) -> None:
-        """Take the log of the latest call out of the VM and pass it on. An abandoned VM loses its log."""
-        try:
-            lines = parse_lines(await self._pool.call(version, _TAKE_LOG, deadline=_LOAD_S))
-        except VMError:
-            return
-        log(lines)
+        The VM is held meanwhile: an abandoned one loses its log, and is not replaced by one that has no log.
+        """
+        run_id = next(self._run_ids)
+        async with self._pool.hold(version) as vm:
+            try:
+                return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
+            except (TaskError, LimitExceeded, ForbiddenImport):
+                if vm.alive:
+                    await _pass_log_on(vm, run_id, log)
+                raise
 
     async def close(self) -> None:
         """Stop every VM."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import walle
-from tests.sim.onnx_models import numbers
+from tests.sim.onnx_models import make_node, numbers
 from walle.engine_ext.onnx_import import chains, passes, write
 from walle.engine_ext.onnx_import.graph import Attribute, Graph, Node, TypeInfo
 from walle.engine_ext.operators import operators
@@ -18,7 +18,9 @@ F32 = np.float32
 
 
 def graph(nodes: Sequence[Node], constants: dict[str, Any], *, x: Any = X) -> Graph:
-    return Graph("g", tuple(nodes), {"x": TypeInfo("float32", x.shape)}, ("y",), constants)
+    return Graph(
+        name="g", nodes=tuple(nodes), inputs={"x": TypeInfo("float32", x.shape)}, outputs=("y",), constants=constants
+    )
 
 
 def run(one: Graph, x: Any = X) -> Any:
@@ -37,15 +39,15 @@ def normalisation(*, square: str = "Pow", axes: Sequence[int] = (-1,), swapped: 
 
     row = X.shape[-len(axes) :]
     nodes = [
-        Node("ReduceMean", ("x",), ("mean",), reduction),
-        Node("Sub", ("x", "mean"), ("centred",)),
-        Node(square, ("centred", "two" if square == "Pow" else "centred"), ("square",)),
-        Node("ReduceMean", ("square",), ("variance",), reduction),
-        Node("Add", pair("variance", "epsilon"), ("padded",)),
-        Node("Sqrt", ("padded",), ("deviation",)),
-        Node("Div", ("centred", "deviation"), ("normal",)),
-        Node("Mul", pair("normal", "scale"), ("scaled",)),
-        Node("Add", pair("scaled", "shift"), ("y",)),
+        make_node("ReduceMean", ("x",), ("mean",), reduction),
+        make_node("Sub", ("x", "mean"), ("centred",)),
+        make_node(square, ("centred", "two" if square == "Pow" else "centred"), ("square",)),
+        make_node("ReduceMean", ("square",), ("variance",), reduction),
+        make_node("Add", pair("variance", "epsilon"), ("padded",)),
+        make_node("Sqrt", ("padded",), ("deviation",)),
+        make_node("Div", ("centred", "deviation"), ("normal",)),
+        make_node("Mul", pair("normal", "scale"), ("scaled",)),
+        make_node("Add", pair("scaled", "shift"), ("y",)),
     ]
     constants = {"two": F32(2), "epsilon": F32(1e-3), "scale": numbers(*row, seed=1), "shift": numbers(*row, seed=2)}
     return graph(nodes, {name: np.asarray(value) for name, value in constants.items()})
@@ -93,20 +95,32 @@ NUMBERS = {
     "tanh": sqrt(2 / pi),
 }  # fmt: skip
 CONSTANTS = {name: np.asarray(value, np.float32) for name, value in NUMBERS.items()}
-DIVIDED = [Node("Div", ("x", "root"), ("u",)), Node("Erf", ("u",), ("e",)), Node("Add", ("e", "one"), ("s",))]
-SCALED = [Node("Mul", ("inverse", "x"), ("u",)), Node("Erf", ("u",), ("e",)), Node("Add", ("one", "e"), ("s",))]
-POWER = [Node("Pow", ("x", "three"), ("c",)), Node("Mul", ("c", "cube"), ("w",))]
-CUBE = [Node("Mul", ("x", "x"), ("q",)), Node("Mul", ("q", "x"), ("c",)), Node("Mul", ("cube", "c"), ("w",))]
+DIVIDED = [
+    make_node("Div", ("x", "root"), ("u",)),
+    make_node("Erf", ("u",), ("e",)),
+    make_node("Add", ("e", "one"), ("s",)),
+]
+SCALED = [
+    make_node("Mul", ("inverse", "x"), ("u",)),
+    make_node("Erf", ("u",), ("e",)),
+    make_node("Add", ("one", "e"), ("s",)),
+]
+POWER = [make_node("Pow", ("x", "three"), ("c",)), make_node("Mul", ("c", "cube"), ("w",))]
+CUBE = [
+    make_node("Mul", ("x", "x"), ("q",)),
+    make_node("Mul", ("q", "x"), ("c",)),
+    make_node("Mul", ("cube", "c"), ("w",)),
+]
 TANH = [
-    Node("Add", ("x", "w"), ("t",)),
-    Node("Mul", ("t", "tanh"), ("u",)),
-    Node("Tanh", ("u",), ("e",)),
-    Node("Add", ("e", "one"), ("s",)),
+    make_node("Add", ("x", "w"), ("t",)),
+    make_node("Mul", ("t", "tanh"), ("u",)),
+    make_node("Tanh", ("u",), ("e",)),
+    make_node("Add", ("e", "one"), ("s",)),
 ]
 PRODUCTS = [
-    [Node("Mul", ("x", "s"), ("p",)), Node("Mul", ("p", "half"), ("y",))],
-    [Node("Mul", ("x", "half"), ("p",)), Node("Mul", ("p", "s"), ("y",))],
-    [Node("Mul", ("half", "s"), ("p",)), Node("Mul", ("x", "p"), ("y",))],
+    [make_node("Mul", ("x", "s"), ("p",)), make_node("Mul", ("p", "half"), ("y",))],
+    [make_node("Mul", ("x", "half"), ("p",)), make_node("Mul", ("p", "s"), ("y",))],
+    [make_node("Mul", ("half", "s"), ("p",)), make_node("Mul", ("x", "p"), ("y",))],
 ]
 
 
@@ -122,12 +136,12 @@ def test_a_chain_becomes_a_gelu(inner: list[Node], product: list[Node]) -> None:
 @pytest.mark.parametrize(
     "nodes",
     [
-        [*DIVIDED, Node("Mul", ("x", "s"), ("y",))],
-        [*DIVIDED, Node("Mul", ("x", "s"), ("p",)), Node("Mul", ("p", "three"), ("y",))],
-        [*DIVIDED, Node("Mul", ("u", "s"), ("p",)), Node("Mul", ("p", "half"), ("y",))],
-        [Node("Div", ("root", "x"), ("u",)), *DIVIDED[1:], *PRODUCTS[0]],
-        [Node("Div", ("x", "three"), ("u",)), *DIVIDED[1:], *PRODUCTS[0]],
-        [Node("Pow", ("x", "one"), ("c",)), POWER[1], *TANH, *PRODUCTS[0]],
+        [*DIVIDED, make_node("Mul", ("x", "s"), ("y",))],
+        [*DIVIDED, make_node("Mul", ("x", "s"), ("p",)), make_node("Mul", ("p", "three"), ("y",))],
+        [*DIVIDED, make_node("Mul", ("u", "s"), ("p",)), make_node("Mul", ("p", "half"), ("y",))],
+        [make_node("Div", ("root", "x"), ("u",)), *DIVIDED[1:], *PRODUCTS[0]],
+        [make_node("Div", ("x", "three"), ("u",)), *DIVIDED[1:], *PRODUCTS[0]],
+        [make_node("Pow", ("x", "one"), ("c",)), POWER[1], *TANH, *PRODUCTS[0]],
     ],
 )
 def test_other_products_stay(nodes: list[Node]) -> None:
@@ -141,7 +155,7 @@ def test_a_gelu_of_a_product() -> None:
     product = [
         replace(node, inputs=tuple("z" if name == "x" else name for name in node.inputs)) for node in PRODUCTS[0]
     ]
-    before = graph([Node("Mul", ("x", "three"), ("z",)), *inner, *product], CONSTANTS)
+    before = graph([make_node("Mul", ("x", "three"), ("z",)), *inner, *product], CONSTANTS)
     before = replace(before, types={"z": TypeInfo("float32", X.shape)})
     after = chains.fuse_gelu(before)
     assert ops(after) == ["Mul", "Gelu"]

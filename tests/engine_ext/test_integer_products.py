@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle
+from tests.sim.onnx_models import make_node
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
-from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo
+from walle.engine_ext.onnx_import.graph import Graph, TypeInfo
 from walle.engine_ext.onnx_import.write import write
 from walle.engine_ext.operators import operators
 
@@ -32,7 +33,13 @@ def run(
     feeds = {names[at]: inputs[at] for at in variable}
     constants = {name: value for name, value in zip(names, inputs, strict=True) if name not in feeds}
     types = {name: TypeInfo(str(value.dtype), value.shape) for name, value in feeds.items()}
-    graph = Graph("g", (Node(op, tuple(names), ("y",), attributes or {}, "n"),), types, ("y",), constants)
+    graph = Graph(
+        name="g",
+        nodes=(make_node(op, tuple(names), ("y",), attributes or {}, "n"),),
+        inputs=types,
+        outputs=("y",),
+        constants=constants,
+    )
     session = walle.Session(write(graph, KNOWN), backend=backend)
     return np.asarray(session.run(feeds)["y"]), set(steps(session))
 
@@ -247,14 +254,16 @@ def test_layouts_do_not_change_between_operators_on_bytes() -> None:
     rng = np.random.default_rng(2)
     one, zero = np.array(0.05, dtype=np.float32), np.array(3, dtype=np.uint8)
     nodes = [
-        Node("QLinearConv", ("x", "s", "z", "w", "s", "wz", "s", "z"), ("a",), {"pads": [1, 1, 1, 1]}, "first"),
-        Node("QLinearConv", ("a", "s", "z", "w", "s", "wz", "s", "z"), ("b",), {"pads": [1, 1, 1, 1]}, "second"),
-        Node("QLinearAdd", ("a", "s", "z", "b", "s", "z", "s", "z"), ("c",), {}, "sum"),
-        Node("MaxPool", ("c",), ("y",), {"kernel_shape": [2, 2]}, "pool"),
+        make_node("QLinearConv", ("x", "s", "z", "w", "s", "wz", "s", "z"), ("a",), {"pads": [1, 1, 1, 1]}, "first"),
+        make_node("QLinearConv", ("a", "s", "z", "w", "s", "wz", "s", "z"), ("b",), {"pads": [1, 1, 1, 1]}, "second"),
+        make_node("QLinearAdd", ("a", "s", "z", "b", "s", "z", "s", "z"), ("c",), {}, "sum"),
+        make_node("MaxPool", ("c",), ("y",), {"kernel_shape": [2, 2]}, "pool"),
     ]
     x = some_bytes(rng, "uint8", (1, 8, 6, 6))
     constants = {"s": one, "z": zero, "w": some_bytes(rng, "int8", (8, 8, 3, 3)), "wz": np.array(0, dtype=np.int8)}
-    graph = Graph("g", tuple(nodes), {"x": TypeInfo("uint8", x.shape)}, ("y",), constants)
+    graph = Graph(
+        name="g", nodes=tuple(nodes), inputs={"x": TypeInfo("uint8", x.shape)}, outputs=("y",), constants=constants
+    )
     session = walle.Session(write(graph, KNOWN))
     session.run({"x": x})
     assert steps(session) == ["Raster", "IntegerConv", "IntegerConv", "IntegerSum", "IntegerPoolMax", "Raster"]
@@ -293,8 +302,11 @@ def test_weights_are_constant_and_an_activation_is_of_bytes() -> None:
 def test_sessions_of_one_graph_give_the_same(threads: int) -> None:
     rng = np.random.default_rng(3)
     x, w = some_bytes(rng, "int8", (1, 40, 21, 20)), some_bytes(rng, "int8", (70, 40, 3, 3))
-    node = Node("ConvInteger", ("x", "w"), ("y",), {"pads": [1, 1, 1, 1]}, "n")
-    data = write(Graph("g", (node,), {"x": TypeInfo("int8", x.shape)}, ("y",), {"w": w}), KNOWN)
+    node = make_node("ConvInteger", ("x", "w"), ("y",), {"pads": [1, 1, 1, 1]}, "n")
+    data = write(
+        Graph(name="g", nodes=(node,), inputs={"x": TypeInfo("int8", x.shape)}, outputs=("y",), constants={"w": w}),
+        KNOWN,
+    )
     for backend in BACKENDS:
         found = walle.Session(data, backend=backend, threads=threads).run({"x": x})["y"]
         np.testing.assert_array_equal(np.asarray(found), conv(x, w, [1, 1], [1] * 4, [1, 1], 1))

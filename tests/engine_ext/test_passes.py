@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import walle
-from tests.sim.onnx_models import NODE, model, numbers, runtime
+from tests.sim.onnx_models import NODE, make_node, model, numbers, runtime
 from walle.engine_ext.onnx_import import lowering, passes, write
 from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo, free_values
 from walle.engine_ext.operators import operators
@@ -16,7 +16,7 @@ KNOWN = {one.name for one in operators()}
 
 def graph(nodes: Sequence[Node], inputs: dict[str, Any], outputs: Sequence[str], **constants: Any) -> Graph:
     types = {name: TypeInfo(str(array.dtype), array.shape) for name, array in inputs.items()}
-    return Graph("g", tuple(nodes), types, tuple(outputs), constants)
+    return Graph(name="g", nodes=tuple(nodes), inputs=types, outputs=tuple(outputs), constants=constants)
 
 
 def run(one: Graph, inputs: dict[str, Any]) -> list[Any]:
@@ -36,7 +36,8 @@ def ops(one: Graph) -> list[str]:
 def test_dead_nodes_and_constants_are_removed() -> None:
     x = {"x": numbers(3)}
     before = graph(
-        [Node("Neg", ("x",), ("y",)), Node("Exp", ("x",), ("unused",)), Node("Abs", ("unused",), ("more",))],
+        [make_node("Neg", ("x",), ("y",)), make_node("Exp", ("x",), ("unused",)),
+         make_node("Abs", ("unused",), ("more",))],
         x, ["y"], w=numbers(3),
     )  # fmt: skip
     after = passes.drop_dead(before)
@@ -48,7 +49,7 @@ def test_dead_nodes_and_constants_are_removed() -> None:
 def test_constants_are_computed() -> None:
     x = {"x": numbers(3)}
     before = graph(
-        [Node("Exp", ("w",), ("e",)), Node("Add", ("e", "w"), ("s",)), Node("Mul", ("x", "s"), ("y",))],
+        [make_node("Exp", ("w",), ("e",)), make_node("Add", ("e", "w"), ("s",)), make_node("Mul", ("x", "s"), ("y",))],
         x, ["y"], w=numbers(3, seed=1),
     )  # fmt: skip
     after = passes.fold_constants(before)
@@ -57,12 +58,12 @@ def test_constants_are_computed() -> None:
 
 
 def test_large_results_are_left_to_the_plan() -> None:
-    before = graph([Node("Expand", ("w", "shape"), ("y",))], {}, ["y"], w=numbers(1), shape=np.array([100_000]))
+    before = graph([make_node("Expand", ("w", "shape"), ("y",))], {}, ["y"], w=numbers(1), shape=np.array([100_000]))
     assert ops(passes.fold_constants(before)) == ["Expand"]
 
 
 def test_an_operator_that_refuses_its_constants_is_kept_for_its_error() -> None:
-    before = graph([Node("Add", ("a", "b"), ("y",))], {}, ["y"], a=numbers(2), b=numbers(3))
+    before = graph([make_node("Add", ("a", "b"), ("y",))], {}, ["y"], a=numbers(2), b=numbers(3))
     assert ops(passes.fold_constants(before)) == ["Add"]
 
 
@@ -70,14 +71,19 @@ def test_an_operator_that_refuses_its_constants_is_kept_for_its_error() -> None:
     ("attributes", "expected"), [({}, [2, 3, 4]), ({"start": 1}, [3, 4]), ({"start": -2, "end": -1}, [3])]
 )
 def test_known_shapes_become_constants(attributes: dict[str, Any], expected: list[int]) -> None:
-    before = graph([Node("Shape", ("x",), ("s",), attributes)], {"x": numbers(2, 3, 4)}, ["s"])
+    before = graph([make_node("Shape", ("x",), ("s",), attributes)], {"x": numbers(2, 3, 4)}, ["s"])
     after = passes.fold_shapes(before)
     assert ops(after) == []
     assert after.constants["s"].tolist() == expected
 
 
 def test_an_open_dimension_is_not_guessed() -> None:
-    before = Graph("g", (Node("Shape", ("x",), ("s",)),), {"x": TypeInfo("float32", (None, 3))}, ("s",))
+    before = Graph(
+        name="g",
+        nodes=(make_node("Shape", ("x",), ("s",)),),
+        inputs={"x": TypeInfo("float32", (None, 3))},
+        outputs=("s",),
+    )
     assert ops(passes.fold_shapes(before)) == ["Shape"]
 
 
@@ -85,12 +91,12 @@ def test_identities_are_removed_except_from_inputs_to_outputs() -> None:
     x = {"x": numbers(3)}
     before = graph(
         [
-            Node("Identity", ("x",), ("a",)),
-            Node("Identity", ("a",), ("b",)),
-            Node("Neg", ("b",), ("c",)),
-            Node("Identity", ("c",), ("y",)),  # the Neg writes y itself
-            Node("Identity", ("x",), ("copy",)),  # an input cannot be renamed
-            Node("Abs", ("c",), ("z",)),
+            make_node("Identity", ("x",), ("a",)),
+            make_node("Identity", ("a",), ("b",)),
+            make_node("Neg", ("b",), ("c",)),
+            make_node("Identity", ("c",), ("y",)),  # the Neg writes y itself
+            make_node("Identity", ("x",), ("copy",)),  # an input cannot be renamed
+            make_node("Abs", ("c",), ("z",)),
         ],
         x, ["y", "copy", "z"],
     )  # fmt: skip
@@ -101,15 +107,19 @@ def test_identities_are_removed_except_from_inputs_to_outputs() -> None:
 
 def test_identities_of_one_value_that_give_two_outputs() -> None:
     x = {"x": numbers(3)}
-    nodes = [Node("Neg", ("x",), ("c",)), Node("Identity", ("c",), ("y",)), Node("Identity", ("c",), ("z",))]
+    nodes = [
+        make_node("Neg", ("x",), ("c",)),
+        make_node("Identity", ("c",), ("y",)),
+        make_node("Identity", ("c",), ("z",)),
+    ]
     before = graph(nodes, x, ["y", "z"])
     same(before, passes.drop_identities(before), x)
 
 
 def test_identities_are_renamed_within_subgraphs() -> None:
-    branch = Graph("b", (Node("Neg", ("i",), ("n",)),), {}, ("n",))
-    node = Node("If", ("c",), ("y",), {"then_branch": branch, "else_branch": branch})
-    before = graph([Node("Identity", ("x",), ("i",)), node], {"x": numbers(2), "c": np.array(True)}, ["y"])
+    branch = Graph(name="b", nodes=(make_node("Neg", ("i",), ("n",)),), inputs={}, outputs=("n",))
+    node = make_node("If", ("c",), ("y",), {"then_branch": branch, "else_branch": branch})
+    before = graph([make_node("Identity", ("x",), ("i",)), node], {"x": numbers(2), "c": np.array(True)}, ["y"])
     after = passes.drop_identities(before)
     assert [free_values(inner) for inner in after.nodes[0].subgraphs()] == [{"x"}, {"x"}]
 
@@ -118,12 +128,20 @@ def test_identities_are_renamed_within_subgraphs() -> None:
 def test_an_if_with_a_constant_condition_becomes_its_branch(condition: bool) -> None:
     x = {"x": numbers(2)}
     # Both branches use the same names for their values, and read a value of the outer graph.
-    yes = Graph("yes", (Node("Add", ("x", "w"), ("t",)), Node("Neg", ("t",), ("r",))), {}, ("r",), {"w": numbers(2)})
-    no = Graph("no", (Node("Exp", ("x",), ("t",)), Node("Abs", ("t",), ("r",))), {}, ("r",))
+    yes = Graph(
+        name="yes",
+        nodes=(make_node("Add", ("x", "w"), ("t",)), make_node("Neg", ("t",), ("r",))),
+        inputs={},
+        outputs=("r",),
+        constants={"w": numbers(2)},
+    )
+    no = Graph(
+        name="no", nodes=(make_node("Exp", ("x",), ("t",)), make_node("Abs", ("t",), ("r",))), inputs={}, outputs=("r",)
+    )
     nodes = [
-        Node("If", ("c",), ("a",), {"then_branch": yes, "else_branch": no}, "first"),
-        Node("If", ("c",), ("b",), {"then_branch": yes, "else_branch": no}, "second"),
-        Node("Add", ("a", "b"), ("y",)),
+        make_node("If", ("c",), ("a",), {"then_branch": yes, "else_branch": no}, "first"),
+        make_node("If", ("c",), ("b",), {"then_branch": yes, "else_branch": no}, "second"),
+        make_node("Add", ("a", "b"), ("y",)),
     ]
     after = passes.drop_identities(passes.fold_branches(graph(nodes, x, ["y"], c=np.array(condition))))
     assert "If" not in ops(after)
@@ -135,13 +153,13 @@ def test_equal_nodes_are_merged() -> None:
     x = {"x": numbers(2, 3)}
     before = graph(
         [
-            Node("Transpose", ("x",), ("a",), {"perm": [1, 0]}),
-            Node("Transpose", ("x",), ("b",), {"perm": [1, 0]}),
-            Node("Transpose", ("x",), ("c",), {"perm": [0, 1]}),
-            Node("Exp", ("a",), ("d",)),
-            Node("Exp", ("b",), ("e",)),
-            Node("Add", ("d", "e"), ("y",)),
-            Node("Neg", ("c",), ("z",)),
+            make_node("Transpose", ("x",), ("a",), {"perm": [1, 0]}),
+            make_node("Transpose", ("x",), ("b",), {"perm": [1, 0]}),
+            make_node("Transpose", ("x",), ("c",), {"perm": [0, 1]}),
+            make_node("Exp", ("a",), ("d",)),
+            make_node("Exp", ("b",), ("e",)),
+            make_node("Add", ("d", "e"), ("y",)),
+            make_node("Neg", ("c",), ("z",)),
         ],
         x, ["y", "z"],
     )  # fmt: skip
@@ -151,14 +169,14 @@ def test_equal_nodes_are_merged() -> None:
 
 
 def test_random_values_are_neither_folded_nor_merged() -> None:
-    nodes = [Node("RandomNormalLike", ("w",), (name,)) for name in "ab"]
-    before = graph([*nodes, Node("Sub", ("a", "b"), ("y",))], {}, ["y"], w=numbers(2))
+    nodes = [make_node("RandomNormalLike", ("w",), (name,)) for name in "ab"]
+    before = graph([*nodes, make_node("Sub", ("a", "b"), ("y",))], {}, ["y"], w=numbers(2))
     assert ops(passes.merge_equal(passes.fold_constants(before))) == ops(before)
 
 
 NORM = {"scale": numbers(6, seed=2), "shift": numbers(6, seed=3), "mean": numbers(6, seed=4)}
 VARIANCE = np.abs(numbers(6, seed=5)) + 0.5
-BATCH_NORM = Node("BatchNormalization", ("h", "scale", "shift", "mean", "var"), ("y",), {"epsilon": 1e-3}, "bn")
+BATCH_NORM = make_node("BatchNormalization", ("h", "scale", "shift", "mean", "var"), ("y",), {"epsilon": 1e-3}, "bn")
 
 
 def by_hand(h: Any) -> Any:
@@ -171,7 +189,7 @@ def by_hand(h: Any) -> Any:
 def test_batch_normalization_is_folded_into_a_gemm(bias: bool) -> None:
     for transposed in (0, 1):
         x, weight = {"x": numbers(4, 5)}, numbers(*((6, 5) if transposed else (5, 6)), seed=1)
-        gemm = Node("Gemm", ("x", "w", "b")[: 3 if bias else 2], ("h",), {"transB": transposed}, "gemm")
+        gemm = make_node("Gemm", ("x", "w", "b")[: 3 if bias else 2], ("h",), {"transB": transposed}, "gemm")
         before = graph([gemm, BATCH_NORM], x, ["y"], w=weight, b=numbers(6, seed=9), var=VARIANCE, **NORM)
         after = passes.drop_dead(passes.fold_batch_normalization(before))
         assert ops(after) == ["Gemm"]
@@ -203,7 +221,7 @@ def test_batch_normalization_is_folded_into_a_convolution(
     op: str, attributes: dict[str, Any], weight: Any, bias: bool
 ) -> None:
     x = numbers(1, 4, 5, 5, seed=7)
-    conv = Node(op, ("x", "w", "b")[: 3 if bias else 2], ("h",), attributes, "conv")
+    conv = make_node(op, ("x", "w", "b")[: 3 if bias else 2], ("h",), attributes, "conv")
     before = graph([conv, BATCH_NORM], {"x": x}, ["y"], w=weight, b=numbers(6, seed=9), var=VARIANCE, **NORM)
     after = passes.drop_dead(passes.fold_batch_normalization(before))
     assert ops(after) == [op]
@@ -213,7 +231,7 @@ def test_batch_normalization_is_folded_into_a_convolution(
     )
 
 
-CONV = Node("Conv", ("x", "w", "b"), ("h",), {"pads": [1, 1, 1, 1]}, "conv")
+CONV = make_node("Conv", ("x", "w", "b"), ("h",), {"pads": [1, 1, 1, 1]}, "conv")
 CONV_TYPES = {name: TypeInfo("float32", (1, 3, 5, 5)) for name in ("h", "r", "s", "late")}
 
 
@@ -225,8 +243,8 @@ def conv_graph(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[Graph, di
 
 @pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh"])
 def test_a_convolution_applies_its_activation_and_adds_its_residual(activation: str) -> None:
-    late = Node("Neg", ("r",), ("late",))  # comes after the convolution, before the addition
-    nodes = [CONV, late, Node("Add", ("late", "h"), ("s",)), Node(activation, ("s",), ("y",))]
+    late = make_node("Neg", ("r",), ("late",))  # comes after the convolution, before the addition
+    nodes = [CONV, late, make_node("Add", ("late", "h"), ("s",)), make_node(activation, ("s",), ("y",))]
     before, x = conv_graph(nodes, ["y"])
     after = passes.fuse_activations(passes.fuse_residuals(before))
     assert ops(after) == ["Neg", "Conv"]
@@ -234,7 +252,7 @@ def test_a_convolution_applies_its_activation_and_adds_its_residual(activation: 
 
 
 def test_a_convolution_without_bias_adds_its_residual() -> None:
-    before, x = conv_graph([replace(CONV, inputs=("x", "w")), Node("Add", ("h", "r"), ("y",))], ["y"])
+    before, x = conv_graph([replace(CONV, inputs=("x", "w")), make_node("Add", ("h", "r"), ("y",))], ["y"])
     after = passes.drop_dead(passes.fuse_residuals(before))
     assert [node.inputs for node in after.nodes] == [("x", "w", "", "r")]
     same(before, after, x, rtol=1e-5)
@@ -243,11 +261,11 @@ def test_a_convolution_without_bias_adds_its_residual() -> None:
 @pytest.mark.parametrize(
     ("nodes", "outputs"),
     [
-        ([Node("Add", ("h", "row"), ("y",))], ["y"]),  # broadcasts
-        ([Node("Add", ("h", "h"), ("y",))], ["y"]),  # reads it twice
-        ([Node("Relu", ("h",), ("y",)), Node("Neg", ("h",), ("z",))], ["y", "z"]),  # another reads it
-        ([Node("Relu", ("h",), ("y",))], ["y", "h"]),  # it is an output
-        ([Node("Relu", ("h",), ("y",), {"odd": 1})], ["y"]),
+        ([make_node("Add", ("h", "row"), ("y",))], ["y"]),  # broadcasts
+        ([make_node("Add", ("h", "h"), ("y",))], ["y"]),  # reads it twice
+        ([make_node("Relu", ("h",), ("y",)), make_node("Neg", ("h",), ("z",))], ["y", "z"]),  # another reads it
+        ([make_node("Relu", ("h",), ("y",))], ["y", "h"]),  # it is an output
+        ([make_node("Relu", ("h",), ("y",), {"odd": 1})], ["y"]),
     ],
 )
 def test_nodes_that_a_convolution_must_not_absorb(nodes: list[Node], outputs: list[str]) -> None:
@@ -256,8 +274,8 @@ def test_nodes_that_a_convolution_must_not_absorb(nodes: list[Node], outputs: li
 
 
 def test_batch_normalization_stays_where_others_read_what_it_reads() -> None:
-    gemm = Node("Gemm", ("x", "w"), ("h",), {}, "gemm")
-    before = graph([gemm, BATCH_NORM, Node("Neg", ("h",), ("z",))], {"x": numbers(4, 5)}, ["y", "z"],
+    gemm = make_node("Gemm", ("x", "w"), ("h",), {}, "gemm")
+    before = graph([gemm, BATCH_NORM, make_node("Neg", ("h",), ("z",))], {"x": numbers(4, 5)}, ["y", "z"],
                    w=numbers(5, 6), var=VARIANCE, **NORM)  # fmt: skip
     assert ops(passes.fold_batch_normalization(before)) == ["Gemm", "BatchNormalization", "Neg"]
 
@@ -266,14 +284,14 @@ def test_all_passes_together_keep_the_outputs() -> None:
     x = {"x": numbers(2, 3)}
     before = graph(
         [
-            Node("Shape", ("x",), ("s",)),
-            Node("Identity", ("x",), ("i",)),
-            Node("Exp", ("w",), ("e",)),
-            Node("Mul", ("i", "e"), ("m",)),
-            Node("Mul", ("x", "e"), ("n",)),
-            Node("Add", ("m", "n"), ("a",)),
-            Node("Reshape", ("a", "s"), ("r",)),
-            Node("Identity", ("r",), ("y",)),
+            make_node("Shape", ("x",), ("s",)),
+            make_node("Identity", ("x",), ("i",)),
+            make_node("Exp", ("w",), ("e",)),
+            make_node("Mul", ("i", "e"), ("m",)),
+            make_node("Mul", ("x", "e"), ("n",)),
+            make_node("Add", ("m", "n"), ("a",)),
+            make_node("Reshape", ("a", "s"), ("r",)),
+            make_node("Identity", ("r",), ("y",)),
         ],
         x, ["y"], w=numbers(3, seed=1),
     )  # fmt: skip

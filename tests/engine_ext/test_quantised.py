@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import walle
-from tests.sim.onnx_models import NODE, model, numbers, runtime
+from tests.sim.onnx_models import NODE, make_node, model, numbers, runtime
 from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo
 from walle.engine_ext.onnx_import.passes import drop_dead, drop_identities
 from walle.engine_ext.onnx_import.quantised import fuse_quantised
@@ -38,8 +38,8 @@ class QDQ:
         point = np.array(zero, dtype=self.dtype)
         scale_name = self.constant(f"{name}.s", np.array(scale, dtype=np.float32))
         zero_name = self.constant(f"{name}.z", point)
-        self.nodes.append(Node("QuantizeLinear", (float_name, scale_name, zero_name), (name,), {}, name))
-        self.nodes.append(Node("DequantizeLinear", (name, scale_name, zero_name), (f"{name}.f",), {}, f"{name}.f"))
+        self.nodes.append(make_node("QuantizeLinear", (float_name, scale_name, zero_name), (name,), {}, name))
+        self.nodes.append(make_node("DequantizeLinear", (name, scale_name, zero_name), (f"{name}.f",), {}, f"{name}.f"))
         return f"{name}.f"
 
     def weights(self, name: str, shape: Sequence[int], axis: int | None = None) -> str:
@@ -49,16 +49,16 @@ class QDQ:
         scale = self.constant(f"{name}.s", rng.uniform(0.002, 0.01, count).astype(np.float32))
         zero = self.constant(f"{name}.z", np.zeros(count, dtype=np.int8))
         attributes = {} if axis is None else {"axis": axis}
-        self.nodes.append(Node("DequantizeLinear", (value, scale, zero), (name,), attributes, name))
+        self.nodes.append(make_node("DequantizeLinear", (value, scale, zero), (name,), attributes, name))
         return name
 
     def op(self, op: str, *inputs: str, out: str, **attributes: Any) -> str:
-        self.nodes.append(Node(op, inputs, (out,), attributes, out))
+        self.nodes.append(make_node(op, inputs, (out,), attributes, out))
         return out
 
     def graph(self, *outputs: str) -> Graph:
         inputs = {"x": TypeInfo(str(self.x.dtype), self.x.shape)}
-        return Graph("g", tuple(self.nodes), inputs, outputs, self.constants)
+        return Graph(name="g", nodes=tuple(self.nodes), inputs=inputs, outputs=outputs, constants=self.constants)
 
     def check(self, output: str, wanted: Sequence[str], steps: int = 1) -> None:
         """Check the operators after the pass, and that their bytes are within `steps` of the float operators'."""

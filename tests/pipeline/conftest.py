@@ -24,7 +24,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def cloud(authority: Authority, tmp_path: Path) -> TunnelCloud:
-    return TunnelCloud(authority.server_context(), tmp_path / "ingest.db")
+    return TunnelCloud(ssl_context=authority.server_context(), path=tmp_path / "ingest.db")
 
 
 @pytest_asyncio.fixture

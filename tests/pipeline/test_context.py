@@ -9,6 +9,7 @@ from tests.sim.vm_task import write_task
 from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.loop_calls import LimitExceeded
+from walle.pipeline import context
 from walle.pipeline.events import Event
 from walle.vm import VM, DeadlineExceeded, TaskError
 
@@ -74,7 +75,7 @@ async def test_each_phase_gets_what_the_one_before_gave(make: Make) -> None:
 async def test_any_phase_may_be_absent_but_not_all(make: Make) -> None:
     vm = make("def execute(ctx, x): return x['position']")
     assert (await run(vm))["output"] == 3
-    assert await vm.call("walle.pipeline.context:load") == ["execute"]
+    assert await vm.call("walle.pipeline.context:load") == {"phases": ["execute"], "log": []}
     with pytest.raises(TaskError, match="main has none of preprocess, execute, postprocess"):
         await run(make("x = 1"))
 
@@ -215,10 +216,33 @@ async def test_what_a_failing_run_logged_stays_for_one_call(make: Make) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_loading_prints_stays_for_one_call(make: Make) -> None:
+async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> None:
+    vm = make("""
+        def execute(ctx, x):
+            for number in range(x["lines"]):
+                ctx.log(number)
+            raise ValueError
+    """)
+    take, run = "walle.pipeline.context:take_log", "walle.pipeline.context:run"
+    for run_id in range(1, 9):
+        with pytest.raises(TaskError):
+            await vm.call(run, {"lines": 200}, EVENTS, {}, None, run_id)
+    assert await vm.call(take, 9) == []
+    assert await vm.call(take, 1) == [("warning", "200 more lines were dropped")]  # there is room for five logs
+    assert await vm.call(take, 5) == [("info", str(number)) for number in range(200)]
+    assert await vm.call(take, 5) == []
+    for run_id in range(10, 10 + context.MAX_KEPT_LOGS):
+        with pytest.raises(TaskError):
+            await vm.call(run, {"lines": 1}, EVENTS, {}, None, run_id)
+    assert await vm.call(take, 8) == []
+    assert await vm.call(take, 10) == [("info", "0")]
+
+
+@pytest.mark.asyncio
+async def test_what_loading_prints_comes_with_its_result_or_stays_for_one_call(make: Make) -> None:
     vm = make("print('loaded')\ndef execute(ctx, x): return 1")
-    assert await vm.call("walle.pipeline.context:load") == ["execute"]
-    assert await vm.call("walle.pipeline.context:take_log") == [("info", "loaded")]
+    assert await vm.call("walle.pipeline.context:load") == {"phases": ["execute"], "log": [("info", "loaded")]}
+    assert await vm.call("walle.pipeline.context:take_log") == []
     vm = make("print('loading')\nraise ValueError")
     with pytest.raises(TaskError):
         await vm.call("walle.pipeline.context:load")

@@ -53,8 +53,8 @@ async def play(engine: StreamEngine, events: Sequence[Event]) -> None:
 @pytest.mark.asyncio
 async def test_a_page_exit_triggers_the_task_with_the_whole_visit(store: FeatureStore) -> None:
     engine = StreamEngine(store, summarise)
-    engine.add_task("ipv", [PAGE_EXIT])
-    engine.add_task("clicks", ["exposure", "click"])
+    engine.add_task("ipv", TriggerCondition.of([PAGE_EXIT]))
+    engine.add_task("clicks", TriggerCondition.of(["exposure", "click"]))
     await play(engine, [Event("start", "", 1, {}), *VISIT, Event("click", "item", 400, {})])
     kinds = [PAGE_ENTER, "exposure", "click", PAGE_EXIT]
     assert await outputs(store, "ipv") == [{"task": "ipv", "kinds": kinds, "position": 4}]
@@ -72,7 +72,7 @@ async def test_a_trigger_crosses_as_plain_data(store: FeatureStore) -> None:
         return TaskOutput(None, [("aside", 1), ("aside", 2)])
 
     engine = StreamEngine(store, keep)
-    engine.add_task("t", [PAGE_EXIT])
+    engine.add_task("t", TriggerCondition.of([PAGE_EXIT]))
     await play(engine, VISIT)
     (trigger,) = seen
     value = plain.decode(plain.encode(trigger.to_plain()))
@@ -97,7 +97,7 @@ async def test_one_tasks_failure_stays_that_tasks(store: FeatureStore) -> None:
 
     engine = StreamEngine(store, runner, on_outcome=lambda task, ok, error: outcomes.append((task, ok, str(error))))
     for task in ("good", "raises", "cancels", "unstorable", "topicless"):
-        engine.add_task(task, ["click"])
+        engine.add_task(task, TriggerCondition.of(["click"]))
     await engine.on_event(VISIT[2])
     engine.remove_task("good")
     for task in ("raises", "unstorable", "topicless"):
@@ -131,8 +131,8 @@ async def test_tasks_of_one_event_run_at_once_and_events_in_turn(store: FeatureS
         return TaskOutput()
 
     engine = StreamEngine(store, meet)
-    engine.add_task("a", ["click"])
-    engine.add_task("b", ["click"])
+    engine.add_task("a", TriggerCondition.of(["click"]))
+    engine.add_task("b", TriggerCondition.of(["click"]))
     await asyncio.gather(*(engine.on_event(VISIT[2]) for _ in range(3)))
     assert order == [0, 0, 1, 1, 2, 2]
 
@@ -140,11 +140,11 @@ async def test_tasks_of_one_event_run_at_once_and_events_in_turn(store: FeatureS
 @pytest.mark.asyncio
 async def test_tasks_change_while_events_run(store: FeatureStore) -> None:
     engine = StreamEngine(store, summarise)
-    engine.add_task("t", ["exposure", "click"])
+    engine.add_task("t", TriggerCondition.of(["exposure", "click"]))
     await play(engine, VISIT[:2])
-    engine.add_task("t", ["click"])  # a new version with another condition
-    with pytest.raises(TriggerError):
-        engine.add_task("t", [])
+    engine.add_task("t", TriggerCondition.of(["click"]))  # a new version with another condition
+    with pytest.raises(TriggerError, match="has no name"):
+        engine.add_task("", TriggerCondition(("click",)))
     assert engine.tasks == {"t": TriggerCondition(("click",))}
     await play(engine, VISIT[2:])
     assert len(await outputs(store, "t")) == 1
@@ -181,7 +181,7 @@ async def test_what_a_full_disk_refused_is_put_by_the_next_call(tmp_path: pathli
 
     async with FeatureStore(tmp_path / "features.db", max_buffer_bytes=40_000, clock=ManualClock()) as store:
         engine = StreamEngine(store, big)
-        engine.add_task("t", ["click"])
+        engine.add_task("t", TriggerCondition.of(["click"]))
         await store.flush()
         await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 8").fetchone())
         await engine.on_event(VISIT[2], 0)
@@ -206,7 +206,7 @@ async def test_a_cancelled_event_of_a_source_that_can_be_replayed_is_never_passe
         return TaskOutput()
 
     engine = StreamEngine(store, forever)
-    engine.add_task("t", ["click"])
+    engine.add_task("t", TriggerCondition.of(["click"]))
     await engine.on_event(VISIT[0], 0)
     handling = asyncio.create_task(engine.on_event(VISIT[2], 1))
     await started.wait()
@@ -229,7 +229,7 @@ async def test_a_source_without_positions_goes_on_after_a_cancelled_event(store:
         return TaskOutput(trigger.position)
 
     engine = StreamEngine(store, run)
-    engine.add_task("t", ["click"])
+    engine.add_task("t", TriggerCondition.of(["click"]))
     call = asyncio.ensure_future(engine.on_event(Event("click", "p", 1, {})))
     await began.wait()
     call.cancel()
@@ -246,7 +246,7 @@ async def test_outputs_that_wait_for_room_outlive_a_cancelled_call(tmp_path: pat
 
     async with FeatureStore(tmp_path / "features.db", max_outbox_bytes=1000) as store:
         engine = StreamEngine(store, big)
-        engine.add_task("t", ["click"])
+        engine.add_task("t", TriggerCondition.of(["click"]))
         await engine.on_event(VISIT[2])
         handling = asyncio.create_task(engine.on_event(VISIT[2]))
         await store.wait_for_seq(0)
@@ -274,7 +274,7 @@ async def test_outputs_bear_the_time_at_which_their_event_came(tmp_path: pathlib
 
     async with FeatureStore(tmp_path / "features.db", clock=clock) as store:
         engine = StreamEngine(store, slow)
-        engine.add_task("t", ["click"])
+        engine.add_task("t", TriggerCondition.of(["click"]))
         await engine.on_event(VISIT[2])
         assert [feature.ts_ms for feature in await store.query("t")] == [100_000]
 
@@ -302,7 +302,7 @@ async def test_a_source_without_positions_goes_on_after_a_restart(tmp_path: path
     for expected in (1, 2):
         async with FeatureStore(tmp_path / "features.db") as store:
             engine = StreamEngine(store, summarise)
-            engine.add_task("ipv", [PAGE_EXIT])
+            engine.add_task("ipv", TriggerCondition.of([PAGE_EXIT]))
             await play(engine, VISIT)
             assert len(await outputs(store, "ipv")) == expected
             assert engine.counts.replayed == 0
@@ -314,6 +314,7 @@ from walle.pipeline.events import Event
 from walle.pipeline.sequences import PageSequence, TimeSequence
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+from walle.protocol import TriggerCondition
 
 def source(count):
     seed = random.Random(3)
@@ -328,8 +329,8 @@ async def run(task, trigger):
 async def main(path, count):
     async with FeatureStore(path, threshold=20, interval_s=0.004) as store:
         engine = StreamEngine(store, run, recent=TimeSequence(max_events=20), pages=PageSequence(max_span=500))
-        engine.add_task("exit", ["page_exit"])
-        engine.add_task("pair", ["exposure", "click", "b"])
+        engine.add_task("exit", TriggerCondition.of(["page_exit"]))
+        engine.add_task("pair", TriggerCondition.of(["exposure", "click", "b"]))
         print("open", flush=True)
         for position, event in source(count):
             if position >= store.resume_from:

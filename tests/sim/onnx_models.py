@@ -8,6 +8,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from walle.engine_ext.onnx_import.graph import Attribute, Node
+
 NODE: Any = helper.make_node  # its attributes are keywords of any kind
 
 
@@ -34,6 +36,17 @@ def model(
     graph = helper.make_graph(list(nodes), "g", infos, results, initializers)
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
     return helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=list(functions))
+
+
+def make_node(
+    op: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    attributes: Mapping[str, Attribute] | None = None,
+    name: str = "",
+) -> Node:
+    """Return a node of the importer's graph."""
+    return Node(op=op, inputs=tuple(inputs), outputs=tuple(outputs), attributes=attributes or {}, name=name)
 
 
 def reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:

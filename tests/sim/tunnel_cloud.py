@@ -20,7 +20,7 @@ async def echo(device_id: str, topic: str, payload: bytes) -> bytes:
     return f"{device_id} {topic} ".encode() + payload
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class TunnelCloud:
     ssl_context: ssl.SSLContext
     path: Path

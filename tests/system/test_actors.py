@@ -198,7 +198,7 @@ async def test_a_cloud_that_cannot_start_says_why_and_leaves_no_actor(
     cloud: ActorCloud, ray_marker: str, tmp_path: Path
 ) -> None:
     def actors() -> list[str]:
-        names = ("GatewayActor", "ReleaseActor", "RollbackActor", "InferenceActor")
+        names = ("GatewayActor", "ReleaseActor", "MonitorActor", "InferenceActor")
         return sorted(name for line in processes_with(ray_marker) for name in names if f"::{name}" in line)
 
     await until(lambda: len(set(actors())) == len(actors()) == 4, LIMIT_S)  # those of `cloud`

@@ -15,16 +15,16 @@ import ray
 from walle.actors.device import DeviceActor
 from walle.actors.gateway import GatewayActor
 from walle.actors.inference import InferenceActor
+from walle.actors.monitor import MonitorActor
 from walle.actors.node import NodeLostError, Remote, ask
 from walle.actors.release import ReleaseActor
-from walle.actors.rollback import RollbackActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
-_OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; nothing of ours lies in the object store
+_OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
 _STOP_S = 15.0
 
 
@@ -93,7 +93,7 @@ class ActorCloud:
             "gateway": GatewayActor,
             "inference": InferenceActor,
             "releases": ReleaseActor,
-            "monitor": RollbackActor,
+            "monitor": MonitorActor,
         }
         actors = {name: _spawn(kind, config) for name, kind in kinds.items()}
         gateway, inference, releases, monitor = actors.values()

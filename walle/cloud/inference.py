@@ -69,7 +69,7 @@ class InferenceNode:
             raise InferenceError(what) from error
 
     async def _version(self, task: str, version: str) -> tuple[Path, Manifest]:
-        """Return where a version lies here, laying it out at first use; several callers wait for one."""
+        """Return the folder and manifest of a version, unpacked at first use; concurrent callers share that."""
         key = (task, version)
         laying = self._versions.get(key)
         if laying is None:

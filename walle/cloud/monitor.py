@@ -1,6 +1,5 @@
 """Monitor node: its verdicts on outcomes roll failing versions back (§6, "exception handling module")."""
 
-import asyncio
 import contextlib
 
 from walle.clock import SystemClock
@@ -11,7 +10,7 @@ from walle.deploy.cloud.monitor_service import MonitorService
 
 
 class MonitorNode:
-    """Owner of the monitor service, its journal and the task that saves its evidence, between `start` and `close`."""
+    """Owner of the monitor service and its journal, between `start` and `close`."""
 
     def __init__(self, config: CloudConfig) -> None:
         self._home = CloudHome(config.folder)
@@ -25,18 +24,10 @@ class MonitorNode:
         """
         async with contextlib.AsyncExitStack() as undo:
             journal = await undo.enter_async_context(Journal(self._home.monitor_db))
-            service = MonitorService(journal, SystemClock())
-            await service.load()
-            undo.push_async_callback(service.flush)
-            undo.push_async_callback(_cancel, asyncio.create_task(service.run()))
+            service = await undo.enter_async_context(MonitorService(journal, SystemClock()))
             self._undo = undo.pop_all()
         return service
 
     async def close(self) -> None:
         """Save the evidence and close the journal."""
         await self._undo.aclose()
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -154,7 +154,7 @@ class _Data:
         self.parts: list[bytes] = []
 
     def add(self, data: bytes) -> int:
-        """Return the offset at which `data` lies."""
+        """Append `data` and return its offset."""
         offset, padding = self.size, -len(data) % ALIGNMENT
         self.parts += (data, bytes(padding))
         self.size += len(data) + padding

@@ -21,13 +21,15 @@ _PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, 
 MAX_PUTS = 1_000  # of one run
 MAX_LOG_LINES = 200  # of one run; what comes after is counted
 MAX_LOG_CHARS = 1_000  # of one line
+MAX_KEPT_LINES = 1_000  # of all failed runs whose logs wait for `take_log`; beyond it the oldest lose their lines
+MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
 
 _MODEL_ENDINGS = ("", ".walle", ".onnx")
 
 # A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
 _sessions: dict[str, Any] = {}
 _resources: dict[str, memoryview] = {}
-_open_logs: list[Log] = []  # of the latest call, until its result or `take_log` hands it over
+_logs: dict[int, Log] = {}  # by run, oldest first: of the present run, and of failed ones until `take_log`
 
 
 class TaskContextError(PipelineError):
@@ -67,6 +69,11 @@ class Log:
 
     def error(self, text: object) -> None:
         self(text, "error")
+
+    def drop_lines(self) -> None:
+        """Drop the lines so far, and count them."""
+        self.dropped += len(self.lines)
+        self.lines = []
 
     def to_plain(self) -> list[tuple[str, str]]:
         """Return (level, text) of each line, and one more that counts those dropped."""
@@ -177,33 +184,43 @@ def _open_resource(name: str) -> memoryview:
         raise TaskContextError(f"the task's resources/{name} cannot be read: {error.strerror}") from error
 
 
-def _open_log() -> Log:
+def _open_log(run_id: int) -> Log:
     """Return a new log, which takes what the task prints from now on."""
-    log = Log()
     dispatch.output.end_line()  # of the call before
+    _logs.pop(run_id, None)
+    kept = sum(len(log.lines) for log in _logs.values())
+    for log in _logs.values():
+        if kept <= MAX_KEPT_LINES:
+            break
+        kept -= len(log.lines)
+        log.drop_lines()
+    while len(_logs) >= MAX_KEPT_LOGS:
+        del _logs[next(iter(_logs))]
+    log = _logs[run_id] = Log()
     dispatch.output.line = log.add
-    _open_logs[:] = [log]
     return log
 
 
-def take_log() -> list[tuple[str, str]]:
-    """Return (level, text) of each line of the latest call, and forget them.
+def take_log(run_id: int = 0) -> list[tuple[str, str]]:
+    """Return (level, text) of each line of the run that was called with this id, and forget them.
 
-    `run` and `phase` hand their log over with their result. What they logged before they failed, and what `load`
-    logged, stays for this call.
+    `load`, `run` and `phase` hand their log over with their result. What they logged before they failed stays for this
+    call, within MAX_KEPT_LINES and MAX_KEPT_LOGS.
     """
     dispatch.output.end_line()
-    return _open_logs.pop().to_plain() if _open_logs else []
+    log = _logs.pop(run_id, None)
+    return [] if log is None else log.to_plain()
 
 
-def load() -> list[str]:
-    """Load the task's modules, running no phase, and return the phases it has.
+def load(run_id: int = 0) -> dict[str, Any]:
+    """Load the task's modules, running no phase; return {"phases": [those it has], "log": [(level, text)]}.
 
     Raises:
         TaskContextError: `main` has none of them.
     """
-    _open_log()
-    return _load()
+    _open_log(run_id)
+    phases = _load()
+    return {"phases": phases, "log": take_log(run_id)}
 
 
 def _load() -> list[str]:
@@ -219,13 +236,14 @@ def run(
     events: Sequence[Mapping[str, Any]],
     device: Mapping[str, Any],
     phases: Mapping[str, str] | None = None,
+    run_id: int = 0,
 ) -> dict[str, Any]:
     """Take a trigger through the phases; return {"output", "puts": [(topic, payload)], "log": [(level, text)]}.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
-    `events` are the page's. A phase whose place in `phases` is "cloud" runs there.
+    `events` are the page's. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
     """
-    ctx = Context(events, device, _open_log())
+    ctx = Context(events, device, _open_log(run_id))
     present = _load()
     main = dispatch.task().main()
     value: Any = trigger
@@ -234,18 +252,20 @@ def run(
             value = ctx.escalate(value)
         else:
             value = getattr(main, ctx.phase)(ctx, value)
-    return {"output": value, "puts": ctx.store.puts, "log": take_log()}
+    return {"output": value, "puts": ctx.store.puts, "log": take_log(run_id)}
 
 
-def phase(name: str, payload: Any, device: Mapping[str, Any]) -> dict[str, Any]:
+def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
     """Run one phase on a payload that a device handed over; return {"output", "log": [(level, text)]}.
+
+    `run_id` is for `take_log`.
 
     Raises:
         TaskContextError: the task does not have the phase.
     """
-    ctx = Context((), device, _open_log())
+    ctx = Context((), device, _open_log(run_id))
     if name not in _load():
         raise TaskContextError(f"the task has no phase {name!r}")
     ctx.phase = name
     output = getattr(dispatch.task().main(), name)(ctx, payload)
-    return {"output": output, "log": take_log()}
+    return {"output": output, "log": take_log(run_id)}

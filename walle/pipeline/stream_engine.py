@@ -14,7 +14,7 @@ from walle.errors import PipelineError
 from walle.pipeline.events import Event
 from walle.pipeline.sequences import PageSequence, TimeSequence
 from walle.pipeline.store import FeatureStore, Put
-from walle.pipeline.trie import TriggerTrie, checked_condition
+from walle.pipeline.trie import TriggerTrie
 from walle.protocol import TriggerCondition
 
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
@@ -116,18 +116,17 @@ class StreamEngine:
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def add_task(self, task: str, condition: TriggerCondition | Sequence[str]) -> None:
+    def add_task(self, task: str, condition: TriggerCondition) -> None:
         """Trigger `task` by `condition` from the next event on, in place of its condition so far.
 
         Raises:
-            TriggerError: the condition is not valid; the task keeps its condition.
+            TriggerError: the task has no name.
         """
-        new = checked_condition(condition, task)
         old = self._conditions.get(task)
-        if new == old:
+        if condition == old:
             return
-        self._trie.add(new, task)
-        self._conditions[task] = new
+        self._trie.add(condition, task)
+        self._conditions[task] = condition
         if old is not None:
             self._trie.remove(old, task)
 

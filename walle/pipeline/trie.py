@@ -5,32 +5,18 @@ events. Cost per event grows with the pending nodes, not with the conditions: a 
 event id and one by page id.
 """
 
-from collections.abc import Sequence
-
 from walle.errors import PipelineError
 from walle.pipeline.events import EventError
-from walle.protocol import ProtocolError, TriggerCondition
+from walle.protocol import TriggerCondition
 
 
 class TriggerError(PipelineError):
-    """A trigger condition that is invalid, or that is not in the trie. Carries `condition` and `task`."""
+    """A pair of condition and task that cannot be added, or is not in the trie. Carries `condition` and `task`."""
 
-    def __init__(self, condition: object, task: str, what: str) -> None:
-        super().__init__(f"trigger condition {condition!r} of task {task!r}: {what}")
+    def __init__(self, condition: TriggerCondition, task: str, what: str) -> None:
+        super().__init__(f"trigger condition {str(condition)!r} of task {task!r}: {what}")
         self.condition = condition
         self.task = task
-
-
-def checked_condition(condition: TriggerCondition | Sequence[str], task: str) -> TriggerCondition:
-    """Return the condition as a value.
-
-    Raises:
-        TriggerError: it is not a valid condition.
-    """
-    try:
-        return TriggerCondition.of(condition)
-    except ProtocolError as error:
-        raise TriggerError(condition, task, str(error)) from error
 
 
 class _Node:
@@ -66,13 +52,13 @@ class TriggerTrie:
         """Return the length of the dynamic list: parents of the nodes that the next event may match."""
         return len(self._dynamic)
 
-    def add(self, condition: TriggerCondition | Sequence[str], task: str) -> None:
+    def add(self, condition: TriggerCondition, task: str) -> None:
         """Trigger `task` by `condition`, matched by events from now on. Adding a pair again changes nothing.
 
         Raises:
-            TriggerError: the condition is not valid; the task has no name.
+            TriggerError: the task has no name.
         """
-        trigger_ids = checked_condition(condition, task).trigger_ids
+        trigger_ids = condition.trigger_ids
         if not task:
             raise TriggerError(condition, task, "the task has no name")
         node = self._start
@@ -86,13 +72,13 @@ class TriggerTrie:
             node.tasks[task] = self._fed + len(trigger_ids)
             self._size += 1
 
-    def remove(self, condition: TriggerCondition | Sequence[str], task: str) -> None:
+    def remove(self, condition: TriggerCondition, task: str) -> None:
         """Remove the pair at once, and the nodes that no other condition needs.
 
         Raises:
             TriggerError: the pair is not in the trie.
         """
-        trigger_ids = checked_condition(condition, task).trigger_ids
+        trigger_ids = condition.trigger_ids
         path = [self._start]
         for trigger_id in trigger_ids:
             child = path[-1].children.get(trigger_id)

@@ -1,5 +1,4 @@
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -62,12 +61,13 @@ async def test_the_last_failure_is_kept_with_its_place_and_log_over_a_restart(jo
     await service.take(_batch("b2", OutcomeKind.RUN, 5, 0))
     await service.flush()
     again = _service(journal, recorder)
-    await again.load()
+    await again.start()
     totals = await again.totals("r1")
     assert (totals.last_error, totals.last_place, totals.last_log) == ("E: x", "main.py:3", "info: a\nerror: b")
     await again.take(OutcomeBatch("d1", "b3", (_outcome(failed=90, error="E: y", place="main.py:9"),)))
     assert (await again.totals("r1")).last_log == ""  # of another failure
     assert recorder.verdicts[-1][3] == "91 of 96 reports failed, the last with: E: y (main.py:9)"
+    await again.close()
 
 
 def _outcome(*, failed: int = 1, error: str, place: str, log: str = "") -> Outcome:
@@ -197,11 +197,12 @@ async def test_evidence_outlives_a_restart(journal: Journal) -> None:
     await first.flush()
     recorder = VerdictRecorder()
     second = _service(journal, recorder)
-    await second.load()
+    await second.start()
     assert await second.totals("r1") == await first.totals("r1")
     await second.watch("r1", "gray 0.5", Gate())
     await second.take(_batch("d", OutcomeKind.RUN, 250, 0))
     assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.ACCEPT]
+    await second.close()
 
 
 @pytest.mark.asyncio
@@ -220,12 +221,14 @@ async def test_what_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
 async def test_evidence_is_saved_from_time_to_time(journal: Journal) -> None:
     clock = ManualClock()
     service = MonitorService(journal, clock, flush_s=2.0)
-    running = asyncio.ensure_future(service.run())
-    await service.watch("r1", "beta", Gate())
-    await clock.advance(1.9)
-    assert await journal.evidence() == {}
-    await clock.advance(0.2)
-    running.cancel()  # a write that was begun is ended
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-    assert list(await journal.evidence()) == ["r1"]
+    async with service:
+        await service.watch("r1", "beta", Gate())
+        await clock.advance(1.9)
+        assert await journal.evidence() == {}
+        await clock.advance(0.2)
+        async with asyncio.timeout(10):
+            while list(await journal.evidence()) != ["r1"]:  # noqa: ASYNC110 - the service sets no event
+                await asyncio.sleep(0.001)
+        await service.watch("r2", "beta", Gate())
+    assert list(await journal.evidence()) == ["r1", "r2"]  # the last of it when the service closes
+    await service.close()

@@ -29,13 +29,9 @@ async def _world(
 ) -> AsyncIterator[ReleaseWorld]:
     async with Journal(folder / "journal.sqlite") as journal:
         world = ReleaseWorld(folder, clock or ManualClock(), journal, signer)
-        await world.monitor.load()
-        try:
-            async with world.service:
-                await world.service.settled()
-                yield world
-        finally:
-            await world.monitor.flush()
+        async with world.monitor, world.service:
+            await world.service.settled()
+            yield world
 
 
 def _request(version: str = "v1", **changes: object) -> ReleaseRequest:

@@ -231,7 +231,7 @@ async def test_a_removal_holds_though_the_task_does_not_end_well(tmp_path: Path)
 async def test_no_directive_is_believed_before_the_serials_are_known(tmp_path: Path) -> None:
     cloud = CloudFiles()
     first, _ = await two_versions(tmp_path / "agent", cloud)
-    with pytest.raises(RuntimeError, match="start the agent first"):
+    with pytest.raises(RuntimeError, match="the agent is not started, or is closed"):
         await Device(tmp_path / "agent", cloud).agent.handle([first])
 
 

@@ -130,6 +130,31 @@ async def test_a_failing_version_is_left_though_a_pull_is_under_way(tmp_path: Pa
 
 
 @pytest.mark.asyncio
+async def test_closing_cancels_a_pull_which_goes_on_after_the_next_start(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = Device(tmp_path / "agent", cloud)
+    first, second = publish(cloud, "v1"), publish(cloud, "v2")
+    async with device.agent:
+        await device.do(first)
+        cloud.gate.clear()
+        cloud.waiting.clear()
+        pulling = asyncio.create_task(device.agent.handle([second]))
+        queued = asyncio.create_task(device.agent.handle([cloud.publish("other/task", "v1", FILES["v1"])]))
+        await cloud.waiting.wait()
+        await asyncio.sleep(0)
+    errors = [*await pulling, *await queued]
+    assert [type(error) for error in errors] == [SupersededError, SupersededError]
+    assert "the agent was closed" in str(errors[0])
+    with pytest.raises(RuntimeError, match="is not started, or is closed"):
+        await device.agent.handle([second])
+    assert device.outcomes()[-1].version == "v1"
+    cloud.gate.set()
+    async with device.agent:
+        await device.do(second)
+        assert device.agent.tasks == {TASK: "v2"}
+
+
+@pytest.mark.asyncio
 async def test_one_slow_task_does_not_hold_up_another(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)

@@ -253,7 +253,7 @@ def device_router(outcomes: Outcomes, lets_in: LetsIn) -> APIRouter:
 def watch_router(releases: Releases, outcomes: Outcomes, answerer: Answerer) -> APIRouter:
     """Return /, /metrics and /healthz."""
     router = APIRouter(tags=["watching"])
-    page = importlib.resources.files("walle.deploy").joinpath("dashboard.html").read_text(encoding="utf-8")
+    page = importlib.resources.files("walle.deploy.cloud").joinpath("dashboard.html").read_text(encoding="utf-8")
 
     @router.get("/", response_class=HTMLResponse)
     async def dashboard() -> HTMLResponse:

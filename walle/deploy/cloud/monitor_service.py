@@ -1,13 +1,14 @@
 """Monitor of releases (§6, exception handling): counts outcome reports and delivers a verdict on each step.
 
 Memory is bounded: per release a `Monitor` and a few counts, and the ids of recent batches, so that a batch that is sent
-again counts once. `run` journals the evidence every `flush_s` seconds; a crash loses the reports since then.
+again counts once. The evidence is journalled every `flush_s` seconds; a crash loses the reports since then.
 """
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 from walle.clock import Clock
 from walle.deploy.cloud.device_count import DeviceCount
@@ -128,8 +129,8 @@ class _Evidence:
 class MonitorService:
     """Feeds the monitors of the releases that are judged, and calls `on_verdict(release id, stage, verdict, reason)`.
 
-    A verdict whose delivery fails is delivered again with the next report of its release. Call `load` first, keep
-    `run` going, and `flush` last.
+    A verdict whose delivery fails is delivered again with the next report of its release. The service runs between
+    `start` and `close`, or within `async with`.
     """
 
     MAX_BATCH_IDS = 1 << 16
@@ -144,14 +145,35 @@ class MonitorService:
         self._evidence: dict[str, _Evidence] = {}
         self._unsaved: set[str] = set()
         self._batch_ids: dict[tuple[str, str], None] = {}
+        self._saving: asyncio.Task[None] | None = None
 
-    async def load(self) -> None:
-        """Load the journalled evidence."""
+    async def start(self) -> Self:
+        """Load the journalled evidence, and journal it from now on."""
         for release_id, plain in (await self._journal.evidence()).items():
             self._evidence[release_id] = _Evidence.from_plain(plain)
+        self._saving = asyncio.create_task(self._save_periodically(), name="monitor evidence")
+        return self
 
-    async def run(self) -> None:
-        """Journal changed evidence every `flush_s` seconds, until cancelled."""
+    async def close(self) -> None:
+        """Journal the evidence and stop. A second call does nothing.
+
+        Raises:
+            JournalError: the evidence could not be saved.
+        """
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        saving.cancel()
+        await asyncio.gather(saving, return_exceptions=True)  # a write that was begun is ended
+        await self.flush()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _save_periodically(self) -> None:
         while True:
             await self._clock.sleep(self._flush_s)
             try:

@@ -17,6 +17,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 from walle.clock import Clock
 from walle.deploy.device.fetch import Fetcher
@@ -56,10 +57,11 @@ class DirectiveRefusedError(DeployError):
 
 
 class SupersededError(DeployError):
-    """A pull cancelled by a newer directive, or because the active version failed meanwhile."""
+    """A pull cancelled by a newer directive, because the active version failed meanwhile, or by `close`."""
 
     def __init__(self, directive: Directive) -> None:
-        super().__init__(f"the pull of {directive.task} {directive.version} was cancelled by a newer directive")
+        why = "a newer directive came, its predecessor failed, or the agent was closed"
+        super().__init__(f"the pull of {directive.task} {directive.version} was cancelled: {why}")
         self.task = directive.task
         self.serial = directive.serial
 
@@ -75,7 +77,7 @@ class ActivationFailedError(DeployError):
 
 
 class Agent:
-    """Installs, activates and removes the tasks of one device as directives say. Call `start` first.
+    """Installs, activates and removes the tasks of one device as directives say, between `start` and `close`.
 
     `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it does not
     load. `on_activate(task, files_folder, manifest)` activates a task's first version or replaces the active one; if it
@@ -124,7 +126,7 @@ class Agent:
         """Return the active version of each task, as in a profile."""
         return {task: state.active.version for task, state in self._states.items() if state.active is not None}
 
-    async def start(self) -> None:
+    async def start(self) -> Self:
         """Recover from a crash: remove leftovers, verify and activate each task's version, report its outcome again.
 
         A version that is corrupted on the disk is replaced by the previous one, or dropped where that is corrupted too.
@@ -137,6 +139,24 @@ class Agent:
                 except (OSError, TaskNameError) as error:
                     _LOG.warning("what is installed of %s cannot be read and is not run: %s", task, error)
         self._is_started = True
+        return self
+
+    async def close(self) -> None:
+        """Cancel the pulls and wait for the changes that are under way; later directives are refused.
+
+        A cancelled pull resumes when its directive comes again, after the next start.
+        """
+        self._is_started = False
+        for task, lock in list(self._locks.items()):
+            self._cancel_pull(task)
+            async with lock:
+                pass
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def handle(self, directives: Sequence[Directive]) -> list[DeployError]:
         """Carry out `directives`; return one error for each that failed.
@@ -146,7 +166,7 @@ class Agent:
         version or its new one.
         """
         if not self._is_started:
-            raise RuntimeError("start the agent first: before that it knows neither what is installed nor any serial")
+            raise RuntimeError("the agent is not started, or is closed: it does not know what is installed; call start")
         async with asyncio.TaskGroup() as group:
             handling = [group.create_task(self._handle_one(directive)) for directive in directives]
         return [error for error in (task.result() for task in handling) if error is not None]
@@ -211,7 +231,7 @@ class Agent:
         self._cancel_pull(task)
         try:
             async with self._locks[task]:
-                if self._newest[task] != directive.serial:
+                if self._newest[task] != directive.serial or not self._is_started:
                     raise SupersededError(directive)
                 await self._carry_out(directive)
         finally:
@@ -261,6 +281,8 @@ class Agent:
         if state.serial != directive.serial:
             state = state.begin(directive.serial)
             await to_the_end(self._settle(state))
+        if not self._is_started:
+            raise SupersededError(directive)
         pull = asyncio.create_task(self._pull(state, directive))
         self._pulls[task] = pull
         try:
@@ -374,7 +396,7 @@ class Agent:
                 await self._on_activate(task, self._installed.version_files(task, state.active), manifest)
                 break
             except Exception as error:  # noqa: BLE001 - after any error the device must not keep the version
-                _LOG.exception("%s: the previous version cannot be put to use either", task)
+                _LOG.exception("%s: the previous version cannot be activated either", task)
                 reason = f"{type(error).__name__}: {error}"
         await self._clean(self._states[task])
 
@@ -407,7 +429,7 @@ class Agent:
             try:
                 await self._on_activate(task, files, manifest)
             except Exception as error:  # noqa: BLE001 - one task's failure must not affect other tasks
-                _LOG.exception("%s cannot be put to use", task)
+                _LOG.exception("%s cannot be activated", task)
                 await self._fall_back(task, f"{type(error).__name__}: {error}")
 
     # --- the disk ----------------------------------------------------------------------------------------------------

@@ -82,7 +82,13 @@ def _layer_normalization(values: _Values, node: Node) -> Node | None:
             shape = values.graph.shape_of(x)
             if any(row is None or shape is None or row.shape != shape[-len(axes) :] for row in rows):
                 continue
-            return Node("LayerNormalization", (x, scale, shift), node.outputs, attributes, node.name)
+            return Node(
+                op="LayerNormalization",
+                inputs=(x, scale, shift),
+                outputs=node.outputs,
+                attributes=attributes,
+                name=node.name,
+            )
     return None
 
 
@@ -147,7 +153,13 @@ def _gelu(values: _Values, node: Node) -> Node | None:
             exact = inner.op == "Erf"
             if _is_scaled(values, inner.inputs[0], x) if exact else _is_tanh_argument(values, inner.inputs[0], x):
                 approximate = "none" if exact else "tanh"
-                return Node("Gelu", (x,), node.outputs, {"approximate": approximate}, node.name)
+                return Node(
+                    op="Gelu",
+                    inputs=(x,),
+                    outputs=node.outputs,
+                    attributes={"approximate": approximate},
+                    name=node.name,
+                )
     return None
 
 

@@ -29,7 +29,7 @@ class TypeInfo:
     item: "TypeInfo | None" = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One operator; "" among `inputs` or `outputs` is an absent one. `version` is the opset of `domain`."""
 
@@ -61,7 +61,7 @@ class Node:
         return (value for value in self.attributes.values() if isinstance(value, Graph))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """Nodes in topological order over named values.
 

@@ -62,12 +62,12 @@ def _dropout(lowering: Rewriting, node: Node) -> Iterator[Node]:
         if training is None or bool(training.reshape(-1)[0]):
             yield node
             return
-    yield Node("Identity", node.inputs[:1], node.outputs[:1], {}, node.name)
+    yield Node(op="Identity", inputs=node.inputs[:1], outputs=node.outputs[:1], name=node.name)
     if len(node.outputs) > 1 and node.outputs[1]:
         shape = lowering.fresh(f"{node.name}.shape")
-        yield Node("Shape", node.inputs[:1], (shape,), {}, f"{node.name}.shape")
+        yield Node(op="Shape", inputs=node.inputs[:1], outputs=(shape,), name=f"{node.name}.shape")
         true = lowering.constant(f"{node.name}.true", np.array(True))
-        yield Node("Expand", (true, shape), (node.outputs[1],), {}, f"{node.name}.mask")
+        yield Node(op="Expand", inputs=(true, shape), outputs=(node.outputs[1],), name=f"{node.name}.mask")
 
 
 def _feature_vectorizer(lowering: Rewriting, node: Node) -> Iterator[Node]:
@@ -78,7 +78,9 @@ def _feature_vectorizer(lowering: Rewriting, node: Node) -> Iterator[Node]:
             inputs.append(name)
             continue
         inputs.append(lowering.fresh(f"{node.name}.float"))
-        yield Node("Cast", (name,), (inputs[-1],), {"to": "float32"}, f"{node.name}.float")
+        yield Node(
+            op="Cast", inputs=(name,), outputs=(inputs[-1],), attributes={"to": "float32"}, name=f"{node.name}.float"
+        )
     yield replace(node, inputs=tuple(inputs))
 
 

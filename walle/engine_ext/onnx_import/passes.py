@@ -115,7 +115,7 @@ def fold_branches(graph: Graph) -> Graph:
         body = _renamed(branch, branch.nodes, names)
         nodes.extend(body.nodes)
         for inner, name in zip(body.outputs, node.outputs, strict=True):
-            nodes.append(Node("Identity", (inner,), (name,), {}, f"{node.name}/{name}"))
+            nodes.append(Node(op="Identity", inputs=(inner,), outputs=(name,), name=f"{node.name}/{name}"))
     return replace(graph, nodes=tuple(nodes), constants=rewriting.constants)
 
 

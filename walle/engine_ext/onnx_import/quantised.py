@@ -22,7 +22,7 @@ _INT32 = np.iinfo(np.int32)
 _BIAS_ERROR = 1 / 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Quantised:
     """Bytes, and the names of their scale and zero point with their values."""
 
@@ -108,7 +108,14 @@ class _Values:
         zero = self.rewriting.constants.get(zero_name)
         if zero is None or str(zero.dtype) not in _BYTES or zero.size != scale.size:
             return None
-        return _Quantised(name, node.inputs[1], zero_name, scale, zero, node.int_attribute("axis", 1))
+        return _Quantised(
+            name=name,
+            scale_name=node.inputs[1],
+            zero_name=zero_name,
+            scale=scale,
+            zero=zero,
+            axis=node.int_attribute("axis", 1),
+        )
 
     def bytes_of(self, name: str) -> _Quantised | None:
         """Return the bytes that a float value is dequantised from by one scale."""
@@ -181,12 +188,17 @@ class _Values:
         if node.has_input(2):
             inputs = (*inputs, self.rewriting.constant(f"{node.name}.bias", bias))
         said = {key: one for key, one in attributes.items() if not isinstance(one, str) or one}
-        return Node(op, inputs, (result.name,), said, node.name)
+        return Node(op=op, inputs=inputs, outputs=(result.name,), attributes=said, name=node.name)
 
     def rescaled(self, x: _Quantised, result: _Quantised, name: str) -> Node:
         if x.is_like(result):
-            return Node("Identity", (x.name,), (result.name,), {}, name)
-        return Node("QLinearRescale", (*x.names, result.scale_name, result.zero_name), (result.name,), {}, name)
+            return Node(op="Identity", inputs=(x.name,), outputs=(result.name,), name=name)
+        return Node(
+            op="QLinearRescale",
+            inputs=(*x.names, result.scale_name, result.zero_name),
+            outputs=(result.name,),
+            name=name,
+        )
 
     def _moved(self, node: Node, result: _Quantised) -> tuple[Node, ...]:
         x = self.bytes_of(node.inputs[0])
@@ -206,7 +218,7 @@ class _Values:
 
 
 def _fit(x: _Quantised, w: _Quantised, value: Array, axis: int, bias: Array) -> bool:
-    """Return whether the sums of x by these weights, whose columns lie along the axis, and of the bias fit int32."""
+    """Return whether the sums of x by these weights, whose columns are along the axis, and of the bias fit int32."""
     info, zero = np.iinfo(x.zero.dtype), int(x.zero.reshape(-1)[0])
     most = max(int(info.max) - zero, zero - int(info.min))
     spread = [-1 if at == axis else 1 for at in range(value.ndim)]
@@ -246,7 +258,7 @@ def _add(values: _Values, node: Node, result: _Quantised, activation: str) -> No
         return None
     attributes = {"activation": activation} if activation else {}
     inputs = (*a.names, *b.names, result.scale_name, result.zero_name)
-    return Node("QLinearAdd", inputs, (result.name,), attributes, node.name)
+    return Node(op="QLinearAdd", inputs=inputs, outputs=(result.name,), attributes=attributes, name=node.name)
 
 
 def _mean(values: _Values, node: Node, result: _Quantised, activation: str) -> Node | None:
@@ -254,7 +266,7 @@ def _mean(values: _Values, node: Node, result: _Quantised, activation: str) -> N
     if x is None or activation:
         return None
     inputs = (*x.names, result.scale_name, result.zero_name)
-    return Node("QLinearGlobalAveragePool", inputs, (result.name,), {}, node.name)
+    return Node(op="QLinearGlobalAveragePool", inputs=inputs, outputs=(result.name,), name=node.name)
 
 
 _RULES: Mapping[str, Callable[[_Values, Node, _Quantised, str], Node | None]] = {

@@ -16,7 +16,7 @@ _MAIN = ("", "ai.onnx")
 
 
 def load(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Return the model of a file with its external weights, which must lie in the file's own folder.
+    """Return the model of a file with its external weights, which must be in the file's own folder.
 
     Raises:
         ModelError: the file is not an ONNX model, or its weights are missing.

@@ -183,10 +183,18 @@ def _softmax(renewal: Rewriting, node: Node) -> Iterator[Node]:
         yield replace(node, attributes={**node.attributes, "axis": -1})
         return
     flat, result, size = (renewal.fresh(f"{node.name}.{part}") for part in ("flat", "result", "shape"))
-    yield Node("Flatten", node.inputs, (flat,), {"axis": axis}, f"{node.name}.flatten")
+    yield Node(
+        op="Flatten", inputs=node.inputs, outputs=(flat,), attributes={"axis": axis}, name=f"{node.name}.flatten"
+    )
     yield replace(node, inputs=(flat,), outputs=(result,), attributes={**node.attributes, "axis": -1})
-    yield Node("Shape", node.inputs, (size,), {}, f"{node.name}.shape")
-    yield Node("Reshape", (result, size), node.outputs, {"allowzero": 1}, f"{node.name}.reshape")
+    yield Node(op="Shape", inputs=node.inputs, outputs=(size,), name=f"{node.name}.shape")
+    yield Node(
+        op="Reshape",
+        inputs=(result, size),
+        outputs=node.outputs,
+        attributes={"allowzero": 1},
+        name=f"{node.name}.reshape",
+    )
 
 
 def _batch_normalization(_: Rewriting, node: Node) -> Iterator[Node]:
@@ -252,11 +260,19 @@ def _group_normalization(renewal: Rewriting, node: Node) -> Iterator[Node]:
     for value in node.inputs[1:]:
         column, wide, flat = (renewal.fresh(f"{node.name}.{part}") for part in ("column", "wide", "flat"))
         yield Node(
-            "Reshape", (value, renewal.constant("shape", np.array([groups, 1]))), (column,), {}, f"{node.name}.column"
+            op="Reshape",
+            inputs=(value, renewal.constant("shape", np.array([groups, 1]))),
+            outputs=(column,),
+            name=f"{node.name}.column",
         )
         size = renewal.constant("shape", np.array([groups, channels // groups]))
-        yield Node("Expand", (column, size), (wide,), {}, f"{node.name}.wide")
-        yield Node("Reshape", (wide, renewal.constant("shape", np.array([channels]))), (flat,), {}, f"{node.name}.flat")
+        yield Node(op="Expand", inputs=(column, size), outputs=(wide,), name=f"{node.name}.wide")
+        yield Node(
+            op="Reshape",
+            inputs=(wide, renewal.constant("shape", np.array([channels]))),
+            outputs=(flat,),
+            name=f"{node.name}.flat",
+        )
         inputs.append(flat)
     yield replace(node, inputs=tuple(inputs))
 

@@ -25,7 +25,7 @@ def write(graph: Graph, operators: Collection[str]) -> bytes:
 
 
 class _Writer:
-    """Writes one graph; `around` writes the graph that it lies in."""
+    """Writes one graph; `around` writes the graph that contains it."""
 
     def __init__(self, builder: GraphBuilder, operators: Collection[str], around: "_Writer | None") -> None:
         self._builder = builder

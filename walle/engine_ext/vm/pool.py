@@ -119,13 +119,15 @@ class VMPool:
         Raises:
             TaskQuarantined: the task had too many VMs abandoned, or leaked too much memory.
         """
-        entry = await self._acquire(task_files(task))
-        try:
-            vm = entry.vm or self._create_vm(entry, task)
-            self._check_record(entry)
+        async with self.hold(task) as vm:
             return await vm.call(function, *args, deadline=deadline, callbacks=callbacks)
-        finally:
-            self._release(entry)
+
+    def hold(self, task: TaskLike) -> "HeldVM":
+        """Return a context manager that enters with the task's VM, as `call` would use it, and keeps it in the pool.
+
+        For calls that belong together: a VM that is abandoned meanwhile is not replaced for the later ones.
+        """
+        return HeldVM(self, task)
 
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""
@@ -291,6 +293,28 @@ class VMPool:
         entry.users -= 1
         if entry.vm is None and self._entries.get(entry.files.key) is entry:
             del self._entries[entry.files.key]
+
+
+class HeldVM:
+    """A use of a task's VM in a pool, within `async with`. Raises from entering: as `VMPool.call`."""
+
+    def __init__(self, pool: VMPool, task: TaskLike) -> None:
+        self._pool = pool
+        self._task = task
+
+    async def __aenter__(self) -> VM:
+        pool = self._pool
+        entry = self._entry = await pool._acquire(task_files(self._task))
+        try:
+            vm = entry.vm or pool._create_vm(entry, self._task)
+            pool._check_record(entry)
+        except BaseException:
+            pool._release(entry)
+            raise
+        return vm
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pool._release(self._entry)
 
 
 def _reset_in_child() -> None:

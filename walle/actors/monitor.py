@@ -8,7 +8,7 @@ from walle.actors.node import NodeActor, Remote, returns_errors
 from walle.cloud import CloudConfig, MonitorNode
 
 
-class RollbackActor(NodeActor):
+class MonitorActor(NodeActor):
     def __init__(self, config: CloudConfig) -> None:
         super().__init__(config)
         self._owner = MonitorNode(config)
