@@ -109,6 +109,8 @@ install() {
         requirements >build/requirements.txt || return
     (
         PATH="$(cd "$venv/bin" && pwd):$PATH"
+        # ninja alone would start two more compilers than there are cores, which then contend for the caches
+        export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}"
         pip_install -v --no-build-isolation --no-deps -e .
     ) &
     core=$!
