@@ -104,8 +104,7 @@ END
 # Packages are downloaded while the core compiles. Their bytecode is left to the first import: most of it is never needed.
 pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@"; }
 install() {
-    pip_install --upgrade 'pip>=25' &&
-        pip_install 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
+    pip_install 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
         requirements >build/requirements.txt || return
     (
         PATH="$(cd "$venv/bin" && pwd):$PATH"

@@ -19,7 +19,7 @@ from tests.sim.tunnel_rig import (
     stored,
     until,
 )
-from walle.clock import ManualClock
+from walle.clock import ManualClock, SystemClock
 from walle.pipeline.tunnel.client import (
     TunnelClient,
     TunnelClosedError,
@@ -194,4 +194,24 @@ async def test_pings_keep_an_idle_link_up(cloud: TunnelCloud, make_client: MakeC
             before = cloud.server.counts.bytes_in
             await until(lambda: cloud.server.counts.bytes_in >= before + 5 * 16)  # five pings
             assert client.connected
+            assert client.connections == 1
+
+
+@pytest.mark.asyncio
+async def test_a_link_outlives_a_suspended_process(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    class Suspended(SystemClock):
+        away_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.away_s
+
+    async with cloud:
+        clock = Suspended()
+        client = make_client(MemoryOutbox(), cloud.server.port, keepalive_s=0.05, clock=clock)
+        async with running(client):
+            await until(lambda: client.connected)
+            before = cloud.server.counts.bytes_in
+            clock.away_s = 3600.0
+            await until(lambda: cloud.server.counts.bytes_in >= before + 3 * 16)
+            assert client.last_error is None
             assert client.connections == 1

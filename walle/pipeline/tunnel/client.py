@@ -26,6 +26,7 @@ _BATCH = 64  # uploads read from the outbox, and written to the socket, at once
 _REQUESTS = 8  # in flight at once; the cloud takes 16 of a device
 _CLOSE_S = 2.0  # for the last bytes of a connection to leave
 _LONGEST_RETRY_S = 3600.0  # bounds the delay that a Refusal asks for
+_PINGS = 2  # unanswered, before a connection is closed
 
 
 class TunnelError(PipelineError):
@@ -102,7 +103,7 @@ class TunnelClient:
     is in `.connected`, `.last_error` and `.connections`.
 
     Args:
-        keepalive_s: silence after which a Ping is sent; after twice that the connection is closed.
+        keepalive_s: silence after which a Ping is sent; after twice that, and two Pings, the connection is closed.
         connect_s: timeout for TCP, TLS and the cloud's Welcome together.
         backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s.
     """
@@ -310,12 +311,15 @@ class TunnelClient:
                     self._on_ack(seq, latency_s)
 
     async def _keep_alive(self, link: "_Link") -> None:
+        silent_checks = 0
         while True:
             await self._clock.sleep(self._keepalive_s / 2)
             silent_s = self._clock.monotonic() - link.heard_s
-            if silent_s >= 2 * self._keepalive_s:
+            silent_checks = silent_checks + 1 if silent_s >= self._keepalive_s else 0
+            # Checks are counted, since time alone also passes while this process is suspended, without any Ping sent.
+            if silent_checks > _PINGS:
                 raise TunnelClosedError(f"the cloud has been silent for {silent_s:.1f} s")
-            if silent_s >= self._keepalive_s and link.writable.is_set():
+            if silent_checks and link.writable.is_set():
                 link.write(self._encoder.encode(protocol.Ping(int(link.heard_s))))
 
     async def _pause(self, seconds: float) -> None:
