@@ -4,7 +4,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 NATIVE := CMakeLists.txt $(shell find walle/engine_ext/src -type f 2>/dev/null)
 TEST_ARGS ?=
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+# ninja alone starts two more compilers than there are cores, which then contend for the caches.
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz soak-vm wheel lint format figures clean
@@ -27,7 +28,7 @@ test: $(STAMP) test-cpp  ## pass every test, C++ ones under ASan and UBSan
 test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DWALLE_MODULE=OFF -DWALLE_TESTS=ON -DWALLE_SANITIZE=address,undefined > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
-	@$(BIN)/cmake --build build/sanitize --parallel $(JOBS) > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
+	@$(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
 	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure
 
 test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QEMU

@@ -28,6 +28,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "kernels/generic": ("kernels",),
     "kernels/scalar": ("core", "kernels", "kernels/generic"),
     "kernels/x86": ("kernels", "kernels/generic"),
+    "kernels/neon": ("kernels", "kernels/generic"),
     "kernels/avx512_vnni": ("kernels", "kernels/generic", "kernels/avx512", "kernels/x86"),
     "atomic": _ATOMIC,
     "atomic/products": _ATOMIC,

@@ -108,13 +108,15 @@ install() {
         requirements >build/requirements.txt || return
     (
         PATH="$(cd "$venv/bin" && pwd):$PATH"
-        # ninja alone would start two more compilers than there are cores, which then contend for the caches
+        # as in the Makefile, for those who run this script by itself
         export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}"
         pip_install -v --no-build-isolation --no-deps -e .
     ) &
     core=$!
-    if ! pip_install -r build/requirements.txt; then
+    # In a log of its own, so that what is last in the other is the compiler's.
+    if ! pip_install -r build/requirements.txt >build/packages.log 2>&1; then
         end_tree "$core"
+        cat build/packages.log
         return 1
     fi
     wait "$core"

@@ -1,4 +1,4 @@
-"""scripts/setup.sh, ended in mid-installation: no process of it is left."""
+"""scripts/setup.sh, ended or failing in mid-installation: no process of it is left, and the cause is shown."""
 
 import os
 import signal
@@ -10,9 +10,27 @@ import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts/setup.sh"
 # Has pip, and records its process id instead of installing anything.
-PYTHON = """\
+WAITS = """\
 #!/bin/sh
 case "$*" in *install*) echo $$ > "$PIDS/pip"; sleep 60 & echo $! > "$PIDS/compiler"; wait ;; esac
+"""
+# The download fails while the core compiles.
+NO_DOWNLOAD = """\
+#!/bin/sh
+case "$*" in
+  *"install"*" -e ."*) echo $$ > "$PIDS/pip"; sleep 60 & echo $! > "$PIDS/compiler"; wait ;;
+  *"install"*" -r "*) while ! [ -s "$PIDS/compiler" ]; do sleep 0.01; done; echo "ERROR: no such host"; exit 1 ;;
+  -) echo packages ;;
+esac
+"""
+# The compiler fails at once, and packages are downloaded for longer.
+NO_CORE = """\
+#!/bin/sh
+case "$*" in
+  *"install"*" -e ."*) echo "list.cpp:3:1: error: expected ';'"; touch "$PIDS/failed"; exit 1 ;;
+  *"install"*" -r "*) while ! [ -e "$PIDS/failed" ]; do sleep 0.01; done; seq 1000 ;;
+  -) echo packages ;;
+esac
 """
 
 
@@ -24,14 +42,23 @@ def _is_running(pid: int) -> bool:
     return state != "Z"
 
 
+def _prepare(folder: Path, python_script: str) -> dict[str, str]:
+    """Put a virtual environment with that Python into `folder`, and return the environment of setup.sh."""
+    python = folder / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(python_script)
+    python.chmod(0o755)
+    return {**os.environ, "PIDS": str(folder), "CXX": "true"}
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_ends_pip_and_what_pip_started(tmp_path: Path, number: signal.Signals, status: int) -> None:
-    python = tmp_path / "venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text(PYTHON)
-    python.chmod(0o755)
-    environment = {**os.environ, "PIDS": str(tmp_path), "CXX": "true"}
-    with subprocess.Popen(["/bin/sh", SCRIPT, "venv"], cwd=tmp_path, env=environment) as script:
+    environment = _prepare(tmp_path, WAITS)
+
+    def heed() -> None:
+        signal.signal(number, signal.SIG_DFL)  # a shell cannot trap what is ignored from its start on, as under nohup
+
+    with subprocess.Popen(["/bin/sh", SCRIPT, "venv"], cwd=tmp_path, env=environment, preexec_fn=heed) as script:
         files = [tmp_path / "pip", tmp_path / "compiler"]
         try:
             while not all(file.is_file() and file.read_text().endswith("\n") for file in files):
@@ -48,3 +75,28 @@ def test_a_signal_ends_pip_and_what_pip_started(tmp_path: Path, number: signal.S
             for file in files:
                 if file.is_file() and _is_running(int(file.read_text())):
                     os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def test_a_failed_download_is_shown_and_ends_the_compilation(tmp_path: Path) -> None:
+    environment = _prepare(tmp_path, NO_DOWNLOAD)
+    command = ["/bin/sh", SCRIPT, "venv"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert "ERROR: no such host" in done.stderr
+    pids = [int((tmp_path / name).read_text()) for name in ("pip", "compiler")]
+    ended_s = time.monotonic() + 5
+    while any(map(_is_running, pids)):
+        assert time.monotonic() < ended_s
+        time.sleep(0.01)
+
+
+def test_an_error_of_the_compiler_is_shown(tmp_path: Path) -> None:
+    environment = _prepare(tmp_path, NO_CORE)
+    command = ["/bin/sh", SCRIPT, "venv"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert "list.cpp:3:1: error" in done.stderr

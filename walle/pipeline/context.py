@@ -79,7 +79,8 @@ class Log:
         """Return (level, text) of each line, and one more that counts those dropped."""
         if not self.dropped:
             return self.lines
-        return [*self.lines, ("warning", f"{self.dropped} more lines were dropped")]
+        more = "more " if self.lines else ""
+        return [*self.lines, ("warning", f"{self.dropped} {more}lines were dropped")]
 
 
 class Store:

@@ -149,23 +149,26 @@ class MonitorService:
 
     async def start(self) -> Self:
         """Load the journalled evidence, and journal it from now on."""
+        if self._saving is not None:
+            raise RuntimeError("the monitor is started already")
         for release_id, plain in (await self._journal.evidence()).items():
             self._evidence[release_id] = _Evidence.from_plain(plain)
         self._saving = asyncio.create_task(self._save_periodically(), name="monitor evidence")
         return self
 
     async def close(self) -> None:
-        """Journal the evidence and stop. A second call does nothing.
+        """Journal the evidence and stop. A second call saves what the first could not, and else does nothing.
 
         Raises:
             JournalError: the evidence could not be saved.
         """
         saving, self._saving = self._saving, None
-        if saving is None:
-            return
-        saving.cancel()
-        await asyncio.gather(saving, return_exceptions=True)  # a write that was begun is ended
-        await self.flush()
+        try:
+            if saving is not None:
+                saving.cancel()
+                await asyncio.gather(saving, return_exceptions=True)  # a write that was begun is ended
+        finally:
+            await self.flush()
 
     async def __aenter__(self) -> Self:
         return await self.start()

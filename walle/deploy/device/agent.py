@@ -40,6 +40,9 @@ _LOG = logging.getLogger(__name__)
 
 _PARTIAL_KEEP_S = 86_400.0  # a partly pulled version is kept this long, for a directive that resumes it
 _MAX_BUNDLE_BYTES = 300_000_000  # the limit of a whole app package in §2.2
+# Why a pull was cancelled.
+_NEWER = "a newer directive came"
+_CLOSED = "the agent was closed"
 
 type Check = Callable[[Path, Manifest], Awaitable[None]]
 type OnActivate = Callable[[str, Path, Manifest], Awaitable[None]]
@@ -59,8 +62,7 @@ class DirectiveRefusedError(DeployError):
 class SupersededError(DeployError):
     """A pull cancelled by a newer directive, because the active version failed meanwhile, or by `close`."""
 
-    def __init__(self, directive: Directive) -> None:
-        why = "a newer directive came, its predecessor failed, or the agent was closed"
+    def __init__(self, directive: Directive, why: str) -> None:
         super().__init__(f"the pull of {directive.task} {directive.version} was cancelled: {why}")
         self.task = directive.task
         self.serial = directive.serial
@@ -148,7 +150,7 @@ class Agent:
         """
         self._is_started = False
         for task, lock in list(self._locks.items()):
-            self._cancel_pull(task)
+            self._cancel_pull(task, _CLOSED)
             async with lock:
                 pass
 
@@ -178,7 +180,7 @@ class Agent:
         version is deactivated, so that a late failure does not affect its successor. The directive that installed the
         version does not install it again.
         """
-        self._cancel_pull(task)
+        self._cancel_pull(task, "the active version failed meanwhile")
         async with self._locks[task]:
             active = self._states.get(task, TaskState(task=task)).active
             if active is None or version not in ("", active.version):
@@ -228,11 +230,13 @@ class Agent:
         if directive.serial < newest:
             raise DirectiveRefusedError(directive, f"serial {newest} is being carried out")
         self._newest[task] = directive.serial
-        self._cancel_pull(task)
+        self._cancel_pull(task, _NEWER)
         try:
             async with self._locks[task]:
-                if self._newest[task] != directive.serial or not self._is_started:
-                    raise SupersededError(directive)
+                if self._newest[task] != directive.serial:
+                    raise SupersededError(directive, _NEWER)
+                if not self._is_started:
+                    raise SupersededError(directive, _CLOSED)
                 await self._carry_out(directive)
         finally:
             if self._newest.get(task) == directive.serial:
@@ -282,16 +286,16 @@ class Agent:
             state = state.begin(directive.serial)
             await to_the_end(self._settle(state))
         if not self._is_started:
-            raise SupersededError(directive)
+            raise SupersededError(directive, _CLOSED)
         pull = asyncio.create_task(self._pull(state, directive))
         self._pulls[task] = pull
         try:
             manifest = await pull
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             this = asyncio.current_task()
             if this is not None and this.cancelling():
                 raise
-            raise SupersededError(directive) from None
+            raise SupersededError(directive, str(error)) from None  # the reason that _cancel_pull gave
         finally:
             del self._pulls[task]
         staged = self._installed.staging(task, target.manifest)
@@ -322,10 +326,10 @@ class Agent:
         except CorruptedError as error:
             raise BundleRejectedError(directive, f"its check changed its files: {error}", final=True) from error
 
-    def _cancel_pull(self, task: str) -> None:
+    def _cancel_pull(self, task: str, why: str) -> None:
         pull = self._pulls.get(task)
         if pull is not None:
-            pull.cancel()
+            pull.cancel(why)
 
     # --- changes of state: not cancellable, and with the task's lock held --------------------------------------------
 

@@ -296,7 +296,13 @@ class VMPool:
 
 
 class HeldVM:
-    """A use of a task's VM in a pool, within `async with`. Raises from entering: as `VMPool.call`."""
+    """A use of a task's VM in a pool, within one `async with`.
+
+    Raises, on entering:
+        TaskQuarantined: the task's VMs were lost too often.
+        VMClosedError: the pool is closed.
+        VMError: the VM could not be created, as by `VM()`.
+    """
 
     def __init__(self, pool: VMPool, task: TaskLike) -> None:
         self._pool = pool

@@ -28,7 +28,7 @@ inline void combine_few(const In* const* taps, const Weight* weights, Sum start,
   Sum weight[n];
 #pragma GCC unroll 9
   for (int t = 0; t < n; ++t) tap[t] = taps[t], weight[t] = static_cast<Sum>(weights[t]);
-#pragma GCC ivdep  // the result may alias an input
+#pragma GCC ivdep  // the rows never overlap; without this GCC tests each pair of them
   for (std::int64_t i = 0; i < length; ++i) {
     Sum sum = start;
 #pragma GCC unroll 9

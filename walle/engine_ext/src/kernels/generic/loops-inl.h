@@ -1,6 +1,6 @@
 // Elementwise, select, conversion and reduction loops of all element types in plain code that the compiler vectorises for the
 // including instruction set. Results are those of scalar/elements.h, bit for bit (except for the order of float64 sums). Outputs
-// may be an operand with stride 1, which `ivdep` allows.
+// may be an operand with stride 1, which `ivdep` allows. Included after find-best-inl.h, whose functions it needs.
 
 template <class T>
 struct UnsignedOf {
