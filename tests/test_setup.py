@@ -58,7 +58,8 @@ def test_a_signal_ends_pip_and_what_pip_started(tmp_path: Path, number: signal.S
     def reset_signal() -> None:
         signal.signal(number, signal.SIG_DFL)  # a shell cannot trap what is ignored from its start on, as under nohup
 
-    with subprocess.Popen(["/bin/sh", SCRIPT, "venv"], cwd=tmp_path, env=environment, preexec_fn=reset_signal) as script:
+    command = ["/bin/sh", str(SCRIPT), "venv"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=reset_signal) as script:
         files = [tmp_path / "pip", tmp_path / "compiler"]
         try:
             while not all(file.is_file() and file.read_text().endswith("\n") for file in files):
