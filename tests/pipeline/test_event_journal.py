@@ -1,0 +1,214 @@
+"""The event journal: what was appended is replayed, after kills, torn ends, flipped bits and full disks."""
+
+import asyncio
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from walle.clock import ManualClock
+from walle.pipeline.event_journal import MAGIC, EventJournal, EventJournalError
+from walle.pipeline.events import Event, EventError
+
+
+def event(number: int) -> Event:
+    return Event("click", f"page/{number % 7}", 1_000 + number, {"item": f"i{number}", "list": [1, 2.5, None]})
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+async def replayed(journal: EventJournal, start: int = 0) -> list[tuple[int, Event]]:
+    return [found async for found in journal.replay(start)]
+
+
+@pytest.mark.asyncio
+async def test_events_are_replayed_by_position_also_after_reopening(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path / "events") as journal:
+        assert [await journal.append(event(i)) for i in range(10)] == list(range(10))
+        assert await replayed(journal, 7) == [(i, event(i)) for i in (7, 8, 9)]
+    async with EventJournal(tmp_path / "events") as journal:
+        assert journal.next_position == 10
+        assert await journal.append(event(10)) == 10
+        assert await replayed(journal) == [(i, event(i)) for i in range(11)]
+
+
+@pytest.mark.asyncio
+async def test_files_begin_at_a_size_and_go_when_no_event_of_theirs_is_needed(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path, segment_bytes=500) as journal:
+        for i in range(100):
+            await journal.append(event(i))
+        assert len(files(tmp_path)) >= 10
+        journal.trim(50)
+        assert journal.first_position <= 50
+        assert [position for position, _ in await replayed(journal, 50)] == list(range(50, 100))
+        journal.trim(1_000_000)
+        (file,) = files(tmp_path)
+        assert journal.size_bytes == file.stat().st_size
+    async with EventJournal(tmp_path) as journal:
+        assert journal.next_position == 100
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_is_ahead_sets_the_next_position(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path) as journal:
+        await journal.append(event(0))
+    journal = await EventJournal(tmp_path).start(40)
+    try:
+        assert await journal.append(event(40)) == 40
+        assert await replayed(journal) == [(0, event(0)), (40, event(40))]
+        assert journal.counts.damaged == 39  # positions that the lost end of the journal had
+    finally:
+        await journal.close()
+
+
+@pytest.mark.asyncio
+async def test_an_interrupted_write_is_cut_off_and_the_journal_goes_on(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path) as journal:
+        for i in range(5):
+            await journal.append(event(i))
+    (file,) = files(tmp_path)
+    whole = file.read_bytes()
+    for cut in range(len(whole)):
+        file.write_bytes(whole[:cut])
+        async with EventJournal(tmp_path) as journal:
+            kept = await replayed(journal)
+            assert kept == [(i, event(i)) for i in range(len(kept))]
+            assert await journal.append(event(99)) == len(kept)
+            assert (await replayed(journal))[-1] == (len(kept), event(99))
+            assert journal.counts.damaged == 0
+
+
+@pytest.mark.asyncio
+async def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path, segment_bytes=300) as journal:
+        for i in range(20):
+            await journal.append(event(i))
+        expected = dict(await replayed(journal))
+    rng = random.Random(7)
+    for _ in range(200):
+        file = rng.choice(files(tmp_path)[:-1])  # of the last one, an end may be cut off instead
+        data = bytearray(file.read_bytes())
+        at = rng.randrange(len(data) * 8)
+        data[at // 8] ^= 1 << at % 8
+        intact, _ = file.read_bytes(), file.write_bytes(data)
+        async with EventJournal(tmp_path) as journal:
+            found = await replayed(journal)
+            assert all(expected[position] == one for position, one in found)
+            assert journal.counts.damaged == len(expected) - len(found) > 0
+        file.write_bytes(intact)
+
+
+@pytest.mark.asyncio
+async def test_events_are_synced_within_the_interval_and_together(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with EventJournal(tmp_path, sync_interval_s=5.0, clock=clock) as journal:
+        for i in range(10):
+            await journal.append(event(i))
+        assert journal.counts.syncs == 0
+        await clock.advance(5.0)
+        await journal.sync()
+        assert journal.counts.syncs == 1
+        await clock.advance(60.0)
+        assert journal.counts.syncs == 1  # nothing was new
+
+
+@pytest.mark.asyncio
+async def test_an_interval_of_zero_syncs_before_append_returns(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path, sync_interval_s=0.0) as journal:
+        for i in range(3):
+            await journal.append(event(i))
+            assert journal.counts.syncs == i + 1
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_recorded_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path, max_bytes=1000) as journal:
+        with pytest.raises(EventError, match="contents"):
+            await journal.append(Event("click", "", 1, {"x": object()}))
+        with pytest.raises(EventError, match="more than"):
+            await journal.append(Event("click", "", 1, {"x": "y" * 300_000}))
+        empty = journal.size_bytes
+        await journal.append(event(0))
+        each = journal.size_bytes - empty  # the next ones are no larger
+        while journal.size_bytes + each <= 1000:
+            await journal.append(event(0))
+        count = journal.next_position
+        with pytest.raises(EventJournalError, match=r"is full.*from position 0"):
+            await journal.append(event(0))
+        assert [position for position, _ in await replayed(journal)] == list(range(count))
+    with pytest.raises(EventJournalError, match="is not open"):
+        await journal.append(event(0))
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_refuses_the_event_and_keeps_those_before(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path) as journal:
+        for i in range(3):
+            await journal.append(event(i))
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit fails as on a full disk
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (journal.size_bytes + 20, before[1]))  # room for half an event
+            with pytest.raises(EventJournalError, match="cannot be written"):
+                await journal.append(event(3))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, old)
+        assert await journal.append(event(3)) == 3
+        assert await replayed(journal) == [(i, event(i)) for i in range(4)]
+    async with EventJournal(tmp_path) as journal:
+        assert journal.counts.torn_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_another_format_is_refused_with_the_file_named(tmp_path: Path) -> None:
+    (tmp_path / f"events-{0:020d}.log").write_bytes(b"WALLEEV9" + bytes(40))
+    with pytest.raises(EventJournalError, match=r"events-0+\.log: has another format"):
+        await EventJournal(tmp_path).start()
+    assert (tmp_path / f"events-{0:020d}.log").read_bytes()[: len(MAGIC)] == b"WALLEEV9"
+
+
+_WRITER = """
+    import asyncio, sys
+    from pathlib import Path
+    from tests.pipeline.test_event_journal import event
+    from walle.pipeline.event_journal import EventJournal
+
+    async def main():
+        async with EventJournal(Path(sys.argv[1]), segment_bytes=2000, sync_interval_s=3600) as journal:
+            while True:
+                position = await journal.append(event(journal.next_position))
+                print(position, flush=True)
+
+    asyncio.run(main())
+"""
+
+
+def write_until_killed(folder: Path, events: int) -> int:
+    """Append that many events in another process, kill it, and return the last position that it reported."""
+    command = [sys.executable, "-c", textwrap.dedent(_WRITER), str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as writer:
+        assert writer.stdout is not None
+        reported = [writer.stdout.readline() for _ in range(events)]
+        writer.kill()
+        reported += writer.stdout.read().splitlines(keepends=True)
+    return max(int(line) for line in reported if line.endswith(b"\n"))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_killed_process_loses_no_event_that_append_returned_for(tmp_path: Path, seed: int) -> None:
+    folder, rng = tmp_path / "events", random.Random(seed)
+    for _ in range(2):
+        last = await asyncio.to_thread(write_until_killed, folder, rng.randrange(1, 300))
+        async with EventJournal(folder) as journal:
+            assert journal.next_position in (last + 1, last + 2)  # the last one may have been written and not reported
+            assert await replayed(journal) == [(i, event(i)) for i in range(journal.next_position)]
+            assert journal.counts.damaged == 0

@@ -1,0 +1,375 @@
+"""The event journal: a device's own record of the events of a live source, which cannot send them again (§5.1).
+
+An event is in the journal before it is processed, so that a killed process loses none: the next one replays the journal
+from the store's `resume_from`. Appending writes to the operating system's cache, which survives the process; what a
+power cut may lose is bounded by `sync_interval_s`. A longer interval costs less flash, since each sync writes whole
+pages.
+
+Segments are files `events-<position of the first event>.log`: MAGIC, then for each event its length and checksum
+(two uint32, little-endian) and its encoding as plain data. The checksum is CRC-32 of the encoding, started with the low
+32 bits of the position.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import struct
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Self
+
+from walle import plain
+from walle.clock import Clock, SystemClock
+from walle.durable_file import make_folders, sync_folder, write_all
+from walle.errors import PipelineError
+from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
+
+_LOG = logging.getLogger(__name__)
+
+MAGIC = b"WALLEEV1"
+_HEAD = struct.Struct("<II")  # length and checksum of an encoded event
+
+
+class EventJournalError(PipelineError):
+    """A journal that cannot be read or written. `path` is its folder or the file in question."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"event journal {path}: {what}")
+        self.path = path
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class JournalCounts:
+    """Counts since the start; of what an earlier process left, `damaged` and `torn_bytes` could not be read."""
+
+    events: int = 0
+    bytes: int = 0
+    syncs: int = 0
+    failed_syncs: int = 0
+    damaged: int = 0  # events whose checksum is wrong, and those behind them in a segment that cannot be delimited
+    torn_bytes: int = 0  # at the end of the last segment, from a write that a power cut interrupted
+
+
+@dataclasses.dataclass(slots=True)
+class _Segment:
+    """A file of the journal: events from position `first` up to `end`, excluded; `end` -1 while not known."""
+
+    path: Path
+    first: int
+    end: int
+    size_bytes: int
+
+
+class EventJournal:
+    """The journal in `folder`, between `start` and `close`; starts once. One process uses a folder at a time.
+
+    Args:
+        folder: is made if it does not exist.
+        sync_interval_s: the longest time between an event and its sync to disk, and so what a power cut may lose. 0:
+            `append` returns after the sync; calls at the same time share one.
+        segment_bytes: size at which the next file begins. Space is freed by whole files.
+        max_bytes: size of all files at which `append` fails. Only events that a task still needs are kept that long.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync_interval_s: float = 5.0,
+        segment_bytes: int = 1 << 20,
+        max_bytes: int = 64 << 20,
+        clock: Clock | None = None,
+    ) -> None:
+        self.folder = folder
+        self.counts = JournalCounts()
+        self._sync_interval_s = sync_interval_s
+        self._segment_bytes = segment_bytes
+        self._max_bytes = max_bytes
+        self._clock = clock or SystemClock()
+        self._segments: list[_Segment] = []
+        self._handle: int | None = None  # of the last segment
+        self._ended: list[int] = []  # handles of files before it that are not synced yet
+        self._has_new_file = False  # whose name is not synced yet
+        self._is_dirty = False
+        self._syncing: asyncio.Task[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+
+    # --- lifetime -----------------------------------------------------------------------------------------------------
+
+    async def start(self, next_position: int = 0) -> Self:
+        """Open the folder, and cut an event off the end whose write was interrupted.
+
+        `next_position` is the least that the next event may get: one more than the store's, which can be ahead of a
+        journal that lost its end to a power cut.
+
+        Raises:
+            EventJournalError: the folder cannot be read or written, or holds files of another format.
+        """
+        await asyncio.to_thread(self._open, next_position)
+        return self
+
+    async def close(self) -> None:
+        """Sync and close. A second call does nothing.
+
+        Raises:
+            EventJournalError: the last events could not be synced.
+        """
+        if self._handle is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self.sync()
+        finally:
+            handle, self._handle = self._handle, None
+            os.close(handle)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_position(self) -> int:
+        """The position of the next event."""
+        return self._segments[-1].end if self._segments else 0
+
+    @property
+    def first_position(self) -> int:
+        """The position of the oldest event that is kept."""
+        return self._segments[0].first if self._segments else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    # --- write --------------------------------------------------------------------------------------------------------
+
+    async def append(self, event: Event) -> int:
+        """Record the event and return its position. A cancelled call may have recorded it.
+
+        Raises:
+            EventError: the event is enormous or its contents are not plain data; it is not recorded.
+            EventJournalError: the journal is closed or full, or the disk cannot be written; the event is not recorded.
+        """
+        position = self._write(event)
+        if self._sync_interval_s <= 0:
+            await self.sync()
+        elif self._timer is None or self._timer.done():
+            self._timer = asyncio.create_task(self._sync_later())
+        return position
+
+    async def sync(self) -> None:
+        """Return once every event recorded before this call survives a power cut.
+
+        Raises:
+            EventJournalError: the disk reports an error; the events are in the files, but may not survive a power cut.
+        """
+        while self._is_dirty:
+            if self._syncing is None or self._syncing.done():
+                self._is_dirty = False
+                self._syncing = asyncio.create_task(self._sync_now())
+            await asyncio.shield(self._syncing)
+        if self._syncing is not None and not self._syncing.done():
+            await asyncio.shield(self._syncing)
+
+    def trim(self, before: int) -> None:
+        """Remove files that hold only events before this position. The last file stays."""
+        while len(self._segments) > 1 and self._segments[1].first <= before:
+            self._segments[0].path.unlink(missing_ok=True)
+            del self._segments[0]
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    async def replay(self, start: int) -> AsyncIterator[tuple[int, Event]]:
+        """Yield (position, event) from position `start` on, up to the last event at the time of the call.
+
+        Damaged events are left out, logged and counted.
+
+        Raises:
+            EventJournalError: a file cannot be read.
+        """
+        end = self.next_position
+        for segment in list(self._segments):
+            if segment.end <= start or segment.first >= end:
+                continue
+            try:
+                data = await asyncio.to_thread(segment.path.read_bytes)
+            except OSError as error:
+                raise EventJournalError(segment.path, f"cannot be read ({error.strerror}); check its disk") from error
+            for position, event in self._decode_all(segment, data):
+                if start <= position < end:
+                    yield position, event
+
+    # --- internals ----------------------------------------------------------------------------------------------------
+
+    def _open(self, next_position: int) -> None:
+        try:
+            make_folders(self.folder, mode=0o700)
+            for path in sorted(self.folder.glob("events-*.log")):
+                digits = path.stem.removeprefix("events-")
+                if not digits.isdecimal():
+                    raise EventJournalError(path, "is no segment of a journal; move it away")
+                self._segments.append(_Segment(path, int(digits), -1, path.stat().st_size))
+            for segment, following in zip(self._segments, self._segments[1:], strict=False):
+                segment.end = following.first
+            if self._segments:
+                self._repair(self._segments[-1])
+            if not self._segments or self._segments[-1].end < next_position:
+                if self._segments:
+                    self._segments[-1].end = next_position  # events between are lost, which a replay reports
+                self._begin_segment(next_position)
+            else:
+                self._handle = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise EventJournalError(self.folder, f"cannot be opened ({error.strerror}); check its disk") from error
+
+    def _repair(self, last: _Segment) -> None:
+        """Find the end of the last segment, and cut off what is behind its last whole event."""
+        data = last.path.read_bytes()
+        if data[: len(MAGIC)] != MAGIC[: len(data)]:
+            raise EventJournalError(last.path, "has another format; this walle cannot read it")
+        whole, last.end = min(len(MAGIC), len(data)), last.first
+        for end, (_, offset, is_sound) in enumerate(_records(data, last.first), last.first + 1):
+            if is_sound:
+                whole, last.end = offset, end
+        if whole < len(data):
+            self.counts.torn_bytes += len(data) - whole
+            _LOG.warning(
+                "%s: its last %d bytes are of an interrupted write and are cut off", last.path, len(data) - whole
+            )
+            os.truncate(last.path, whole)
+        if whole < len(MAGIC):
+            last.path.write_bytes(MAGIC)
+        last.size_bytes = max(whole, len(MAGIC))
+
+    def _begin_segment(self, first: int) -> None:
+        path = self.folder / f"events-{first:020d}.log"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(handle, MAGIC)
+        except BaseException:
+            os.close(handle)
+            path.unlink(missing_ok=True)
+            raise
+        if self._handle is not None:
+            self._ended.append(self._handle)
+        self._handle = handle
+        self._has_new_file = True
+        self._segments.append(_Segment(path, first, first, len(MAGIC)))
+
+    def _write(self, event: Event) -> int:
+        if self._handle is None:
+            raise EventJournalError(self.folder, "is not open")
+        try:
+            data = plain.encode((event.event_id, event.page_id, event.ts_ms, event.contents))
+        except plain.PlainDataError as error:
+            raise EventError("contents", str(error)) from error
+        if len(data) > MAX_EVENT_BYTES:
+            raise EventError("event", f"{len(data)} bytes, more than {MAX_EVENT_BYTES}")
+        if self.size_bytes + _HEAD.size + len(data) > self._max_bytes:
+            what = f"is full: {self.size_bytes} bytes from position {self.first_position} on are still needed"
+            raise EventJournalError(self.folder, what)
+        try:
+            if self._segments[-1].size_bytes >= self._segment_bytes:
+                self._begin_segment(self.next_position)
+            segment = self._segments[-1]
+            position = segment.end
+            record = _HEAD.pack(len(data), _checksum(data, position)) + data
+            try:
+                write_all(self._handle, record)
+            except OSError:
+                os.truncate(self._handle, segment.size_bytes)  # no half an event stays
+                raise
+        except OSError as error:
+            raise EventJournalError(
+                self.folder, f"cannot be written ({error.strerror}); make room on its disk"
+            ) from error
+        segment.end += 1
+        segment.size_bytes += len(record)
+        self.counts.events += 1
+        self.counts.bytes += len(record)
+        self._is_dirty = True
+        return position
+
+    async def _sync_later(self) -> None:
+        await self._clock.sleep(self._sync_interval_s)
+        self._timer = None
+        with contextlib.suppress(EventJournalError):  # logged and counted; the next event tries again
+            await self.sync()
+
+    async def _sync_now(self) -> None:
+        if self._handle is None:
+            return
+        handles, self._ended = [*self._ended, os.dup(self._handle)], []  # a copy: a new file may replace it meanwhile
+        folder, self._has_new_file = self.folder if self._has_new_file else None, False
+        try:
+            await asyncio.to_thread(_sync_all, handles, folder)
+        except OSError as error:
+            self._is_dirty, self._has_new_file = True, folder is not None
+            self.counts.failed_syncs += 1
+            _LOG.error("event journal %s: not synced: %s", self.folder, error)
+            raise EventJournalError(self.folder, f"cannot be synced ({error.strerror}); check its disk") from error
+        self.counts.syncs += 1
+
+    def _decode_all(self, segment: _Segment, data: bytes) -> Iterator[tuple[int, Event]]:
+        position = segment.first
+        if data.startswith(MAGIC):
+            for payload, _, is_sound in _records(data, segment.first):
+                if position == segment.end:
+                    return
+                event = _decode(payload) if is_sound else None
+                if event is not None:
+                    yield position, event
+                else:
+                    self._count_damage(segment, position, 1)
+                position += 1
+        if position < segment.end:
+            self._count_damage(segment, position, segment.end - position)
+
+    def _count_damage(self, segment: _Segment, position: int, events: int) -> None:
+        self.counts.damaged += events
+        _LOG.error("%s: %d events from position %d on are damaged and are left out", segment.path, events, position)
+
+
+def _sync_all(handles: list[int], folder: Path | None) -> None:
+    """Sync the files and close the handles; sync the folder, if given."""
+    try:
+        for handle in handles:
+            os.fdatasync(handle)
+        if folder is not None:
+            sync_folder(folder)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _records(data: bytes, first: int) -> Iterator[tuple[bytes, int, bool]]:
+    """Yield (payload, offset behind it, whether its checksum holds), until a length cannot be right."""
+    offset, position = len(MAGIC), first
+    while offset + _HEAD.size <= len(data):
+        length, checksum = _HEAD.unpack_from(data, offset)
+        end = offset + _HEAD.size + length
+        if length > MAX_EVENT_BYTES or end > len(data):
+            return
+        payload = data[offset + _HEAD.size : end]
+        yield payload, end, _checksum(payload, position) == checksum
+        offset, position = end, position + 1
+
+
+def _checksum(payload: bytes, position: int) -> int:
+    return zlib.crc32(payload, position & 0xFFFFFFFF)
+
+
+def _decode(payload: bytes) -> Event | None:
+    try:
+        return Event(*plain.decode(payload))
+    except (plain.PlainDataError, EventError, TypeError):
+        return None
