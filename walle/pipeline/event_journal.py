@@ -78,7 +78,7 @@ class EventJournal:
         self,
         folder: Path,
         *,
-        sync_interval_s: float = 5.0,
+        sync_interval_s: float = 1.0,
         segment_bytes: int = 1 << 20,
         max_bytes: int = 64 << 20,
         clock: Clock | None = None,
