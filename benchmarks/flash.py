@@ -31,7 +31,7 @@ def written_bytes() -> int:
     """Return how many bytes this process has handed to disks.
 
     Raises:
-        OSError: the system is no Linux with process accounting.
+        OSError: the system does not count them.
     """
     for line in Path("/proc/self/io").read_text().splitlines():
         name, _, value = line.partition(": ")

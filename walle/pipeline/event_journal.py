@@ -216,7 +216,7 @@ class EventJournal:
             for path in sorted(self.folder.glob("events-*.log")):
                 digits = path.stem.removeprefix("events-")
                 if not digits.isdecimal():
-                    raise EventJournalError(path, "is no segment of a journal; move it away")
+                    raise EventJournalError(path, "is not a segment of a journal; move it away")
                 self._segments.append(_Segment(path, int(digits), -1, path.stat().st_size))
             for segment, following in zip(self._segments, self._segments[1:], strict=False):
                 segment.end = following.first
