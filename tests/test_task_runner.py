@@ -16,7 +16,8 @@ from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
 from walle.pipeline.events import Event
-from walle.pipeline.stream_engine import TaskOutput, Trigger
+from walle.pipeline.stream_engine import TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import Manifest
 from walle.task_log import LogLine
 from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s

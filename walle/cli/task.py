@@ -165,13 +165,13 @@ def check(folder: Folder, as_json: JsonFlag = False) -> None:
         "task": config.name,
         **config.trigger.to_json(),
         "phases": dict(config.phases),
-        "limits": dict(config.limits),
+        "limits": {**config.limits, **config.policies},
         "files": sizes,
         "size_bytes": sum(sizes.values()),
     }
     lines = [
         f"[green]good[/]: {config.name}, started by {escape(str(config.trigger))}",
-        "limits: " + ", ".join(f"{key} {value}" for key, value in config.limits.items()),
+        "limits: " + ", ".join(f"{key} {value}" for key, value in {**config.limits, **config.policies}.items()),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
         f"{report['size_bytes']:>12,} bytes  travel to a device",
     ]

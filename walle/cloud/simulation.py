@@ -18,7 +18,8 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import VMError
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import Attribute
 from walle.task_log import LogLine, OnLog, TaskLog, failure_place
 from walle.task_runner import TaskRunner
@@ -107,7 +108,8 @@ class Simulator:
             for position, event in log:
                 if len(errors) >= _MAX_FAILURES:
                     break
-                await engine.on_event(event, position)
+                await engine.on_event(event, position, can_wait=True)
+                await engine.settle()  # so that a version is stopped soon after its last allowed failure
             return engine.counts.triggers
 
     def _on_log_of(self, device: str, position: int | None) -> OnLog | None:
