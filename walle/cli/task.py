@@ -48,10 +48,7 @@ import walle.np as np
 
 def execute(ctx, trigger):
     page = trigger["event"]["page_id"]
-    if not ctx.events:  # the events of this page since its page_enter
-        ctx.log.warning(f"{{page}} was entered before this task ran")
-        return None
-    times = np.asarray([event.ts_ms for event in ctx.events], dtype="float64")
+    times = np.asarray([event.ts_ms for event in ctx.events], dtype="float64")  # of this page since its page_enter
     clicks = ctx.events.key_by("click")
     ctx.log(f"{{page}}: {{len(clicks)}} clicks")
     return {{"page": page, "clicks": len(clicks), "dwell_ms": float(np.ptp(times))}}
