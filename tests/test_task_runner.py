@@ -15,8 +15,9 @@ from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosed
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
-from walle.pipeline.events import Event
-from walle.pipeline.stream_engine import TaskOutput, Trigger
+from walle.pipeline.events import MAX_CONTENTS_DEPTH, Event
+from walle.pipeline.stream_engine import TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import Manifest
 from walle.task_log import LogLine
 from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
@@ -37,6 +38,22 @@ def laid_out(folder: Path, main: str, config: bytes = CONFIG) -> tuple[Path, Man
     bundle = build_bundle(task_version({"main.py": main.encode(), "task.toml": config}), Signer.generate())
     unpack(bundle.manifest, bundle.blobs, folder)
     return folder, bundle.manifest
+
+
+@pytest.mark.asyncio
+async def test_a_run_takes_the_deepest_event_and_knows_whether_its_visit_is_whole(
+    runner: TaskRunner, tmp_path: Path
+) -> None:
+    main = 'def execute(ctx, trigger):\n    return [ctx.visit, trigger["visit"], ctx.events[0].contents]\n'
+    contents: dict[str, object] = {}
+    for _ in range(MAX_CONTENTS_DEPTH - 1):
+        contents = {"x": contents}
+    event = Event("page_exit", "item/1", 5, contents)
+    event.size_bytes()
+    files, manifest = laid_out(tmp_path / "task", main)
+    for visit in ("whole", "cut"):
+        output = await runner.run(files, manifest, Trigger(event, 7, (event,), (), visit), {}, {})
+        assert output.output == [visit, visit, contents]
 
 
 @pytest.mark.asyncio

@@ -17,7 +17,7 @@ import dataclasses
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 PROFILE_HEADER = "X-Walle-Profile"
 TASKS_HEADER = "X-Walle-Tasks"
@@ -129,8 +129,9 @@ class TriggerCondition:
     """
 
     trigger_ids: tuple[str, ...]
+    without_visit: bool = False  # also trigger by an event of a page that has no open visit
 
-    KEYS = ("sequence",)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
+    KEYS = ("sequence", "without_visit")  # of the [trigger] table in task.toml, and of `trigger` in the manifest
     MAX_LENGTH = 64
 
     def __post_init__(self) -> None:
@@ -141,6 +142,8 @@ class TriggerCondition:
             if not isinstance(trigger_id, str) or not trigger_id:
                 where = f"trigger.sequence[{index}]"
                 raise ProtocolError(where, f"must be an event id or page id, is {_shorten(trigger_id)}")
+        if type(self.without_visit) is not bool:
+            raise ProtocolError("trigger.without_visit", f"must be true or false, is {_shorten(self.without_visit)}")
 
     @classmethod
     def of(cls, trigger_ids: Sequence[str]) -> Self:
@@ -163,13 +166,57 @@ class TriggerCondition:
                 raise ProtocolError("trigger", f"has an unknown key {_shorten(key)}; known are {', '.join(cls.KEYS)}")
         if "sequence" not in table:
             raise ProtocolError("trigger.sequence", "is missing")
-        return cls.of(table["sequence"])
+        return dataclasses.replace(cls.of(table["sequence"]), without_visit=table.get("without_visit", False))
 
     def to_json(self) -> dict[str, Any]:
-        return {"sequence": list(self.trigger_ids)}
+        """Return the table; an option that has its default is left out, for devices that do not know it."""
+        table: dict[str, Any] = {"sequence": list(self.trigger_ids)}
+        if self.without_visit:
+            table["without_visit"] = True
+        return table
 
     def __str__(self) -> str:
         return " → ".join(self.trigger_ids)
+
+
+class FullPolicy(enum.StrEnum):
+    """The policy of something bounded that is full: hold the producer, or drop what is oldest or newest."""
+
+    BLOCK = "block"
+    DROP_OLDEST = "drop-oldest"
+    DROP_NEWEST = "drop-newest"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """A task's queue of triggers: its size, and the policies when the queue or the device's outbox is full.
+
+    `queue_full`: drop the oldest waiting trigger, drop the new one, or block: the device takes no further event, for
+    any task. `outbox_full`: block only this task until the cloud acknowledges uploads, or drop the newest upload, which
+    stays stored on the device. An upload has a number without gaps, so that an older one cannot be dropped.
+
+    Raises:
+        ProtocolError: a field is wrong; `where` is its key.
+    """
+
+    queue: int = 16
+    queue_full: FullPolicy = FullPolicy.DROP_OLDEST  # a full queue must not hold other tasks up; new events matter more
+    outbox_full: FullPolicy = FullPolicy.BLOCK  # what was computed is kept
+
+    SIZES: ClassVar = (1, 1024)  # least and most triggers in a queue
+    CHOICES: ClassVar[Mapping[str, tuple[FullPolicy, ...]]] = {
+        "queue_full": tuple(FullPolicy),
+        "outbox_full": (FullPolicy.BLOCK, FullPolicy.DROP_NEWEST),
+    }
+
+    def __post_init__(self) -> None:
+        least, most = self.SIZES
+        if type(self.queue) is not int or not least <= self.queue <= most:
+            raise ProtocolError("queue", f"must be a whole number from {least} to {most}, is {_shorten(self.queue)}")
+        for key, choices in self.CHOICES.items():
+            if getattr(self, key) not in choices:
+                what = f"must be one of {', '.join(choices)}; is {_shorten(getattr(self, key))}"
+                raise ProtocolError(key, what)
 
 
 # --- push: profile up, directives down -------------------------------------------------------------------------------
@@ -291,6 +338,7 @@ class Manifest:
     phases: Mapping[str, str]  # phase → device | cloud | auto
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
+    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
@@ -299,6 +347,12 @@ class Manifest:
     def name(self) -> str:
         """The task's full name, scenario/task."""
         return f"{self.scenario}/{self.task}"
+
+    @property
+    def queue_policy(self) -> QueuePolicy:
+        """The policy of the task's queue; a manifest from before there were queues has the defaults."""
+        choices = {key: FullPolicy(self.policies[key]) for key in QueuePolicy.CHOICES if key in self.policies}
+        return QueuePolicy(queue=self.limits.get("queue", QueuePolicy().queue), **choices)
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
@@ -337,7 +391,7 @@ class Manifest:
             files.append(FileEntry(path, sha256, size_bytes, route))
         if len({file.path for file in files}) != len(files):
             raise ProtocolError("manifest.files", "a path is listed twice")
-        return cls(
+        manifest = cls(
             scenario=_take(value, "scenario", str, "manifest"),
             task=_take(value, "task", str, "manifest"),
             version=_take(value, "version", str, "manifest"),
@@ -347,7 +401,15 @@ class Manifest:
             phases=_take_map(value, "phases", (str,), "manifest"),
             limits=_take_map(value, "limits", (int,), "manifest"),
             files=tuple(files),
+            policies=_take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
         )
+        try:
+            _ = manifest.queue_policy
+        except ProtocolError as error:
+            raise ProtocolError(f"manifest.limits.{error.where}", error.what) from error
+        except ValueError as error:  # of FullPolicy
+            raise ProtocolError("manifest.policies", f"{error}; install a newer walle") from error
+        return manifest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ sequence (ARCHITECTURE.md, "Exactly once").
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 
@@ -45,10 +45,11 @@ class TimeSequence:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class PageVisit:
-    """The events of one page between its enter and its exit, both included."""
+    """The events of one page between its enter and its exit, both included; of a cut visit the latest event only."""
 
     page_id: str
-    position: int  # of the enter event
+    position: int  # of the enter event, or of the event that cut the visit
+    is_cut: bool = False
     events: list[Event] = dataclasses.field(default_factory=list)
     size_bytes: int = 0
 
@@ -58,7 +59,8 @@ class PageSequence:
 
     Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
     events and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or `max_span` positions since its
-    enter, the visit that was entered first is evicted and counted; its exit then counts as unmatched.
+    enter, the visit that was entered first is evicted and counted. It is cut: its events are dropped, and no later
+    event of its page is kept, but its page is known until its exit. At most `max_open` pages are known so.
     """
 
     def __init__(self, *, max_open: int = 64, max_bytes: int = 4 << 20, max_span: int = 10_000) -> None:
@@ -69,6 +71,7 @@ class PageSequence:
         self._max_span = max_span
         self._open: collections.OrderedDict[int, PageVisit] = collections.OrderedDict()  # by enter position
         self._of_page: dict[str, list[PageVisit]] = {}
+        self._cut: Mapping[str, int] = {}
         self.size_bytes = 0
         self.evicted = 0
         self.unmatched_exits = 0
@@ -84,6 +87,11 @@ class PageSequence:
             self._of_page.setdefault(event.page_id, []).append(visit)
         elif event.page_id in self._of_page:
             visit = self._of_page[event.page_id][-1]
+        elif position > self._cut.get(event.page_id, position):
+            if event.event_id == PAGE_EXIT:
+                self._cut = {page: cut for page, cut in self._cut.items() if page != event.page_id}
+            self._evict(position)
+            return PageVisit(event.page_id, position, is_cut=True, events=[event], size_bytes=size_bytes)
         else:
             self.unmatched_exits += event.event_id == PAGE_EXIT
             self._evict(position)
@@ -112,6 +120,17 @@ class PageSequence:
                 return
             self._close(oldest)
             self.evicted += 1
+            others = [(page, cut) for page, cut in self._cut.items() if page != oldest.page_id]
+            self._cut = dict([*others[max(0, len(others) - self._max_open + 1) :], (oldest.page_id, position)])
+
+    @property
+    def cut(self) -> Mapping[str, int]:
+        """The pages whose visit was cut, each with the position that cut it. It is replaced, never changed."""
+        return self._cut
+
+    def restore_cut(self, cut: Mapping[str, int]) -> None:
+        """Take up `cut` of an earlier sequence before a replay, which does not repeat what each position cut."""
+        self._cut = dict(cut)
 
     def __len__(self) -> int:
         return len(self._open)
