@@ -20,7 +20,8 @@ from walle.clock import ManualClock
 from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import PAGE_EXIT
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import TriggerCondition
 
 _FEATURE_BYTES = 1150  # about those of the IPV feature
@@ -59,7 +60,9 @@ async def measure(folder: Path, visits: int, sync_interval_s: float) -> dict[str
             await clock.advance(max(0.0, event.ts_ms / 1000 - clock.time()))
             payload_bytes += event.size_bytes()
             events += 1
-            await engine.on_event(event, await journal.append(event))
+            position = journal.append(event)
+            await journal.synced()
+            await engine.on_event(event, position)
             if event.event_id == PAGE_EXIT:
                 payload_bytes += _FEATURE_BYTES
                 await engine.settle()
@@ -70,6 +73,7 @@ async def measure(folder: Path, visits: int, sync_interval_s: float) -> dict[str
                 done += 1
                 if done == visits:
                     break
+        await engine.close()
     written = written_bytes() - before
     return {
         "sync_interval_s": sync_interval_s,

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -386,3 +387,43 @@ async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: 
         assert visits >= 150  # at least 50 in each of the three processes
         assert produced == stored == visits == await shop.received()
         assert await pages(shop) == [f"page/{number}" for number in range(visits)]
+
+
+@pytest.mark.asyncio
+async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) -> None:
+    rng, sent = random.Random(5), 0
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1")
+        await shop.release("v1", beta=["d0"])
+        config_file = tmp_path / "config"
+        config_file.write_bytes(pickle.dumps(device_config(shop.cloud.address, shop.cloud.home, tmp_path / "d0")))
+
+        async def tell(process: asyncio.subprocess.Process, count: int) -> None:
+            """Send that many events, each after the call for the one before has returned."""
+            nonlocal sent
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for _ in range(count):
+                process.stdin.write(b"%d\n" % sent)
+                assert await process.stdout.readline() == b"%d\n" % sent
+                sent += 1
+
+        for life in range(4):
+            command = [sys.executable, "-m", "tests.sim.live", str(config_file)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, **pipes)
+            try:
+                async with asyncio.timeout(60):
+                    assert process.stdout is not None
+                    assert await process.stdout.readline() == b"ready\n"
+                    await tell(process, rng.randrange(20, 60))
+                    if life == 3:
+                        await tell(process, -sent % 3)  # to the end of a visit
+                        output, _ = await process.communicate()
+                        break
+            finally:
+                if process.returncode is None:
+                    os.kill(process.pid, signal.SIGKILL)
+                    await process.wait()
+        assert list(map(int, output.split())) == [sent // 3, sent // 3]
+        assert await pages(shop) == [f"page/{number}" for number in range(sent // 3)]

@@ -4,10 +4,11 @@ The app around it does three things: it passes the user's events to `on_event`, 
 HTTP requests, and passes the answer's header to `handle_answer`. `walle device run` is such an app.
 
     async with Device(config) as device:
-        await device.on_event(Event("page_enter", "item/7", ts_ms, {}), position=0)
+        await device.on_event(Event("page_enter", "item/7", ts_ms, {}))
 
-After a crash a new `Device` on the same folder continues: the app replays its events from `device.resume_from`, and
-nothing is produced twice (ARCHITECTURE.md, "Exactly once").
+After a crash a new `Device` on the same folder continues: it replays the events from its own journal, and nothing is
+produced twice (ARCHITECTURE.md, "Exactly once"). An app that can send its events again, as from a log file, passes
+their positions instead, replays them from `device.resume_from`, and the device keeps no journal.
 """
 
 import asyncio
@@ -33,7 +34,8 @@ from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import PipelineError
 from walle.pipeline.database import StoreError
-from walle.pipeline.events import Event
+from walle.pipeline.event_journal import EventJournal, EventJournalError
+from walle.pipeline.events import Event, EventError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
@@ -51,6 +53,7 @@ _FAILURES_TO_REVERT = 10
 _TUNNEL_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
+_JOURNAL = "events"  # folder of the event journal
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
 
 
@@ -71,6 +74,7 @@ class DeviceConfig:
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
+    journal_sync_s: float = 1.0  # of live events, what a power cut may lose; 0: `on_event` waits for the disk
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -160,6 +164,9 @@ class Device:
         self._had_task = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._profile: str | None = None
+        self._journal: EventJournal | None = None  # once there is an event without a position
+        self._recorded: collections.deque[tuple[int, Event]] = collections.deque()  # in the journal, not taken yet
+        self._live_turn = asyncio.Lock()
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
@@ -196,6 +203,9 @@ class Device:
             undo.push_async_callback(self._stop_tasks)
             self._spawn(self._keep_tunnel(), "tunnel")
             self._spawn(self._report_periodically(), "report")
+            undo.push_async_callback(self._close_journal)
+            if (config.folder / _JOURNAL).is_dir():
+                await self._replay(await self._open_journal())
             self._undo = undo.pop_all()
         self._is_open = True
         return self
@@ -415,12 +425,51 @@ class Device:
     async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
         """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
+        An event without a position is recorded in the device's journal first: a process that is killed after this call
+        loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
+        recorded it; the next call takes it then.
+
         Raises:
             EventError, PositionError, StoreClosedError: as there.
+            EventJournalError: the event cannot be recorded, and is not taken.
         """
         if self._had_task and not self._active:
             self.counts.bare_events += 1
-        await self.stream.on_event(event, position, can_wait=can_wait)
+        if position is not None:
+            await self.stream.on_event(event, position, can_wait=can_wait)
+            return
+        async with self._live_turn:
+            journal = self._journal or await self._open_journal()
+            await self._take_recorded(can_wait=can_wait)
+            self._recorded.append((journal.append(event), event))
+            await journal.synced()
+            await self._take_recorded(can_wait=can_wait)
+            journal.trim(self.store.state.resume_from)
+
+    async def _take_recorded(self, *, can_wait: bool) -> None:
+        while self._recorded:
+            position, event = self._recorded[0]
+            await self.stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
+            self._recorded.popleft()
+
+    async def _open_journal(self) -> EventJournal:
+        config = self.config
+        journal = EventJournal(config.folder / _JOURNAL, sync_interval_s=config.journal_sync_s, clock=self._clock)
+        self._journal = await journal.start(self.store.position + 1)
+        return journal
+
+    async def _replay(self, journal: EventJournal) -> None:
+        """Take the recorded events again that the last process may not have finished."""
+        async for position, event in journal.replay(self.store.resume_from):
+            try:
+                await self.stream.on_event(event, position, can_wait=True)
+            except EventError as error:  # recorded by a walle with wider bounds
+                _LOG.warning("%s: a recorded event is left out: %s", self.config.device_id, error)
+
+    async def _close_journal(self) -> None:
+        if self._journal is not None:
+            with contextlib.suppress(EventJournalError):  # logged by the journal
+                await self._journal.close()
 
     @property
     def resume_from(self) -> int:

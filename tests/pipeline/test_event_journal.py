@@ -31,11 +31,11 @@ async def replayed(journal: EventJournal, start: int = 0) -> list[tuple[int, Eve
 @pytest.mark.asyncio
 async def test_events_are_replayed_by_position_also_after_reopening(tmp_path: Path) -> None:
     async with EventJournal(tmp_path / "events") as journal:
-        assert [await journal.append(event(i)) for i in range(10)] == list(range(10))
+        assert [journal.append(event(i)) for i in range(10)] == list(range(10))
         assert await replayed(journal, 7) == [(i, event(i)) for i in (7, 8, 9)]
     async with EventJournal(tmp_path / "events") as journal:
         assert journal.next_position == 10
-        assert await journal.append(event(10)) == 10
+        assert journal.append(event(10)) == 10
         assert await replayed(journal) == [(i, event(i)) for i in range(11)]
 
 
@@ -43,7 +43,7 @@ async def test_events_are_replayed_by_position_also_after_reopening(tmp_path: Pa
 async def test_files_begin_at_a_size_and_go_when_no_event_of_theirs_is_needed(tmp_path: Path) -> None:
     async with EventJournal(tmp_path, segment_bytes=500) as journal:
         for i in range(100):
-            await journal.append(event(i))
+            journal.append(event(i))
         assert len(files(tmp_path)) >= 10
         journal.trim(50)
         assert journal.first_position <= 50
@@ -58,10 +58,10 @@ async def test_files_begin_at_a_size_and_go_when_no_event_of_theirs_is_needed(tm
 @pytest.mark.asyncio
 async def test_a_store_that_is_ahead_sets_the_next_position(tmp_path: Path) -> None:
     async with EventJournal(tmp_path) as journal:
-        await journal.append(event(0))
+        journal.append(event(0))
     journal = await EventJournal(tmp_path).start(40)
     try:
-        assert await journal.append(event(40)) == 40
+        assert journal.append(event(40)) == 40
         assert await replayed(journal) == [(0, event(0)), (40, event(40))]
         assert journal.counts.damaged == 39  # positions that the lost end of the journal had
     finally:
@@ -72,7 +72,7 @@ async def test_a_store_that_is_ahead_sets_the_next_position(tmp_path: Path) -> N
 async def test_an_interrupted_write_is_cut_off_and_the_journal_goes_on(tmp_path: Path) -> None:
     async with EventJournal(tmp_path) as journal:
         for i in range(5):
-            await journal.append(event(i))
+            journal.append(event(i))
     (file,) = files(tmp_path)
     whole = file.read_bytes()
     for cut in range(len(whole)):
@@ -80,7 +80,7 @@ async def test_an_interrupted_write_is_cut_off_and_the_journal_goes_on(tmp_path:
         async with EventJournal(tmp_path) as journal:
             kept = await replayed(journal)
             assert kept == [(i, event(i)) for i in range(len(kept))]
-            assert await journal.append(event(99)) == len(kept)
+            assert journal.append(event(99)) == len(kept)
             assert (await replayed(journal))[-1] == (len(kept), event(99))
             assert journal.counts.damaged == 0
 
@@ -89,7 +89,7 @@ async def test_an_interrupted_write_is_cut_off_and_the_journal_goes_on(tmp_path:
 async def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     async with EventJournal(tmp_path, segment_bytes=300) as journal:
         for i in range(20):
-            await journal.append(event(i))
+            journal.append(event(i))
         expected = dict(await replayed(journal))
     rng = random.Random(7)
     for _ in range(200):
@@ -110,7 +110,7 @@ async def test_events_are_synced_within_the_interval_and_together(tmp_path: Path
     clock = ManualClock()
     async with EventJournal(tmp_path, sync_interval_s=5.0, clock=clock) as journal:
         for i in range(10):
-            await journal.append(event(i))
+            journal.append(event(i))
         assert journal.counts.syncs == 0
         await clock.advance(5.0)
         await journal.sync()
@@ -120,10 +120,11 @@ async def test_events_are_synced_within_the_interval_and_together(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_an_interval_of_zero_syncs_before_append_returns(tmp_path: Path) -> None:
+async def test_an_interval_of_zero_syncs_each_event(tmp_path: Path) -> None:
     async with EventJournal(tmp_path, sync_interval_s=0.0) as journal:
         for i in range(3):
-            await journal.append(event(i))
+            journal.append(event(i))
+            await journal.synced()
             assert journal.counts.syncs == i + 1
 
 
@@ -131,37 +132,37 @@ async def test_an_interval_of_zero_syncs_before_append_returns(tmp_path: Path) -
 async def test_what_cannot_be_recorded_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     async with EventJournal(tmp_path, max_bytes=1000) as journal:
         with pytest.raises(EventError, match="contents"):
-            await journal.append(Event("click", "", 1, {"x": object()}))
+            journal.append(Event("click", "", 1, {"x": object()}))
         with pytest.raises(EventError, match="more than"):
-            await journal.append(Event("click", "", 1, {"x": "y" * 300_000}))
+            journal.append(Event("click", "", 1, {"x": "y" * 300_000}))
         empty = journal.size_bytes
-        await journal.append(event(0))
+        journal.append(event(0))
         each = journal.size_bytes - empty  # the next ones are no larger
         while journal.size_bytes + each <= 1000:
-            await journal.append(event(0))
+            journal.append(event(0))
         count = journal.next_position
         with pytest.raises(EventJournalError, match=r"is full.*from position 0"):
-            await journal.append(event(0))
+            journal.append(event(0))
         assert [position for position, _ in await replayed(journal)] == list(range(count))
     with pytest.raises(EventJournalError, match="is not open"):
-        await journal.append(event(0))
+        journal.append(event(0))
 
 
 @pytest.mark.asyncio
 async def test_a_full_disk_refuses_the_event_and_keeps_those_before(tmp_path: Path) -> None:
     async with EventJournal(tmp_path) as journal:
         for i in range(3):
-            await journal.append(event(i))
+            journal.append(event(i))
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit fails as on a full disk
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (journal.size_bytes + 20, before[1]))  # room for half an event
             with pytest.raises(EventJournalError, match="cannot be written"):
-                await journal.append(event(3))
+                journal.append(event(3))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, old)
-        assert await journal.append(event(3)) == 3
+        assert journal.append(event(3)) == 3
         assert await replayed(journal) == [(i, event(i)) for i in range(4)]
     async with EventJournal(tmp_path) as journal:
         assert journal.counts.torn_bytes == 0
@@ -184,7 +185,7 @@ _WRITER = """
     async def main():
         async with EventJournal(Path(sys.argv[1]), segment_bytes=2000, sync_interval_s=3600) as journal:
             while True:
-                position = await journal.append(event(journal.next_position))
+                position = journal.append(event(journal.next_position))
                 print(position, flush=True)
 
     asyncio.run(main())

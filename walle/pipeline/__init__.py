@@ -7,6 +7,7 @@ import importlib
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
+    from walle.pipeline.event_journal import EventJournal
     from walle.pipeline.event_log import EventLog
     from walle.pipeline.events import Event
     from walle.pipeline.outbox import Outbox
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Event": "events",
+    "EventJournal": "event_journal",
     "EventLog": "event_log",
     "FeatureStore": "store",
     "Ingest": "tunnel.ingest",
@@ -31,6 +33,7 @@ _MODULES = {
 
 __all__ = [
     "Event",
+    "EventJournal",
     "EventLog",
     "FeatureStore",
     "Ingest",

@@ -69,7 +69,7 @@ class EventJournal:
     Args:
         folder: is made if it does not exist.
         sync_interval_s: the longest time between an event and its sync to disk, and so what a power cut may lose. 0:
-            `append` returns after the sync; calls at the same time share one.
+            `synced` returns after the sync; calls at the same time share one.
         segment_bytes: size at which the next file begins. Space is freed by whole files.
         max_bytes: size of all files at which `append` fails. Only events that a task still needs are kept that long.
     """
@@ -152,19 +152,26 @@ class EventJournal:
 
     # --- write --------------------------------------------------------------------------------------------------------
 
-    async def append(self, event: Event) -> int:
-        """Record the event and return its position. A cancelled call may have recorded it.
+    def append(self, event: Event) -> int:
+        """Record the event and return its position. `synced` bounds what a power cut may lose.
 
         Raises:
-            EventError: the event is enormous or its contents are not plain data; it is not recorded.
+            EventError: as `Event.encode`; the event is not recorded.
             EventJournalError: the journal is closed or full, or the disk cannot be written; the event is not recorded.
         """
         position = self._write(event)
-        if self._sync_interval_s <= 0:
-            await self.sync()
-        elif self._timer is None or self._timer.done():
+        if self._sync_interval_s > 0 and (self._timer is None or self._timer.done()):
             self._timer = asyncio.create_task(self._sync_later())
         return position
+
+    async def synced(self) -> None:
+        """Return once the events so far are as durable as `sync_interval_s` promises: at once, unless it is 0.
+
+        Raises:
+            EventJournalError: as `sync`.
+        """
+        if self._sync_interval_s <= 0:
+            await self.sync()
 
     async def sync(self) -> None:
         """Return once every event recorded before this call survives a power cut.
@@ -268,12 +275,7 @@ class EventJournal:
     def _write(self, event: Event) -> int:
         if self._handle is None:
             raise EventJournalError(self.folder, "is not open")
-        try:
-            data = plain.encode((event.event_id, event.page_id, event.ts_ms, event.contents))
-        except plain.PlainDataError as error:
-            raise EventError("contents", str(error)) from error
-        if len(data) > MAX_EVENT_BYTES:
-            raise EventError("event", f"{len(data)} bytes, more than {MAX_EVENT_BYTES}")
+        data = event.encode()
         if self.size_bytes + _HEAD.size + len(data) > self._max_bytes:
             what = f"is full: {self.size_bytes} bytes from position {self.first_position} on are still needed"
             raise EventJournalError(self.folder, what)

@@ -129,20 +129,24 @@ class Event:
         return cls(value["event_id"], value["page_id"], value["ts_ms"], value["contents"])
 
     def size_bytes(self) -> int:
-        """Return how many bytes the event takes, encoded as plain data.
+        """Return how many bytes the event takes, encoded as plain data; raises as `encode`."""
+        return len(self.encode())
+
+    def encode(self) -> bytes:
+        """Return the event encoded as plain data: a list of its four fields.
 
         Raises:
             EventError: the contents are not plain data, the event is larger than MAX_EVENT_BYTES, or its contents are
                 nested deeper than MAX_CONTENTS_DEPTH.
         """
-        from walle import plain  # not in a task VM, which never measures events
+        from walle import plain  # not in a task VM, which never encodes events
 
         try:
-            size = len(plain.encode((self.event_id, self.page_id, self.ts_ms, self.contents)))
+            data = plain.encode((self.event_id, self.page_id, self.ts_ms, self.contents))
         except plain.PlainDataError as error:
             raise EventError("contents", str(error)) from error
-        if size > MAX_EVENT_BYTES:
-            raise EventError("event", f"{size} bytes, more than {MAX_EVENT_BYTES}")
+        if len(data) > MAX_EVENT_BYTES:
+            raise EventError("event", f"{len(data)} bytes, more than {MAX_EVENT_BYTES}")
         level: list[Any] = [self.contents]
         for _ in range(MAX_CONTENTS_DEPTH):
             level = [
@@ -152,7 +156,7 @@ class Event:
                 if isinstance(value, _CONTAINERS)
             ]
             if not level:
-                return size
+                return data
         raise EventError("contents", f"are nested deeper than {MAX_CONTENTS_DEPTH} levels; flatten them")
 
 
