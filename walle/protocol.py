@@ -21,7 +21,8 @@ from typing import Any, Self
 
 PROFILE_HEADER = "X-Walle-Profile"
 TASKS_HEADER = "X-Walle-Tasks"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+MAX_SEQ = 2**62  # of an upload; a Hello with a higher one is forged
 MAX_ID_CHARS = 256  # of a device and of a report: the cloud remembers thousands of them
 
 PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
@@ -466,25 +467,77 @@ class OutcomeBatch:
 # --- tunnel -----------------------------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """An earlier epoch of the same outbox: its upload `seq + offset` is upload `seq` of this epoch, for seq <= `upto`."""
+
+    epoch: str
+    offset: int
+    upto: int
+
+    MAX_COUNT = 8  # in one Hello; older epochs have no unsent uploads left but after many restores in a row
+
+
+def origins_to_text(origins: Sequence[Origin]) -> str:
+    return ",".join(f"{origin.epoch}:{origin.offset}:{origin.upto}" for origin in origins)
+
+
+def origins_from_text(text: str) -> tuple[Origin, ...]:
+    """Parse the text. Raises ProtocolError if it does not name origins."""
+    origins = []
+    for part in text.split(",") if text else ():
+        epoch, offset, upto = (*part.split(":"), "", "")[:3]
+        if not epoch or not (offset.isascii() and offset.isdigit() and upto.isascii() and upto.isdigit()):
+            raise ProtocolError("hello.origins", f"{_shorten(part)} is not EPOCH:OFFSET:UPTO")
+        if max(int(offset), int(upto)) > MAX_SEQ:
+            raise ProtocolError("hello.origins", f"{_shorten(part)} has a number above {MAX_SEQ}")
+        origins.append(Origin(epoch, int(offset), int(upto)))
+    if len(origins) > Origin.MAX_COUNT:
+        raise ProtocolError("hello.origins", f"names {len(origins)} epochs, at most {Origin.MAX_COUNT} are accepted")
+    return tuple(origins)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutboxMark:
+    """What an outbox says of itself in a Hello; see there."""
+
+    epoch: str
+    acked: int
+    acked_chain: int
+    origins: tuple[Origin, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True)
 class Hello:
-    """First frame of a connection. `epoch` is the id of the device's outbox: a new outbox numbers from 1 again."""
+    """First frame of a connection. `epoch` is the id under which the device numbers its uploads from 1.
+
+    `acked` is the highest number whose acknowledgement the device has recorded, `acked_chain` the chain value there
+    (`walle.pipeline.checksums`). A cloud whose file went back in time, so that it has less, continues after it.
+    `origins` names the epochs that this one continues, as `origins_to_text` writes them: the cloud drops uploads that
+    it has from them.
+    """
 
     device_id: str
     epoch: str
     token: str
     protocol: int = PROTOCOL_VERSION
+    acked: int = 0
+    acked_chain: int = 0
+    origins: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Welcome:
     """The cloud's answer to Hello: `acked` is the highest durable sequence number of the device's epoch.
 
-    The device sends the uploads after it. At most `window` uploads may be unacknowledged.
+    The device sends the uploads after it. At most `window` uploads may be unacknowledged. `chain` is the chain value at
+    `acked`. A device with another value there, or that never assigned that number, has gone back in time: it starts a
+    new epoch and connects again.
     """
 
     acked: int
     window: int
+    chain: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,15 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Self
+from zlib import crc32
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.database import Bounds, Feature, Row, StoreDatabase, StoreError, StoreState
+from walle.pipeline.checksums import feature_checksum, header_checksum
+from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, StoreError
+from walle.pipeline.losses import LOSS_TOPIC, Loss
+from walle.pipeline.salvage import Salvage
+from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, StoreState
 
 MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
@@ -46,6 +51,15 @@ class StoreCounts:
     transactions: int = 0
     failed_transactions: int = 0
     waits: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreReport:
+    """Losses since the opening: uploads, damaged files that were set aside, and features that failed their checksum."""
+
+    losses: tuple[Loss, ...]
+    set_asides: tuple[Salvage, ...]
+    damaged_features: int
 
 
 class FeatureStore:
@@ -83,12 +97,11 @@ class FeatureStore:
         self.clock: Clock = clock or SystemClock()
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
-        self._buffer: list[Row] = []
-        self._buffer_bytes = 0
-        self._pending_upload_bytes = 0
+        self._buffer = Batch()
+        self._writing = Batch()  # the rows of the running transaction
         self._position = -1
         self._resume_from = 0
-        self._forget_upto = 0
+        self._forget = ("", 0)  # an epoch and the highest acknowledged number in it
         self._unwritten_positions = 0
         self._changes = 0  # every put, move and forget counts one; `_written` is how many of them are in the file
         self._written = 0
@@ -108,7 +121,7 @@ class FeatureStore:
         if self._thread is not None:
             raise StoreError(self.path, "was started before; make another FeatureStore")
         self._thread = concurrent.futures.ThreadPoolExecutor(1, f"store {self.path.name}")
-        opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep))
+        opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep, self._now_ms))
         try:
             self._database = await asyncio.shield(opening)
         except BaseException:
@@ -161,6 +174,12 @@ class FeatureStore:
         return self._opened().state
 
     @property
+    def report(self) -> StoreReport:
+        """The losses of this store's file since it was opened."""
+        database = self._opened()
+        return StoreReport(tuple(database.losses), tuple(database.set_asides), database.damaged_features)
+
+    @property
     def position(self) -> int:
         """The position of the last event whose outputs are all put, -1 before the first."""
         return self._position
@@ -187,6 +206,8 @@ class FeatureStore:
         """
         if not topic or len(topic) > MAX_TOPIC_CHARS:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
+        if topic == LOSS_TOPIC:
+            raise PayloadError(self.path, f"topic {topic!r} is reserved for reports of lost uploads; use another")
         # SQLite refuses lone surrogates, and its length() stops at a NUL: one such row would block all others.
         if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
             raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
@@ -218,36 +239,30 @@ class FeatureStore:
             StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
         """
         self._opened()
-        ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
-        came_from = -1 if position is None else position
-        rows = [
-            Row(topic=put.topic, payload=put.payload, ts_ms=ts_ms, position=came_from, upload=put.upload)
-            for put in puts
-        ]
-        upload_bytes = sum(row.size_bytes for row in rows if row.upload)
-        if rows:
-            await self._wait_for_room(upload_bytes)
-        self._buffer.extend(rows)
-        self._buffer_bytes += sum(row.size_bytes for row in rows)
-        self._pending_upload_bytes += upload_bytes
+        ts_ms = self._now_ms() if since_s is None else int(since_s * 1000)
+        if puts:
+            rows = _encode_rows(puts, ts_ms, -1 if position is None else position)
+            await self._wait_for_room(rows.upload_bytes)
+            self._buffer.extend(rows)
         if position is not None:
             self._position = position
             self._resume_from = position + 1 if resume_from is None else resume_from
             self._unwritten_positions += 1
         self._changes += 1
-        due = len(self._buffer) >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
+        due = len(self._buffer.features) >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
-        elif self._buffer:
+        elif self._buffer.features:
             self._start_timer(self._interval_s)
 
     async def _wait_for_room(self, upload_bytes: int) -> None:
-        if len(self._buffer) >= self._threshold:
+        if len(self._buffer.features) >= self._threshold:
             # Lets a transaction that has ended free its room even if the caller never yields.
             await asyncio.sleep(0)
         waited = False
         while True:
-            outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
+            pending_bytes = self._buffer.upload_bytes + self._writing.upload_bytes
+            outbox_bytes = self._opened().state.outbox_bytes + pending_bytes
             # A single output larger than a bound is accepted once there is nothing else.
             buffer_full = self._buffer_bytes >= self._max_buffer_bytes
             outbox_full = upload_bytes and outbox_bytes and outbox_bytes + upload_bytes > self._max_outbox_bytes
@@ -255,10 +270,14 @@ class FeatureStore:
                 return
             self.counts.waits += not waited
             waited = True
-            if self._buffer:  # only rows in the file can be sent and acknowledged, which makes room
+            if self._buffer_bytes:  # only rows in the file can be sent and acknowledged, which makes room
                 await asyncio.shield(self._start_writer())
             else:
                 await self._progress.wait()
+
+    @property
+    def _buffer_bytes(self) -> int:
+        return self._buffer.size_bytes + self._writing.size_bytes
 
     async def flush(self) -> None:
         """Return once everything put before this call is in the file.
@@ -270,10 +289,10 @@ class FeatureStore:
         await self._flush()
 
     def forget(self, upto_seq: int) -> None:
-        """Remove outbox rows up to and with `upto_seq` with the next transaction."""
-        self._opened()
-        if upto_seq > self._forget_upto:
-            self._forget_upto = upto_seq
+        """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction."""
+        epoch = self._opened().state.epoch
+        if epoch != self._forget[0] or upto_seq > self._forget[1]:
+            self._forget = (epoch, upto_seq)
             self._changes += 1
             self._start_timer(self._interval_s)
 
@@ -285,19 +304,25 @@ class FeatureStore:
         Flushes first, so that every earlier put is included.
         """
         database = self._opened()
-        if self._buffer:
+        if self._buffer_bytes:
             await self._flush()
         return await self._in_thread(lambda: database.query(topic, since_ms, limit))
 
     async def wait_for_seq(self, after_seq: int) -> None:
-        """Return once an outbox row after `after_seq` is in the file."""
-        while self._opened().state.last_seq <= after_seq:
+        """Return once an outbox row after `after_seq` is in the file, or a new epoch begins."""
+        epoch = self._opened().state.epoch
+        while (state := self._opened().state).last_seq <= after_seq and state.epoch == epoch:
             await self._progress.wait()
 
     async def call[T](self, function: Callable[[StoreDatabase], T]) -> T:
         """Return `function(database)`; it runs in the store's thread, between transactions."""
         database = self._opened()
-        return await self._in_thread(lambda: function(database))
+        epoch = database.state.epoch
+        try:
+            return await self._in_thread(lambda: function(database))
+        finally:
+            if database.state.epoch != epoch:
+                self._pulse()
 
     # --- internals ----------------------------------------------------------------------------------------------------
 
@@ -305,6 +330,9 @@ class FeatureStore:
         if self._database is None or self._closing:
             raise StoreClosedError(self.path, "is not open")
         return self._database
+
+    def _now_ms(self) -> int:
+        return int(self.clock.time() * 1000)
 
     def _in_thread[T](self, function: Callable[[], T]) -> asyncio.Future[T]:
         if self._thread is None:
@@ -344,35 +372,55 @@ class FeatureStore:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        rows = list(self._buffer)
-        position, resume_from, forget_upto = self._position, self._resume_from, self._forget_upto
+        batch = self._writing = self._buffer
+        self._buffer = Batch()
+        position, resume_from, forget = self._position, self._resume_from, self._forget
         changes, self._unwritten_positions = self._changes, 0
         self._writer = asyncio.get_running_loop().create_future()
-        running = self._in_thread(lambda: database.write(rows, position, resume_from, forget_upto))
-        running.add_done_callback(lambda done: self._after_write(done.exception(), rows, changes))
+        running = self._in_thread(lambda: database.write(batch, position, resume_from, forget))
+        running.add_done_callback(lambda done: self._after_write(done.exception(), changes))
         return self._writer
 
-    def _after_write(self, error: BaseException | None, rows: list[Row], changes: int) -> None:
+    def _after_write(self, error: BaseException | None, changes: int) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
             raise AssertionError("a transaction ended that was not started")
+        batch, self._writing = self._writing, Batch()
         if error is not None:
+            batch.extend(self._buffer)
+            self._buffer = batch
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
             self._start_timer(_RETRY_S)
             writer.set_exception(self.last_error)
             writer.exception()  # marks it as retrieved in case no call awaits it
         else:
-            del self._buffer[: len(rows)]
-            self._buffer_bytes -= sum(row.size_bytes for row in rows)
-            self._pending_upload_bytes -= sum(row.size_bytes for row in rows if row.upload)
-            self.counts.rows += len(rows)
+            self.counts.rows += len(batch.features)
             self.counts.transactions += 1
             self.last_error = None
             self._written = changes
             writer.set_result(None)
-            if len(self._buffer) >= self._threshold:
+            if len(self._buffer.features) >= self._threshold:
                 self._start_writer()
-            elif self._buffer:
+            elif self._buffer.features:
                 self._start_timer(self._interval_s)
         self._pulse()
+
+
+def _encode_rows(puts: Sequence[Put], ts_ms: int, position: int) -> Batch:
+    """Return the rows of the outputs, with their checksums."""
+    batch = Batch()
+    headers: dict[str, int] = {}
+    for put in puts:
+        topic, payload = put.topic, put.payload
+        header = headers.get(topic)
+        if header is None:
+            header = headers[topic] = header_checksum(topic, ts_ms)
+        checksum = crc32(payload, header)
+        size_bytes = len(topic) + len(payload) + ROW_OVERHEAD_BYTES
+        batch.features.append((topic, ts_ms, position, payload, feature_checksum(checksum, position)))
+        batch.size_bytes += size_bytes
+        if put.upload:
+            batch.uploads.append((topic, payload, ts_ms, checksum))
+            batch.upload_bytes += size_bytes
+    return batch

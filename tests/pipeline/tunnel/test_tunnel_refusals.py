@@ -88,7 +88,7 @@ async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Auth
             await asyncio.open_connection("127.0.0.1", cloud.server.port, ssl=old)
     lax = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with pytest.raises(TunnelServerError, match=r"TLS 1\.3"):
-        TunnelServer(ssl_context=lax, token_check=check_token, acked=cloud.ingest.acked, on_request=echo)
+        TunnelServer(ssl_context=lax, token_check=check_token, resume=cloud.ingest.resume, on_request=echo)
 
 
 @pytest.mark.asyncio
@@ -203,7 +203,7 @@ async def test_uploads_of_a_replaced_connection_may_become_durable_later(authori
     async with (
         Ingest(tmp_path / "ingest.db") as ingest,
         TunnelServer(
-            ssl_context=authority.server_context(), token_check=check_token, acked=ingest.acked, on_request=echo
+            ssl_context=authority.server_context(), token_check=check_token, resume=ingest.resume, on_request=echo
         ) as server,
         RawDevice.connect(authority, server.port) as older,
         RawDevice.connect(authority, server.port) as newer,
@@ -271,7 +271,7 @@ async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_
             await asyncio.sleep(min(seconds, 0.01))
 
     async with TunnelServer(
-        ssl_context=authority.server_context(), token_check=check_token, acked=acked, on_request=echo
+        ssl_context=authority.server_context(), token_check=check_token, resume=resume, on_request=echo
     ) as server:
         client = make_client(MemoryOutbox(), server.port, clock=Hasty())
         async with running(client):
