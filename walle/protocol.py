@@ -469,29 +469,33 @@ class OutcomeBatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """An earlier epoch of the same outbox: its upload `seq + offset` is upload `seq` of this epoch, for seq <= `upto`."""
+    """An earlier epoch of the same outbox. The cloud acknowledged its uploads up to `acked`.
+
+    Its upload `seq + offset` is upload `seq` of the present epoch, for seq <= `upto`.
+    """
 
     epoch: str
+    acked: int
     offset: int
     upto: int
 
-    MAX_COUNT = 8  # in one Hello; older epochs have no unsent uploads left but after many restores in a row
+    MAX_COUNT = 8  # in one Hello: the latest
 
 
 def origins_to_text(origins: Sequence[Origin]) -> str:
-    return ",".join(f"{origin.epoch}:{origin.offset}:{origin.upto}" for origin in origins)
+    return ",".join(f"{origin.epoch}:{origin.acked}:{origin.offset}:{origin.upto}" for origin in origins)
 
 
 def origins_from_text(text: str) -> tuple[Origin, ...]:
     """Parse the text. Raises ProtocolError if it does not name origins."""
     origins = []
     for part in text.split(",") if text else ():
-        epoch, offset, upto = (*part.split(":"), "", "")[:3]
-        if not epoch or not (offset.isascii() and offset.isdigit() and upto.isascii() and upto.isdigit()):
-            raise ProtocolError("hello.origins", f"{_shorten(part)} is not EPOCH:OFFSET:UPTO")
-        if max(int(offset), int(upto)) > MAX_SEQ:
+        epoch, *numbers = part.split(":")
+        if not epoch or len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers):
+            raise ProtocolError("hello.origins", f"{_shorten(part)} is not EPOCH:ACKED:OFFSET:UPTO")
+        if max(map(len, numbers)) > len(str(MAX_SEQ)) or max(map(int, numbers)) > MAX_SEQ:
             raise ProtocolError("hello.origins", f"{_shorten(part)} has a number above {MAX_SEQ}")
-        origins.append(Origin(epoch, int(offset), int(upto)))
+        origins.append(Origin(epoch, *map(int, numbers)))
     if len(origins) > Origin.MAX_COUNT:
         raise ProtocolError("hello.origins", f"names {len(origins)} epochs, at most {Origin.MAX_COUNT} are accepted")
     return tuple(origins)
@@ -514,7 +518,7 @@ class Hello:
     `acked` is the highest number whose acknowledgement the device has recorded, `acked_chain` the chain value there
     (`walle.pipeline.checksums`). A cloud whose file went back in time, so that it has less, continues after it.
     `origins` names the epochs that this one continues, as `origins_to_text` writes them: the cloud drops uploads that
-    it has from them.
+    it has from them, and reports acknowledged ones that it lacks.
     """
 
     device_id: str

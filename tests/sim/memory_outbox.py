@@ -46,7 +46,7 @@ class MemoryOutbox:
             return False
         if acked <= self.last_seq and self.chains[acked] == chain:
             return True
-        self.origins = (Origin(self.epoch, self.forgotten, self.last_seq - self.forgotten),)
+        self.origins = (Origin(self.epoch, self.forgotten, self.forgotten, self.last_seq - self.forgotten),)
         self.epoch += "+"
         self.chains = [first_link(self.epoch)]
         self.last_seq, self.forgotten, moved, self.uploads = 0, 0, self.uploads, []

@@ -50,11 +50,10 @@ def start_epoch(
     # In ascending order: each number is free once the row before it has moved.
     db.executemany("UPDATE outbox SET seq = ?, chain = ? WHERE seq = ?", links)
     older = [
-        Origin(origin.epoch, origin.offset + state.acked, origin.upto - state.acked)
+        Origin(origin.epoch, origin.acked, origin.offset + state.acked, max(0, origin.upto - state.acked))
         for origin in state.origins
-        if origin.upto > state.acked
     ]
-    origins = (Origin(state.epoch, state.acked, moved), *older) if moved else ()
+    origins = (Origin(state.epoch, state.acked, state.acked, moved), *older)
     started = dataclasses.replace(
         state,
         epoch=epoch,

@@ -163,7 +163,8 @@ def _state_of_rows(db: sqlite3.Connection) -> StoreState:
     state = StoreState.new()
     first, last = db.execute("SELECT min(seq), max(seq) FROM outbox").fetchone()
     if first is not None:
-        state.acked, state.last_seq = first - 1, last
+        db.execute("UPDATE outbox SET seq = seq - ?", (first - 1,))
+        state.last_seq = last - first + 1
     return state
 
 

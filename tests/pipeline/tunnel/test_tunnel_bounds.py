@@ -28,9 +28,6 @@ from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
     authority: Authority, make_client: MakeClient
 ) -> None:
-    async def nothing_yet(device_id: str, epoch: str) -> int:
-        return 0
-
     limits = ServerLimits(window=2_000, queue_uploads=50)
     size = 20_000
     outbox = MemoryOutbox()
@@ -40,7 +37,7 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
     async with TunnelServer(
         ssl_context=authority.server_context(),
         token_check=check_token,
-        resume=nothing_yet,
+        resume=nothing_acked,
         on_request=echo,
         limits=limits,
     ) as server:
@@ -111,15 +108,12 @@ async def test_closing_does_not_wait_for_a_cloud_that_does_not_answer(
 
 @pytest.mark.asyncio
 async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, make_client: MakeClient) -> None:
-    async def nothing_yet(device_id: str, epoch: str) -> int:
-        return 0
-
     outbox = MemoryOutbox()
     fill(outbox, 100)
     async with TunnelServer(
         ssl_context=authority.server_context(),
         token_check=check_token,
-        resume=nothing_yet,
+        resume=nothing_acked,
         on_request=echo,
         limits=ServerLimits(window=8),
     ) as server:

@@ -80,6 +80,16 @@ class RecordedLoss(NamedTuple):
     recorded_ms: int
 
 
+class _Stream:
+    """The row of one (device, epoch). Uploads up to `moved` continue older epochs."""
+
+    def __init__(self, number: int, highest: int, chain: int, moved: int) -> None:
+        self.number = number
+        self.highest = highest
+        self.chain = chain
+        self.moved = moved
+
+
 class Ingest:
     """The received uploads in one SQLite file at `path`, which is created if it does not exist.
 
@@ -261,16 +271,38 @@ class Ingest:
             return ResumePoint(0, first_link(hello.epoch))
         if stream is None or stream.highest < hello.acked:
             with _transaction(database):
-                stream = stream or _add(database, key, origins)
+                if stream is None:
+                    stream = _add(database, key)
+                    self._link_origins(database, stream, hello.device_id, origins)
                 if stream.highest < hello.acked:
-                    loss = Loss(hello.epoch, stream.highest + 1, hello.acked, LossCause.CLOUD_RESTORED)
-                    self._record(database, hello.device_id, loss, int(self._clock.time() * 1000))
+                    self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
                     stream.highest, stream.chain = hello.acked, hello.acked_chain
                     database.execute(
                         "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
                         (stream.highest, stream.chain, stream.number),
                     )
         return ResumePoint(stream.highest, stream.chain)
+
+    def _link_origins(
+        self, database: sqlite3.Connection, stream: _Stream, device_id: str, origins: Sequence[Origin]
+    ) -> None:
+        """Note which stored uploads a new stream may repeat, and record those that its origins had and this file lacks."""
+        for origin in origins:
+            older = _find(database, (device_id, origin.epoch))
+            highest = older.highest if older else 0
+            if highest < origin.acked:
+                self._record_restore(database, device_id, origin.epoch, highest, origin.acked)
+            if older and origin.upto:
+                values = (stream.number, older.number, origin.offset, origin.upto)
+                database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
+                stream.moved = max(stream.moved, origin.upto)
+        database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
+
+    def _record_restore(
+        self, database: sqlite3.Connection, device_id: str, epoch: str, highest: int, acked: int
+    ) -> None:
+        loss = Loss(epoch, highest + 1, acked, LossCause.CLOUD_RESTORED)
+        self._record(database, device_id, loss, int(self._clock.time() * 1000))
 
     def _record_report(self, database: sqlite3.Connection, received: Received) -> None:
         try:
@@ -291,35 +323,16 @@ class Ingest:
             _LOG.error("received uploads in %s: device %r: %s", self.path, device_id, loss)
 
 
-class _Stream:
-    """The row of one (device, epoch). Uploads up to `moved` continue older epochs."""
-
-    def __init__(self, number: int, highest: int, chain: int, moved: int) -> None:
-        self.number = number
-        self.highest = highest
-        self.chain = chain
-        self.moved = moved
-
-
 def _find(database: sqlite3.Connection, key: StreamKey) -> _Stream | None:
     query = "SELECT stream, highest, chain, moved FROM streams WHERE device_id = ? AND epoch = ?"
     row = database.execute(query, key).fetchone()
     return _Stream(*row) if row else None
 
 
-def _add(database: sqlite3.Connection, key: StreamKey, origins: Sequence[Origin] = ()) -> _Stream:
-    """Insert a (device, epoch), with those of its origins that are stored here."""
+def _add(database: sqlite3.Connection, key: StreamKey) -> _Stream:
     chain = first_link(key[1])
     insert = "INSERT INTO streams (device_id, epoch, highest, chain) VALUES (?, ?, 0, ?)"
-    stream = _Stream(cast("int", database.execute(insert, (*key, chain)).lastrowid), 0, chain, 0)
-    for origin in origins:
-        older = _find(database, (key[0], origin.epoch))
-        if older is not None:
-            values = (stream.number, older.number, origin.offset, origin.upto)
-            database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
-            stream.moved = max(stream.moved, origin.upto)
-    database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
-    return stream
+    return _Stream(cast("int", database.execute(insert, (*key, chain)).lastrowid), 0, chain, 0)
 
 
 def _has_under_origin(database: sqlite3.Connection, stream: int, received: Received) -> bool:
