@@ -244,14 +244,6 @@ async def test_what_cannot_be_stored_is_refused_whole(path: pathlib.Path) -> Non
         await store.start()
 
 
-def try_to_open(path: pathlib.Path) -> None:
-    async def main() -> None:
-        async with FeatureStore(path):
-            pass
-
-    asyncio.run(main())
-
-
 @pytest.mark.asyncio
 async def test_a_file_is_open_once(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
@@ -268,29 +260,6 @@ async def test_a_file_is_open_once(path: pathlib.Path) -> None:
         assert len(await store.query("t")) == 1
 
 
-def test_the_error_names_a_damaged_file_and_the_file_is_unchanged(path: pathlib.Path) -> None:
-    async def fill() -> None:
-        async with FeatureStore(path) as store:
-            for value in range(500):
-                await store.put("t", {"value": value, "text": "x" * 100})
-
-    asyncio.run(fill())
-    whole = path.read_bytes()
-    header = bytearray(whole)
-    header[:16] = b"not a database.."
-    trees = bytearray(whole)
-    for page in range(2, len(whole) // 4096):
-        trees[page * 4096 : page * 4096 + 100] = bytes(100)
-    for damaged in (bytes(header), bytes(trees), whole[: len(whole) // 2 + 100]):
-        path.write_bytes(damaged)
-        with pytest.raises(StoreCorruptError, match=path.name) as caught:
-            try_to_open(path)
-        assert "move it away" in str(caught.value)
-        assert path.read_bytes() == damaged
-    path.write_bytes(whole)
-    try_to_open(path)
-
-
 @pytest.mark.asyncio
 async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
     path: pathlib.Path, tmp_path: pathlib.Path
@@ -303,6 +272,7 @@ async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
         pass
     with contextlib.closing(sqlite3.connect(tmp_path / "new.db")) as db:
         db.execute("PRAGMA user_version = 9")
+    (tmp_path / "new.db.lock").unlink()  # a newer walle leaves a mark of its own there
     with pytest.raises(StoreError, match="format 9"):
         await FeatureStore(tmp_path / "new.db").start()
     with pytest.raises(StoreError, match="check that its folder exists"):

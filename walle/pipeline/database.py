@@ -154,7 +154,7 @@ class StoreDatabase:
                 salvage.finish(path)
                 try:
                     self._open(self._lock.found)
-                except sqlite3.DatabaseError as error:
+                except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                     if not _is_damage(error) or not self._is_ours():
                         raise
                     self._replace(error)
@@ -256,7 +256,7 @@ class StoreDatabase:
         with self._clear_errors():
             try:
                 return work(self._connection)
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 if not _is_damage(error):
                     raise
                 self._replace(error)
@@ -290,7 +290,7 @@ class StoreDatabase:
         """Convert SQLite's errors into StoreError."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             code = _code(error)
             if code == sqlite3.SQLITE_FULL:
                 raise StoreFullError(self.path, f"cannot be written ({error}); make room on its disk") from error
@@ -518,9 +518,10 @@ def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
     return []
 
 
-def _code(error: sqlite3.DatabaseError) -> int:
+def _code(error: Exception) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF  # an extended code's low byte
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    return isinstance(error, DamageError) or _code(error) in _DAMAGE
+def _is_damage(error: Exception) -> bool:
+    # A UnicodeDecodeError comes of an error message that quotes damaged text.
+    return isinstance(error, DamageError | UnicodeDecodeError) or _code(error) in _DAMAGE

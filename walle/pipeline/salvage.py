@@ -19,6 +19,7 @@ from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
 _MAX_ID = 1 << 62
 _MAX_FAILURES = 20_000  # queries of a table that fail, before the rest of it is given up
 _BATCH = 500
+_UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # the latter if an error message quotes damaged text
 
 type _Row = tuple[object, ...]
 
@@ -65,7 +66,7 @@ def salvage(path: pathlib.Path, mark: Mark | None, now_ms: int) -> Salvage:
                 features = _copy_features(old, db)
                 uploads = _copy_outbox(old, db)
                 # The state row is older than the mark if the end of the write-ahead log is lost.
-                with contextlib.suppress(sqlite3.Error):
+                with contextlib.suppress(*_UNREADABLE):
                     found = store_schema.read_state(old)
                     state = found if state is None or found.commits >= state.commits else state
         if state is None:
@@ -107,7 +108,7 @@ def _damaged(path: pathlib.Path) -> Iterator[sqlite3.Connection | None]:
         db.text_factory = lambda data: data.decode("utf-8", "replace")
         try:
             db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        except sqlite3.Error:
+        except _UNREADABLE:
             yield None
         else:
             yield db
@@ -145,7 +146,7 @@ def _read(db: sqlite3.Connection, table: str, key: str, columns: str) -> Iterato
         whole = True
         try:
             rows.extend(db.execute(query, (first, last)))
-        except sqlite3.Error:
+        except _UNREADABLE:
             whole = False
             failures += 1
         if rows:

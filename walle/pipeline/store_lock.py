@@ -15,6 +15,7 @@ import zlib
 from typing import Self
 
 _MARK_BYTES = 256
+_FORMAT = "walle-2"  # a later format of the store must change it: the mark vouches for the format of the file
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Mark:
 
     def encode(self) -> bytes:
         text = (
-            f"{self.epoch} {self.acked} {self.acked_chain} {self.last_seq} {self.last_chain} {self.position}"
+            f"{_FORMAT} {self.epoch} {self.acked} {self.acked_chain} {self.last_seq} {self.last_chain} {self.position}"
             f" {self.resume_from} {self.commits} {self.produced}"
         ).encode()
         return b"%08x%s" % (zlib.crc32(text), text)
@@ -46,8 +47,8 @@ class Mark:
             return None
         names = [field.name for field in dataclasses.fields(cls)][1:]
         try:
-            epoch, *numbers = text.decode().split()
-            return cls(epoch=epoch, **dict(zip(names, map(int, numbers), strict=True)))
+            format_, epoch, *numbers = text.decode().split()
+            return None if format_ != _FORMAT else cls(epoch=epoch, **dict(zip(names, map(int, numbers), strict=True)))
         except ValueError:  # of another format
             return None
 
