@@ -207,7 +207,7 @@ class StoreDatabase:
         problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise DamageError(problem)
-        if not empty and version == 1:
+        if not empty and version < FORMAT:
             self._start_epoch([], lambda: store_schema.migrate(db))
 
     def _read_kept(self, db: sqlite3.Connection) -> _Kept:
@@ -331,13 +331,14 @@ class StoreDatabase:
         state.position, state.resume_from = position, resume_from
         state.commits += 1
         state.produced += len(batch.uploads)
-        uploads, state.last_chain = _number(batch.uploads, state.last_seq, state.last_chain)
-        state.last_seq += len(uploads)
+        uploads = _Numbered(batch.uploads, state.last_seq, state.last_chain)
+        state.last_seq += len(batch.uploads)
         state.outbox_bytes += batch.upload_bytes
         added = collections.Counter(map(itemgetter(0), batch.features))
         with self._transaction():
-            if uploads:
+            if batch.uploads:
                 db.executemany(_UPLOAD, uploads)
+                state.last_chain = uploads.chain
             if batch.features:
                 db.executemany(_FEATURE, batch.features)
             if forget[0] == state.epoch and forget[1] > state.acked:
@@ -496,13 +497,20 @@ class StoreDatabase:
             self._lock.close()
 
 
-def _number(rows: list[UploadRow], last_seq: int, chain: int) -> tuple[list[tuple[object, ...]], int]:
-    """Return the outbox rows with their numbers and chain values, and the last chain value."""
-    numbered: list[tuple[object, ...]] = []
-    for seq, row in enumerate(rows, last_seq + 1):
-        chain = checksums.next_link(chain, row[3])
-        numbered.append((seq, *row, chain))
-    return numbered, chain
+class _Numbered:
+    """Upload rows with their numbers and chain values, made while SQLite takes them; `.chain` is then the last one."""
+
+    def __init__(self, rows: list[UploadRow], last_seq: int, chain: int) -> None:
+        self._rows = rows
+        self._last_seq = last_seq
+        self.chain = chain
+
+    def __iter__(self) -> Iterator[tuple[int, str, bytes, int, int, int]]:
+        chain, factor, modulus = self.chain, checksums.CHAIN_FACTOR, checksums.CHAIN_MODULUS
+        for seq, (topic, payload, ts_ms, checksum) in enumerate(self._rows, self._last_seq + 1):
+            chain = (chain * factor + checksum) % modulus
+            yield seq, topic, payload, ts_ms, checksum, chain
+        self.chain = chain
 
 
 def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:

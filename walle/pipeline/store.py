@@ -14,7 +14,7 @@ from zlib import crc32
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.checksums import feature_checksum, header_checksum
+from walle.pipeline.checksums import header_checksum, position_checksum
 from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, StoreError
 from walle.pipeline.losses import LOSS_TOPIC, Loss
 from walle.pipeline.salvage import Salvage
@@ -98,6 +98,7 @@ class FeatureStore:
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
         self._buffer = Batch()
+        self._encoder = _RowEncoder()
         self._writing = Batch()  # the rows of the running transaction
         self._position = -1
         self._resume_from = 0
@@ -238,36 +239,45 @@ class FeatureStore:
             StoreClosedError: the store is not open, or is closed while this blocks.
             StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
         """
-        self._opened()
-        ts_ms = self._now_ms() if since_s is None else int(since_s * 1000)
+        if self._database is None or self._closing:
+            raise StoreClosedError(self.path, "is not open")
+        ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
         if puts:
-            rows = _encode_rows(puts, ts_ms, -1 if position is None else position)
-            await self._wait_for_room(rows.upload_bytes)
-            self._buffer.extend(rows)
+            size_bytes, upload_bytes = _sizes(puts)
+            if len(self._buffer.features) >= self._threshold or not self._has_room(self._database, upload_bytes):
+                await self._wait_for_room(upload_bytes)
+            buffer = self._buffer
+            self._encoder.add(buffer, puts, ts_ms, -1 if position is None else position)
+            buffer.size_bytes += size_bytes
+            buffer.upload_bytes += upload_bytes
         if position is not None:
             self._position = position
             self._resume_from = position + 1 if resume_from is None else resume_from
             self._unwritten_positions += 1
         self._changes += 1
-        due = len(self._buffer.features) >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
+        waiting = len(self._buffer.features)
+        due = waiting >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
-        elif self._buffer.features:
+        elif waiting and self._timer is None:
             self._start_timer(self._interval_s)
 
+    def _has_room(self, database: StoreDatabase, upload_bytes: int) -> bool:
+        buffer, writing = self._buffer, self._writing
+        if buffer.size_bytes + writing.size_bytes >= self._max_buffer_bytes:
+            return False
+        if not upload_bytes:
+            return True
+        outbox_bytes = database.state.outbox_bytes + buffer.upload_bytes + writing.upload_bytes
+        # A single output larger than a bound is accepted once there is nothing else.
+        return outbox_bytes + upload_bytes <= self._max_outbox_bytes or not outbox_bytes
+
     async def _wait_for_room(self, upload_bytes: int) -> None:
-        if len(self._buffer.features) >= self._threshold:
-            # Lets a transaction that has ended free its room even if the caller never yields.
-            await asyncio.sleep(0)
+        if self._writer is not None and len(self._buffer.features) >= self._threshold:
+            # Two threads that share the GIL row by row take longer than one after the other.
+            await asyncio.wait([self._writer])
         waited = False
-        while True:
-            pending_bytes = self._buffer.upload_bytes + self._writing.upload_bytes
-            outbox_bytes = self._opened().state.outbox_bytes + pending_bytes
-            # A single output larger than a bound is accepted once there is nothing else.
-            buffer_full = self._buffer_bytes >= self._max_buffer_bytes
-            outbox_full = upload_bytes and outbox_bytes and outbox_bytes + upload_bytes > self._max_outbox_bytes
-            if not buffer_full and not outbox_full:
-                return
+        while not self._has_room(self._opened(), upload_bytes):
             self.counts.waits += not waited
             waited = True
             if self._buffer_bytes:  # only rows in the file can be sent and acknowledged, which makes room
@@ -407,20 +417,39 @@ class FeatureStore:
         self._pulse()
 
 
-def _encode_rows(puts: Sequence[Put], ts_ms: int, position: int) -> Batch:
-    """Return the rows of the outputs, with their checksums."""
-    batch = Batch()
-    headers: dict[str, int] = {}
+class _RowEncoder:
+    """An encoder of outputs as rows with checksums. It keeps the checksums of topics at one time and position."""
+
+    def __init__(self) -> None:
+        self._moment = (0, 0)
+        self._headers: dict[str, int] = {}
+        self._position_checksum = 0
+
+    def add(self, batch: Batch, puts: Sequence[Put], ts_ms: int, position: int) -> None:
+        """Append the rows of one event's outputs to `batch`."""
+        if self._moment != (ts_ms, position) or not self._headers:
+            self._moment = (ts_ms, position)
+            self._headers = {}
+            self._position_checksum = position_checksum(position)
+        headers, mask = self._headers, self._position_checksum
+        features, uploads = batch.features, batch.uploads
+        for put in puts:
+            topic, payload = put.topic, put.payload
+            header = headers.get(topic)
+            if header is None:
+                header = headers[topic] = header_checksum(topic, ts_ms)
+            checksum = crc32(payload, header)
+            features.append((topic, ts_ms, position, payload, checksum ^ mask))
+            if put.upload:
+                uploads.append((topic, payload, ts_ms, checksum))
+
+
+def _sizes(puts: Sequence[Put]) -> tuple[int, int]:
+    """Return the bytes of the outputs' rows, and of those to upload."""
+    size_bytes = upload_bytes = 0
     for put in puts:
-        topic, payload = put.topic, put.payload
-        header = headers.get(topic)
-        if header is None:
-            header = headers[topic] = header_checksum(topic, ts_ms)
-        checksum = crc32(payload, header)
-        size_bytes = len(topic) + len(payload) + ROW_OVERHEAD_BYTES
-        batch.features.append((topic, ts_ms, position, payload, feature_checksum(checksum, position)))
-        batch.size_bytes += size_bytes
+        row_bytes = len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES
+        size_bytes += row_bytes
         if put.upload:
-            batch.uploads.append((topic, payload, ts_ms, checksum))
-            batch.upload_bytes += size_bytes
-    return batch
+            upload_bytes += row_bytes
+    return size_bytes, upload_bytes

@@ -15,7 +15,7 @@ import zlib
 from typing import Self
 
 _MARK_BYTES = 256
-_FORMAT = "walle-2"  # a later format of the store must change it: the mark vouches for the format of the file
+_FORMAT = "walle-3"  # a later format of the store must change it: the mark vouches for the format of the file
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from walle.pipeline import checksums
 from walle.pipeline.store_lock import Mark
 from walle.protocol import Origin, ProtocolError, origins_from_text, origins_to_text
 
-FORMAT = 2  # in PRAGMA user_version
+FORMAT = 3  # in PRAGMA user_version
 APPLICATION_ID = 0x57414C4C  # "WALL"
 ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
 
@@ -150,9 +150,9 @@ def is_sound_feature(topic: object, payload: object, ts_ms: object, position: ob
 
 
 def migrate(db: sqlite3.Connection) -> StoreState:
-    """Bring a file of format 1 to this format, in the open transaction, and return its state.
+    """Bring a file of format 1 or 2 to this format, in the open transaction, and return its state.
 
-    Format 1 kept no chain value at the last acknowledged number; the caller must start a new epoch.
+    The older formats kept no chain value at the last acknowledged number; the caller must start a new epoch.
     """
     db.create_function("row_checksum", 3, checksums.row_checksum, deterministic=True)
     db.create_function("feature_checksum", 2, checksums.feature_checksum, deterministic=True)

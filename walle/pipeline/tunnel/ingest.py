@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, Self, cast
 
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError
-from walle.pipeline.checksums import first_link, next_link, row_checksum
+from walle.pipeline.checksums import CHAIN_MODULUS, first_link, next_link, row_checksum
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
@@ -152,7 +152,7 @@ class Ingest:
             IngestError: the file cannot be read or written.
         """
         origins = origins_from_text(hello.origins)
-        if not 0 <= hello.acked <= MAX_SEQ or not 0 <= hello.acked_chain < 1 << 32:
+        if not 0 <= hello.acked <= MAX_SEQ or not 0 <= hello.acked_chain < CHAIN_MODULUS:
             raise ProtocolError("hello.acked", f"{hello.acked} with chain {hello.acked_chain} is out of range")
         return await self._run(lambda database: self._resume(database, hello, origins))
 
