@@ -130,6 +130,7 @@ class DeviceSummary:
     last_error: str
     to_feature_ms: tuple[float, ...]
     to_ack_ms: tuple[float, ...]
+    losses: tuple[str, ...]  # a line for each loss of the feature store since the start, see `StoreReport`
 
 
 class Device:
@@ -162,7 +163,7 @@ class Device:
             await asyncio.to_thread(remove_unfinished, config.folder)
             await asyncio.to_thread(write_file, ca_path, config.ca_pem)
             self.outbox = Outbox(self.store)
-            self.counts.produced = self.outbox.last_seq
+            self.counts.produced = self.store.state.produced
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
             self._task_log = TaskLog(config.device_id, self._clock)
             self._runner = TaskRunner(config.vms, task_log=self._task_log)
@@ -441,4 +442,5 @@ class Device:
             last_error=counts.last_error,
             to_feature_ms=tuple(counts.to_feature_ms),
             to_ack_ms=tuple(counts.to_ack_ms),
+            losses=self.store.report.lines(),
         )

@@ -159,8 +159,8 @@ async def test_a_full_disk_is_told_and_loses_nothing(path: pathlib.Path) -> None
     async with FeatureStore(path, threshold=1000, max_buffer_bytes=200_000) as store:
         await store.put("t", 0)
         await store.flush()
-        pages = await store.call(lambda database: database._db.execute("PRAGMA page_count").fetchone()[0])
-        await store.call(lambda database: database._db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        pages = await store.call(lambda database: database._connection.execute("PRAGMA page_count").fetchone()[0])
+        await store.call(lambda database: database._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
         for _ in range(2):
             await store.put("t", b"x" * 100_000)
         with pytest.raises(StoreFullError, match="make room"):
@@ -171,7 +171,7 @@ async def test_a_full_disk_is_told_and_loses_nothing(path: pathlib.Path) -> None
         problem = store.last_error
         assert isinstance(problem, StoreFullError)
         assert store.state.last_seq == 1
-        await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 100000").fetchone())
+        await store.call(lambda database: database._connection.execute("PRAGMA max_page_count = 100000").fetchone())
         await store.put("t", 1)
         assert len(await store.query("t")) == 4
         assert store.last_error is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 import sqlite3
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from walle import plain
 from walle.clock import ManualClock
-from walle.pipeline.database import StoreCorruptError
+from walle.pipeline.database import StoreCorruptError, StoreDatabase
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore, StoreReport
@@ -42,6 +43,20 @@ def fill(path: Path, rows: int = ROWS, acked: int = 0) -> str:
             return store.state.epoch
 
     return asyncio.run(main())
+
+
+def execute(statement: str, database: StoreDatabase) -> None:
+    database._connection.execute(statement)
+
+
+def wipe_leaves(path: Path) -> None:
+    """Overwrite the head of each page that holds rows."""
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        for page in range(1, len(whole) // PAGE):
+            if whole[page * PAGE] == 13:
+                file.seek(page * PAGE)
+                file.write(bytes(50))
 
 
 class Contents:
@@ -112,7 +127,9 @@ def test_flipped_bits_of_the_header_the_schema_and_the_state_lose_nothing_silent
     whole = path.read_bytes()
     lock = path.with_name(f"{path.name}.lock").read_bytes()
     state_page = next(
-        page for page in range(len(whole) // PAGE) if whole[page * PAGE] == 13 and whole[page * PAGE + 3 :][:2] == b"\0\1"
+        page
+        for page in range(len(whole) // PAGE)
+        if whole[page * PAGE] == 13 and whole[page * PAGE + 3 :][:2] == b"\0\1"
     )
     rng = random.Random(3)
     places = [rng.randrange(100) for _ in range(10)]
@@ -190,12 +207,7 @@ async def test_damage_of_an_open_file_is_mended_by_the_call_that_meets_it(path: 
         await store.call(lambda database: database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
         await store.call(lambda database: database._connection.execute("PRAGMA shrink_memory").fetchall())
         await store.call(lambda database: database._connection.execute("PRAGMA cache_size = 0").fetchall())
-        whole = path.read_bytes()
-        leaves = [page for page in range(1, len(whole) // PAGE) if whole[page * PAGE] == 13]
-        with path.open("r+b") as file:
-            for page in leaves:
-                file.seek(page * PAGE)
-                file.write(bytes(50))
+        wipe_leaves(path)
         await store.put("ipv", payload_of(ROWS))
         found = await store.query("ipv", limit=10_000)
         assert plain.decode(found[-1].payload) == payload_of(ROWS)
@@ -220,7 +232,7 @@ async def test_an_altered_upload_is_replaced_by_its_report(path: Path) -> None:
             "UPDATE outbox SET payload = x'01' WHERE seq = 3",
             "UPDATE outbox SET topic = 'u' WHERE seq = 5",
         ):
-            await store.call(lambda database, sql=statement: database._connection.execute(sql))
+            await store.call(functools.partial(execute, statement))
         assert await outbox.batch(1, 10) == []
         assert outbox.epoch != epoch
         uploads = await outbox.batch(0, 10)

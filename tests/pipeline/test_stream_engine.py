@@ -183,14 +183,14 @@ async def test_what_a_full_disk_refused_is_put_by_the_next_call(tmp_path: pathli
         engine = StreamEngine(store, big)
         engine.add_task("t", TriggerCondition.of(["click"]))
         await store.flush()
-        await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 8").fetchone())
+        await store.call(lambda database: database._connection.execute("PRAGMA max_page_count = 8").fetchone())
         await engine.on_event(VISIT[2], 0)
         with pytest.raises(StoreFullError):
             await engine.on_event(VISIT[2], 1)
         with pytest.raises(StoreFullError):
             await engine.on_event(VISIT[2], 2)
         assert store.position == 0
-        await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 10000").fetchone())
+        await store.call(lambda database: database._connection.execute("PRAGMA max_page_count = 10000").fetchone())
         await engine.settle()
         await engine.on_event(VISIT[2], 2)
         assert [feature.position for feature in await store.query("t")] == [0, 1, 2]

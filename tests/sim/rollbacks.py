@@ -117,7 +117,7 @@ class Rollbacks:
         client = TunnelClient(
             self.outbox,
             device_id="device-0",
-            token="token-0",  # noqa: S106 - of a test
+            token="token-0",
             host="127.0.0.1",
             port=self.cloud.server.port,
             ssl_context=client_context(self.authority.ca_path),

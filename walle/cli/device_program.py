@@ -318,6 +318,7 @@ class DeviceProgram:
             "runs_ok": summary.runs_ok,
             "runs_failed": summary.runs_failed,
             "last_error": summary.last_error,
+            "losses": list(summary.losses),
             "cloud_error": self._cloud_error,
         }
         if status == self._shown:
@@ -336,6 +337,7 @@ class DeviceProgram:
             if len(latencies) > 1:
                 cuts = statistics.quantiles(latencies, n=100, method="inclusive")
                 lines.append(f"{what}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
+        lines += summary.losses
         lines += [f"skipped {report}" for report in (self._source.reports if self._source else [])]
         for line in lines:
             emit(None, as_json=False, text=escape(line))

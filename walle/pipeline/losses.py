@@ -10,6 +10,7 @@ from typing import Self
 
 from walle import plain
 from walle.errors import PipelineError
+from walle.protocol import MAX_ID_CHARS, MAX_SEQ, printable
 
 LOSS_TOPIC = "walle.losses"
 
@@ -37,7 +38,7 @@ class Loss:
 
     def __str__(self) -> str:
         last = "their end" if self.last_seq is None else self.last_seq
-        return f"uploads {self.first_seq} to {last} of epoch {self.epoch} ({self.cause})"
+        return f"uploads {self.first_seq} to {last} of epoch {printable(self.epoch)} ({self.cause})"
 
     def encode(self) -> bytes:
         return plain.encode([self.epoch, self.first_seq, self.last_seq, self.cause.value])
@@ -47,9 +48,12 @@ class Loss:
         """Parse a device's report. Raises LossError if it is not one."""
         try:
             epoch, first_seq, last_seq, cause = plain.decode(payload)
-            numbers = (first_seq,) if last_seq is None else (first_seq, last_seq)
-            if not isinstance(epoch, str) or any(type(number) is not int or number < 0 for number in numbers):
-                raise ValueError("its epoch is not text, or a number is not one")
-            return cls(epoch, first_seq, last_seq, LossCause(cause))
+            loss = cls(epoch, first_seq, last_seq, LossCause(cause))
         except (ValueError, TypeError) as error:
             raise LossError(f"a report of lost uploads cannot be read: {error}") from error
+        numbers = (first_seq,) if last_seq is None else (first_seq, last_seq)
+        if not isinstance(epoch, str) or len(epoch) > MAX_ID_CHARS:
+            raise LossError("a report of lost uploads names no epoch")
+        if any(type(number) is not int or not 0 <= number <= MAX_SEQ for number in numbers):
+            raise LossError(f"a report of lost uploads of epoch {epoch!r} has a number that no upload has")
+        return loss

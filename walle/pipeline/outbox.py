@@ -1,8 +1,8 @@
 """The outbox: a device's uploads that the cloud has not acknowledged yet; the tunnel's interface to the feature store.
 
 Sending is oldest first, so that no old feature starves. Rows are numbered from 1 without gaps within an epoch, which
-lasts as long as the store's file is neither restored from a copy nor damaged. Bounded by the store's `max_outbox_bytes`: at the bound `FeatureStore.put` blocks; nothing
-is dropped.
+lasts as long as the store's file is neither restored from a copy nor damaged. Bounded by the store's
+`max_outbox_bytes`: at the bound `FeatureStore.put` blocks; nothing is dropped.
 """
 
 from walle.pipeline.store import FeatureStore

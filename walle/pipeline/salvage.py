@@ -60,7 +60,7 @@ def salvage(path: pathlib.Path, mark: Mark | None, now_ms: int) -> Salvage:
     with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         store_schema.create(db, StoreState.new())
-        state = mark and StoreState.from_mark(mark)
+        state = StoreState.from_mark(mark) if mark else None
         with _damaged(path) as old:
             if old is not None:
                 features = _copy_features(old, db)
@@ -167,5 +167,3 @@ def _state_of_rows(db: sqlite3.Connection) -> StoreState:
         db.execute("UPDATE outbox SET seq = seq - ?", (first - 1,))
         state.last_seq = last - first + 1
     return state
-
-

@@ -61,6 +61,12 @@ class StoreReport:
     set_asides: tuple[Salvage, ...]
     damaged_features: int
 
+    def lines(self) -> tuple[str, ...]:
+        """Return one line of text for each."""
+        lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
+        lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
+        return (*lines, *map(str, self.losses))
+
 
 class FeatureStore:
     """One device's features, outbox and stream position in the file `path`, between `start` and `close`; starts once.

@@ -37,7 +37,10 @@ class DamageError(sqlite3.DatabaseError):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class StoreState:
-    """The file's state beside its rows. `acked_chain` and `last_chain` are the chain values at `acked` and `last_seq`."""
+    """The file's state beside its rows.
+
+    `acked_chain` and `last_chain` are the chain values at `acked` and `last_seq`.
+    """
 
     epoch: str
     origins: tuple[Origin, ...] = ()

@@ -286,7 +286,7 @@ class Ingest:
     def _link_origins(
         self, database: sqlite3.Connection, stream: _Stream, device_id: str, origins: Sequence[Origin]
     ) -> None:
-        """Note which stored uploads a new stream may repeat, and record those that its origins had and this file lacks."""
+        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this file lacks."""
         for origin in origins:
             older = _find(database, (device_id, origin.epoch))
             highest = older.highest if older else 0

@@ -101,8 +101,9 @@ class TunnelServer:
                 ...
                 await server.acknowledge(received.device_id, received.epoch, received.seq)
 
-    `token_check(device_id, token)` authenticates a device; `resume(hello)` returns where its uploads continue; `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of
-    any other error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
+    `token_check(device_id, token)` authenticates a device; `resume(hello)` returns where its uploads continue;
+    `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of any other
+    error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
 
     Iteration ends after `close`, when the queue is empty.
     """
