@@ -1,5 +1,6 @@
 """A feature store or a cloud's file that goes back in time: every loss is reported, and both sides go on."""
 
+import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, running, stored
 from walle import plain
 from walle.clock import ManualClock
+from walle.pipeline.database import StoreDatabase
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore, PayloadError
@@ -105,6 +107,73 @@ async def test_a_device_that_lost_unsent_uploads_while_offline_reports_them(rig:
         assert (loss.first_seq, loss.last_seq, loss.cause) == (11, 30, LossCause.DEVICE_RESTORED)
         assert await rig.losses() == [loss]
         assert await rig.arrived() == [*range(10), 30]
+
+
+@pytest.mark.asyncio
+async def test_local_features_that_went_with_a_cut_log_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "features.db"
+    async with FeatureStore(path) as store:
+        await store.put("local", 1, upload=False)
+        await store.flush()
+        copy = copy_files(path, FILES)
+        epoch = store.state.epoch
+        for value in (2, 3):
+            await store.put("local", value, upload=False)
+            await store.flush()
+    put_back(path, copy)
+    async with FeatureStore(path) as store:
+        assert store.report.lost_commits == 2
+        assert "the last 2 transactions are missing" in store.report.lines()[0]
+        assert store.state.epoch == epoch  # no number is in doubt
+    async with FeatureStore(path) as store:
+        assert store.report.lost_commits == 0
+
+
+@pytest.mark.asyncio
+async def test_an_upload_that_is_altered_while_connected_is_reported_and_the_others_arrive(rig: Rig) -> None:
+    async with rig.cloud, FeatureStore(rig.path) as store:
+        outbox = Outbox(store)
+        client = rig.make_client(outbox, rig.cloud.server.port)
+        async with running(client), asyncio.timeout(20):
+            await store.put("t", 0)
+            await store.flush()
+            await client.drained()
+            epoch = outbox.epoch
+            await store.put_all([store.encode("t", value) for value in range(1, 8)])
+            altered = store.call(lambda database: alter(database, 5))
+            await asyncio.gather(store.flush(), altered)  # in this order in the store's thread
+            await client.drained()
+        assert outbox.epoch != epoch
+        arrived = await rig.arrived()
+        assert arrived == [0, 1, 2, 3, 5, 6, 7]
+        assert await rig.losses() == [Loss(epoch, 5, 5, LossCause.DAMAGED)]
+
+
+def alter(database: StoreDatabase, seq: int) -> None:
+    database._connection.execute("UPDATE outbox SET payload = x'01' WHERE seq = ?", (seq,))
+
+
+@pytest.mark.asyncio
+async def test_a_kill_between_a_new_epoch_and_its_mark_raises_no_alarm(rig: Rig) -> None:
+    async with rig.cloud:
+        await rig.send(10)
+        await rig.send(5, upload=False)
+        copy = copy_files(rig.path, FILES)
+        await rig.send(1, upload=False)
+        put_back(rig.path, copy)
+        lock = rig.path.with_name("features.db.lock")
+        async with FeatureStore(rig.path) as store:
+            assert len(store.report.losses) == 1
+            mark = store.state.mark()
+            await store.call(lambda database: alter(database, 3))
+            assert await Outbox(store).batch(0, 10) == []  # a second new epoch
+        write_file(lock, mark.encode())
+        assert await rig.send(1) == ()
+        assert len(await rig.losses()) == 2
+
+
+def write_file(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
 
 
 @pytest.mark.asyncio

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import functools
 import random
+import resource
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from walle import plain
 from walle.clock import ManualClock
-from walle.pipeline.database import StoreCorruptError, StoreDatabase
+from walle.pipeline.database import StoreCorruptError, StoreDatabase, StoreError
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore, StoreReport
@@ -57,6 +59,10 @@ def wipe_leaves(path: Path) -> None:
             if whole[page * PAGE] == 13:
                 file.seek(page * PAGE)
                 file.write(bytes(50))
+
+
+def read_file(path: Path) -> bytes:
+    return path.read_bytes()
 
 
 class Contents:
@@ -216,6 +222,33 @@ async def test_damage_of_an_open_file_is_mended_by_the_call_that_meets_it(path: 
         uploads = await outbox.batch(0, 10_000)
         assert [upload.topic for upload in uploads] == [LOSS_TOPIC] * ROWS + ["ipv"]
         assert store.report.losses == (Loss.decode(uploads[0].payload),)
+
+
+@pytest.mark.asyncio
+async def test_damage_on_a_full_disk_is_mended_once_there_is_room(path: Path) -> None:
+    async with FeatureStore(path) as store:
+        for number in range(ROWS):
+            await store.put("ipv", payload_of(number))
+        await store.flush()
+        await store.call(functools.partial(execute, "PRAGMA wal_checkpoint(TRUNCATE)"))
+        await store.call(functools.partial(execute, "PRAGMA cache_size = 0"))
+        wipe_leaves(path)
+        damaged = read_file(path)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails with EFBIG
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # no file can grow beyond
+        try:
+            with pytest.raises(StoreError):
+                await store.query("ipv")
+            with pytest.raises(StoreError):
+                await store.query("ipv")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            signal.signal(signal.SIGXFSZ, handler)
+        assert read_file(path) == damaged
+        await store.put("ipv", 1)
+        assert [plain.decode(feature.payload) for feature in await store.query("ipv")] == [1]
+        assert len(store.report.set_asides) == 1
 
 
 @pytest.mark.asyncio

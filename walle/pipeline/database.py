@@ -140,6 +140,7 @@ class StoreDatabase:
         self.losses: list[Loss] = []
         self.set_asides: list[salvage.Salvage] = []
         self.damaged_features = 0  # rows that failed their checksum when they were read, and were removed
+        self.lost_commits = 0  # transactions that the file lacks, as its lock file shows
         self._bounds = bounds
         self._now_ms = now_ms
         self.state: StoreState
@@ -149,6 +150,7 @@ class StoreDatabase:
             stack.callback(self._lock.close)
             self._db: sqlite3.Connection | None = None
             self._is_open = False
+            self._damage: Exception | None = None  # of a file that is not replaced yet
             stack.callback(self._disconnect)
             with self._clear_errors():
                 salvage.finish(path)
@@ -173,11 +175,13 @@ class StoreDatabase:
             raise StoreError(self.path, f"cannot be opened ({error.strerror}); check that its folder exists") from error
 
     def _open(self, mark: Mark | None, salvaged: salvage.Salvage | None = None) -> None:
-        self._is_open = False
         self._db = db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         db.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text then fails its checksum
         self._prepare(db, mark)
         self.state = store_schema.read_state(db)
+        if mark is not None and mark.epoch == self.state.epoch and mark.commits > self.state.commits:
+            self.lost_commits += mark.commits - self.state.commits
+            _LOG.error("feature store %s lacks its last %d transactions", self.path, self.lost_commits)
         losses = salvaged.losses if salvaged else []
         losses += _rolled_back(self.state, mark)
         if losses or salvaged:
@@ -233,6 +237,7 @@ class StoreDatabase:
     def _replace(self, error: Exception) -> None:
         """Set the damaged file aside and continue with a new one that has its readable rows."""
         self._disconnect()
+        self._damage = error
         mark = self.state.mark() if self._is_open else self._lock.found
         try:
             salvaged = salvage.salvage(self.path, mark, self._now_ms())
@@ -250,10 +255,13 @@ class StoreDatabase:
             salvaged.uploads,
         )
         self._open(mark, salvaged)
+        self._damage = None
 
     def _mended[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return `work(connection)`. If it meets damage, it is done again in the file that replaces the damaged one."""
         with self._clear_errors():
+            if self._damage is not None:  # an earlier call could not replace the file, as on a full disk
+                self._replace(self._damage)
             try:
                 return work(self._connection)
             except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -277,7 +285,7 @@ class StoreDatabase:
     @property
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
-            raise StoreError(self.path, "is not open: a damaged file could not be replaced")
+            raise StoreError(self.path, "is not open")
         return self._db
 
     def _disconnect(self) -> None:
@@ -517,8 +525,12 @@ def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
     """Return the reports of uploads that the lock file's mark knows of and the file does not."""
     if mark is None:
         return []
-    if mark.epoch != state.epoch:  # the file was replaced
-        return [Loss(mark.epoch, 1, mark.last_seq, LossCause.DEVICE_RESTORED)] if mark.last_seq else []
+    if mark.epoch != state.epoch:
+        # A file that continues the mark's epoch was killed before its new mark was written; any other was replaced.
+        known = [origin.offset + origin.upto for origin in state.origins if origin.epoch == mark.epoch]
+        first_seq = known[0] + 1 if known else 1
+        lost = mark.last_seq >= first_seq
+        return [Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED)] if lost else []
     if mark.commits > state.commits and mark.last_seq > state.last_seq:
         return [Loss(mark.epoch, state.last_seq + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
     if mark.commits == state.commits and mark.last_chain != state.last_chain:

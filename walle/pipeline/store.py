@@ -55,15 +55,21 @@ class StoreCounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoreReport:
-    """Losses since the opening: uploads, damaged files that were set aside, and features that failed their checksum."""
+    """Losses since the opening: uploads, damaged files that were set aside, and features that failed their checksum.
+
+    `lost_commits` counts transactions that the file lacked at the opening: features that were not to be uploaded are
+    lost with them.
+    """
 
     losses: tuple[Loss, ...]
     set_asides: tuple[Salvage, ...]
     damaged_features: int
+    lost_commits: int = 0
 
     def lines(self) -> tuple[str, ...]:
         """Return one line of text for each."""
         lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
+        lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
         lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
         return (*lines, *map(str, self.losses))
 
@@ -184,7 +190,9 @@ class FeatureStore:
     def report(self) -> StoreReport:
         """The losses of this store's file since it was opened."""
         database = self._opened()
-        return StoreReport(tuple(database.losses), tuple(database.set_asides), database.damaged_features)
+        return StoreReport(
+            tuple(database.losses), tuple(database.set_asides), database.damaged_features, database.lost_commits
+        )
 
     @property
     def position(self) -> int:
