@@ -144,6 +144,7 @@ class DeviceSummary:
     without_visit: int
     cut_visits: int
     visits_cut: int
+    losses: tuple[str, ...]  # a line for each loss of the feature store since the start, see `StoreReport`
 
 
 class Device:
@@ -179,7 +180,7 @@ class Device:
             await asyncio.to_thread(remove_unfinished, config.folder)
             await asyncio.to_thread(write_file, ca_path, config.ca_pem)
             self.outbox = Outbox(self.store)
-            self.counts.produced = self.outbox.last_seq
+            self.counts.produced = self.store.state.produced
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
             self._task_log = TaskLog(config.device_id, self._clock)
             self._runner = TaskRunner(config.vms, task_log=self._task_log)
@@ -511,4 +512,5 @@ class Device:
             without_visit=self.stream.counts.without_visit,
             cut_visits=self.stream.counts.cut_visits,
             visits_cut=self.stream.pages.evicted,
+            losses=self.store.report.lines(),
         )

@@ -13,8 +13,9 @@ import pytest
 
 from walle import plain
 from walle.clock import ManualClock
-from walle.pipeline.database import Bounds, ReplayState, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
+from walle.pipeline.database import Bounds, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
 from walle.pipeline.store import FeatureStore, PayloadError, Put, StoreClosedError
+from walle.pipeline.store_schema import ReplayState
 
 
 @pytest.fixture
@@ -28,21 +29,15 @@ def rows_in(path: pathlib.Path, table: str = "features") -> int:
 
 
 @pytest.mark.asyncio
-async def test_a_file_of_version_1_is_read_and_gets_the_positions_of_tasks(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "features.db"
-    async with FeatureStore(path) as store:
-        await store.put_all([store.encode("a", 1)], position=7, resume_from=3)
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("DROP TABLE lagging")
-        db.execute("DROP TABLE cut_visits")
-        db.execute("PRAGMA user_version = 1")
+async def test_the_positions_of_tasks_and_cut_visits_are_kept(path: pathlib.Path) -> None:
     replay = ReplayState({"task": 5}, {"page b": 4, "page a": 6})
     async with FeatureStore(path) as store:
-        assert (store.position, store.resume_from, store.replay) == (7, 3, ReplayState())
-        store.advance(8, 2, replay)
+        assert (store.position, store.resume_from, store.replay) == (-1, 0, ReplayState())
+        store.advance(9, 2, replay)
+        await store.flush()
     async with FeatureStore(path) as store:
-        assert (store.position, store.resume_from, store.replay) == (8, 2, replay)
-        assert list(store.replay.cut_visits) == ["page b", "page a"]
+        assert (store.position, store.resume_from, store.replay) == (9, 2, replay)
+        assert list(store.replay.cut_visits) == ["page b", "page a"]  # in the order of their cuts
 
 
 @pytest.mark.asyncio
@@ -177,8 +172,8 @@ async def test_a_full_disk_is_told_and_loses_nothing(path: pathlib.Path) -> None
     async with FeatureStore(path, threshold=1000, max_buffer_bytes=200_000) as store:
         await store.put("t", 0)
         await store.flush()
-        pages = await store.call(lambda database: database._db.execute("PRAGMA page_count").fetchone()[0])
-        await store.call(lambda database: database._db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        pages = await store.call(lambda database: database._connection.execute("PRAGMA page_count").fetchone()[0])
+        await store.call(lambda database: database._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
         for _ in range(2):
             await store.put("t", b"x" * 100_000)
         with pytest.raises(StoreFullError, match="make room"):
@@ -189,7 +184,7 @@ async def test_a_full_disk_is_told_and_loses_nothing(path: pathlib.Path) -> None
         problem = store.last_error
         assert isinstance(problem, StoreFullError)
         assert store.state.last_seq == 1
-        await store.call(lambda database: database._db.execute("PRAGMA max_page_count = 100000").fetchone())
+        await store.call(lambda database: database._connection.execute("PRAGMA max_page_count = 100000").fetchone())
         await store.put("t", 1)
         assert len(await store.query("t")) == 4
         assert store.last_error is None
@@ -262,14 +257,6 @@ async def test_what_cannot_be_stored_is_refused_whole(path: pathlib.Path) -> Non
         await store.start()
 
 
-def try_to_open(path: pathlib.Path) -> None:
-    async def main() -> None:
-        async with FeatureStore(path):
-            pass
-
-    asyncio.run(main())
-
-
 @pytest.mark.asyncio
 async def test_a_file_is_open_once(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
@@ -286,29 +273,6 @@ async def test_a_file_is_open_once(path: pathlib.Path) -> None:
         assert len(await store.query("t")) == 1
 
 
-def test_the_error_names_a_damaged_file_and_the_file_is_unchanged(path: pathlib.Path) -> None:
-    async def fill() -> None:
-        async with FeatureStore(path) as store:
-            for value in range(500):
-                await store.put("t", {"value": value, "text": "x" * 100})
-
-    asyncio.run(fill())
-    whole = path.read_bytes()
-    header = bytearray(whole)
-    header[:16] = b"not a database.."
-    trees = bytearray(whole)
-    for page in range(2, len(whole) // 4096):
-        trees[page * 4096 : page * 4096 + 100] = bytes(100)
-    for damaged in (bytes(header), bytes(trees), whole[: len(whole) // 2 + 100]):
-        path.write_bytes(damaged)
-        with pytest.raises(StoreCorruptError, match=path.name) as caught:
-            try_to_open(path)
-        assert "move it away" in str(caught.value)
-        assert path.read_bytes() == damaged
-    path.write_bytes(whole)
-    try_to_open(path)
-
-
 @pytest.mark.asyncio
 async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
     path: pathlib.Path, tmp_path: pathlib.Path
@@ -321,6 +285,7 @@ async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
         pass
     with contextlib.closing(sqlite3.connect(tmp_path / "new.db")) as db:
         db.execute("PRAGMA user_version = 9")
+    (tmp_path / "new.db.lock").unlink()  # a newer walle leaves a mark of its own there
     with pytest.raises(StoreError, match="format 9"):
         await FeatureStore(tmp_path / "new.db").start()
     with pytest.raises(StoreError, match="check that its folder exists"):

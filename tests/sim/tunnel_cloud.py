@@ -45,7 +45,7 @@ class TunnelCloud:
         self.server = TunnelServer(
             ssl_context=self.ssl_context,
             token_check=check_token,
-            acked=self.ingest.acked,
+            resume=self.ingest.resume,
             on_request=self.on_request,
             limits=self.limits,
         )

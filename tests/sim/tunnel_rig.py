@@ -9,12 +9,14 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TOKENS
 from walle import protocol
 from walle.cloud.authority import Authority
+from walle.pipeline.checksums import first_link
 from walle.pipeline.tunnel.client import (
     TunnelClient,
     client_context,
 )
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.tunnel.server import ResumePoint
 
 type MakeClient = Callable[..., TunnelClient]
 
@@ -106,6 +108,6 @@ def upload(seq: int, size: int = 1) -> protocol.Upload:
     return protocol.Upload(seq, "t", random.Random(seq).randbytes(size), 0)
 
 
-async def nothing_acked(device_id: str, epoch: str) -> int:
-    """Return 0, as a cloud that has stored nothing."""
-    return 0
+async def nothing_acked(hello: protocol.Hello) -> ResumePoint:
+    """Return the start of an epoch, as a cloud that has stored nothing."""
+    return ResumePoint(0, first_link(hello.epoch))

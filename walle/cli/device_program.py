@@ -323,6 +323,7 @@ class DeviceProgram:
             "without_visit": summary.without_visit,
             "visits_cut": summary.visits_cut,
             "last_error": summary.last_error,
+            "losses": list(summary.losses),
             "cloud_error": self._cloud_error,
         }
         if status == self._shown:
@@ -341,6 +342,7 @@ class DeviceProgram:
             if len(latencies) > 1:
                 cuts = statistics.quantiles(latencies, n=100, method="inclusive")
                 lines.append(f"{what}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
+        lines += summary.losses
         lines += [f"skipped {report}" for report in (self._source.reports if self._source else [])]
         for line in lines:
             emit(None, as_json=False, text=escape(line))

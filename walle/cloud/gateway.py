@@ -85,7 +85,7 @@ class GatewayNode:
             self._tunnel = TunnelServer(
                 ssl_context=authority.server_context(),
                 token_check=self._lets_in,
-                acked=self._ingest.acked,
+                resume=self._ingest.resume,
                 on_request=inference.answer,
                 host=config.host,
                 port=config.tunnel_port,

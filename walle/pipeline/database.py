@@ -5,34 +5,45 @@ medium before it counts as written. With NORMAL a power cut may undo transaction
 already acknowledged; their numbers would be assigned again, and the cloud would drop the new rows.
 """
 
+import collections
 import contextlib
+import copy
 import dataclasses
-import fcntl
-import os
+import logging
 import pathlib
-import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 
 from walle.errors import PipelineError
+from walle.pipeline import checksums, epochs, salvage, store_schema
+from walle.pipeline.losses import Loss, LossCause
+from walle.pipeline.store_lock import Mark, StoreLock
+from walle.pipeline.store_schema import (
+    APPLICATION_ID,
+    FORMAT,
+    ROW_OVERHEAD_BYTES,
+    DamageError,
+    ReplayState,
+    StoreState,
+    is_sound,
+    is_sound_feature,
+)
 from walle.protocol import Upload
 
-_SCHEMA_VERSION = 2
-_APPLICATION_ID = 0x57414C4C  # "WALL"
-_SCHEMA = """
-CREATE TABLE features (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, ts_ms INTEGER NOT NULL, position INTEGER NOT NULL,
-    payload BLOB NOT NULL, size_bytes INTEGER AS (length(topic) + length(payload) + 32));
-CREATE INDEX features_by_topic ON features (topic, id);
-CREATE TABLE outbox (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB NOT NULL, created_ms INTEGER NOT NULL,
-    size_bytes INTEGER AS (length(topic) + length(payload) + 32));
-CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, last_seq INTEGER NOT NULL,
-    position INTEGER NOT NULL, resume_from INTEGER NOT NULL);
-"""
-_SCHEMA_2 = """
-CREATE TABLE lagging (task TEXT PRIMARY KEY, position INTEGER NOT NULL);
-CREATE TABLE cut_visits (page_id TEXT NOT NULL, position INTEGER NOT NULL);
-"""
-ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
+_LOG = logging.getLogger(__name__)
+
+_FEATURE = "INSERT INTO features (topic, ts_ms, position, payload, checksum) VALUES (?, ?, ?, ?, ?)"
+_UPLOAD = "INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)"
+# Of statements that are constants: these errors mean that the file holds other contents than a store wrote.
+_DAMAGE = {
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_FORMAT,
+}
 
 
 class StoreError(PipelineError):
@@ -66,43 +77,24 @@ class Feature:
     payload: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A feature to write; `upload` puts it into the outbox too."""
-
-    topic: str
-    payload: bytes
-    ts_ms: int
-    position: int
-    upload: bool
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.topic) + len(self.payload) + ROW_OVERHEAD_BYTES
+type FeatureRow = tuple[str, int, int, bytes, int]  # topic, ts_ms, position, payload, checksum
+type UploadRow = tuple[str, bytes, int, int]  # topic, payload, ts_ms, checksum
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReplayState:
-    """The state of a stream that a replay from `resume_from` cannot restore.
+@dataclasses.dataclass(slots=True)
+class Batch:
+    """Rows of one transaction, as SQLite takes them. Sizes count topics, payloads and ROW_OVERHEAD_BYTES a row."""
 
-    `lagging`: the tasks that are behind the stream's position, each with the position up to which its outputs are put.
-    `cut_visits`: `PageSequence.cut` as it was for the event that decided `resume_from`.
-    """
+    features: list[FeatureRow] = dataclasses.field(default_factory=list)
+    uploads: list[UploadRow] = dataclasses.field(default_factory=list)
+    size_bytes: int = 0  # of the features
+    upload_bytes: int = 0
 
-    lagging: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    cut_visits: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class StoreState:
-    """The file's state beside its rows."""
-
-    epoch: str
-    last_seq: int
-    position: int
-    resume_from: int
-    outbox_bytes: int
-    replay: ReplayState
+    def extend(self, later: "Batch") -> None:
+        self.features += later.features
+        self.uploads += later.uploads
+        self.size_bytes += later.size_bytes
+        self.upload_bytes += later.upload_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,124 +110,203 @@ class Bounds:
 class _Kept:
     """Counts of the feature table."""
 
-    rows: dict[str, int]  # by topic
+    rows: collections.Counter[str]  # by topic
     total_rows: int
     size_bytes: int
 
-    def add(self, row: Row) -> None:
-        self.rows[row.topic] = self.rows.get(row.topic, 0) + 1
-        self.total_rows += 1
-        self.size_bytes += row.size_bytes
-
-    def remove(self, rows: Sequence[tuple[str, int]]) -> None:
-        for topic, size_bytes in rows:
-            self.rows[topic] -= 1
+    def add(self, rows: collections.Counter[str], count: int, size_bytes: int) -> None:
+        """Add rows, or remove them with negative counts."""
+        self.rows.update(rows)
+        for topic in rows:
             if not self.rows[topic]:
                 del self.rows[topic]
-            self.size_bytes -= size_bytes
-        self.total_rows -= len(rows)
+        self.total_rows += count
+        self.size_bytes += size_bytes
 
 
 class StoreDatabase:
     """One open file, until `close`.
+
+    A file that went back in time, as its lock file shows, starts a new epoch. A damaged file is set aside, and its
+    readable rows go into a new one, at the opening or by the call that meets the damage. `losses` has all reports since
+    the opening, and `set_asides` the damaged files.
 
     Raises:
         StoreLockedError, StoreCorruptError, StoreFullError: see each.
         StoreError: the file cannot be opened, or a newer walle made it.
     """
 
-    def __init__(self, path: pathlib.Path, bounds: Bounds) -> None:
+    def __init__(self, path: pathlib.Path, bounds: Bounds, now_ms: Callable[[], int]) -> None:
         self.path = path
+        self.losses: list[Loss] = []
+        self.set_asides: list[salvage.Salvage] = []
+        self.damaged_features = 0  # rows that failed their checksum when they were read, and were removed
+        self.lost_commits = 0  # transactions that the file lacks, as its lock file shows
         self._bounds = bounds
+        self._now_ms = now_ms
+        self.state: StoreState
+        self._kept: _Kept
         with contextlib.ExitStack() as stack:
             self._lock = self._take_lock()
-            stack.callback(os.close, self._lock)
+            stack.callback(self._lock.close)
+            self._db: sqlite3.Connection | None = None
+            self._is_open = False
+            self._damage: Exception | None = None  # of a file that is not replaced yet
+            stack.callback(self._disconnect)
             with self._clear_errors():
-                # SQLite's own lock lasts one transaction; the lock file keeps others out between them.
-                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                stack.callback(self._db.close)
-                self._prepare()
-                self.state = self._read_state()
-                self._kept = self._read_kept()
+                salvage.finish(path)
+                try:
+                    self._open(self._lock.found)
+                except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                    if not _is_damage(error) or not self._is_ours():
+                        raise
+                    self._replace(error)
             stack.pop_all()
 
-    def _take_lock(self) -> int:
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def _take_lock(self) -> StoreLock:
         try:
-            lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreError(self.path, f"cannot be opened ({error.strerror}); check that its folder exists") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
+            return StoreLock(self.path.with_name(f"{self.path.name}.lock"))
+        except BlockingIOError as error:
             raise StoreLockedError(
                 self.path, "is open elsewhere; stop the other process, or give this device another folder"
             ) from error
-        return lock
+        except OSError as error:
+            raise StoreError(self.path, f"cannot be opened ({error.strerror}); check that its folder exists") from error
 
-    def _prepare(self) -> None:
-        db = self._db
+    def _open(self, mark: Mark | None, salvaged: salvage.Salvage | None = None) -> None:
+        self._db = db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        db.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text then fails its checksum
+        self._prepare(db, mark)
+        self.state = store_schema.read_state(db)
+        if mark is not None and mark.epoch == self.state.epoch and mark.commits > self.state.commits:
+            self.lost_commits += mark.commits - self.state.commits
+            _LOG.error("feature store %s lacks its last %d transactions", self.path, self.lost_commits)
+        losses = salvaged.losses if salvaged else []
+        losses += _rolled_back(self.state, mark)
+        if losses or salvaged:
+            self._start_epoch(losses)
+        self._kept = self._read_kept(db)
+        self._lock.write(self.state.mark())
+        self._is_open = True
+
+    def _prepare(self, db: sqlite3.Connection, mark: Mark | None) -> None:
+        """Check the file, and create or migrate its tables."""
         version = db.execute("PRAGMA user_version").fetchone()[0]
         made_by = db.execute("PRAGMA application_id").fetchone()[0]
         empty = not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if not empty and made_by != _APPLICATION_ID:
+        if not empty and mark is not None and (made_by, version) != (APPLICATION_ID, FORMAT):
+            # The lock file says that this walle wrote the file last.
+            raise DamageError(f"its header names application {made_by:#x} and format {version}")
+        if not empty and made_by != APPLICATION_ID:
             raise StoreCorruptError(self.path, "is a database, but not a feature store; name another file")
-        if not empty and not 1 <= version <= _SCHEMA_VERSION:
-            raise StoreError(self.path, f"has format {version}, this walle reads {_SCHEMA_VERSION}; install its walle")
+        if version not in range(0 if empty else 1, FORMAT + 1):
+            raise StoreError(self.path, f"has format {version}, this walle reads 1 to {FORMAT}; install its walle")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA journal_size_limit = 4194304")
         if empty:
             with self._transaction():
-                for statement in _SCHEMA.split(";"):
-                    db.execute(statement)
-                db.execute("INSERT INTO state VALUES (1, ?, 0, -1, 0)", (secrets.token_hex(16),))
-                db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        if version < 2:
-            with self._transaction():
-                for statement in _SCHEMA_2.split(";"):
-                    db.execute(statement)
-                db.execute("PRAGMA user_version = 2")
+                store_schema.create(db, StoreState.new())
         problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
-            raise sqlite3.DatabaseError(problem)
+            raise DamageError(problem)
+        if not empty and version < FORMAT:
+            self._start_epoch([], lambda: store_schema.migrate(db))
 
-    def _read_state(self) -> StoreState:
-        found = self._db.execute("SELECT epoch, last_seq, position, resume_from FROM state").fetchone()
-        if found is None:
-            raise sqlite3.DatabaseError("the state row is gone")
-        outbox_bytes = self._db.execute("SELECT coalesce(sum(size_bytes), 0) FROM outbox").fetchone()[0]
-        epoch, last_seq, position, resume_from = found
-        return StoreState(
-            epoch=epoch,
-            last_seq=last_seq,
-            position=position,
-            resume_from=resume_from,
-            outbox_bytes=outbox_bytes,
-            replay=ReplayState(
-                dict(self._db.execute("SELECT task, position FROM lagging").fetchall()),
-                dict(self._db.execute("SELECT page_id, position FROM cut_visits ORDER BY rowid").fetchall()),
-            ),
+    def _read_kept(self, db: sqlite3.Connection) -> _Kept:
+        # The index is compared with the table, since quick_check does not: a query trusts the index.
+        query = "SELECT topic, count(*), sum(id), {} FROM features {} GROUP BY {} ORDER BY 1, 2, 3"
+        in_table = db.execute(query.format("sum(size_bytes)", "NOT INDEXED", "topic")).fetchall()
+        in_index = db.execute(query.format("0", "INDEXED BY features_by_topic", "topic")).fetchall()
+        if [row[:3] for row in in_table] != [row[:3] for row in in_index]:
+            raise DamageError("an index differs from its table")
+        rows = collections.Counter({topic: count for topic, count, _, _ in in_table})
+        return _Kept(rows, rows.total(), sum(size_bytes or 0 for *_, size_bytes in in_table))
+
+    # --- damage and new epochs ----------------------------------------------------------------------------------------
+
+    def _is_ours(self) -> bool:
+        """Return whether a file that cannot be read is known to be a feature store of this format."""
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            header = file.read(100)
+            ours = (FORMAT.to_bytes(4, "big"), APPLICATION_ID.to_bytes(4, "big"))
+            return self._lock.found is not None or (header[60:64], header[68:72]) == ours
+        return False
+
+    def _replace(self, error: Exception) -> None:
+        """Set the damaged file aside and continue with a new one that has its readable rows."""
+        self._disconnect()
+        self._damage = error
+        mark = self.state.mark() if self._is_open else self._lock.found
+        try:
+            salvaged = salvage.salvage(self.path, mark, self._now_ms())
+        except OSError as failure:
+            raise StoreCorruptError(
+                self.path, f"is damaged ({error}), and no new file can be written ({failure}); check its disk"
+            ) from error
+        self.set_asides.append(salvaged)
+        _LOG.error(
+            "feature store %s was damaged (%s): it is now %s; %d features and %d unsent uploads of it could be read",
+            self.path,
+            error,
+            salvaged.set_aside.name,
+            salvaged.features,
+            salvaged.uploads,
         )
+        self._open(mark, salvaged)
+        self._damage = None
 
-    def _read_kept(self) -> _Kept:
-        found = self._db.execute("SELECT topic, count(*), sum(size_bytes) FROM features GROUP BY topic").fetchall()
-        rows = {topic: count for topic, count, _ in found}
-        return _Kept(rows, sum(rows.values()), sum(size_bytes for _, _, size_bytes in found))
+    def _mended[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return `work(connection)`. If it meets damage, it is done again in the file that replaces the damaged one."""
+        with self._clear_errors():
+            if self._damage is not None:  # an earlier call could not replace the file, as on a full disk
+                self._replace(self._damage)
+            try:
+                return work(self._connection)
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                if not _is_damage(error):
+                    raise
+                self._replace(error)
+            return work(self._connection)
+
+    def _start_epoch(self, losses: Sequence[Loss], migrate: Callable[[], StoreState] | None = None) -> None:
+        with self._transaction():
+            before = migrate() if migrate else self.state
+            started, found = epochs.start_epoch(self._connection, before, losses, self._now_ms())
+        self.state = started
+        self._lock.write(started.mark())
+        self.losses += found
+        for loss in found:
+            _LOG.error("feature store %s: %s", self.path, loss)
+        what = "feature store %s: epoch %s continues as %s with %d unsent uploads"
+        _LOG.warning(what, self.path, before.epoch, started.epoch, started.last_seq)
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise StoreError(self.path, "is not open")
+        return self._db
+
+    def _disconnect(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
 
     @contextlib.contextmanager
     def _clear_errors(self) -> Iterator[None]:
         """Convert SQLite's errors into StoreError."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            code = _code(error)
             if code == sqlite3.SQLITE_FULL:
                 raise StoreFullError(self.path, f"cannot be written ({error}); make room on its disk") from error
-            if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-                raise StoreError(self.path, f"cannot be read or written ({error}); check its disk") from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise StoreLockedError(self.path, f"is held by another program ({error}); close it") from error
+            if not _is_damage(error):
+                raise StoreError(self.path, f"cannot be read or written ({error}); check its disk") from error
             raise StoreCorruptError(
                 self.path,
                 f"is damaged ({error}); to start empty, move it away with its -wal file (unsent uploads are in it)",
@@ -243,120 +314,250 @@ class StoreDatabase:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+        db = self._connection
+        db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._db.execute("COMMIT")
+            db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
+
+    # --- write --------------------------------------------------------------------------------------------------------
 
     def write(
         self,
-        rows: Sequence[Row],
+        batch: Batch,
         position: int,
         resume_from: int,
-        forget_upto: int,
+        forget: tuple[str, int],
         replay: ReplayState | None = None,
     ) -> None:
-        """Add the rows, move the positions, and drop outbox rows up to and with `forget_upto`, in one transaction."""
-        uploads = [row for row in rows if row.upload]
-        first_seq = self.state.last_seq + 1
-        last_seq = self.state.last_seq + len(uploads)
-        kept = dataclasses.replace(self._kept, rows=dict(self._kept.rows))
-        for row in rows:
-            kept.add(row)
-        with self._clear_errors(), self._transaction():
-            db = self._db
-            db.executemany(
-                "INSERT INTO features (topic, ts_ms, position, payload) VALUES (?, ?, ?, ?)",
-                [(row.topic, row.ts_ms, row.position, row.payload) for row in rows],
-            )
-            db.executemany(
-                "INSERT INTO outbox VALUES (?, ?, ?, ?)",
-                [(first_seq + index, row.topic, row.payload, row.ts_ms) for index, row in enumerate(uploads)],
-            )
-            forgotten = db.execute(
-                "SELECT coalesce(sum(size_bytes), 0) FROM outbox WHERE seq <= ?", (forget_upto,)
-            ).fetchone()[0]
-            db.execute("DELETE FROM outbox WHERE seq <= ?", (forget_upto,))
-            self._retain(kept, {row.topic for row in rows})
-            if replay is not None and replay != self.state.replay:
-                db.execute("DELETE FROM lagging")
-                db.executemany("INSERT INTO lagging VALUES (?, ?)", replay.lagging.items())
-                db.execute("DELETE FROM cut_visits")
-                db.executemany("INSERT INTO cut_visits VALUES (?, ?)", replay.cut_visits.items())
-            db.execute(
-                "UPDATE state SET last_seq = ?, position = ?, resume_from = ?", (last_seq, position, resume_from)
-            )
-        self._kept = kept
-        self.state.last_seq = last_seq
-        self.state.position = position
-        self.state.resume_from = resume_from
-        if replay is not None:
-            self.state.replay = replay
-        self.state.outbox_bytes += sum(row.size_bytes for row in uploads) - forgotten
+        """Add the rows, move the positions, and drop acknowledged outbox rows, in one transaction.
 
-    def _retain(self, kept: "_Kept", touched: set[str]) -> None:
-        """Remove the oldest rows beyond the bounds, inside the transaction, and update `kept`."""
-        for topic in touched:
-            excess = kept.rows[topic] - self._bounds.rows_per_topic
+        `forget` is an epoch and the highest acknowledged number in it; it has no effect in a later epoch.
+        """
+        self._mended(lambda db: self._write(db, batch, position, resume_from, forget, replay))
+
+    def _write(
+        self,
+        db: sqlite3.Connection,
+        batch: Batch,
+        position: int,
+        resume_from: int,
+        forget: tuple[str, int],
+        replay: ReplayState | None,
+    ) -> None:
+        state = copy.copy(self.state)
+        if replay is not None:
+            state.replay = replay
+        state.position, state.resume_from = position, resume_from
+        state.commits += 1
+        state.produced += len(batch.uploads)
+        uploads = _Numbered(batch.uploads, state.last_seq, state.last_chain)
+        state.last_seq += len(batch.uploads)
+        state.outbox_bytes += batch.upload_bytes
+        added = collections.Counter(map(itemgetter(0), batch.features))
+        with self._transaction():
+            if batch.uploads:
+                db.executemany(_UPLOAD, uploads)
+                state.last_chain = uploads.chain
+            if batch.features:
+                db.executemany(_FEATURE, batch.features)
+            if forget[0] == state.epoch and forget[1] > state.acked:
+                self._forget(db, state, forget[1])
+            removed, removed_bytes = self._retain(db, added, batch.size_bytes)
+            store_schema.write_state(db, state)
+        self._kept.add(added, len(batch.features), batch.size_bytes)
+        if removed:
+            self._kept.add(removed, removed.total(), removed_bytes)
+        self.state = state
+        self._lock.write(state.mark())
+
+    def _forget(self, db: sqlite3.Connection, state: StoreState, upto_seq: int) -> None:
+        found = db.execute("SELECT chain FROM outbox WHERE seq = ?", (upto_seq,)).fetchone()
+        if found is None:
+            raise DamageError(f"upload {upto_seq} is missing from the outbox")
+        sizes = "SELECT coalesce(sum(size_bytes), 0) FROM outbox WHERE seq <= ?"
+        state.outbox_bytes -= db.execute(sizes, (upto_seq,)).fetchone()[0]
+        db.execute("DELETE FROM outbox WHERE seq <= ?", (upto_seq,))
+        state.acked, state.acked_chain = upto_seq, found[0]
+
+    def _retain(
+        self, db: sqlite3.Connection, added: collections.Counter[str], added_bytes: int
+    ) -> tuple[collections.Counter[str], int]:
+        """Remove the oldest rows beyond the bounds, inside the transaction; return their negative counts and bytes."""
+        kept, bounds = self._kept, self._bounds
+        removed = collections.Counter[str]()
+        size_bytes = kept.size_bytes + added_bytes
+        for topic, count in added.items():
+            excess = kept.rows[topic] + count - bounds.rows_per_topic
             if excess > 0:
-                removed = self._db.execute(
+                for row_topic, row_bytes in db.execute(
                     "DELETE FROM features WHERE id IN (SELECT id FROM features WHERE topic = ? ORDER BY id LIMIT ?)"
                     " RETURNING topic, size_bytes",
                     (topic, excess),
-                ).fetchall()
-                kept.remove(removed)
-        oldest = self._db.execute("SELECT id, topic, size_bytes FROM features ORDER BY id")
-        last_removed = None
-        while kept.size_bytes > self._bounds.size_bytes or kept.total_rows > self._bounds.rows:
-            last_removed, topic, size_bytes = oldest.fetchone()
-            kept.remove([(topic, size_bytes)])
-        oldest.close()
-        if last_removed is not None:
-            self._db.execute("DELETE FROM features WHERE id <= ?", (last_removed,))
+                ):
+                    removed[row_topic] -= 1
+                    size_bytes -= row_bytes
+        total_rows = kept.total_rows + added.total() + removed.total()
+        if size_bytes > bounds.size_bytes or total_rows > bounds.rows:
+            last_removed = None
+            oldest = db.execute("SELECT id, topic, size_bytes FROM features ORDER BY id")
+            while (size_bytes > bounds.size_bytes or total_rows > bounds.rows) and (row := oldest.fetchone()):
+                last_removed, row_topic, row_bytes = row
+                removed[row_topic] -= 1
+                total_rows -= 1
+                size_bytes -= row_bytes
+            oldest.close()
+            db.execute("DELETE FROM features WHERE id <= ?", (last_removed,))
+        return removed, size_bytes - kept.size_bytes - added_bytes
+
+    def reconcile(self, acked: int, chain: int) -> bool:
+        """Compare the cloud's highest number and its chain value there with the outbox; return whether they agree.
+
+        If they do not, this file or the cloud's went back in time. If it was this one, a new epoch begins.
+        """
+        return self._mended(lambda db: self._reconcile(db, acked, chain))
+
+    def _reconcile(self, db: sqlite3.Connection, acked: int, chain: int) -> bool:
+        state = self.state
+        if acked < state.acked:  # the next Hello tells the cloud what it lacks
+            return False
+        if acked == state.acked:
+            known = state.acked_chain
+        elif acked <= state.last_seq:
+            found = db.execute("SELECT chain FROM outbox WHERE seq = ?", (acked,)).fetchone()
+            if found is None:
+                raise DamageError(f"upload {acked} is missing from the outbox")
+            known = found[0]
+        else:
+            known = None
+        if known == chain:
+            return True
+        first_seq = state.last_seq + 1 if known is None else state.acked + 1
+        self._start_epoch([Loss(state.epoch, first_seq, None, LossCause.DEVICE_RESTORED)])
+        return False
+
+    # --- read ---------------------------------------------------------------------------------------------------------
 
     def query(self, topic: str, since_ms: int, limit: int) -> list[Feature]:
-        """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put."""
-        with self._clear_errors():
-            found = self._db.execute(
-                "SELECT id, topic, ts_ms, position, payload FROM features WHERE topic = ? AND ts_ms >= ?"
-                " ORDER BY id DESC LIMIT ?",
-                (topic, since_ms, limit),
-            ).fetchall()
-        names = ("id", "topic", "ts_ms", "position", "payload")
-        return [Feature(**dict(zip(names, row, strict=True))) for row in reversed(found)]
+        """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put.
+
+        Rows that fail their checksum are removed, counted and left out.
+        """
+        return self._mended(lambda db: self._query(db, topic, since_ms, limit))
+
+    def _query(self, db: sqlite3.Connection, topic: str, since_ms: int, limit: int) -> list[Feature]:
+        found = db.execute(
+            "SELECT id, topic, ts_ms, position, payload, checksum FROM features WHERE topic = ? AND ts_ms >= ?"
+            " ORDER BY id DESC LIMIT ?",
+            (topic, since_ms, limit),
+        ).fetchall()
+        features = []
+        damaged = []
+        for id_, *row, payload, checksum in reversed(found):
+            row_topic, ts_ms, position = row
+            if is_sound_feature(row_topic, payload, ts_ms, position, checksum):
+                features.append(Feature(id=id_, topic=row_topic, ts_ms=ts_ms, position=position, payload=payload))
+            else:
+                damaged.append(id_)
+        if damaged:
+            self._remove_damaged(db, damaged)
+        return features
+
+    def _remove_damaged(self, db: sqlite3.Connection, ids: list[int]) -> None:
+        with self._transaction():
+            db.executemany("DELETE FROM features WHERE id = ?", [(id_,) for id_ in ids])
+        self._kept = self._read_kept(db)
+        self.damaged_features += len(ids)
+        _LOG.error("feature store %s: %d features failed their checksum and were removed", self.path, len(ids))
 
     def counts(self) -> tuple[int, int]:
         """Return how many features are kept, and how many uploads are not acknowledged yet."""
-        with self._clear_errors():
-            query = "SELECT (SELECT count(*) FROM features), (SELECT count(*) FROM outbox)"
-            features, uploads = self._db.execute(query).fetchone()
+        query = "SELECT (SELECT count(*) FROM features), (SELECT count(*) FROM outbox)"
+        features, uploads = self._mended(lambda db: db.execute(query).fetchone())
         return features, uploads
 
     def uploads(self, after_seq: int, limit: int, max_bytes: int) -> list[Upload]:
-        """Return outbox rows after `after_seq`, oldest first, at most `limit`; one, or as many as fit `max_bytes`."""
+        """Return outbox rows after `after_seq`, oldest first, at most `limit`; one, or as many as fit `max_bytes`.
+
+        A row that is missing or fails its checksum starts a new epoch, in which the report of its loss has its place.
+        The result is then empty.
+        """
+        return self._mended(lambda db: self._uploads(db, after_seq, limit, max_bytes))
+
+    def _uploads(self, db: sqlite3.Connection, after_seq: int, limit: int, max_bytes: int) -> list[Upload]:
         batch: list[Upload] = []
         size_bytes = 0
-        with self._clear_errors():
-            cursor = self._db.execute(
-                "SELECT seq, topic, payload, created_ms FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?",
-                (after_seq, limit),
-            )
-            for row in cursor:
-                size_bytes += len(row[1]) + len(row[2]) + ROW_OVERHEAD_BYTES
-                if batch and size_bytes > max_bytes:
-                    break
-                batch.append(Upload(*row))
-            cursor.close()
+        due = max(after_seq, self.state.acked)
+        sound = True
+        cursor = db.execute(
+            "SELECT seq, topic, payload, created_ms, checksum FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?",
+            (after_seq, limit),
+        )
+        for row in cursor:
+            due += 1
+            sound = row[0] == due and is_sound(*row[1:])
+            if not sound:
+                break
+            size_bytes += len(row[1]) + len(row[2]) + ROW_OVERHEAD_BYTES
+            if batch and size_bytes > max_bytes:
+                break
+            batch.append(Upload(*row[:4]))
+        cursor.close()
+        if not sound or (not batch and self.state.last_seq > due):
+            self._start_epoch([])
+            return []
         return batch
 
     def close(self) -> None:
         """Close the file and release its lock."""
         try:
             with self._clear_errors():
-                self._db.close()
+                self._disconnect()
         finally:
-            os.close(self._lock)
+            self._lock.close()
+
+
+class _Numbered:
+    """Upload rows with their numbers and chain values, made while SQLite takes them; `.chain` is then the last one."""
+
+    def __init__(self, rows: list[UploadRow], last_seq: int, chain: int) -> None:
+        self._rows = rows
+        self._last_seq = last_seq
+        self.chain = chain
+
+    def __iter__(self) -> Iterator[tuple[int, str, bytes, int, int, int]]:
+        chain, factor, modulus = self.chain, checksums.CHAIN_FACTOR, checksums.CHAIN_MODULUS
+        for seq, (topic, payload, ts_ms, checksum) in enumerate(self._rows, self._last_seq + 1):
+            chain = (chain * factor + checksum) % modulus
+            yield seq, topic, payload, ts_ms, checksum, chain
+        self.chain = chain
+
+
+def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
+    """Return the reports of uploads that the lock file's mark knows of and the file does not."""
+    if mark is None:
+        return []
+    if mark.epoch != state.epoch:
+        # A file that continues the mark's epoch was killed before its new mark was written; any other was replaced.
+        known = [origin.offset + origin.upto for origin in state.origins if origin.epoch == mark.epoch]
+        first_seq = known[0] + 1 if known else 1
+        lost = mark.last_seq >= first_seq
+        return [Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED)] if lost else []
+    if mark.commits > state.commits and mark.last_seq > state.last_seq:
+        return [Loss(mark.epoch, state.last_seq + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
+    if mark.commits == state.commits and mark.last_chain != state.last_chain:
+        return [Loss(mark.epoch, state.acked + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
+    return []
+
+
+def _code(error: Exception) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF  # an extended code's low byte
+
+
+def _is_damage(error: Exception) -> bool:
+    # A UnicodeDecodeError comes of an error message that quotes damaged text.
+    return isinstance(error, DamageError | UnicodeDecodeError) or _code(error) in _DAMAGE

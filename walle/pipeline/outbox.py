@@ -1,12 +1,12 @@
 """The outbox: a device's uploads that the cloud has not acknowledged yet; the tunnel's interface to the feature store.
 
-Sending is oldest first, so that no old feature starves. Rows are numbered from 1 without gaps within an epoch, the
-lifetime of the store's file. Bounded by the store's `max_outbox_bytes`: at the bound `FeatureStore.put` blocks; nothing
-is dropped.
+Sending is oldest first, so that no old feature starves. Rows are numbered from 1 without gaps within an epoch, which
+lasts as long as the store's file is neither restored from a copy nor damaged. Bounded by the store's
+`max_outbox_bytes`: at the bound `FeatureStore.put` blocks; nothing is dropped.
 """
 
 from walle.pipeline.store import FeatureStore
-from walle.protocol import Upload
+from walle.protocol import OutboxMark, Upload
 
 MAX_BATCH_BYTES = 1 << 20
 
@@ -19,8 +19,13 @@ class Outbox:
 
     @property
     def epoch(self) -> str:
-        """The id of this outbox's lifetime: random hex, made with the file."""
+        """The id under which uploads are numbered now: random hex."""
         return self._store.state.epoch
+
+    @property
+    def mark(self) -> OutboxMark:
+        state = self._store.state
+        return OutboxMark(state.epoch, state.acked, state.acked_chain, state.origins)
 
     @property
     def last_seq(self) -> int:
@@ -56,8 +61,15 @@ class Outbox:
         """
         self._store.forget(min(upto_seq, self.last_seq))
 
+    async def reconcile(self, acked: int, chain: int) -> bool:
+        """Compare the cloud's highest number and its chain value there with the outbox; return whether they agree.
+
+        If they do not and this outbox is an older copy of itself, it starts a new epoch.
+        """
+        return await self._store.call(lambda database: database.reconcile(acked, chain))
+
     async def wait_for_more(self, after_seq: int) -> None:
-        """Return once there is an upload after `after_seq`.
+        """Return once there is an upload after `after_seq`, or a new epoch begins.
 
         Raises:
             StoreClosedError: the store was closed while this waited.

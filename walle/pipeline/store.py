@@ -10,10 +10,15 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Self
+from zlib import crc32
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.database import Bounds, Feature, ReplayState, Row, StoreDatabase, StoreError, StoreState
+from walle.pipeline.checksums import header_checksum, position_checksum
+from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, StoreError
+from walle.pipeline.losses import LOSS_TOPIC, Loss
+from walle.pipeline.salvage import Salvage
+from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
 
 MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
@@ -52,6 +57,27 @@ class StoreCounts:
     waits: int = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreReport:
+    """Losses since the opening: uploads, damaged files that were set aside, and features that failed their checksum.
+
+    `lost_commits` counts transactions that the file lacked at the opening: features that were not to be uploaded are
+    lost with them.
+    """
+
+    losses: tuple[Loss, ...]
+    set_asides: tuple[Salvage, ...]
+    damaged_features: int
+    lost_commits: int = 0
+
+    def lines(self) -> tuple[str, ...]:
+        """Return one line of text for each."""
+        lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
+        lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
+        lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
+        return (*lines, *map(str, self.losses))
+
+
 class FeatureStore:
     """One device's features, outbox and stream position in the file `path`, between `start` and `close`; starts once.
 
@@ -87,13 +113,13 @@ class FeatureStore:
         self.clock: Clock = clock or SystemClock()
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
-        self._buffer: list[Row] = []
-        self._buffer_bytes = 0
-        self._pending_upload_bytes = 0
+        self._buffer = Batch()
+        self._encoder = _RowEncoder()
+        self._writing = Batch()  # the rows of the running transaction
         self._position = -1
         self._resume_from = 0
         self._replay = ReplayState()
-        self._forget_upto = 0
+        self._forget = ("", 0)  # an epoch and the highest acknowledged number in it
         self._unwritten_positions = 0
         self._changes = 0  # every put, move and forget counts one; `_written` is how many of them are in the file
         self._written = 0
@@ -113,7 +139,7 @@ class FeatureStore:
         if self._thread is not None:
             raise StoreError(self.path, "was started before; make another FeatureStore")
         self._thread = concurrent.futures.ThreadPoolExecutor(1, f"store {self.path.name}")
-        opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep))
+        opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep, self._now_ms))
         try:
             self._database = await asyncio.shield(opening)
         except BaseException:
@@ -167,6 +193,14 @@ class FeatureStore:
         return self._opened().state
 
     @property
+    def report(self) -> StoreReport:
+        """The losses of this store's file since it was opened."""
+        database = self._opened()
+        return StoreReport(
+            tuple(database.losses), tuple(database.set_asides), database.damaged_features, database.lost_commits
+        )
+
+    @property
     def position(self) -> int:
         """The position of the last event that was taken, -1 before the first; lagging tasks are not as far."""
         return self._position
@@ -199,6 +233,8 @@ class FeatureStore:
         """
         if not topic or len(topic) > MAX_TOPIC_CHARS:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
+        if topic == LOSS_TOPIC:
+            raise PayloadError(self.path, f"topic {topic!r} is reserved for reports of lost uploads; use another")
         # SQLite refuses lone surrogates, and its length() stops at a NUL: one such row would block all others.
         if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
             raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
@@ -263,7 +299,7 @@ class FeatureStore:
 
     def outbox_has_room(self, puts: Sequence[Put]) -> bool:
         """Return whether the outputs that are to be uploaded fit into the outbox now."""
-        return not self._exceeds_outbox(sum(self._row(put, -1, 0).size_bytes for put in puts if put.upload))
+        return not self._exceeds_outbox(self._opened(), _sizes(puts)[1])
 
     async def wait_for_progress(self) -> None:
         """Return after the next transaction, or when the store closes."""
@@ -272,51 +308,55 @@ class FeatureStore:
     async def _put(
         self, puts: Sequence[Put], position: int, since_s: float | None, *, wait_for_cloud: bool = True
     ) -> None:
-        self._opened()
+        if self._database is None or self._closing:
+            raise StoreClosedError(self.path, "is not open")
         ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
-        rows = [self._row(put, position, ts_ms) for put in puts]
-        upload_bytes = sum(row.size_bytes for row in rows if row.upload)
-        if rows:
-            await self._wait_for_room(upload_bytes, wait_for_cloud=wait_for_cloud)
-        self._buffer.extend(rows)
-        self._buffer_bytes += sum(row.size_bytes for row in rows)
-        self._pending_upload_bytes += upload_bytes
+        if puts:
+            size_bytes, upload_bytes = _sizes(puts)
+            if len(self._buffer.features) >= self._threshold or not self._has_room(self._database, upload_bytes):
+                await self._wait_for_room(upload_bytes, wait_for_cloud=wait_for_cloud)
+            buffer = self._buffer
+            self._encoder.add(buffer, puts, ts_ms, position)
+            buffer.size_bytes += size_bytes
+            buffer.upload_bytes += upload_bytes
         self._changes += 1
 
-    @staticmethod
-    def _row(put: Put, position: int, ts_ms: int) -> Row:
-        return Row(topic=put.topic, payload=put.payload, ts_ms=ts_ms, position=position, upload=put.upload)
-
     def _start_due_write(self) -> None:
-        due = len(self._buffer) >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
+        waiting = len(self._buffer.features)
+        due = waiting >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
-        elif self._buffer:
+        elif waiting and self._timer is None:
             self._start_timer(self._interval_s)
 
-    def _exceeds_outbox(self, upload_bytes: int) -> bool:
-        outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
+    def _exceeds_outbox(self, database: StoreDatabase, upload_bytes: int) -> bool:
+        if not upload_bytes:
+            return False
+        outbox_bytes = database.state.outbox_bytes + self._buffer.upload_bytes + self._writing.upload_bytes
         # A single output larger than a bound is accepted once there is nothing else.
-        return bool(upload_bytes and outbox_bytes and outbox_bytes + upload_bytes > self._max_outbox_bytes)
+        return bool(outbox_bytes) and outbox_bytes + upload_bytes > self._max_outbox_bytes
+
+    def _has_room(self, database: StoreDatabase, upload_bytes: int) -> bool:
+        return self._buffer_bytes < self._max_buffer_bytes and not self._exceeds_outbox(database, upload_bytes)
 
     async def _wait_for_room(self, upload_bytes: int, *, wait_for_cloud: bool) -> None:
-        if len(self._buffer) >= self._threshold:
-            # Lets a transaction that has ended free its room even if the caller never yields.
-            await asyncio.sleep(0)
+        if self._writer is not None and len(self._buffer.features) >= self._threshold:
+            # Two threads that share the GIL row by row take longer than one after the other.
+            await asyncio.wait([self._writer])
         waited = False
-        while True:
-            outbox_full = self._exceeds_outbox(upload_bytes)
-            buffer_full = self._buffer_bytes >= self._max_buffer_bytes
-            if not buffer_full and not outbox_full:
-                return
+        while not self._has_room(self._opened(), upload_bytes):
             self.counts.waits += not waited
             waited = True
-            if self._buffer:  # only rows in the file can be sent and acknowledged, which makes room
+            if self._buffer_bytes:  # only rows in the file can be sent and acknowledged, which makes room
                 await asyncio.shield(self._start_writer())
             elif wait_for_cloud:
                 await self._progress.wait()
             else:
                 raise OutboxFullError(self.path, f"its outbox is full with {self._max_outbox_bytes} bytes; go online")
+
+    @property
+    def _buffer_bytes(self) -> int:
+        return self._buffer.size_bytes + self._writing.size_bytes
 
     async def flush(self) -> None:
         """Return once everything put before this call is in the file.
@@ -328,10 +368,10 @@ class FeatureStore:
         await self._flush()
 
     def forget(self, upto_seq: int) -> None:
-        """Remove outbox rows up to and with `upto_seq` with the next transaction."""
-        self._opened()
-        if upto_seq > self._forget_upto:
-            self._forget_upto = upto_seq
+        """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction."""
+        epoch = self._opened().state.epoch
+        if epoch != self._forget[0] or upto_seq > self._forget[1]:
+            self._forget = (epoch, upto_seq)
             self._changes += 1
             self._start_timer(self._interval_s)
 
@@ -343,19 +383,25 @@ class FeatureStore:
         Flushes first, so that every earlier put is included.
         """
         database = self._opened()
-        if self._buffer:
+        if self._buffer_bytes:
             await self._flush()
         return await self._in_thread(lambda: database.query(topic, since_ms, limit))
 
     async def wait_for_seq(self, after_seq: int) -> None:
-        """Return once an outbox row after `after_seq` is in the file."""
-        while self._opened().state.last_seq <= after_seq:
+        """Return once an outbox row after `after_seq` is in the file, or a new epoch begins."""
+        epoch = self._opened().state.epoch
+        while (state := self._opened().state).last_seq <= after_seq and state.epoch == epoch:
             await self._progress.wait()
 
     async def call[T](self, function: Callable[[StoreDatabase], T]) -> T:
         """Return `function(database)`; it runs in the store's thread, between transactions."""
         database = self._opened()
-        return await self._in_thread(lambda: function(database))
+        epoch = database.state.epoch
+        try:
+            return await self._in_thread(lambda: function(database))
+        finally:
+            if database.state.epoch != epoch:
+                self._pulse()
 
     # --- internals ----------------------------------------------------------------------------------------------------
 
@@ -363,6 +409,9 @@ class FeatureStore:
         if self._database is None or self._closing:
             raise StoreClosedError(self.path, "is not open")
         return self._database
+
+    def _now_ms(self) -> int:
+        return int(self.clock.time() * 1000)
 
     def _in_thread[T](self, function: Callable[[], T]) -> asyncio.Future[T]:
         if self._thread is None:
@@ -402,36 +451,74 @@ class FeatureStore:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        rows = list(self._buffer)
-        position, resume_from, forget_upto = self._position, self._resume_from, self._forget_upto
-        replay = self._replay
+        batch = self._writing = self._buffer
+        self._buffer = Batch()
+        position, resume_from, forget, replay = self._position, self._resume_from, self._forget, self._replay
         changes, self._unwritten_positions = self._changes, 0
         self._writer = asyncio.get_running_loop().create_future()
-        running = self._in_thread(lambda: database.write(rows, position, resume_from, forget_upto, replay))
-        running.add_done_callback(lambda done: self._after_write(done.exception(), rows, changes))
+        running = self._in_thread(lambda: database.write(batch, position, resume_from, forget, replay))
+        running.add_done_callback(lambda done: self._after_write(done.exception(), changes))
         return self._writer
 
-    def _after_write(self, error: BaseException | None, rows: list[Row], changes: int) -> None:
+    def _after_write(self, error: BaseException | None, changes: int) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
             raise AssertionError("a transaction ended that was not started")
+        batch, self._writing = self._writing, Batch()
         if error is not None:
+            batch.extend(self._buffer)
+            self._buffer = batch
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
             self._start_timer(_RETRY_S)
             writer.set_exception(self.last_error)
             writer.exception()  # marks it as retrieved in case no call awaits it
         else:
-            del self._buffer[: len(rows)]
-            self._buffer_bytes -= sum(row.size_bytes for row in rows)
-            self._pending_upload_bytes -= sum(row.size_bytes for row in rows if row.upload)
-            self.counts.rows += len(rows)
+            self.counts.rows += len(batch.features)
             self.counts.transactions += 1
             self.last_error = None
             self._written = changes
             writer.set_result(None)
-            if len(self._buffer) >= self._threshold:
+            if len(self._buffer.features) >= self._threshold:
                 self._start_writer()
-            elif self._buffer:
+            elif self._buffer.features:
                 self._start_timer(self._interval_s)
         self._pulse()
+
+
+class _RowEncoder:
+    """An encoder of outputs as rows with checksums. It keeps the checksums of topics at one time and position."""
+
+    def __init__(self) -> None:
+        self._moment = (0, 0)
+        self._headers: dict[str, int] = {}
+        self._position_checksum = 0
+
+    def add(self, batch: Batch, puts: Sequence[Put], ts_ms: int, position: int) -> None:
+        """Append the rows of one event's outputs to `batch`."""
+        if self._moment != (ts_ms, position) or not self._headers:
+            self._moment = (ts_ms, position)
+            self._headers = {}
+            self._position_checksum = position_checksum(position)
+        headers, mask = self._headers, self._position_checksum
+        features, uploads = batch.features, batch.uploads
+        for put in puts:
+            topic, payload = put.topic, put.payload
+            header = headers.get(topic)
+            if header is None:
+                header = headers[topic] = header_checksum(topic, ts_ms)
+            checksum = crc32(payload, header)
+            features.append((topic, ts_ms, position, payload, checksum ^ mask))
+            if put.upload:
+                uploads.append((topic, payload, ts_ms, checksum))
+
+
+def _sizes(puts: Sequence[Put]) -> tuple[int, int]:
+    """Return the bytes of the outputs' rows, and of those to upload."""
+    size_bytes = upload_bytes = 0
+    for put in puts:
+        row_bytes = len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES
+        size_bytes += row_bytes
+        if put.upload:
+            upload_bytes += row_bytes
+    return size_bytes, upload_bytes

@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from walle.errors import PipelineError
-from walle.pipeline.database import ReplayState, StoreError
+from walle.pipeline.database import StoreError
 from walle.pipeline.events import Event
 from walle.pipeline.sequences import PageSequence, PageVisit, TimeSequence
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
+from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.task_queue import QueuedTrigger, TaskQueue, Trigger
 from walle.pipeline.trie import TriggerTrie
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition

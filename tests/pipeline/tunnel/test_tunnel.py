@@ -175,7 +175,7 @@ async def test_closing_tells_devices_when_to_come_back_and_ends_the_iteration(
     server = TunnelServer(
         ssl_context=authority.server_context(),
         token_check=check_token,
-        acked=nothing_acked,
+        resume=nothing_acked,
         on_request=echo,
     )
     await server.start()

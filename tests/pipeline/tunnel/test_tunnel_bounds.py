@@ -28,9 +28,6 @@ from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
     authority: Authority, make_client: MakeClient
 ) -> None:
-    async def nothing_yet(device_id: str, epoch: str) -> int:
-        return 0
-
     limits = ServerLimits(window=2_000, queue_uploads=50)
     size = 20_000
     outbox = MemoryOutbox()
@@ -40,7 +37,7 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
     async with TunnelServer(
         ssl_context=authority.server_context(),
         token_check=check_token,
-        acked=nothing_yet,
+        resume=nothing_acked,
         on_request=echo,
         limits=limits,
     ) as server:
@@ -73,7 +70,7 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
         TunnelServer(
             ssl_context=authority.server_context(),
             token_check=check_token,
-            acked=nothing_acked,
+            resume=nothing_acked,
             on_request=echo,
             limits=ServerLimits(queue_bytes=8 << 20),
         ) as server,
@@ -111,15 +108,12 @@ async def test_closing_does_not_wait_for_a_cloud_that_does_not_answer(
 
 @pytest.mark.asyncio
 async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, make_client: MakeClient) -> None:
-    async def nothing_yet(device_id: str, epoch: str) -> int:
-        return 0
-
     outbox = MemoryOutbox()
     fill(outbox, 100)
     async with TunnelServer(
         ssl_context=authority.server_context(),
         token_check=check_token,
-        acked=nothing_yet,
+        resume=nothing_acked,
         on_request=echo,
         limits=ServerLimits(window=8),
     ) as server:
@@ -152,7 +146,7 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
         TunnelServer(
             ssl_context=authority.server_context(),
             token_check=check_token,
-            acked=nothing_acked,
+            resume=nothing_acked,
             on_request=much,
             clock=clock,
         ) as server,
@@ -178,7 +172,7 @@ async def test_silent_devices_are_disconnected(authority: Authority) -> None:
         TunnelServer(
             ssl_context=authority.server_context(),
             token_check=check_token,
-            acked=nothing_acked,
+            resume=nothing_acked,
             on_request=echo,
             clock=clock,
         ) as server,

@@ -13,7 +13,9 @@ from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
     fill,
+    nothing_acked,
     running,
+    stored,
     until,
     upload,
 )
@@ -21,14 +23,15 @@ from walle import protocol
 from walle.clock import ManualClock
 from walle.cloud.authority import Authority
 from walle.errors import ConfigError
+from walle.pipeline.checksums import first_link
+from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.client import (
     TunnelClosedError,
-    TunnelError,
     TunnelRefusedError,
     client_context,
 )
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import TunnelServer, TunnelServerError
+from walle.pipeline.tunnel.server import ResumePoint, TunnelServer, TunnelServerError
 
 
 @pytest.mark.asyncio
@@ -88,7 +91,7 @@ async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Auth
             await asyncio.open_connection("127.0.0.1", cloud.server.port, ssl=old)
     lax = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with pytest.raises(TunnelServerError, match=r"TLS 1\.3"):
-        TunnelServer(ssl_context=lax, token_check=check_token, acked=cloud.ingest.acked, on_request=echo)
+        TunnelServer(ssl_context=lax, token_check=check_token, resume=cloud.ingest.resume, on_request=echo)
 
 
 @pytest.mark.asyncio
@@ -129,7 +132,7 @@ async def test_a_stranger_may_not_send_much(cloud: TunnelCloud, authority: Autho
 @pytest.mark.asyncio
 async def test_duplicates_are_dropped_and_acknowledged_again(cloud: TunnelCloud, authority: Authority) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
-        assert await device.hello() == protocol.Welcome(0, cloud.limits.window)
+        assert await device.hello() == protocol.Welcome(0, cloud.limits.window, first_link("e"))
         device.say(upload(1), upload(2))
         while await device.hear() != protocol.Ack(2):
             pass
@@ -203,7 +206,7 @@ async def test_uploads_of_a_replaced_connection_may_become_durable_later(authori
     async with (
         Ingest(tmp_path / "ingest.db") as ingest,
         TunnelServer(
-            ssl_context=authority.server_context(), token_check=check_token, acked=ingest.acked, on_request=echo
+            ssl_context=authority.server_context(), token_check=check_token, resume=ingest.resume, on_request=echo
         ) as server,
         RawDevice.connect(authority, server.port) as older,
         RawDevice.connect(authority, server.port) as newer,
@@ -226,52 +229,85 @@ async def test_uploads_of_a_replaced_connection_may_become_durable_later(authori
 
 
 @pytest.mark.asyncio
-async def test_a_cloud_that_lost_what_it_acknowledged_is_not_hidden(
+async def test_a_cloud_that_lost_what_it_acknowledged_records_it_and_goes_on(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
     outbox = MemoryOutbox()
-    fill(outbox, 5)
+    added = fill(outbox, 5)
     await outbox.forget(3)  # acknowledged once, by a cloud whose file is gone since
     async with cloud:
         client = make_client(outbox, cloud.server.port)
-        with pytest.raises(TunnelError, match="up to 0, and the outbox begins at 4"):
-            await client.run()
+        async with running(client), asyncio.timeout(10):
+            await client.drained()
+            assert outbox.epoch == "epoch-1"
+        assert await stored(cloud.ingest) == added[3:]
+        (recorded,) = await cloud.ingest.losses("device-0")
+        assert recorded.loss == Loss("epoch-1", 1, 3, LossCause.CLOUD_RESTORED)
 
 
 @pytest.mark.asyncio
-async def test_an_outbox_that_was_put_back_to_an_earlier_day_is_not_hidden(
+async def test_an_outbox_that_was_put_back_to_an_earlier_day_continues_with_new_numbers(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
     outbox = MemoryOutbox()
-    fill(outbox, 5)
-    async with cloud:
+    added = fill(outbox, 5)
+    async with cloud, asyncio.timeout(20):
         client = make_client(outbox, cloud.server.port)
         async with running(client):
             await client.drained()
-        restored = MemoryOutbox()  # the same epoch, from a backup
-        fill(restored, 3, seed=2)
-        with pytest.raises(TunnelError, match="up to 5, and the outbox has assigned numbers up to 3"):
-            await asyncio.wait_for(make_client(restored, cloud.server.port).run(), 10)
-        assert len(restored.uploads) == 3
+        restored = MemoryOutbox()  # the same epoch, from a backup: two known uploads, then one of its own
+        for _, topic, payload in added[:2]:
+            restored.add(topic, payload)
+        restored.add("ipv", b"made after the restore")
+        client = make_client(restored, cloud.server.port)
+        async with running(client):
+            await client.drained()
+        assert restored.epoch == "epoch-1+"
+        assert await stored(cloud.ingest) == [*added, (3, "ipv", b"made after the restore")]
+        assert "other uploads than the outbox" in str(client.last_error)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "hello",
+    [
+        protocol.Hello("device-0", "e", "token-0", acked=-1),
+        protocol.Hello("device-0", "e", "token-0", acked=2**62 + 1),
+        protocol.Hello("device-0", "e", "token-0", acked=1, acked_chain=-1),
+        protocol.Hello("device-0", "e", "token-0", origins="a:1"),
+        protocol.Hello("device-0", "e", "token-0", origins="a:1:1:-2"),
+        protocol.Hello("device-0", "e", "token-0", origins=f"a:1:1:{2**63}"),
+        protocol.Hello("device-0", "e", "token-0", origins=",".join(["a:1:1:1"] * 9)),
+    ],
+)
+async def test_a_hello_with_impossible_numbers_is_refused(
+    cloud: TunnelCloud, authority: Authority, hello: protocol.Hello
+) -> None:
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        device.say(hello)
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert (refusal.code, refusal.retry_s) == ("hello", -1.0)
+        assert await cloud.ingest.losses() == []
 
 
 @pytest.mark.asyncio
 async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_client: MakeClient) -> None:
     calls = 0
 
-    async def acked(device_id: str, epoch: str) -> int:
+    async def resume(hello: protocol.Hello) -> ResumePoint:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise OSError("the database is away")
-        return 0
+        return await nothing_acked(hello)
 
     class Hasty(ManualClock):
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(min(seconds, 0.01))
 
     async with TunnelServer(
-        ssl_context=authority.server_context(), token_check=check_token, acked=acked, on_request=echo
+        ssl_context=authority.server_context(), token_check=check_token, resume=resume, on_request=echo
     ) as server:
         client = make_client(MemoryOutbox(), server.port, clock=Hasty())
         async with running(client):

@@ -1,7 +1,8 @@
 """The tunnel's client on a device (§5.2): one TLS 1.3 connection for the outbox's uploads, and for requests.
 
 Uploads are sent in the order of their numbers, at most the cloud's window ahead of its acknowledgements, and stay in
-the outbox until they are acknowledged. A new connection continues after the last upload that is durable in the cloud.
+the outbox until they are acknowledged. A new connection continues after the last upload that is durable in the cloud,
+once the chain values of both sides agree there; else the side that went back in time reports it, and both go on.
 Reconnects use exponential backoff with full jitter, so that a fleet that lost its cloud does not reconnect all at once.
 """
 
@@ -61,7 +62,11 @@ class OutboxSource(Protocol):
 
     @property
     def epoch(self) -> str:
-        """The id of this outbox's lifetime; numbers start at 1 in each."""
+        """The id under which uploads are numbered now; numbers start at 1 in each."""
+
+    @property
+    def mark(self) -> protocol.OutboxMark:
+        """The outbox's part of a Hello."""
 
     @property
     def last_seq(self) -> int:
@@ -74,10 +79,13 @@ class OutboxSource(Protocol):
         """Return at most `limit` uploads after `after_seq`, oldest first; none if there are none yet."""
 
     async def forget(self, upto_seq: int) -> None:
-        """Remove everything up to and with `upto_seq`."""
+        """Remove everything of this epoch up to and with `upto_seq`."""
+
+    async def reconcile(self, acked: int, chain: int) -> bool:
+        """Return whether the outbox agrees with a Welcome; start a new epoch if the outbox went back in time."""
 
     async def wait_for_more(self, after_seq: int) -> None:
-        """Return once there is an upload after `after_seq`."""
+        """Return once there is an upload after `after_seq`, or a new epoch begins."""
 
 
 def client_context(ca_path: Path) -> ssl.SSLContext:
@@ -142,6 +150,7 @@ class TunnelClient:
         self._encoder = Encoder()
         self._link: _Link | None = None
         self._acked = 0
+        self._acked_epoch = outbox.epoch
         self._request_slots = asyncio.Semaphore(_REQUESTS)
         self._next_request = 0
         self._running = False
@@ -159,8 +168,6 @@ class TunnelClient:
 
         Raises:
             TunnelRefusedError: the cloud refused this device permanently.
-            TunnelError: the cloud lacks uploads that it acknowledged and that the outbox has removed, or has more of
-                this epoch than the outbox ever numbered.
             PipelineError: raised by the outbox.
         """
         if self._running or self._over:
@@ -209,8 +216,13 @@ class TunnelClient:
         Raises:
             TunnelClosedError: the client was closed, or `run` ended, before that.
         """
-        goal = self._outbox.last_seq
-        while self._acked < goal:
+        epoch, goal = self._outbox.epoch, self._outbox.last_seq
+        while self._acked < goal or self._acked_epoch != epoch:
+            if self._outbox.epoch != epoch:  # which has the unsent uploads under new numbers
+                epoch, goal = self._outbox.epoch, self._outbox.last_seq
+                continue
+            if goal == 0:
+                return
             await self._change(f"uploads after {self._acked} of {goal} are not acknowledged")
 
     async def request(self, topic: str, payload: bytes, timeout: float = 30.0) -> bytes:  # noqa: ASYNC109 - part of the message
@@ -255,24 +267,40 @@ class TunnelClient:
                 await asyncio.get_running_loop().create_connection(
                     lambda: link, *self._address, ssl=self._ssl_context, ssl_shutdown_timeout=_CLOSE_S
                 )
-                hello = protocol.Hello(self._device_id, self._outbox.epoch, self._token)
+                mark = self._outbox.mark
+                hello = protocol.Hello(
+                    self._device_id,
+                    mark.epoch,
+                    self._token,
+                    acked=mark.acked,
+                    acked_chain=mark.acked_chain,
+                    origins=protocol.origins_to_text(mark.origins),
+                )
+                link.epoch = mark.epoch
                 link.write(self._encoder.encode(hello))
                 welcome = await link.welcome()
         except TimeoutError:
             host, port = self._address
             raise TunnelClosedError(f"no Welcome from {host}:{port} within {self._connect_s} s") from None
-        if welcome.acked > self._outbox.last_seq:
-            # New uploads would get numbers that the cloud has already, and be dropped there.
-            raise TunnelError(
-                f"the cloud has uploads of epoch {self._outbox.epoch} up to {welcome.acked}, and the outbox has"
-                f" assigned numbers up to {self._outbox.last_seq}: it is an older copy of itself; start a new outbox"
+        self._check_epoch(link)
+        if not await self._outbox.reconcile(welcome.acked, welcome.chain):
+            raise TunnelClosedError(
+                f"the cloud has other uploads than the outbox up to {welcome.acked} of epoch {link.epoch}:"
+                " one of them was restored from an older copy; connecting again with new numbers"
             )
+        if self._acked_epoch != link.epoch:
+            self._acked_epoch, self._acked = link.epoch, 0
         self.connections += 1
         link.acked = welcome.acked
         link.ack_came.set()
         self._link = link
         self._pulse()
         await _first(link.over(), self._upload(link, welcome.window), self._forget(link), self._keep_alive(link))
+
+    def _check_epoch(self, link: "_Link") -> None:
+        """Raise TunnelClosedError if the outbox has a new epoch, which this connection's Hello did not name."""
+        if self._outbox.epoch != link.epoch:
+            raise TunnelClosedError(f"the outbox has left epoch {link.epoch}; connecting again with its new one")
 
     async def _upload(self, link: "_Link", window: int) -> None:
         sent = link.acked
@@ -284,14 +312,15 @@ class TunnelClient:
                 await link.room()
                 continue
             uploads = await self._outbox.batch(sent, min(room, _BATCH))
+            self._check_epoch(link)
             if not uploads:
                 await self._outbox.wait_for_more(sent)
                 continue
             uploads = [upload for upload in uploads if upload.seq > link.acked]
             if uploads and uploads[0].seq > max(sent, link.acked) + 1:
-                raise TunnelError(
-                    f"the cloud has uploads of epoch {self._outbox.epoch} up to {max(sent, link.acked)}, and the outbox"
-                    f" begins at {uploads[0].seq}: the uploads between are lost; start a new outbox"
+                raise TunnelClosedError(
+                    f"the cloud has uploads of epoch {link.epoch} up to {max(sent, link.acked)}, and the outbox begins"
+                    f" at {uploads[0].seq}; connecting again reports the uploads between as lost"
                 )
             if uploads:
                 link.send([upload.seq for upload in uploads], b"".join(map(self._encoder.encode, uploads)))
@@ -302,6 +331,7 @@ class TunnelClient:
             await link.ack_came.wait()
             link.ack_came.clear()
             acked, latencies = link.acked, link.take_latencies()
+            self._check_epoch(link)
             await self._outbox.forget(acked)
             if acked > self._acked:
                 self._acked = acked
@@ -342,6 +372,7 @@ class _Link(asyncio.Protocol):
 
     def __init__(self, clock: Clock) -> None:
         self.acked = 0
+        self.epoch = ""  # of the Hello
         self.heard_s = clock.monotonic()
         self.writable = asyncio.Event()
         self.writable.set()

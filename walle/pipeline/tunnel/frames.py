@@ -100,12 +100,10 @@ class _Kind:
                 raise FrameError(f"{self.name}.{self.names[index]}", f"{value!r} is not a finite number")
 
 
-# The numbers are the wire format: never give one a new meaning.
+# The numbers are the wire format: never give one a new meaning. 1 and 2 were Hello and Welcome of protocol 1.
 _BY_NUMBER = {
     number: _Kind(number, message)
     for number, message in (
-        (1, protocol.Hello),
-        (2, protocol.Welcome),
         (3, protocol.Upload),
         (4, protocol.Ack),
         (5, protocol.Request),
@@ -113,6 +111,8 @@ _BY_NUMBER = {
         (7, protocol.Refusal),
         (8, protocol.Ping),
         (9, protocol.Pong),
+        (10, protocol.Hello),
+        (11, protocol.Welcome),
     )
 }
 _BY_MESSAGE = {kind.message: kind for kind in _BY_NUMBER.values()}

@@ -1,7 +1,9 @@
 """Durable, de-duplicated receipt of uploads in the cloud: each feature once, on disk before it is acknowledged.
 
-One SQLite file holds the features and, for each (device, epoch), the highest stored number. Both change in one
-transaction per batch, so that uploads that a device repeats after a crash on either side are recognised and dropped.
+One SQLite file holds the features and, for each (device, epoch), the highest stored number and the chain value there.
+Both change in one transaction per batch, so that uploads that a device repeats after a crash on either side are
+recognised and dropped. A device that starts a new epoch repeats its unsent uploads in it: those that are stored already
+under the older epoch are dropped too. What was lost on either side is in `Ingest.losses`.
 SQLite runs in its own thread; a batch costs one hop to it. `synchronous=FULL`: an acknowledged feature survives
 a power cut.
 """
@@ -17,7 +19,10 @@ from typing import NamedTuple, Protocol, Self, cast
 
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.checksums import CHAIN_MODULUS, first_link, next_link, row_checksum
+from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
+from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.protocol import MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,15 +31,25 @@ type StreamKey = tuple[str, str]  # device_id, epoch
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
     stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
+    chain INTEGER NOT NULL, moved INTEGER NOT NULL DEFAULT 0,
     UNIQUE (device_id, epoch)
 );
+CREATE TABLE IF NOT EXISTS origins (
+    stream INTEGER NOT NULL, origin INTEGER NOT NULL, seq_offset INTEGER NOT NULL, upto INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS origins_by_stream ON origins (stream);
 CREATE TABLE IF NOT EXISTS uploads (
     position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
     payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL,
     UNIQUE (stream, seq)
 );
+CREATE TABLE IF NOT EXISTS losses (
+    loss INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, first_seq INTEGER NOT NULL,
+    last_seq INTEGER, cause TEXT NOT NULL, recorded_ms INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS losses_once ON losses (device_id, epoch, first_seq, ifnull(last_seq, -1), cause);
 """
-_FORMAT = 1  # of this schema, in PRAGMA user_version
+_FORMAT = 2  # of this schema, in PRAGMA user_version
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 
 
@@ -57,6 +72,24 @@ class Accepted(NamedTuple):
     fresh: list[Received]
 
 
+class RecordedLoss(NamedTuple):
+    """A loss of a device's uploads, and when this file recorded it, by the cloud's clock."""
+
+    device_id: str
+    loss: Loss
+    recorded_ms: int
+
+
+class _Stream:
+    """The row of one (device, epoch). Uploads up to `moved` continue older epochs."""
+
+    def __init__(self, number: int, highest: int, chain: int, moved: int) -> None:
+        self.number = number
+        self.highest = highest
+        self.chain = chain
+        self.moved = moved
+
+
 class Ingest:
     """The received uploads in one SQLite file at `path`, which is created if it does not exist.
 
@@ -64,8 +97,9 @@ class Ingest:
     whole or not at all. One process at a time may have the file open.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path
+        self._clock = clock or SystemClock()
         # The thread ends with the object or the program. SQLite requires that one thread uses a connection.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
         self._database: sqlite3.Connection | None = None
@@ -93,7 +127,8 @@ class Ingest:
         """Store the new uploads of `batch` in one transaction and return the numbers to acknowledge.
 
         In each (device, epoch), numbers go up by one from the highest stored. Lower ones are duplicates and are
-        dropped; those after a missing one are not stored. `highest` has every (device, epoch) of the batch.
+        dropped; those after a missing one are not stored. `highest` has every (device, epoch) of the batch. Reports of
+        lost uploads are recorded, and are not among the new uploads.
 
         Raises:
             IngestError: nothing of the batch is stored.
@@ -105,6 +140,29 @@ class Ingest:
         query = "SELECT highest FROM streams WHERE device_id = ? AND epoch = ?"
         row = await self._run(lambda database: database.execute(query, (device_id, epoch)).fetchone())
         return cast("int", row[0]) if row else 0
+
+    async def resume(self, hello: Hello) -> ResumePoint:
+        """Return where a device's uploads continue: its highest durable number, and the chain value there.
+
+        If this file went back in time, so that the device's uploads up to `hello.acked` are not all here, they are
+        recorded as lost, and the numbers continue after them.
+
+        Raises:
+            ProtocolError: the Hello holds values that no device sends.
+            IngestError: the file cannot be read or written.
+        """
+        origins = origins_from_text(hello.origins)
+        if not 0 <= hello.acked <= MAX_SEQ or not 0 <= hello.acked_chain < CHAIN_MODULUS:
+            raise ProtocolError("hello.acked", f"{hello.acked} with chain {hello.acked_chain} is out of range")
+        return await self._run(lambda database: self._resume(database, hello, origins))
+
+    async def losses(self, device_id: str | None = None) -> list[RecordedLoss]:
+        """Return the recorded losses, of one device or of all, oldest first."""
+        query = "SELECT device_id, epoch, first_seq, last_seq, cause, recorded_ms FROM losses"
+        values = [] if device_id is None else [device_id]
+        query += " WHERE device_id = ?" * len(values) + " ORDER BY loss"
+        rows = await self._run(lambda database: database.execute(query, values).fetchall())
+        return [RecordedLoss(row[0], Loss(row[1], row[2], row[3], LossCause(row[4])), row[5]) for row in rows]
 
     async def count(self) -> int:
         """Return how many uploads are stored."""
@@ -152,8 +210,10 @@ class Ingest:
             database.execute("PRAGMA synchronous = FULL")
             # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare.
             database.execute("PRAGMA wal_autocheckpoint = 8000")
-            self._check_format(database)
+            found = self._check_format(database)
             with _transaction(database):
+                if found == 1:
+                    _migrate(database)
                 for statement in _SCHEMA.split(";"):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {_FORMAT}")
@@ -162,10 +222,11 @@ class Ingest:
             raise
         self._database = database
 
-    def _check_format(self, database: sqlite3.Connection) -> None:
-        (found,) = database.execute("PRAGMA user_version").fetchone()
-        if found not in (0, _FORMAT):
-            raise IngestError(self.path, f"has format {found}, this version of walle reads {_FORMAT}")
+    def _check_format(self, database: sqlite3.Connection) -> int:
+        found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
+        if not 0 <= found <= _FORMAT:
+            raise IngestError(self.path, f"has format {found}, this version of walle reads 1 to {_FORMAT}")
+        return found
 
     def _close(self) -> None:
         if self._database is not None:
@@ -173,36 +234,135 @@ class Ingest:
             self._database = None
 
     def _accept(self, database: sqlite3.Connection, batch: Sequence[Received]) -> Accepted:
-        highest: dict[StreamKey, int] = {}
-        streams: dict[StreamKey, int] = {}
+        streams: dict[StreamKey, _Stream] = {}
         fresh: list[Received] = []
         rows: list[tuple[object, ...]] = []
         with _transaction(database):
             for received in batch:
                 key = received[:2]
-                if key not in streams:
-                    streams[key], highest[key] = _stream(database, key)
-                if received.seq == highest[key] + 1:
-                    highest[key] += 1
-                    fresh.append(received)
-                    rows.append((streams[key], *received[2:]))
+                stream = streams.get(key)
+                if stream is None:
+                    stream = streams[key] = _find(database, key) or _add(database, key)
+                if received.seq != stream.highest + 1:
+                    continue
+                stream.highest += 1
+                checksum = row_checksum(received.topic, received.payload, received.sent_ms)
+                stream.chain = next_link(stream.chain, checksum)
+                if received.topic == LOSS_TOPIC:
+                    self._record_report(database, received)
+                    continue
+                if received.seq <= stream.moved:
+                    _insert(database, rows)  # the upload may be in this batch under its older number
+                    if _has_under_origin(database, stream.number, received):
+                        continue
+                fresh.append(received)
+                rows.append((stream.number, *received[2:]))
+            _insert(database, rows)
             database.executemany(
-                "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES (?, ?, ?, ?, ?, ?)",
-                rows,
+                "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
+                [(stream.highest, stream.chain, stream.number) for stream in streams.values()],
             )
-            database.executemany(
-                "UPDATE streams SET highest = ? WHERE stream = ?", [(highest[key], streams[key]) for key in streams]
-            )
-        return Accepted(highest, fresh)
+        return Accepted({key: stream.highest for key, stream in streams.items()}, fresh)
+
+    def _resume(self, database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> ResumePoint:
+        key = (hello.device_id, hello.epoch)
+        stream = _find(database, key)
+        if stream is None and not origins and hello.acked == 0:  # stored with its first upload
+            return ResumePoint(0, first_link(hello.epoch))
+        if stream is None or stream.highest < hello.acked:
+            with _transaction(database):
+                if stream is None:
+                    stream = _add(database, key)
+                    self._link_origins(database, stream, hello.device_id, origins)
+                if stream.highest < hello.acked:
+                    self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
+                    stream.highest, stream.chain = hello.acked, hello.acked_chain
+                    database.execute(
+                        "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
+                        (stream.highest, stream.chain, stream.number),
+                    )
+        return ResumePoint(stream.highest, stream.chain)
+
+    def _link_origins(
+        self, database: sqlite3.Connection, stream: _Stream, device_id: str, origins: Sequence[Origin]
+    ) -> None:
+        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this file lacks."""
+        for origin in origins:
+            older = _find(database, (device_id, origin.epoch))
+            highest = older.highest if older else 0
+            if highest < origin.acked:
+                self._record_restore(database, device_id, origin.epoch, highest, origin.acked)
+            if older and origin.upto:
+                values = (stream.number, older.number, origin.offset, origin.upto)
+                database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
+                stream.moved = max(stream.moved, origin.upto)
+        database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
+
+    def _record_restore(
+        self, database: sqlite3.Connection, device_id: str, epoch: str, highest: int, acked: int
+    ) -> None:
+        loss = Loss(epoch, highest + 1, acked, LossCause.CLOUD_RESTORED)
+        self._record(database, device_id, loss, int(self._clock.time() * 1000))
+
+    def _record_report(self, database: sqlite3.Connection, received: Received) -> None:
+        try:
+            loss = Loss.decode(received.payload)
+        except LossError as error:
+            _LOG.warning("device %r: %s", received.device_id, error)
+        else:
+            self._record(database, received.device_id, loss, received.received_ms)
+
+    def _record(self, database: sqlite3.Connection, device_id: str, loss: Loss, now_ms: int) -> None:
+        values = (device_id, loss.epoch, loss.first_seq, loss.last_seq, loss.cause.value, now_ms)
+        added = database.execute(
+            "INSERT OR IGNORE INTO losses (device_id, epoch, first_seq, last_seq, cause, recorded_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            values,
+        )
+        if added.rowcount:
+            _LOG.error("received uploads in %s: device %r: %s", self.path, device_id, loss)
 
 
-def _stream(database: sqlite3.Connection, key: StreamKey) -> tuple[int, int]:
-    """Return the row number and the highest seq of a (device, epoch); insert a new one."""
-    row = database.execute("SELECT stream, highest FROM streams WHERE device_id = ? AND epoch = ?", key).fetchone()
-    if row:
-        return cast("tuple[int, int]", row)
-    added = database.execute("INSERT INTO streams (device_id, epoch, highest) VALUES (?, ?, 0)", key)
-    return cast("int", added.lastrowid), 0
+def _find(database: sqlite3.Connection, key: StreamKey) -> _Stream | None:
+    query = "SELECT stream, highest, chain, moved FROM streams WHERE device_id = ? AND epoch = ?"
+    row = database.execute(query, key).fetchone()
+    return _Stream(*row) if row else None
+
+
+def _add(database: sqlite3.Connection, key: StreamKey) -> _Stream:
+    chain = first_link(key[1])
+    insert = "INSERT INTO streams (device_id, epoch, highest, chain) VALUES (?, ?, 0, ?)"
+    return _Stream(cast("int", database.execute(insert, (*key, chain)).lastrowid), 0, chain, 0)
+
+
+def _has_under_origin(database: sqlite3.Connection, stream: int, received: Received) -> bool:
+    """Return whether an origin's upload of the same place has the same contents."""
+    query = (
+        "SELECT 1 FROM origins JOIN uploads ON uploads.stream = origin AND seq = seq_offset + ?1"
+        " WHERE origins.stream = ?2 AND upto >= ?1 AND topic = ?3 AND payload = ?4 AND sent_ms = ?5"
+    )
+    values = (received.seq, stream, received.topic, received.payload, received.sent_ms)
+    return database.execute(query, values).fetchone() is not None
+
+
+def _insert(database: sqlite3.Connection, rows: list[tuple[object, ...]]) -> None:
+    """Insert the rows and empty the list."""
+    insert = "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES (?, ?, ?, ?, ?, ?)"
+    if rows:
+        database.executemany(insert, rows)
+        rows.clear()
+
+
+def _migrate(database: sqlite3.Connection) -> None:
+    """Bring a file of format 1 to this format: compute the chain values, which it lacks, from all uploads."""
+    database.execute("ALTER TABLE streams ADD COLUMN chain INTEGER NOT NULL DEFAULT 0")
+    database.execute("ALTER TABLE streams ADD COLUMN moved INTEGER NOT NULL DEFAULT 0")
+    for stream, epoch in database.execute("SELECT stream, epoch FROM streams").fetchall():
+        chain = first_link(epoch)
+        query = "SELECT topic, payload, sent_ms FROM uploads WHERE stream = ? ORDER BY seq"
+        for topic, payload, sent_ms in database.execute(query, (stream,)):
+            chain = next_link(chain, row_checksum(topic, payload, sent_ms))
+        database.execute("UPDATE streams SET chain = ? WHERE stream = ?", (chain, stream))
 
 
 @contextlib.contextmanager

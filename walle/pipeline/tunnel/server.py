@@ -50,6 +50,13 @@ class Received(NamedTuple):
     received_ms: int
 
 
+class ResumePoint(NamedTuple):
+    """The highest durable number of a (device, epoch), and the chain value there."""
+
+    seq: int
+    chain: int
+
+
 @dataclasses.dataclass(kw_only=True)
 class ServerCounts:
     """Counts since a server's start. `refusals` counts by code."""
@@ -82,21 +89,21 @@ class ServerLimits:
 
 
 type TokenCheck = Callable[[str, str], Awaitable[bool]]
-type AckedLookup = Callable[[str, str], Awaitable[int]]
+type ResumeLookup = Callable[[protocol.Hello], Awaitable[ResumePoint]]
 type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 
 
 class TunnelServer:
     """A server that accepts devices over TLS 1.3 and yields their uploads.
 
-        async with TunnelServer(ssl_context=..., token_check=..., acked=ingest.acked, on_request=...) as server:
+        async with TunnelServer(ssl_context=..., token_check=..., resume=ingest.resume, on_request=...) as server:
             async for received in server:
                 ...
                 await server.acknowledge(received.device_id, received.epoch, received.seq)
 
-    `token_check(device_id, token)` authenticates a device; `acked(device_id, epoch)` returns the highest durable
-    number; `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of
-    any other error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
+    `token_check(device_id, token)` authenticates a device; `resume(hello)` returns where its uploads continue;
+    `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of any other
+    error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
 
     Iteration ends after `close`, when the queue is empty.
     """
@@ -106,7 +113,7 @@ class TunnelServer:
         *,
         ssl_context: ssl.SSLContext,
         token_check: TokenCheck,
-        acked: AckedLookup,
+        resume: ResumeLookup,
         on_request: RequestHandler,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -119,7 +126,7 @@ class TunnelServer:
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
         self.token_check = token_check
-        self.acked = acked
+        self.resume = resume
         self.on_request = on_request
         # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
@@ -497,21 +504,23 @@ class _Connection(asyncio.Protocol):
             elif not await server.token_check(hello.device_id, hello.token):
                 self.refuse("token", f"this token is not that of device {hello.device_id!r}", -1.0)
             else:
-                acked = await server.acked(hello.device_id, hello.epoch)
+                point = await server.resume(hello)
                 if self._state is _ConnectionState.CHECKING:
-                    self._open(hello, acked)
+                    self._open(hello, point)
+        except protocol.ProtocolError as error:
+            self.refuse("hello", str(error), -1.0)
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: device %r could not be looked up", hello.device_id)
             self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
 
-    def _open(self, hello: protocol.Hello, acked: int) -> None:
+    def _open(self, hello: protocol.Hello, point: ResumePoint) -> None:
         self.device_id, self.epoch = hello.device_id, hello.epoch
-        self._acked, self._due = acked, acked + 1
+        self._acked, self._due = point.seq, point.seq + 1
         self._state = _ConnectionState.OPEN
         self._since_s = self._server.clock.monotonic()
         self._decoder.max_body_bytes = MAX_BODY_BYTES
         self._server.admit(self)
-        self._write(protocol.Welcome(acked, self._server.limits.window))
+        self._write(protocol.Welcome(point.seq, self._server.limits.window, point.chain))
         self.resume()
 
     async def _answer(self, request: protocol.Request) -> None:

@@ -1,0 +1,122 @@
+"""Rows per CPU second of the feature store, against raw SQLite with the same tables and durability.
+
+The peer calls `executemany` on prepared rows, checksums and chain values included, in transactions of 1,000 rows. The
+store gets 1,000 outputs a call (`put_all`), or one a call (`put`), which are already encoded. Each way runs in turn, in
+rounds; the best round counts.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from walle.pipeline import checksums, store_schema
+from walle.pipeline.database import Bounds
+from walle.pipeline.store import FeatureStore, Put
+from walle.pipeline.store_schema import StoreState
+
+BATCH = 1000
+KEEP = Bounds(rows_per_topic=1 << 40, rows=1 << 40, size_bytes=1 << 60)
+
+
+def outputs(rows: int, size_bytes: int, *, upload: bool) -> list[Put]:
+    rng = random.Random(1)
+    payloads = [rng.randbytes(size_bytes) for _ in range(BATCH)]
+    return [Put("scenario/ipv", payloads[row % BATCH], upload) for row in range(rows)]
+
+
+def raw(path: Path, puts: list[Put]) -> float:
+    """Return the CPU seconds of the peer."""
+    state = StoreState.new()
+    batches = []
+    chain = state.last_chain
+    for first in range(0, len(puts), BATCH):
+        features, uploads = [], []
+        for seq, put in enumerate(puts[first : first + BATCH], first + 1):
+            checksum = checksums.row_checksum(put.topic, put.payload, 5)
+            features.append((put.topic, 5, -1, put.payload, checksums.feature_checksum(checksum, -1)))
+            if put.upload:
+                chain = checksums.next_link(chain, checksum)
+                uploads.append((seq, put.topic, put.payload, 5, checksum, chain))
+        batches.append((features, uploads))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 4194304"):
+            db.execute(f"PRAGMA {pragma}")
+        db.execute("BEGIN")
+        store_schema.create(db, state)
+        db.execute("COMMIT")
+        began_s = time.process_time()
+        for features, uploads in batches:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "INSERT INTO features (topic, ts_ms, position, payload, checksum) VALUES (?, ?, ?, ?, ?)", features
+            )
+            db.executemany("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", uploads)
+            db.execute("UPDATE state SET last_seq = last_seq + ?", (len(uploads),))
+            db.execute("COMMIT")
+        return time.process_time() - began_s
+
+
+def put_all(path: Path, puts: list[Put]) -> float:
+    """Return the CPU seconds of the store with 1,000 outputs a call."""
+
+    async def main() -> float:
+        async with FeatureStore(path, threshold=BATCH, keep=KEEP, max_outbox_bytes=1 << 60) as store:
+            began_s = time.process_time()
+            for first in range(0, len(puts), BATCH):
+                await store.put_all(puts[first : first + BATCH])
+                await store.flush()
+            return time.process_time() - began_s
+
+    return asyncio.run(main())
+
+
+def put(path: Path, puts: list[Put]) -> float:
+    """Return the CPU seconds of the store with one output a call."""
+
+    async def main() -> float:
+        async with FeatureStore(path, threshold=BATCH, keep=KEEP, max_outbox_bytes=1 << 60) as store:
+            began_s = time.process_time()
+            for one in puts:
+                await store.put_all((one,))
+            await store.flush()
+            return time.process_time() - began_s
+
+    return asyncio.run(main())
+
+
+def measure(rows: int, rounds: int) -> list[dict[str, object]]:
+    ways: dict[str, Callable[[Path, list[Put]], float]] = {"raw": raw, "put_all": put_all, "put": put}
+    results: list[dict[str, object]] = []
+    for size_bytes, upload in ((128, True), (1300, True), (128, False), (1300, False)):
+        puts = outputs(rows, size_bytes, upload=upload)
+        best = dict.fromkeys(ways, float("inf"))
+        for _ in range(rounds):
+            for name, way in ways.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    best[name] = min(best[name], way(Path(folder) / "features.db", puts))
+        line: dict[str, object] = {"payload_bytes": size_bytes, "upload": upload}
+        line |= {f"{name}_rows_per_cpu_s": round(rows / cpu_s) for name, cpu_s in best.items()}
+        line |= {f"{name}_of_raw": round(best["raw"] / best[name], 2) for name in ("put_all", "put")}
+        results.append(line)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    for line in measure(options.rows, options.rounds):
+        sys.stdout.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""Damage of a feature store's file: found by checksums, set aside, salvaged, and reported."""
+
+import asyncio
+import contextlib
+import functools
+import random
+import resource
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from walle import plain
+from walle.clock import ManualClock
+from walle.pipeline.database import StoreCorruptError, StoreDatabase, StoreError
+from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.outbox import Outbox
+from walle.pipeline.store import FeatureStore, StoreReport
+from walle.pipeline.store_lock import Mark
+
+TOPICS = ("ipv", "dwell")
+ROWS = 300
+PAGE = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "features.db"
+
+
+def payload_of(number: int) -> list[object]:
+    return [number, random.Random(number).randbytes(20 + number % 200)]
+
+
+def fill(path: Path, rows: int = ROWS, acked: int = 0) -> str:
+    """Make a store with an output of each number, and return its epoch."""
+
+    async def main() -> str:
+        async with FeatureStore(path, threshold=10**6, interval_s=60.0) as store:
+            for number in range(rows):
+                await store.put(TOPICS[number % 2], payload_of(number))
+            await store.flush()
+            store.forget(acked)
+            return store.state.epoch
+
+    return asyncio.run(main())
+
+
+def execute(statement: str, database: StoreDatabase) -> None:
+    database._connection.execute(statement)
+
+
+def wipe_leaves(path: Path) -> None:
+    """Overwrite the head of each page that holds rows."""
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        for page in range(1, len(whole) // PAGE):
+            if whole[page * PAGE] == 13:
+                file.seek(page * PAGE)
+                file.write(bytes(50))
+
+
+def read_file(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+class Contents:
+    """All that a store returns."""
+
+    def __init__(self, features: dict[int, object], uploads: dict[int, object], report: StoreReport) -> None:
+        self.features = features
+        self.uploads = uploads
+        self.report = report
+        self.lost = {seq for loss in report.losses for seq in range(loss.first_seq, (loss.last_seq or 0) + 1)}
+
+
+def read(path: Path) -> Contents:
+    async def main() -> Contents:
+        async with FeatureStore(path) as store:
+            outbox = Outbox(store)
+            features = [feature for topic in TOPICS for feature in await store.query(topic, limit=10_000)]
+            epoch = ""
+            while epoch != outbox.epoch:  # a damaged row is found on the way
+                epoch = outbox.epoch
+                uploads = await outbox.batch(0, 10_000)
+            found = [plain.decode(upload.payload) for upload in uploads if upload.topic != LOSS_TOPIC]
+            assert [upload.seq for upload in uploads] == list(range(1, len(uploads) + 1))
+            reported = {Loss.decode(upload.payload) for upload in uploads if upload.topic == LOSS_TOPIC}
+            assert reported >= set(store.report.losses)
+            decoded = [plain.decode(feature.payload) for feature in features]
+            return Contents({row[0]: row for row in decoded}, {row[0]: row for row in found}, store.report)
+
+    return asyncio.run(main())
+
+
+def check(contents: Contents, *, whole: bool = False) -> bool:
+    """Check that nothing altered was returned and nothing is missing silently; return whether damage was found."""
+    expected = {number: payload_of(number) for number in range(ROWS)}
+    assert contents.features.items() <= expected.items()
+    assert contents.uploads.items() <= expected.items()
+    assert {number + 1 for number in expected.keys() - contents.uploads.keys()} <= contents.lost
+    report = contents.report
+    if report.set_asides:
+        assert report.set_asides[0].features == len(contents.features)
+    else:
+        assert len(contents.features) + report.damaged_features == ROWS
+    found = bool(report.set_asides or report.damaged_features or report.losses)
+    assert found or (len(contents.features), len(contents.uploads)) == (ROWS, ROWS)
+    return found
+
+
+def test_single_flipped_bits_are_found_or_harmless(path: Path) -> None:
+    fill(path)
+    whole = {name: path.with_name(name).read_bytes() for name in (path.name, f"{path.name}.lock")}
+    rng = random.Random(26)
+    found = 0
+    for _ in range(26):
+        for file in path.parent.iterdir():
+            file.unlink()
+        for name, data in whole.items():
+            path.with_name(name).write_bytes(data)
+        damaged = bytearray(whole[path.name])
+        bit = rng.randrange(len(damaged) * 8)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        found += check(read(path))
+    assert found >= 20  # the others fell on bytes that hold nothing
+
+
+def test_flipped_bits_of_the_header_the_schema_and_the_state_lose_nothing_silently(path: Path) -> None:
+    fill(path)
+    whole = path.read_bytes()
+    lock = path.with_name(f"{path.name}.lock").read_bytes()
+    state_page = next(
+        page
+        for page in range(len(whole) // PAGE)
+        if whole[page * PAGE] == 13 and whole[page * PAGE + 3 :][:2] == b"\0\1"
+    )
+    rng = random.Random(3)
+    places = [rng.randrange(100) for _ in range(10)]
+    places += [PAGE - 1 - rng.randrange(800) for _ in range(10)]
+    places += [(state_page + 1) * PAGE - 1 - rng.randrange(60) for _ in range(6)]
+    for place in places:
+        for file in path.parent.iterdir():
+            file.unlink()
+        path.with_name(f"{path.name}.lock").write_bytes(lock)
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        check(read(path))
+
+
+def test_a_damaged_page_costs_its_rows_and_is_reported(path: Path) -> None:
+    epoch = fill(path, acked=50)
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    value = payload_of(190)[1]  # 210 bytes, once in a page of each table
+    assert isinstance(value, bytes)
+    places = [place for place in range(len(whole)) if whole.startswith(value, place)]
+    assert len(places) == 2
+    for place in places:
+        page = place // PAGE * PAGE
+        damaged[page : page + 100] = bytes(100)
+    path.write_bytes(damaged)
+    contents = read(path)
+    (set_aside,) = contents.report.set_asides
+    assert set_aside.set_aside.read_bytes() == damaged
+    assert ROWS - 100 < len(contents.features) < ROWS
+    lost = contents.lost
+    assert 0 < len(lost) < 50
+    assert contents.uploads.keys() == {number for number in range(50, ROWS) if number + 1 not in lost}
+    assert {(loss.epoch, loss.cause) for loss in contents.report.losses} == {(epoch, LossCause.DAMAGED)}
+    again = read(path)  # the new file is sound, and continues the numbers of the stream
+    assert (again.report.set_asides, again.report.losses) == ((), ())
+    assert again.features == contents.features
+
+
+@pytest.mark.parametrize("kind", ["header", "cut", "emptied"])
+def test_a_file_that_cannot_be_opened_is_reported_as_lost(path: Path, kind: str) -> None:
+    fill(path, acked=50)
+    whole = path.read_bytes()
+    damaged = {"header": b"not a database.." + whole[16:], "cut": whole[: len(whole) // 2 + 100], "emptied": b""}[kind]
+    path.write_bytes(damaged)
+    contents = read(path)
+    assert {*range(50, ROWS)} == contents.uploads.keys() | {seq - 1 for seq in contents.lost if seq > 50}
+    assert contents.lost
+    if kind != "emptied":
+        assert contents.report.set_asides[0].set_aside.read_bytes() == damaged
+
+
+@pytest.mark.asyncio
+async def test_the_position_and_the_numbers_survive_a_lost_state_row(path: Path) -> None:
+    async with FeatureStore(path) as store:
+        await store.put_all([store.encode("t", 1)], position=7, resume_from=3)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE state SET position = 90")
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from) == (7, 3)
+        assert store.report.set_asides[0].uploads == 1
+        assert store.report.losses == ()
+        assert [plain.decode(upload.payload) for upload in await Outbox(store).batch(0, 10)] == [1]
+
+
+@pytest.mark.asyncio
+async def test_damage_of_an_open_file_is_mended_by_the_call_that_meets_it(path: Path) -> None:
+    async with FeatureStore(path) as store:
+        for number in range(ROWS):
+            await store.put("ipv", payload_of(number))
+        await store.flush()
+        outbox = Outbox(store)
+        waiting = asyncio.create_task(outbox.wait_for_more(ROWS + 100))
+        await store.call(lambda database: database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+        await store.call(lambda database: database._connection.execute("PRAGMA shrink_memory").fetchall())
+        await store.call(lambda database: database._connection.execute("PRAGMA cache_size = 0").fetchall())
+        wipe_leaves(path)
+        await store.put("ipv", payload_of(ROWS))
+        found = await store.query("ipv", limit=10_000)
+        assert plain.decode(found[-1].payload) == payload_of(ROWS)
+        assert len(store.report.set_asides) == 1
+        await asyncio.wait_for(waiting, 5)  # a new epoch
+        uploads = await outbox.batch(0, 10_000)
+        assert [upload.topic for upload in uploads] == [LOSS_TOPIC] * ROWS + ["ipv"]
+        assert store.report.losses == (Loss.decode(uploads[0].payload),)
+
+
+@pytest.mark.asyncio
+async def test_damage_on_a_full_disk_is_mended_once_there_is_room(path: Path) -> None:
+    async with FeatureStore(path) as store:
+        for number in range(ROWS):
+            await store.put("ipv", payload_of(number))
+        await store.flush()
+        await store.call(functools.partial(execute, "PRAGMA wal_checkpoint(TRUNCATE)"))
+        await store.call(functools.partial(execute, "PRAGMA cache_size = 0"))
+        wipe_leaves(path)
+        damaged = read_file(path)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails with EFBIG
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # no file can grow beyond
+        try:
+            with pytest.raises(StoreError):
+                await store.query("ipv")
+            with pytest.raises(StoreError):
+                await store.query("ipv")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            signal.signal(signal.SIGXFSZ, handler)
+        assert read_file(path) == damaged
+        await store.put("ipv", 1)
+        assert [plain.decode(feature.payload) for feature in await store.query("ipv")] == [1]
+        assert len(store.report.set_asides) == 1
+
+
+@pytest.mark.asyncio
+async def test_an_altered_upload_is_replaced_by_its_report(path: Path) -> None:
+    async with FeatureStore(path, clock=ManualClock(5.0)) as store:
+        outbox = Outbox(store)
+        epoch = outbox.epoch
+        for number in range(6):
+            await store.put("t", number)
+        await store.flush()
+        store.forget(1)
+        await store.flush()
+        for statement in (
+            "UPDATE outbox SET payload = x'01' WHERE seq = 3",
+            "UPDATE outbox SET topic = 'u' WHERE seq = 5",
+        ):
+            await store.call(functools.partial(execute, statement))
+        assert await outbox.batch(1, 10) == []
+        assert outbox.epoch != epoch
+        uploads = await outbox.batch(0, 10)
+        assert [upload.topic for upload in uploads] == ["t", LOSS_TOPIC, "t", LOSS_TOPIC, "t"]
+        assert [plain.decode(upload.payload) for upload in uploads if upload.topic == "t"] == [1, 3, 5]
+        assert store.report.losses == tuple(Loss(epoch, seq, seq, LossCause.DAMAGED) for seq in (3, 5))
+
+
+@pytest.mark.asyncio
+async def test_an_altered_feature_is_left_out_and_counted(path: Path) -> None:
+    async with FeatureStore(path) as store:
+        for number in range(4):
+            await store.put("t", number, upload=False)
+        await store.flush()
+        await store.call(lambda database: database._connection.execute("UPDATE features SET ts_ms = 9 WHERE id = 2"))
+        assert [plain.decode(feature.payload) for feature in await store.query("t")] == [0, 2, 3]
+        assert store.report.damaged_features == 1
+        assert len(await store.query("t")) == 3
+        assert store.report.damaged_features == 1
+
+
+def test_a_salvage_that_was_interrupted_is_ended_by_the_next_opening(path: Path) -> None:
+    fill(path)
+    whole = path.read_bytes()
+    path.with_name("features.db.salvaged").write_bytes(whole[: 3 * PAGE])  # incomplete: the damaged file is still there
+    assert len(read(path).features) == ROWS
+    assert not path.with_name("features.db.salvaged").exists()
+    path.rename(path.with_name("features.db.salvaged"))  # complete: the damaged file is gone
+    path.with_name("features.db-wal").write_bytes(b"of the damaged file")
+    assert len(read(path).features) == ROWS
+
+
+def test_a_damaged_file_without_a_mark_is_not_touched_if_it_may_be_foreign(path: Path) -> None:
+    path.write_bytes(b"not a database.." * 1000)
+    with pytest.raises(StoreCorruptError, match="is damaged"):
+        read(path)
+    assert path.read_bytes() == b"not a database.." * 1000
+
+
+def test_a_damaged_file_without_a_mark_reports_an_open_end(path: Path) -> None:
+    epoch = fill(path)
+    path.with_name("features.db.lock").unlink()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("INSERT INTO features (topic, ts_ms, position, payload, checksum) VALUES ('x', 1, 1, x'00', 1)")
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("DELETE FROM sqlite_schema WHERE name = 'features_by_topic'")
+    contents = read(path)
+    assert contents.report.losses == (Loss(epoch, ROWS + 1, None, LossCause.DAMAGED),)
+    assert contents.report.set_asides[0].uploads == ROWS
+
+
+def test_a_mark_is_read_back_and_anything_else_is_none() -> None:
+    numbers = dict.fromkeys(("acked", "acked_chain", "last_seq", "last_chain", "resume_from", "commits", "produced"), 3)
+    mark = Mark(epoch="ab", position=-1, **numbers)
+    assert Mark.decode(mark.encode().ljust(256, b"\0")) == mark
+    for data in (b"", b"\0" * 256, mark.encode()[:-1], mark.encode().replace(b"3", b"4")):
+        assert Mark.decode(data) is None
+
+
+# --- older files ------------------------------------------------------------------------------------------------------
+
+FORMAT_1 = """
+CREATE TABLE features (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, ts_ms INTEGER NOT NULL, position INTEGER NOT NULL,
+    payload BLOB NOT NULL, size_bytes INTEGER AS (length(topic) + length(payload) + 32));
+CREATE INDEX features_by_topic ON features (topic, id);
+CREATE TABLE outbox (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB NOT NULL, created_ms INTEGER NOT NULL,
+    size_bytes INTEGER AS (length(topic) + length(payload) + 32));
+CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, last_seq INTEGER NOT NULL,
+    position INTEGER NOT NULL, resume_from INTEGER NOT NULL);
+INSERT INTO state VALUES (1, 'old', 9, 70, 60);
+PRAGMA application_id = 1463897164;
+PRAGMA user_version = 1;
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_format_1_is_migrated(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.executescript(FORMAT_1)
+        for seq in range(5, 10):
+            payload = plain.encode(seq)
+            db.execute("INSERT INTO features (topic, ts_ms, position, payload) VALUES ('t', ?, 1, ?)", (seq, payload))
+            db.execute("INSERT INTO outbox VALUES (?, 't', ?, ?)", (seq, payload, seq))
+        db.commit()
+    for _ in range(2):
+        async with FeatureStore(path) as store:
+            assert (store.position, store.resume_from, store.state.produced) == (70, 60, 9)
+            (origin,) = store.state.origins
+            assert (origin.epoch, origin.acked, origin.offset, origin.upto) == ("old", 4, 4, 5)
+            uploads = await Outbox(store).batch(0, 10)
+            assert [(upload.seq, plain.decode(upload.payload)) for upload in uploads] == [
+                (seq - 4, seq) for seq in range(5, 10)
+            ]
+            assert [plain.decode(feature.payload) for feature in await store.query("t")] == [5, 6, 7, 8, 9]
+            assert store.report == StoreReport((), (), 0)

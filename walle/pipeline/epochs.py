@@ -1,0 +1,80 @@
+"""A new epoch of an outbox: its unsent uploads under new numbers, and the reports of what was lost.
+
+An epoch is the id under which a device numbers its uploads from 1. A device starts a new one where its numbers may no
+longer mean to the cloud what they mean to the device (docs/adr/0094).
+"""
+
+import dataclasses
+import secrets
+import sqlite3
+from collections.abc import Sequence
+
+from walle.pipeline import checksums
+from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.store_schema import StoreState, is_sound, outbox_bytes, write_state
+from walle.protocol import Origin
+
+
+def start_epoch(
+    db: sqlite3.Connection, state: StoreState, losses: Sequence[Loss], now_ms: int
+) -> tuple[StoreState, list[Loss]]:
+    """Start a new epoch in the open transaction; return its state, and the losses with those found on the way.
+
+    Every unsent upload keeps its place: upload `acked + n` becomes upload n. A row that is missing or fails its
+    checksum is replaced by the report of its loss. The other reports follow the moved uploads.
+    """
+    epoch = secrets.token_hex(16)
+    chain = checksums.first_link(epoch)
+    moved = max(0, state.last_seq - state.acked)
+    db.execute("DELETE FROM outbox WHERE seq <= ? OR seq > ?", (state.acked, state.last_seq))
+    sums = dict[int, int]()
+    for seq, topic, payload, created_ms, checksum in db.execute(
+        "SELECT seq, topic, payload, created_ms, checksum FROM outbox"
+    ):
+        if is_sound(topic, payload, created_ms, checksum):
+            sums[seq] = checksum
+    damaged = _runs(state.epoch, [seq for seq in range(state.acked + 1, state.last_seq + 1) if seq not in sums])
+    reports = [(seq, loss) for loss in damaged for seq in range(loss.first_seq, (loss.last_seq or 0) + 1)]
+    reports += [(state.last_seq + index, loss) for index, loss in enumerate(losses, 1)]
+    rows = []
+    for seq, loss in reports:
+        payload = loss.encode()
+        sums[seq] = checksums.row_checksum(LOSS_TOPIC, payload, now_ms)
+        rows.append((seq, LOSS_TOPIC, payload, now_ms, sums[seq]))
+    db.executemany("INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, 0)", rows)
+    links = []
+    first_chain = chain
+    for seq in range(state.acked + 1, state.acked + len(sums) + 1):
+        chain = checksums.next_link(chain, sums[seq])
+        links.append((seq - state.acked, chain, seq))
+    # In ascending order: each number is free once the row before it has moved.
+    db.executemany("UPDATE outbox SET seq = ?, chain = ? WHERE seq = ?", links)
+    older = [
+        Origin(origin.epoch, origin.acked, origin.offset + state.acked, max(0, origin.upto - state.acked))
+        for origin in state.origins
+    ]
+    origins = (Origin(state.epoch, state.acked, state.acked, moved), *older)
+    started = dataclasses.replace(
+        state,
+        epoch=epoch,
+        origins=origins[: Origin.MAX_COUNT],
+        acked=0,
+        acked_chain=first_chain,
+        last_seq=len(links),
+        last_chain=chain,
+        commits=state.commits + 1,
+        outbox_bytes=outbox_bytes(db),
+    )
+    write_state(db, started)
+    return started, [*losses, *damaged]
+
+
+def _runs(epoch: str, seqs: Sequence[int]) -> list[Loss]:
+    """Return one loss for each run of consecutive numbers."""
+    runs: list[Loss] = []
+    for seq in seqs:
+        first_seq = seq
+        if runs and runs[-1].last_seq == seq - 1:
+            first_seq = runs.pop().first_seq
+        runs.append(Loss(epoch, first_seq, seq, LossCause.DAMAGED))
+    return runs

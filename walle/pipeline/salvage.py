@@ -1,0 +1,169 @@
+"""Salvage of a damaged feature store: every row that can still be read and whose checksum holds goes into a new file.
+
+The steps can be interrupted at any point: the new file is complete under another name before the damaged one is moved
+aside, and `finish` ends what an earlier process began.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sqlite3
+from collections.abc import Iterator
+
+from walle.pipeline import store_schema
+from walle.pipeline.losses import Loss, LossCause
+from walle.pipeline.store_lock import Mark
+from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
+
+_MAX_ID = 1 << 62
+_MAX_FAILURES = 20_000  # queries of a table that fail, before the rest of it is given up
+_BATCH = 500
+_UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # the latter if an error message quotes damaged text
+
+type _Row = tuple[object, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Salvage:
+    """The result: where the damaged file is now, and the rows of the new one."""
+
+    set_aside: pathlib.Path
+    features: int
+    uploads: int
+    losses: list[Loss]  # uploads beyond the salvaged numbers, where nothing says how far these went
+
+
+def finish(path: pathlib.Path) -> None:
+    """Put the new file of an interrupted salvage in its place, or remove one that is incomplete."""
+    new = _new_file(path)
+    if path.exists():
+        for file in (new, *_side_files(new)):
+            file.unlink(missing_ok=True)
+    elif new.exists():
+        for file in _side_files(path):  # of the damaged file; another database must not read them
+            file.unlink(missing_ok=True)
+        new.rename(path)
+
+
+def salvage(path: pathlib.Path, mark: Mark | None, now_ms: int) -> Salvage:
+    """Set the damaged file aside, with its write-ahead log, and put a new one with its readable rows in its place.
+
+    The new file continues the damaged one's numbers: the caller starts a new epoch in it, which reports the missing.
+
+    Raises:
+        sqlite3.Error, OSError: the new file cannot be written. The damaged file is where it was.
+    """
+    finish(path)
+    new = _new_file(path)
+    features = uploads = 0
+    with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        store_schema.create(db, StoreState.new())
+        state = StoreState.from_mark(mark) if mark else None
+        with _damaged(path) as old:
+            if old is not None:
+                features = _copy_features(old, db)
+                uploads = _copy_outbox(old, db)
+                # The state row is older than the mark if the end of the write-ahead log is lost.
+                with contextlib.suppress(*_UNREADABLE):
+                    found = store_schema.read_state(old)
+                    state = found if state is None or found.commits >= state.commits else state
+        if state is None:
+            state = _state_of_rows(db)
+        store_schema.write_state(db, state)
+        db.execute("COMMIT")
+    _sync_file(new)
+    aside = path.with_name(f"{path.name}.damaged-{now_ms}")
+    for suffix in ("-wal", ""):  # the file last: without it, `finish` sees that the salvage was complete
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+    finish(path)
+    _sync_file(path.parent)
+    unknown = [] if mark else [Loss(state.epoch, state.last_seq + 1, None, LossCause.DAMAGED)]
+    return Salvage(aside, features, uploads, unknown)
+
+
+def _new_file(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(f"{path.name}.salvaged")
+
+
+def _side_files(path: pathlib.Path) -> list[pathlib.Path]:
+    return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
+
+
+def _sync_file(path: pathlib.Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+@contextlib.contextmanager
+def _damaged(path: pathlib.Path) -> Iterator[sqlite3.Connection | None]:
+    """Open the damaged file for reading, which changes neither it nor its log; None if SQLite cannot read any of it."""
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        try:
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except _UNREADABLE:
+            yield None
+        else:
+            yield db
+
+
+def _copy_features(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
+    count = 0
+    insert = "INSERT INTO features (id, topic, ts_ms, position, payload, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+    for rows in _read(old, "features", "id", "id, topic, ts_ms, position, payload, checksum"):
+        sound = [row for row in rows if is_sound_feature(row[1], row[4], row[2], row[3], row[5])]
+        new.executemany(insert, sound)
+        count += len(sound)
+    return count
+
+
+def _copy_outbox(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
+    count = 0
+    for rows in _read(old, "outbox", "seq", "seq, topic, payload, created_ms, checksum, chain"):
+        sound = [row for row in rows if is_sound(*row[1:5])]
+        new.executemany("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", sound)
+        count += len(sound)
+    return count
+
+
+def _read(db: sqlite3.Connection, table: str, key: str, columns: str) -> Iterator[list[_Row]]:
+    """Yield the readable rows in the order of their keys.
+
+    A query that meets a damaged page fails; its range is then halved around the damage, down to single rows.
+    """
+    query = f"SELECT {columns} FROM {table} NOT INDEXED WHERE {key} BETWEEN ? AND ? ORDER BY {key} LIMIT {_BATCH}"  # noqa: S608 - made of constants
+    ranges, failures = [(0, _MAX_ID)], 0
+    while ranges and failures < _MAX_FAILURES:
+        first, last = ranges.pop()
+        rows: list[_Row] = []
+        whole = True
+        try:
+            rows.extend(db.execute(query, (first, last)))
+        except _UNREADABLE:
+            whole = False
+            failures += 1
+        if rows:
+            yield rows
+            if not whole or len(rows) == _BATCH:
+                first = int(str(rows[-1][0])) + 1
+                ranges += [(first, last)] * (first <= last)
+        elif not whole and first < last:
+            middle = (first + last) // 2
+            ranges += [(middle + 1, last), (first, middle)]
+
+
+def _state_of_rows(db: sqlite3.Connection) -> StoreState:
+    """Return a state that fits the salvaged outbox. The stream starts again at its first event."""
+    state = StoreState.new()
+    first, last = db.execute("SELECT min(seq), max(seq) FROM outbox").fetchone()
+    if first is not None:
+        db.execute("UPDATE outbox SET seq = seq - ?", (first - 1,))
+        state.last_seq = last - first + 1
+    return state
