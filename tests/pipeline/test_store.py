@@ -36,13 +36,12 @@ async def test_a_file_of_version_1_is_read_and_gets_the_positions_of_tasks(tmp_p
         db.execute("DROP TABLE lagging")
         db.execute("DROP TABLE cut_visits")
         db.execute("PRAGMA user_version = 1")
-    replay = ReplayState({"task": 5}, {"page b": 4, "page a": 6})
+    replay = ReplayState({"task": 5}, ("page b", "page \0a"), 6)
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from, store.replay) == (7, 3, ReplayState())
         store.advance(8, 2, replay)
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from, store.replay) == (8, 2, replay)
-        assert list(store.replay.cut_visits) == ["page b", "page a"]
 
 
 @pytest.mark.asyncio

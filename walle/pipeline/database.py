@@ -8,6 +8,7 @@ already acknowledged; their numbers would be assigned again, and the cloud would
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 import pathlib
 import secrets
@@ -30,7 +31,7 @@ CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL
 """
 _SCHEMA_2 = """
 CREATE TABLE lagging (task TEXT PRIMARY KEY, position INTEGER NOT NULL);
-CREATE TABLE cut_visits (page_id TEXT NOT NULL, position INTEGER NOT NULL);
+CREATE TABLE cut_visits (position INTEGER NOT NULL, page_ids TEXT NOT NULL);
 """
 ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
 
@@ -86,11 +87,12 @@ class ReplayState:
     """The state of a stream that a replay from `resume_from` cannot restore.
 
     `lagging`: the tasks that are behind the stream's position, each with the position up to which its outputs are put.
-    `cut_visits`: `PageSequence.cut` as it was for the event that decided `resume_from`.
+    `cut_visits`: `PageSequence.cut_before` the position `cut_position`, None for the stream's next position.
     """
 
     lagging: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    cut_visits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    cut_visits: Sequence[str] = ()
+    cut_position: int | None = None
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -212,11 +214,13 @@ class StoreDatabase:
             position=position,
             resume_from=resume_from,
             outbox_bytes=outbox_bytes,
-            replay=ReplayState(
-                dict(self._db.execute("SELECT task, position FROM lagging").fetchall()),
-                dict(self._db.execute("SELECT page_id, position FROM cut_visits ORDER BY rowid").fetchall()),
-            ),
+            replay=self._read_replay(),
         )
+
+    def _read_replay(self) -> ReplayState:
+        lagging = dict(self._db.execute("SELECT task, position FROM lagging").fetchall())
+        cut_position, page_ids = self._db.execute("SELECT position, page_ids FROM cut_visits").fetchone() or (-1, "[]")
+        return ReplayState(lagging, tuple(json.loads(page_ids)), None if cut_position < 0 else cut_position)
 
     def _read_kept(self) -> _Kept:
         found = self._db.execute("SELECT topic, count(*), sum(size_bytes) FROM features GROUP BY topic").fetchall()
@@ -286,7 +290,8 @@ class StoreDatabase:
                 db.execute("DELETE FROM lagging")
                 db.executemany("INSERT INTO lagging VALUES (?, ?)", replay.lagging.items())
                 db.execute("DELETE FROM cut_visits")
-                db.executemany("INSERT INTO cut_visits VALUES (?, ?)", replay.cut_visits.items())
+                position_or_none = -1 if replay.cut_position is None else replay.cut_position
+                db.execute("INSERT INTO cut_visits VALUES (?, ?)", (position_or_none, json.dumps(replay.cut_visits)))
             db.execute(
                 "UPDATE state SET last_seq = ?, position = ?, resume_from = ?", (last_seq, position, resume_from)
             )

@@ -117,7 +117,10 @@ class StreamEngine:
         self._replay_until = store.position
         self._replay_lagging = dict(store.replay.lagging)
         self._replay = ReplayState()
-        self.pages.restore_cut(store.replay.cut_visits)
+        replay = store.replay
+        self.pages.restore_cut(
+            replay.cut_visits, store.position + 1 if replay.cut_position is None else replay.cut_position
+        )
         self._turn = asyncio.Lock()
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
         self._retry = asyncio.Event()  # replaced after it is set: put the outputs again that could not be put
@@ -190,11 +193,13 @@ class StreamEngine:
             while self._must_wait(can_wait):
                 await self._progress.wait()
             if position is None:
-                position = self._next_position()
+                position = max(self._last, self._replay_until) + 1
             if position <= self._last:
                 raise PositionError(position, self._last, "positions must grow; replay into a new engine")
+            if self._replay_lagging:
+                self._check_replay(position)
             needed_from = position if self._needed_from is None else self._needed_from
-            cut_visits = self.pages.cut
+            cut_visits = self.pages.cut_before(position)
             self.counts.events += 1
             self._last = position
             self.recent.append(position, event, size_bytes)
@@ -206,8 +211,6 @@ class StreamEngine:
             if position <= self._replay_until:
                 self.counts.replayed += 1
                 tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
-            elif self._replay_lagging:
-                self._replay_lagging = {}
             if tasks:
                 tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
             if tasks:
@@ -241,12 +244,16 @@ class StreamEngine:
 
     # --- queues -------------------------------------------------------------------------------------------------------
 
-    def _next_position(self) -> int:
-        if self._replay_lagging:
+    def _check_replay(self, position: int) -> None:
+        """Report triggers that are lost because the source does not replay their events; end a replay that is over."""
+        late = self._needed_from is None and position > self._store.resume_from
+        over = position > self._replay_until
+        if late or (over and self._last != self._replay_until):
             tasks = ", ".join(sorted(self._replay_lagging))
-            _LOG.warning("triggers that were queued when the process ended are lost, for want of a replay: %s", tasks)
+            what = "triggers that were queued when the process ended are lost, because their events were not replayed"
+            _LOG.warning("%s (from %d on): %s", what, self._store.resume_from, tasks)
+        if over:
             self._replay_lagging = {}
-        return max(self._last, self._replay_until) + 1
 
     def _may_trigger(self, task: str, event: Event, visit: PageVisit | None) -> bool:
         """Return whether the task takes the event with this visit, and count where the visit is not whole."""
@@ -309,15 +316,16 @@ class StreamEngine:
     def _advance(self) -> None:
         """Pass the positions of stream and tasks to the store."""
         lagging: Mapping[str, int] = self._replay_lagging
-        needed_from, cut_visits = self._needed_from, self.pages.cut
+        position = max(self._last, self._replay_until)
+        needed_from, cut_visits = self._needed_from, self.pages.cut_before(self._last + 1)
+        cut_position = self._last + 1 if position > self._last else None
         if self._queues:
             firsts = {task: queue.triggers[0] for task, queue in self._queues.items()}
             lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
             oldest = min(firsts.values(), key=_position)
-            needed_from, cut_visits = oldest.needed_from, oldest.cut_visits
+            needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
         if lagging or self._replay.lagging or self._replay.cut_visits is not cut_visits:
-            self._replay = ReplayState(dict(lagging), cut_visits)
-        position = max(self._last, self._replay_until)
+            self._replay = ReplayState(dict(lagging), cut_visits, cut_position)
         self._store.advance(position, position + 1 if needed_from is None else needed_from, self._replay)
 
     # --- runs ---------------------------------------------------------------------------------------------------------
