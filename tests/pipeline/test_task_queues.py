@@ -173,6 +173,34 @@ async def test_after_a_crash_only_the_task_that_was_behind_runs_again(
 
 
 @pytest.mark.asyncio
+async def test_a_replay_waits_for_a_task_rather_than_drop_its_triggers(tmp_path: pathlib.Path) -> None:
+    async def slow(task: str, trigger: Trigger) -> TaskOutput:
+        await asyncio.sleep(0.001)
+        return TaskOutput(1)
+
+    gate = Gate()
+    for run in (gate, slow):
+        async with FeatureStore(tmp_path / "features.db") as store:
+            engine = StreamEngine(store, run)
+            engine.add_task("slow", ON_CLICK, QueuePolicy(queue=100 if run is gate else 2))
+            for position in range(60):
+                await engine.on_event(CLICK, position)
+            if run is slow:
+                await engine.settle()
+            assert (engine.counts.dropped, store.position) == ({}, 59)
+            await engine.close()
+            assert await positions(store, "slow") == ([] if run is gate else list(range(60)))
+
+
+@pytest.mark.asyncio
+async def test_sequences_that_are_empty_need_no_replay(store: FeatureStore) -> None:
+    engine = StreamEngine(store, Gate(), recent=TimeSequence(max_bytes=1))
+    for position in range(100):
+        await engine.on_event(CLICK, position)
+    assert store.resume_from == 100 - 63  # what a condition of the greatest length may have matched
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("position", [None, 1])  # a live source, and one that goes on without a replay
 async def test_triggers_that_a_crash_lost_for_want_of_a_replay_are_reported(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, position: int | None

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
 _RETRY_S = 1.0  # between attempts to put outputs while the store's file cannot be written
-_MAX_QUEUED_BYTES = 64 << 20
+_MAX_QUEUED_BYTES = 32 << 20
 
 
 class PositionError(PipelineError):
@@ -148,6 +148,7 @@ class StreamEngine:
         condition = self._conditions.pop(task, None)
         if condition is None:
             return
+        del self._policies[task]
         self._trie.remove(condition, task)
         queue = self._queues.get(task)
         if queue is not None:
@@ -175,8 +176,8 @@ class StreamEngine:
         that are queued at a crash are lost.
 
         `can_wait` is for a source that loses nothing by waiting, such as a file: this call waits where a trigger would
-        be dropped. Without it, this call waits only for tasks whose policy is to block. Events are taken in the order
-        of the calls. A call that is cancelled while it waits has not taken the event.
+        be dropped. Replayed events wait too. Other calls wait only for tasks whose policy is to block. Events are taken
+        in the order of the calls. A call that is cancelled while it waits has not taken the event.
 
         Raises:
             EventError: the event is enormous, its contents are not plain data, or they are nested too deep for a task;
@@ -187,6 +188,7 @@ class StreamEngine:
         clock = self._store.clock
         came_s, arrived_s = clock.time(), clock.monotonic()
         size_bytes = event.size_bytes()
+        can_wait = can_wait or (position is not None and position <= self._replay_until)
         async with self._turn:
             if self._queues or self.counts.events % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
@@ -206,7 +208,7 @@ class StreamEngine:
             visit = self.pages.feed(position, event, size_bytes)
             self._matching.append(position)
             oldest = (self.recent.oldest_position, self.pages.oldest_position)
-            self._needed_from = min(self._matching[0], *(needed for needed in oldest if needed is not None))
+            self._needed_from = min(position, self._matching[0], *(place for place in oldest if place is not None))
             tasks = self._trie.feed(event.event_id, event.page_id)
             if position <= self._replay_until:
                 self.counts.replayed += 1
@@ -355,6 +357,8 @@ class StreamEngine:
             try:
                 await store.put_outputs(puts, position=position, since_s=queued.came_s, on_put=done)
             except OutboxFullError:
+                if drops:
+                    continue
                 queue.waits_for_cloud = True
                 self._pulse()
                 await store.wait_for_progress()
