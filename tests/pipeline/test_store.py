@@ -30,14 +30,13 @@ def rows_in(path: pathlib.Path, table: str = "features") -> int:
 
 @pytest.mark.asyncio
 async def test_the_positions_of_tasks_and_cut_visits_are_kept(path: pathlib.Path) -> None:
-    replay = ReplayState({"task": 5}, {"page b": 4, "page a": 6})
+    replay = ReplayState({"task": 5}, ("page b", "page \0a"), 6)
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from, store.replay) == (-1, 0, ReplayState())
         store.advance(9, 2, replay)
         await store.flush()
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from, store.replay) == (9, 2, replay)
-        assert list(store.replay.cut_visits) == ["page b", "page a"]  # in the order of their cuts
 
 
 @pytest.mark.asyncio

@@ -316,7 +316,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-def features_in(path: pathlib.Path) -> list[tuple[object, ...]]:
+def features_in(path: pathlib.Path) -> list[tuple[str, int, bytes]]:
     with contextlib.closing(sqlite3.connect(path)) as db:
         found = db.execute("SELECT topic, position, payload FROM features ORDER BY id").fetchall()
     for task in ("exit", "pair", "slow"):  # outputs of each task stand in the order of their events
@@ -340,15 +340,15 @@ def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: pathlib.Path) ->
             assert process.stdout is not None
             process.stdout.readline()
             try:
-                assert process.wait(seed.uniform(0.01, 0.06) if kills < 8 else None) == 0
+                assert process.wait(seed.uniform(0.02, 0.15) if kills < 20 else None) == 0
                 ended = True
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1
         with contextlib.closing(sqlite3.connect(killed)) as db:
             behind += len(ReplayState.from_text(db.execute("SELECT replay FROM state").fetchone()[0]).lagging)
-    assert kills >= 2
-    assert behind >= 1
+    assert kills >= 5
+    assert behind >= 3
     assert features_in(killed) == expected
 
 

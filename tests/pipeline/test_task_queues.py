@@ -129,7 +129,9 @@ async def test_queued_triggers_are_bounded_by_bytes_and_the_largest_queue_drops_
 
 
 @pytest.mark.asyncio
-async def test_after_a_crash_only_the_task_that_was_behind_runs_again(tmp_path: pathlib.Path) -> None:
+async def test_after_a_crash_only_the_task_that_was_behind_runs_again(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path, gate = tmp_path / "features.db", Gate()
     visits = [Event(kind, f"page {n}", 1, {}) for n in range(10) for kind in (PAGE_ENTER, "click", PAGE_EXIT)]
 
@@ -167,11 +169,41 @@ async def test_after_a_crash_only_the_task_that_was_behind_runs_again(tmp_path: 
         assert await positions(store, "slow") == await positions(store, "fast") == list(range(2, 33, 3))
         assert all(len(trigger.page_events) == 3 for _, trigger in gate.seen)
         assert store.replay.lagging == {}
+        assert "lost" not in caplog.text
 
 
 @pytest.mark.asyncio
-async def test_triggers_of_a_live_source_that_a_crash_lost_are_reported(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+async def test_a_replay_waits_for_a_task_rather_than_drop_its_triggers(tmp_path: pathlib.Path) -> None:
+    async def slow(task: str, trigger: Trigger) -> TaskOutput:
+        await asyncio.sleep(0.001)
+        return TaskOutput(1)
+
+    gate = Gate()
+    for run in (gate, slow):
+        async with FeatureStore(tmp_path / "features.db") as store:
+            engine = StreamEngine(store, run)
+            engine.add_task("slow", ON_CLICK, QueuePolicy(queue=100 if run is gate else 2))
+            for position in range(60):
+                await engine.on_event(CLICK, position)
+            if run is slow:
+                await engine.settle()
+            assert (engine.counts.dropped, store.position) == ({}, 59)
+            await engine.close()
+            assert await positions(store, "slow") == ([] if run is gate else list(range(60)))
+
+
+@pytest.mark.asyncio
+async def test_sequences_that_are_empty_need_no_replay(store: FeatureStore) -> None:
+    engine = StreamEngine(store, Gate(), recent=TimeSequence(max_bytes=1))
+    for position in range(100):
+        await engine.on_event(CLICK, position)
+    assert store.resume_from == 100 - 63  # what a condition of the greatest length may have matched
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("position", [None, 1])  # a live source, and one that goes on without a replay
+async def test_triggers_that_a_crash_lost_for_want_of_a_replay_are_reported(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, position: int | None
 ) -> None:
     async with FeatureStore(tmp_path / "features.db") as store:
         engine = StreamEngine(store, Gate())
@@ -180,8 +212,8 @@ async def test_triggers_of_a_live_source_that_a_crash_lost_are_reported(
         await engine.close()
     async with FeatureStore(tmp_path / "features.db") as store:
         engine = StreamEngine(store, Gate())
-        await engine.on_event(CLICK)
-        assert "are lost, for want of a replay: slow" in caplog.text
+        await engine.on_event(CLICK, position)
+        assert "are lost, because their events were not replayed (from 0 on): slow" in caplog.text
         assert (store.position, store.replay.lagging) == (1, {})
 
 

@@ -5,7 +5,7 @@ import json
 import secrets
 import sqlite3
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from walle.pipeline import checksums
 from walle.pipeline.store_lock import Mark
@@ -42,20 +42,21 @@ class ReplayState:
     """The state of a stream that a replay from `resume_from` cannot restore.
 
     `lagging`: the tasks that are behind the stream's position, each with the position up to which its outputs are put.
-    `cut_visits`: `PageSequence.cut` as it was for the event that decided `resume_from`.
+    `cut_visits`: `PageSequence.cut_before` the position `cut_position`, None for the stream's next position.
     """
 
     lagging: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    cut_visits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    cut_visits: Sequence[str] = ()
+    cut_position: int | None = None
 
     def to_text(self) -> str:
-        return json.dumps([dict(self.lagging), dict(self.cut_visits)], separators=(",", ":"))
+        return json.dumps([dict(self.lagging), list(self.cut_visits), self.cut_position], separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> "ReplayState":
         """Return the state that `to_text` wrote. Raises ValueError or TypeError for any other text."""
-        lagging, cut_visits = json.loads(text)
-        return cls(dict(lagging), dict(cut_visits))
+        lagging, cut_visits, cut_position = json.loads(text)
+        return cls(dict(lagging), tuple(cut_visits), cut_position)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

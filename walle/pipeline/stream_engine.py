@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
 _RETRY_S = 1.0  # between attempts to put outputs while the store's file cannot be written
-_MAX_QUEUED_BYTES = 64 << 20
+_MAX_QUEUED_BYTES = 32 << 20
 
 
 class PositionError(PipelineError):
@@ -118,7 +118,10 @@ class StreamEngine:
         self._replay_until = store.position
         self._replay_lagging = dict(store.replay.lagging)
         self._replay = ReplayState()
-        self.pages.restore_cut(store.replay.cut_visits)
+        replay = store.replay
+        self.pages.restore_cut(
+            replay.cut_visits, store.position + 1 if replay.cut_position is None else replay.cut_position
+        )
         self._turn = asyncio.Lock()
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
         self._retry = asyncio.Event()  # replaced after it is set: put the outputs again that could not be put
@@ -146,6 +149,7 @@ class StreamEngine:
         condition = self._conditions.pop(task, None)
         if condition is None:
             return
+        del self._policies[task]
         self._trie.remove(condition, task)
         queue = self._queues.get(task)
         if queue is not None:
@@ -173,8 +177,8 @@ class StreamEngine:
         that are queued at a crash are lost.
 
         `can_wait` is for a source that loses nothing by waiting, such as a file: this call waits where a trigger would
-        be dropped. Without it, this call waits only for tasks whose policy is to block. Events are taken in the order
-        of the calls. A call that is cancelled while it waits has not taken the event.
+        be dropped. Replayed events wait too. Other calls wait only for tasks whose policy is to block. Events are taken
+        in the order of the calls. A call that is cancelled while it waits has not taken the event.
 
         Raises:
             EventError: the event is enormous, its contents are not plain data, or they are nested too deep for a task;
@@ -185,30 +189,31 @@ class StreamEngine:
         clock = self._store.clock
         came_s, arrived_s = clock.time(), clock.monotonic()
         size_bytes = event.size_bytes()
+        can_wait = can_wait or (position is not None and position <= self._replay_until)
         async with self._turn:
             if self._queues or self.counts.events % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             while self._must_wait(can_wait):
                 await self._progress.wait()
             if position is None:
-                position = self._next_position()
+                position = max(self._last, self._replay_until) + 1
             if position <= self._last:
                 raise PositionError(position, self._last, "positions must grow; replay into a new engine")
+            if self._replay_lagging:
+                self._check_replay(position)
             needed_from = position if self._needed_from is None else self._needed_from
-            cut_visits = self.pages.cut
+            cut_visits = self.pages.cut_before(position)
             self.counts.events += 1
             self._last = position
             self.recent.append(position, event, size_bytes)
             visit = self.pages.feed(position, event, size_bytes)
             self._matching.append(position)
             oldest = (self.recent.oldest_position, self.pages.oldest_position)
-            self._needed_from = min(self._matching[0], *(needed for needed in oldest if needed is not None))
+            self._needed_from = min(position, self._matching[0], *(place for place in oldest if place is not None))
             tasks = self._trie.feed(event.event_id, event.page_id)
             if position <= self._replay_until:
                 self.counts.replayed += 1
                 tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
-            elif self._replay_lagging:
-                self._replay_lagging = {}
             if tasks:
                 tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
             if tasks:
@@ -242,12 +247,16 @@ class StreamEngine:
 
     # --- queues -------------------------------------------------------------------------------------------------------
 
-    def _next_position(self) -> int:
-        if self._replay_lagging:
+    def _check_replay(self, position: int) -> None:
+        """Report triggers that are lost because the source does not replay their events; end a replay that is over."""
+        late = self._needed_from is None and position > self._store.resume_from
+        over = position > self._replay_until
+        if late or (over and self._last != self._replay_until):
             tasks = ", ".join(sorted(self._replay_lagging))
-            _LOG.warning("triggers that were queued when the process ended are lost, for want of a replay: %s", tasks)
+            what = "triggers that were queued when the process ended are lost, because their events were not replayed"
+            _LOG.warning("%s (from %d on): %s", what, self._store.resume_from, tasks)
+        if over:
             self._replay_lagging = {}
-        return max(self._last, self._replay_until) + 1
 
     def _may_trigger(self, task: str, event: Event, visit: PageVisit | None) -> bool:
         """Return whether the task takes the event with this visit, and count where the visit is not whole."""
@@ -310,15 +319,16 @@ class StreamEngine:
     def _advance(self) -> None:
         """Pass the positions of stream and tasks to the store."""
         lagging: Mapping[str, int] = self._replay_lagging
-        needed_from, cut_visits = self._needed_from, self.pages.cut
+        position = max(self._last, self._replay_until)
+        needed_from, cut_visits = self._needed_from, self.pages.cut_before(self._last + 1)
+        cut_position = self._last + 1 if position > self._last else None
         if self._queues:
             firsts = {task: queue.triggers[0] for task, queue in self._queues.items()}
             lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
             oldest = min(firsts.values(), key=_position)
-            needed_from, cut_visits = oldest.needed_from, oldest.cut_visits
+            needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
         if lagging or self._replay.lagging or self._replay.cut_visits is not cut_visits:
-            self._replay = ReplayState(dict(lagging), cut_visits)
-        position = max(self._last, self._replay_until)
+            self._replay = ReplayState(dict(lagging), cut_visits, cut_position)
         self._store.advance(position, position + 1 if needed_from is None else needed_from, self._replay)
 
     # --- runs ---------------------------------------------------------------------------------------------------------
@@ -348,6 +358,8 @@ class StreamEngine:
             try:
                 await store.put_outputs(puts, position=position, since_s=queued.came_s, on_put=done)
             except OutboxFullError:
+                if drops:
+                    continue
                 queue.waits_for_cloud = True
                 self._pulse()
                 await store.wait_for_progress()

@@ -3,7 +3,6 @@
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from walle.pipeline.events import Event
@@ -48,7 +47,7 @@ class QueuedTrigger:
     trigger: Trigger
     came_s: float
     needed_from: int
-    cut_visits: Mapping[str, int]
+    cut_visits: tuple[str, ...]
     size_bytes: int
 
     @property

@@ -50,8 +50,7 @@ class ShopperDriver:
 class _Meter:
     """A counter between shopper and device that sums the raw events of finished page visits."""
 
-    def __init__(self, device: Device, *, can_wait: bool) -> None:
-        self._can_wait = can_wait
+    def __init__(self, device: Device) -> None:
         self.visits = self.visit_events = self.visit_bytes = 0
         self._device = device
         self._open: dict[str, tuple[int, int]] = {}  # page → events and bytes since its enter
@@ -63,7 +62,7 @@ class _Meter:
         if event.page_id in self._open:
             events, total = self._open[event.page_id]
             self._open[event.page_id] = (events + 1, total + size_bytes)
-        await self._device.on_event(event, position, can_wait=self._can_wait)
+        await self._device.on_event(event, position, can_wait=True)  # a simulated user can
         if event.event_id == PAGE_EXIT and event.page_id in self._open:
             events, total = self._open.pop(event.page_id)
             self.visits += 1
@@ -114,7 +113,7 @@ def make_driver(device: Device, options: dict[str, Any]) -> ShopperDriver:
     """
     device_id = device.config.device_id
     client = httpx.AsyncClient(base_url=options["shop_url"], timeout=10.0)
-    meter = _Meter(device, can_wait=options["speed"] is None)
+    meter = _Meter(device)
     source: LogEvents | ShoppingEvents
     if options["log"]:
         streams = options["streams"][device_id]
