@@ -3,6 +3,8 @@
 The peer calls `executemany` on prepared rows, checksums and chain values included, in transactions of 1,000 rows. The
 store gets 1,000 outputs a call (`put_all`), or one a call (`put`), which are already encoded. Each way runs in turn, in
 rounds; the best round counts.
+
+    python benchmarks/store.py [--rows 50000] [--rounds 5] [--json]
 """
 
 import argparse
@@ -113,9 +115,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    for line in measure(options.rows, options.rounds):
-        sys.stdout.write(json.dumps(line) + "\n")
+    lines = measure(options.rows, options.rounds)
+    if options.json:
+        sys.stdout.write(json.dumps(lines) + "\n")
+        return
+    for line in lines:
+        sys.stdout.write("  ".join(f"{name} {value}" for name, value in line.items()) + "\n")
 
 
 if __name__ == "__main__":

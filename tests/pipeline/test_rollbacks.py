@@ -245,6 +245,17 @@ async def test_uploads_known_under_an_older_epoch_are_dropped(tmp_path: Path) ->
 
 
 @pytest.mark.asyncio
+async def test_uploads_of_the_older_epoch_may_be_stored_after_the_hello_of_the_new_one(tmp_path: Path) -> None:
+    async with Ingest(tmp_path / "uploads.db") as ingest:
+        await ingest.resume(hello("f", origins=origins_to_text([Origin("e", 0, 0, 3)])))
+        batch = [received(seq, epoch=epoch, payload=bytes([seq])) for epoch in "ef" for seq in (1, 2)]
+        batch.append(received(3, epoch="f", payload=b"3"))
+        accepted = await ingest.accept(batch)  # they were in the server's queue
+        assert accepted.fresh == [*batch[:2], batch[4]]
+        assert accepted.highest == {("d", "e"): 2, ("d", "f"): 3}
+
+
+@pytest.mark.asyncio
 async def test_reports_are_recorded_once_and_are_no_uploads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     loss = Loss("e", 3, None, LossCause.DEVICE_RESTORED)
     async with Ingest(tmp_path / "uploads.db") as ingest:

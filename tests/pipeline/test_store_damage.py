@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import functools
+import os
 import random
 import resource
 import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -285,6 +289,63 @@ async def test_an_altered_feature_is_left_out_and_counted(path: Path) -> None:
         assert store.report.damaged_features == 1
         assert len(await store.query("t")) == 3
         assert store.report.damaged_features == 1
+
+
+OPENER = """
+import asyncio, sys
+from walle.pipeline.store import FeatureStore
+async def main():
+    async with FeatureStore(sys.argv[1]):
+        print("open", flush=True)
+        await asyncio.sleep(60)
+print("start", flush=True)
+asyncio.run(main())
+"""
+
+
+def test_kills_during_salvage_lose_nothing_silently(path: Path) -> None:
+    epoch = fill(path)
+    whole = path.read_bytes()
+    rng = random.Random(5)
+    moved = 0
+    for number in range(6):
+        for file in path.parent.iterdir():
+            if not file.name.endswith(".lock"):
+                file.unlink()
+        damaged = bytearray(whole)
+        for _ in range(3):
+            page = rng.randrange(1, len(whole) // PAGE) * PAGE
+            damaged[page : page + 100] = bytes(100)
+        path.write_bytes(damaged)
+        lock = path.with_name(f"{path.name}.lock")
+        mark = lock.read_bytes()
+        with subprocess.Popen([sys.executable, "-c", OPENER, str(path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"start\n"
+            stage = (".salvaged", ".damaged-", "features.db-wal")[number % 3]
+            while not any(stage in file.name for file in path.parent.iterdir()):
+                time.sleep(0.0005)
+            time.sleep(rng.uniform(0.0, 0.004))
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        moved += any(".damaged-" in file.name for file in path.parent.iterdir())
+        uploads, reported = asyncio.run(unsent(path))
+        lost = {loss_seq for loss in reported for loss_seq in range(loss.first_seq, (loss.last_seq or 0) + 1)}
+        assert {loss.epoch for loss in reported} <= {epoch}
+        assert uploads.isdisjoint({seq - 1 for seq in lost})
+        assert uploads | {seq - 1 for seq in lost} == set(range(ROWS))
+        lock.write_bytes(mark)
+    assert moved >= 2  # those that were killed after they moved the file aside
+
+
+async def unsent(path: Path) -> tuple[set[int], list[Loss]]:
+    """Return the outputs in the outbox, and the losses that are reported there."""
+    async with FeatureStore(path) as store:
+        outbox = Outbox(store)
+        uploads = await outbox.batch(0, 10_000)
+        assert [upload.seq for upload in uploads] == list(range(1, outbox.last_seq + 1))
+        found = {plain.decode(upload.payload)[0] for upload in uploads if upload.topic != LOSS_TOPIC}
+        return found, [Loss.decode(upload.payload) for upload in uploads if upload.topic == LOSS_TOPIC]
 
 
 def test_a_salvage_that_was_interrupted_is_ended_by_the_next_opening(path: Path) -> None:

@@ -175,7 +175,7 @@ class StoreDatabase:
         except OSError as error:
             raise StoreError(self.path, f"cannot be opened ({error.strerror}); check that its folder exists") from error
 
-    def _open(self, mark: Mark | None, salvaged: salvage.Salvage | None = None) -> None:
+    def _open(self, mark: Mark | None) -> None:
         self._db = db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         db.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text then fails its checksum
         self._prepare(db, mark)
@@ -183,9 +183,8 @@ class StoreDatabase:
         if mark is not None and mark.epoch == self.state.epoch and mark.commits > self.state.commits:
             self.lost_commits += mark.commits - self.state.commits
             _LOG.error("feature store %s lacks its last %d transactions", self.path, self.lost_commits)
-        losses = salvaged.losses if salvaged else []
-        losses += _rolled_back(self.state, mark)
-        if losses or salvaged:
+        losses = _rolled_back(self.state, mark)
+        if losses:
             self._start_epoch(losses)
         self._kept = self._read_kept(db)
         self._lock.write(self.state.mark())
@@ -255,7 +254,8 @@ class StoreDatabase:
             salvaged.features,
             salvaged.uploads,
         )
-        self._open(mark, salvaged)
+        self._note(salvaged.losses)
+        self._open(mark)
         self._damage = None
 
     def _mended[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -277,11 +277,14 @@ class StoreDatabase:
             started, found = epochs.start_epoch(self._connection, before, losses, self._now_ms())
         self.state = started
         self._lock.write(started.mark())
-        self.losses += found
-        for loss in found:
-            _LOG.error("feature store %s: %s", self.path, loss)
+        self._note(found)
         what = "feature store %s: epoch %s continues as %s with %d unsent uploads"
         _LOG.warning(what, self.path, before.epoch, started.epoch, started.last_seq)
+
+    def _note(self, losses: Sequence[Loss]) -> None:
+        self.losses += losses
+        for loss in losses:
+            _LOG.error("feature store %s: %s", self.path, loss)
 
     @property
     def _connection(self) -> sqlite3.Connection:

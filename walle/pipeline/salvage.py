@@ -11,7 +11,7 @@ import pathlib
 import sqlite3
 from collections.abc import Iterator
 
-from walle.pipeline import store_schema
+from walle.pipeline import epochs, store_schema
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_lock import Mark
 from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
@@ -31,7 +31,7 @@ class Salvage:
     set_aside: pathlib.Path
     features: int
     uploads: int
-    losses: list[Loss]  # uploads beyond the salvaged numbers, where nothing says how far these went
+    losses: list[Loss]
 
 
 def finish(path: pathlib.Path) -> None:
@@ -49,7 +49,7 @@ def finish(path: pathlib.Path) -> None:
 def salvage(path: pathlib.Path, mark: Mark | None, now_ms: int) -> Salvage:
     """Set the damaged file aside, with its write-ahead log, and put a new one with its readable rows in its place.
 
-    The new file continues the damaged one's numbers: the caller starts a new epoch in it, which reports the missing.
+    The new file has a new epoch, with the reports of uploads that could not be read.
 
     Raises:
         sqlite3.Error, OSError: the new file cannot be written. The damaged file is where it was.
@@ -71,18 +71,19 @@ def salvage(path: pathlib.Path, mark: Mark | None, now_ms: int) -> Salvage:
                     state = found if state is None or found.commits >= state.commits else state
         if state is None:
             state = _state_of_rows(db)
-        store_schema.write_state(db, state)
+        # Where neither a state row nor a mark says how far the numbers went, the end of the loss is open.
+        unknown = [] if mark else [Loss(state.epoch, state.last_seq + 1, None, LossCause.DAMAGED)]
+        state, losses = epochs.start_epoch(db, state, unknown, now_ms)
         db.execute("COMMIT")
     _sync_file(new)
     aside = path.with_name(f"{path.name}.damaged-{now_ms}")
-    for suffix in ("-wal", ""):  # the file last: without it, `finish` sees that the salvage was complete
+    for suffix in ("", "-wal"):  # once the file is gone, `finish` takes the new one for complete
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     finish(path)
     _sync_file(path.parent)
-    unknown = [] if mark else [Loss(state.epoch, state.last_seq + 1, None, LossCause.DAMAGED)]
-    return Salvage(aside, features, uploads, unknown)
+    return Salvage(aside, features, uploads, losses)
 
 
 def _new_file(path: pathlib.Path) -> pathlib.Path:

@@ -292,7 +292,9 @@ class Ingest:
             highest = older.highest if older else 0
             if highest < origin.acked:
                 self._record_restore(database, device_id, origin.epoch, highest, origin.acked)
-            if older and origin.upto:
+            if origin.upto:
+                # Uploads of the older epoch may have arrived and not be stored yet.
+                older = older or _add(database, (device_id, origin.epoch))
                 values = (stream.number, older.number, origin.offset, origin.upto)
                 database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
                 stream.moved = max(stream.moved, origin.upto)
