@@ -9,5 +9,6 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_operators(module);
   walle::bind_session(module);
   walle::bind_files(module);
+  walle::bind_stream(module);
   walle::bind_vm(module);
 }
