@@ -11,7 +11,6 @@ void bind_files(pybind11::module_& module);
 void bind_ndarray(pybind11::module_& module);
 void bind_operators(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
-void bind_stream(pybind11::module_& module);
 void bind_tensor(pybind11::module_& module);
 void bind_vm(pybind11::module_& module);
 

@@ -22,7 +22,7 @@ struct Moment {
 struct Condition {
   std::vector<Id> trigger_ids;
   std::int64_t within_ms = 0;    // at most this from the first to the last event; 0: no bound
-  std::int64_t cooldown_ms = 0;  // a task triggered less than this before is not triggered again; 0: no cool-down
+  std::int64_t cooldown_ms = 0;  // after it triggered, it does not again for this long; 0: no cool-down
   std::uint32_t predicate = 0;   // of the last event's contents, as the caller numbers them; 0: none
   bool skip_till_next = false;   // other events may come between those that match
   bool operator==(const Condition&) const = default;

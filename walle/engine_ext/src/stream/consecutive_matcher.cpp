@@ -1,6 +1,7 @@
 #include "stream/consecutive_matcher.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace walle::stream {
 
@@ -20,6 +21,12 @@ std::uint32_t place(std::vector<T>& elements, std::vector<std::uint32_t>& free) 
   return index;
 }
 
+void prefetch(const void* address) {
+#if defined(__GNUC__)
+  __builtin_prefetch(address);
+#endif
+}
+
 bool has_options(const Condition& condition) {
   return condition.within_ms != 0 || condition.cooldown_ms != 0 || condition.predicate != 0;
 }
@@ -28,50 +35,96 @@ bool has_options(const Condition& condition) {
 
 ConsecutiveMatcher::ConsecutiveMatcher() : nodes_(1), latest_{} {}
 
+std::uint32_t ConsecutiveMatcher::named_child(std::uint32_t index, const Node& node, Id id) const noexcept {
+  const ChildSlot slot = slots_[node.slot(id)];
+  if (node.overflows && slot.id != id) return overflow_.find(edge(index, id));
+  return slot.id == id ? slot.child : 0;
+}
+
 std::uint32_t ConsecutiveMatcher::child(std::uint32_t node, Id id) const noexcept {
   if (id == kWildcard) return nodes_[node].wildcard_child;
   if (node == 0) return id < start_children_.size() ? start_children_[id] : 0;
-  return edges_.find(edge(node, id));
+  return named_child(node, nodes_[node], id);
+}
+
+void ConsecutiveMatcher::add_slot(std::uint32_t index, Id id, std::uint32_t child) {
+  Node& node = nodes_[index];
+  if (node.first_slot == 0) node.first_slot = slots_.allocate(0);
+  const unsigned slots = 1u << node.log2_slots;
+  const unsigned most = std::max(256u, 8 * std::bit_ceil(node.named_children));
+  unsigned log2 = node.log2_slots;
+  const auto shares_slot = [&] {
+    const Id mask = (1u << log2) - 1;
+    for (std::uint32_t i = 0; i < slots; ++i) {
+      const ChildSlot& slot = slots_[node.first_slot + i];
+      if (slot.id != kUnknown && (slot.id & mask) == (id & mask)) return true;
+    }
+    return false;
+  };
+  while (shares_slot()) {  // no two of the others share one: they do not with fewer slots
+    if (1u << ++log2 <= most) continue;
+    overflow_.insert(edge(index, id), child);
+    node.overflows = true;
+    return;
+  }
+  if (log2 != node.log2_slots) {
+    const std::uint32_t old_first = node.first_slot, old_log2 = node.log2_slots;
+    node.first_slot = slots_.allocate(log2);
+    node.log2_slots = static_cast<std::uint8_t>(log2);
+    for (std::uint32_t i = 0; i < slots; ++i) {
+      const ChildSlot slot = slots_[old_first + i];
+      if (slot.id != kUnknown) slots_[node.slot(slot.id)] = slot;
+    }
+    slots_.release(old_first, old_log2);
+  }
+  slots_[node.slot(id)] = {id, child};
 }
 
 std::uint32_t ConsecutiveMatcher::add_child(std::uint32_t node, Id id) {
   if (node == 0 && id != kWildcard && id >= start_children_.size()) start_children_.resize(id + 1);
   const std::uint32_t added = place(nodes_, free_nodes_);
-  nodes_[added].depth = nodes_[node].depth + 1;
-  if (id != kWildcard && node != 0) edges_.insert(edge(node, id), added);
-  Node& parent = nodes_[node];
-  const bool only = ++parent.children == 1 && id != kWildcard;
-  parent.only_id = only ? id : kUnknown;
-  parent.only_child = only ? added : 0;
+  nodes_[added].depth = static_cast<std::uint8_t>(nodes_[node].depth + 1);
   if (id == kWildcard) {
-    parent.wildcard_child = added;
+    nodes_[node].wildcard_child = added;
     return added;
   }
-  if (node == 0) start_children_[id] = added;
-  parent.filter |= std::uint64_t{1} << (id & 63);
+  if (node == 0)
+    start_children_[id] = added;
+  else
+    add_slot(node, id, added);
+  ++nodes_[node].named_children;
   return added;
 }
 
 void ConsecutiveMatcher::remove_child(std::uint32_t node, Id id) noexcept {
   const std::uint32_t removed = child(node, id);
   Node& parent = nodes_[node];
-  if (id == kWildcard)
+  if (id == kWildcard) {
     parent.wildcard_child = 0;
-  else if (node == 0)
-    start_children_[id] = 0;
-  else
-    edges_.erase(edge(node, id));
-  parent.only_id = kUnknown;
-  if (--parent.children == (parent.wildcard_child != 0 ? 1 : 0)) parent.filter = 0;
+  } else {
+    --parent.named_children;
+    ChildSlot& slot = slots_[parent.slot(id)];
+    if (node == 0)
+      start_children_[id] = 0;
+    else if (slot.id == id)
+      slot = {};
+    else
+      overflow_.erase(edge(node, id));
+    if (node != 0 && parent.named_children == 0) {
+      slots_.release(parent.first_slot, parent.log2_slots);
+      parent.first_slot = parent.log2_slots = 0;
+      parent.overflows = false;
+    }
+  }
   free_nodes_.push_back(removed);
   // A new node may take the place of the removed one, and must not be pending.
   std::erase(pending_, removed);
-  if (parent.children == 0) std::erase(pending_, node);
+  if (!parent.has_children()) std::erase(pending_, node);
 }
 
 bool ConsecutiveMatcher::same_options(const End& end, const Condition& condition) const noexcept {
   if (end.options == kNone) return !has_options(condition);
-  const Condition& options = options_[end.options];
+  const Condition& options = options_[end.options].condition;
   return options.within_ms == condition.within_ms && options.cooldown_ms == condition.cooldown_ms &&
          options.predicate == condition.predicate;
 }
@@ -82,20 +135,37 @@ bool ConsecutiveMatcher::add(const Condition& condition, Id task, std::uint64_t 
     const std::uint32_t found = child(node, id);
     node = found != 0 ? found : add_child(node, id);
   }
-  for (std::uint32_t at = nodes_[node].first_end; at != kNone; at = ends_[at].next)
-    if (ends_[at].task == task && same_options(ends_[at], condition)) return false;
+  const std::uint64_t first_event = next_event + condition.trigger_ids.size() - 1;
+  if (!has_options(condition)) {
+    if (nodes_[node].task == task) return false;
+    if (nodes_[node].task == 0) {
+      // The list may hold the pair, from before the node's own was removed.
+      if (find_end(node, condition, task) != kNone) return false;
+      nodes_[node].task = task;
+      nodes_[node].first_event = first_event;
+      return true;
+    }
+  }
+  if (find_end(node, condition, task) != kNone) return false;
   const std::uint32_t added = place(ends_, free_ends_);
   End& end = ends_[added];
   end.task = task;
-  end.first_event = next_event + condition.trigger_ids.size() - 1;
+  end.first_event = first_event;
   if (has_options(condition)) {
     end.options = place(options_, free_options_);
-    options_[end.options] = condition;
-    options_[end.options].trigger_ids.clear();
+    Condition& options = options_[end.options].condition;
+    options = condition;
+    options.trigger_ids.clear();
   }
   end.next = nodes_[node].first_end;
   nodes_[node].first_end = added;
   return true;
+}
+
+std::uint32_t ConsecutiveMatcher::find_end(std::uint32_t node, const Condition& condition, Id task) const noexcept {
+  std::uint32_t at = nodes_[node].first_end;
+  while (at != kNone && !(ends_[at].task == task && same_options(ends_[at], condition))) at = ends_[at].next;
+  return at;
 }
 
 bool ConsecutiveMatcher::remove(const Condition& condition, Id task) noexcept {
@@ -105,23 +175,28 @@ bool ConsecutiveMatcher::remove(const Condition& condition, Id task) noexcept {
     path[i + 1] = child(path[i], condition.trigger_ids[i]);
     if (path[i + 1] == 0) return false;
   }
-  std::uint32_t* link = &nodes_[path[length]].first_end;
-  while (*link != kNone && !(ends_[*link].task == task && same_options(ends_[*link], condition))) link = &ends_[*link].next;
-  if (*link == kNone) return false;
-  const std::uint32_t removed = *link;
-  *link = ends_[removed].next;
-  if (ends_[removed].options != kNone) free_options_.push_back(ends_[removed].options);
-  free_ends_.push_back(removed);
+  Node& last = nodes_[path[length]];
+  if (last.task == task && !has_options(condition)) {
+    last.task = 0;
+  } else {
+    const std::uint32_t removed = find_end(path[length], condition, task);
+    if (removed == kNone) return false;
+    std::uint32_t* link = &last.first_end;
+    while (*link != removed) link = &ends_[*link].next;
+    *link = ends_[removed].next;
+    if (ends_[removed].options != kNone) free_options_.push_back(ends_[removed].options);
+    free_ends_.push_back(removed);
+  }
   for (std::size_t i = length; i > 0; --i) {
     const Node& node = nodes_[path[i]];
-    if (node.children != 0 || node.first_end != kNone) break;
+    if (node.has_children() || node.has_ends()) break;
     remove_child(path[i - 1], condition.trigger_ids[i - 1]);
   }
   return true;
 }
 
-void ConsecutiveMatcher::match(std::uint32_t index, Moment moment, std::uint64_t event, TriggeredTasks& triggered) {
-  const Node& node = nodes_[index];
+void ConsecutiveMatcher::trigger(const Node& node, std::uint64_t event, TriggeredTasks& triggered) {
+  if (node.task != 0 && event >= node.first_event) triggered.add(node.task);
   for (std::uint32_t at = node.first_end; at != kNone; at = ends_[at].next) {
     const End& end = ends_[at];
     if (event < end.first_event) continue;
@@ -129,36 +204,41 @@ void ConsecutiveMatcher::match(std::uint32_t index, Moment moment, std::uint64_t
       triggered.add(end.task);
       continue;
     }
-    const Condition& options = options_[end.options];
+    Options& options = options_[end.options];
     const Moment first = latest_[(event - node.depth + 1) % kMaxLength];
-    if (options.within_ms != 0 && moment.ts_ms - first.ts_ms > options.within_ms) continue;
-    if (triggered.would_add(end.task, options) && triggered.passes(options.predicate)) triggered.add(end.task);
+    if (triggered.in_time(options.condition, first.ts_ms, options.latest) && triggered.passes(options.condition.predicate))
+      triggered.add(end.task, options.latest);
   }
-  if (node.children != 0) matched_.push_back(index);
 }
 
 void ConsecutiveMatcher::feed(Id event_id, Id page_id, Moment moment, std::uint64_t event, TriggeredTasks& triggered) {
   latest_[event % kMaxLength] = moment;
-  matched_.clear();
+  matched_.resize(3 * pending_.size() + 3);
+  std::uint32_t* end = matched_.data();
+  const auto match = [&](std::uint32_t node) {  // without a branch: which nodes match cannot be predicted
+    *end = node;
+    end += node != 0 ? 1 : 0;
+  };
   const Id second_id = page_id == event_id ? kUnknown : page_id;
-  for (const Id id : {event_id, second_id})
-    if (id != kUnknown && id < start_children_.size() && start_children_[id] != 0)
-      match(start_children_[id], moment, event, triggered);
-  if (nodes_[0].wildcard_child != 0) match(nodes_[0].wildcard_child, moment, event, triggered);
+  match(nodes_[0].wildcard_child);
+  match(child(0, event_id));
+  match(child(0, second_id));
   for (const std::uint32_t index : pending_) {
     const Node& node = nodes_[index];
-    if (node.wildcard_child != 0) match(node.wildcard_child, moment, event, triggered);
-    for (const Id id : {event_id, second_id}) {
-      if (id == kUnknown) continue;
-      if (node.only_id != kUnknown) {
-        if (node.only_id == id) match(node.only_child, moment, event, triggered);
-      } else if ((node.filter >> (id & 63) & 1) != 0) {
-        const std::uint32_t found = edges_.find(edge(index, id));
-        if (found != 0) match(found, moment, event, triggered);
-      }
-    }
+    match(node.wildcard_child);
+    match(named_child(index, node, event_id));
+    match(named_child(index, node, second_id));
   }
-  std::swap(pending_, matched_);
+  matched_.resize(static_cast<std::size_t>(end - matched_.data()));
+  for (const std::uint32_t index : matched_) prefetch(&nodes_[index]);  // spread over memory: all are asked for first
+  pending_.resize(matched_.size());
+  end = pending_.data();
+  for (const std::uint32_t index : matched_) {
+    *end = index;
+    end += nodes_[index].has_children() ? 1 : 0;
+    if (nodes_[index].has_ends()) trigger(nodes_[index], event, triggered);
+  }
+  pending_.resize(static_cast<std::size_t>(end - pending_.data()));
 }
 
 std::int64_t ConsecutiveMatcher::oldest_position(std::uint64_t event) const noexcept {

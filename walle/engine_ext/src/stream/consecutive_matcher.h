@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 
+#include "stream/child_slots.h"
 #include "stream/condition.h"
 #include "stream/flat_map.h"
 #include "stream/triggered_tasks.h"
@@ -11,7 +12,7 @@ namespace walle::stream {
 
 // The paper's pending lists hold the nodes that are desired next. Here they hold their parents, so that the desired nodes
 // below one parent are found by look-up: the static list is the start node, the dynamic list the nodes that the latest event
-// matched. A pending node costs two look-ups, most of which its filter answers, and one for a wildcard.
+// matched. A pending node costs two look-ups, by event id and by page id.
 class ConsecutiveMatcher {
  public:
   ConsecutiveMatcher();
@@ -29,14 +30,29 @@ class ConsecutiveMatcher {
   std::int64_t oldest_position(std::uint64_t event) const noexcept;
 
  private:
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  // A child's slot is its id modulo the number of slots. A node takes so many slots that its children have one each; beyond a
+  // bound, those that still share a slot are in overflow_. So a look-up is one load and one comparison, without a branch.
+  // The first condition without options that ends at a node is in the node itself: half a cache line has all that most events
+  // need.
   struct Node {
-    std::uint64_t filter = 0;          // bit id % 64 of each child's id; bits of removed children may stay
-    std::uint32_t children = 0;        // the wildcard's included
+    std::uint64_t first_event = 0;    // as in End
+    Id task = 0;                      // 0: no such condition
+    std::uint32_t first_end = kNone;  // list of the other conditions that end here
+    std::uint32_t first_slot = 0;
+    std::uint32_t named_children = 0;  // all but the wildcard's
     std::uint32_t wildcard_child = 0;  // 0: none
-    Id only_id = kUnknown;             // where there is one child, which is not the wildcard's, and known to be `only_child`
-    std::uint32_t only_child = 0;
-    std::uint32_t first_end = kNone;  // list of the conditions that end here
-    std::uint32_t depth = 0;
+    std::uint8_t log2_slots = 0;
+    std::uint8_t depth = 0;
+    bool overflows = false;
+    bool has_children() const noexcept { return named_children != 0 || wildcard_child != 0; }
+    bool has_ends() const noexcept { return task != 0 || first_end != kNone; }
+    std::uint32_t slot(Id id) const noexcept { return first_slot + (id & ((1u << log2_slots) - 1)); }
+  };
+  struct Options {
+    Condition condition;  // without trigger ids
+    LatestTrigger latest;
   };
   struct End {
     Id task = 0;
@@ -44,20 +60,22 @@ class ConsecutiveMatcher {
     std::uint64_t first_event = 0;  // the earliest event that may trigger: a match under way over a shared prefix may not
     std::uint32_t options = kNone;  // in options_, for a condition that has some
   };
-  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-
   static std::uint64_t edge(std::uint32_t node, Id id) noexcept { return static_cast<std::uint64_t>(node) << 32 | id; }
   std::uint32_t child(std::uint32_t node, Id id) const noexcept;
+  std::uint32_t named_child(std::uint32_t index, const Node& node, Id id) const noexcept;
   std::uint32_t add_child(std::uint32_t node, Id id);
+  void add_slot(std::uint32_t node, Id id, std::uint32_t child);
   void remove_child(std::uint32_t node, Id id) noexcept;
+  std::uint32_t find_end(std::uint32_t node, const Condition& condition, Id task) const noexcept;
   bool same_options(const End& end, const Condition& condition) const noexcept;
-  void match(std::uint32_t node, Moment moment, std::uint64_t event, TriggeredTasks& triggered);
+  void trigger(const Node& node, std::uint64_t event, TriggeredTasks& triggered);
 
   std::vector<Node> nodes_;                    // 0 is the start node
   std::vector<std::uint32_t> start_children_;  // by id
-  FlatMap edges_;                              // of the other nodes, by node and id
+  ChildSlots slots_;                           // of the other nodes
+  FlatMap overflow_;                           // children without a slot, by node and id
   std::vector<End> ends_;
-  std::vector<Condition> options_;  // without trigger ids
+  std::vector<Options> options_;
   std::vector<std::uint32_t> free_nodes_, free_ends_, free_options_;
   std::vector<std::uint32_t> pending_, matched_;
   std::array<Moment, kMaxLength> latest_;  // of the latest events, by event number modulo its size

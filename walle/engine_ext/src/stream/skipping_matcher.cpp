@@ -67,9 +67,7 @@ void SkippingMatcher::advance(Pair& pair, Moment moment, TriggeredTasks& trigger
   moving &= ~(std::uint64_t{1} << last);
   pair.starts[0] = moment;
   if (ends) {
-    const std::int64_t took_ms = moment.ts_ms - pair.starts[last].ts_ms;
-    if ((condition.within_ms == 0 || took_ms <= condition.within_ms) && triggered.would_add(pair.task, condition))
-      triggered.add(pair.task);
+    if (triggered.in_time(condition, pair.starts[last].ts_ms, pair.latest)) triggered.add(pair.task, pair.latest);
     pair.waiting &= ~(std::uint64_t{1} << last);
   }
   pair.waiting &= ~moving;

@@ -25,8 +25,9 @@ class SkippingMatcher {
     Id task = 0;
     std::uint64_t waiting = 1;   // bit k: a match waits for trigger id k; a new match always waits for the first
     std::vector<Moment> starts;  // by k: the first event of the match that waits for trigger id k
-    std::uint64_t event = 0;     // the event of `matched`
-    std::uint64_t matched = 0;   // bit k: the event matches trigger id k
+    LatestTrigger latest;
+    std::uint64_t event = 0;    // the event of `matched`
+    std::uint64_t matched = 0;  // bit k: the event matches trigger id k
   };
   struct Use {
     std::uint32_t pair = 0;

@@ -13,7 +13,7 @@ class TriggerTrie {
   bool add(const Condition& condition, Id task);
   // Removes the pair and returns true; false if it is not there.
   bool remove(const Condition& condition, Id task) noexcept;
-  // Returns the tasks whose condition ends at this event, each once, in no order. Valid until the next call.
+  // Returns the task of each condition that ends at this event, in no order. Valid until the next call.
   const std::vector<Id>& feed(Id event_id, Id page_id, Moment moment, ContentsTest test);
 
   std::size_t size() const noexcept { return size_; }

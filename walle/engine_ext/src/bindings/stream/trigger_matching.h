@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "bindings/string_table.h"
+#include "bindings/stream/string_table.h"
 #include "stream/trigger_trie.h"
 
 namespace walle {

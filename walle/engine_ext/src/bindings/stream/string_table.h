@@ -23,8 +23,8 @@ class StringTable {
   // Ends one use. After the last one the number is free for another string.
   void release(stream::Id number) noexcept;
   // Returns a borrowed reference.
-  PyObject* text(stream::Id number) const noexcept { return texts_[number].text; }
-  std::size_t uses(stream::Id number) const noexcept { return texts_[number].uses; }
+  PyObject* text(stream::Id number) const noexcept { return texts_[number]; }
+  std::size_t uses(stream::Id number) const noexcept { return uses_[number]; }
 
  private:
   struct Slot {
@@ -32,16 +32,13 @@ class StringTable {
     PyObject* text = nullptr;
     stream::Id number = stream::kUnknown;
   };
-  struct Text {
-    PyObject* text = nullptr;
-    std::size_t uses = 0;
-  };
 
   std::size_t slot_of(PyObject* text, Py_hash_t hash) const noexcept;
   void put(const Slot& slot) noexcept;
 
-  std::vector<Slot> slots_ = std::vector<Slot>(16);  // a power of two, at most half full; linear probing
-  std::vector<Text> texts_ = std::vector<Text>(stream::kFirstId);
+  std::vector<Slot> slots_ = std::vector<Slot>(16);                          // a power of two, at most half full; linear probing
+  std::vector<PyObject*> texts_ = std::vector<PyObject*>(stream::kFirstId);  // by number
+  std::vector<std::size_t> uses_ = std::vector<std::size_t>(stream::kFirstId);
   std::vector<stream::Id> free_;
   std::size_t size_ = 0;
 };

@@ -1,10 +1,10 @@
-#include "bindings/packed_size.h"
+#include "bindings/stream/packed_size.h"
 
 namespace walle {
 
 namespace {
 
-constexpr int kMaxDepth = 100;  // below walle.plain's own bound
+constexpr int kMaxPackedDepth = 100;  // below walle.plain's own bound
 
 // Bytes of a head that holds a length: `tiny` is the largest length of a one-byte head, `has_8` says if there is one with 8 bits.
 std::int64_t head_size(Py_ssize_t length, Py_ssize_t tiny, bool has_8) {
@@ -50,7 +50,7 @@ std::int64_t packed_size(PyObject* value, int depth) {
     const std::int64_t head = head_size(PyBytes_GET_SIZE(value), -1, true);
     return head < 0 ? -1 : head + PyBytes_GET_SIZE(value);
   }
-  if (depth >= kMaxDepth) return -1;
+  if (depth >= kMaxPackedDepth) return -1;
   if (PyDict_CheckExact(value)) {
     std::int64_t size = head_size(PyDict_GET_SIZE(value), 15, false);
     Py_ssize_t at = 0;

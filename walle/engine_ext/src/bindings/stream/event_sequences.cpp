@@ -1,4 +1,4 @@
-#include "bindings/event_sequences.h"
+#include "bindings/stream/event_sequences.h"
 
 #include <cstddef>
 #include <utility>

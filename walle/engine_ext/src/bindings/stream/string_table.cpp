@@ -1,4 +1,4 @@
-#include "bindings/string_table.h"
+#include "bindings/stream/string_table.h"
 
 #include <cstring>
 #include <utility>
@@ -22,7 +22,7 @@ bool same(PyObject* a, PyObject* b) noexcept {
 }  // namespace
 
 StringTable::~StringTable() {
-  for (const Text& entry : texts_) Py_XDECREF(entry.text);
+  for (PyObject* text : texts_) Py_XDECREF(text);
 }
 
 // Returns the slot of the string, or the empty one where it belongs.
@@ -40,7 +40,7 @@ void StringTable::put(const Slot& slot) noexcept { slots_[slot_of(slot.text, slo
 
 stream::Id StringTable::acquire(PyObject* text) {
   if (const stream::Id found = find(text); found != stream::kUnknown) {
-    ++texts_[found].uses;
+    ++uses_[found];
     return found;
   }
   if (2 * (size_ + 1) > slots_.size()) {
@@ -51,20 +51,22 @@ stream::Id StringTable::acquire(PyObject* text) {
   auto number = static_cast<stream::Id>(texts_.size());
   if (free_.empty()) {
     free_.reserve(texts_.size() + 1);  // so that `release` never allocates
-    texts_.emplace_back();
+    texts_.push_back(nullptr);
+    uses_.push_back(0);
   } else {
     number = free_.back();
     free_.pop_back();
   }
-  texts_[number] = {Py_NewRef(text), 1};
+  texts_[number] = Py_NewRef(text);
+  uses_[number] = 1;
   put({hash_of(text), text, number});
   ++size_;
   return number;
 }
 
 void StringTable::release(stream::Id number) noexcept {
-  if (--texts_[number].uses != 0) return;
-  PyObject* text = std::exchange(texts_[number].text, nullptr);
+  if (--uses_[number] != 0) return;
+  PyObject* text = std::exchange(texts_[number], nullptr);
   const std::size_t mask = slots_.size() - 1;
   std::size_t hole = slot_of(text, hash_of(text));
   // Later slots of the same run move up, so that no search stops at the hole before it reaches them.

@@ -1,4 +1,4 @@
-#include "bindings/trigger_matching.h"
+#include "bindings/stream/trigger_matching.h"
 
 #include <algorithm>
 
@@ -167,7 +167,7 @@ int TriggerMatching::check_given(PyObject* times, PyObject* contents) const {
   return 0;
 }
 
-// Leaves the triggered tasks in triggered_, sorted by name.
+// Leaves the triggered tasks in triggered_, each once, sorted by name.
 int TriggerMatching::match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents) {
   struct Context {
     const TriggerMatching* matching;
@@ -200,6 +200,7 @@ void TriggerMatching::sort_triggered() {
     ranks_known_ = true;
   }
   std::sort(triggered_.begin(), triggered_.end(), [this](stream::Id a, stream::Id b) { return rank_[a] < rank_[b]; });
+  triggered_.erase(std::unique(triggered_.begin(), triggered_.end()), triggered_.end());
 }
 
 PyObject* TriggerMatching::feed_numbers(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents) {
@@ -280,12 +281,15 @@ PyObject* TriggerMatching::feed_many(PyObject* event_ids, PyObject* page_ids, Py
     const auto at = static_cast<Py_ssize_t>(i);
     PyObject* tested = columns[3] == nullptr ? nullptr : PyTuple_GET_ITEM(columns[3], at);
     if (match(rows[i].event_id, rows[i].page_id, {rows[i].ts_ms, ++fed_}, tested) < 0) return finish(true);
-    for (const stream::Id task : triggered_) {
-      PyObject* pair = Py_BuildValue("(nO)", at, tasks_.text(task));
-      const int failed = pair == nullptr ? -1 : PyList_Append(found, pair);
+    if (triggered_.empty()) continue;
+    PyObject* index = PyLong_FromSsize_t(at);
+    for (std::size_t j = 0; j < triggered_.size() && index != nullptr; ++j) {
+      PyObject* pair = PyTuple_Pack(2, index, tasks_.text(triggered_[j]));
+      if (pair == nullptr || PyList_Append(found, pair) < 0) Py_CLEAR(index);
       Py_XDECREF(pair);
-      if (failed < 0) return finish(true);
     }
+    if (index == nullptr) return finish(true);
+    Py_DECREF(index);
   }
   return finish(false);
 }

@@ -1,16 +1,15 @@
-// Types of stream processing (§5.1): TriggerTrie, EventStream, PageVisit; and packed_size. Written against Python's C API: one
-// call per event is what they are measured by (docs/adr/0100-matching-in-cpp.md).
-#include <Python.h>
+// One call for each event is what these types are measured by, so they are written against Python's C API
+// (docs/adr/0100-matching-in-cpp.md).
+#include "bindings/stream/stream_types.h"
 
 #include <algorithm>
 #include <limits>
 #include <memory>
 #include <new>
 
-#include "bindings/bind.h"
-#include "bindings/event_sequences.h"
-#include "bindings/packed_size.h"
-#include "bindings/trigger_matching.h"
+#include "bindings/stream/event_sequences.h"
+#include "bindings/stream/packed_size.h"
+#include "bindings/stream/trigger_matching.h"
 
 namespace walle {
 
@@ -52,17 +51,17 @@ PyObject* guarded(Body body) noexcept {
   }
 }
 
-PyObject* add(PyObject* self, PyObject* arguments) {
+PyObject* trie_add(PyObject* self, PyObject* arguments) {
   return guarded([&] { return matching_of(self).add(arguments); });
 }
 
-PyObject* remove(PyObject* self, PyObject* arguments) {
+PyObject* trie_remove(PyObject* self, PyObject* arguments) {
   return guarded([&] { return matching_of(self).remove(arguments); });
 }
 
-Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(matching_of(self).trie().size()); }
-PyObject* pending(PyObject* self, void*) { return PyLong_FromSize_t(matching_of(self).trie().pending()); }
-PyObject* node_count(PyObject* self, void*) { return PyLong_FromSize_t(matching_of(self).trie().node_count()); }
+Py_ssize_t trie_length(PyObject* self) { return static_cast<Py_ssize_t>(matching_of(self).trie().size()); }
+PyObject* trie_pending(PyObject* self, void*) { return PyLong_FromSize_t(matching_of(self).trie().pending()); }
+PyObject* trie_node_count(PyObject* self, void*) { return PyLong_FromSize_t(matching_of(self).trie().node_count()); }
 
 PyObject* none_as_null(PyObject* value) { return value == Py_None ? nullptr : value; }
 
@@ -261,7 +260,7 @@ PyObject* stream_recent(PyObject* self, PyObject* const* arguments, Py_ssize_t c
   return guarded([&] { return state_of(self).sequences.latest(static_cast<std::size_t>(wanted)); });
 }
 
-PyObject* needed_from(PyObject* self, void*) {
+PyObject* stream_needed_from(PyObject* self, void*) {
   const StreamState& state = state_of(self);
   const std::int64_t oldest = std::min({state.sequences.recent().oldest_position(), state.sequences.pages().oldest_position(),
                                         matching_of(self).trie().oldest_position()});
@@ -269,7 +268,7 @@ PyObject* needed_from(PyObject* self, void*) {
   return PyLong_FromLongLong(oldest);
 }
 
-PyObject* counters(PyObject* self, PyObject*) {
+PyObject* stream_counters(PyObject* self, PyObject*) {
   const EventSequences& sequences = state_of(self).sequences;
   const auto& recent = sequences.recent();
   const auto& pages = sequences.pages();
@@ -287,61 +286,59 @@ PyObject* packed_size_of(PyObject*, PyObject* value) {
 }
 
 template <typename Function>
-PyCFunction method(Function* function) {
+PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-PyMethodDef trie_methods[] = {{"_add", add, METH_VARARGS, nullptr},
-                              {"_remove", remove, METH_VARARGS, nullptr},
-                              {"feed", method(trie_feed), METH_FASTCALL | METH_KEYWORDS, nullptr},
-                              {"feed_many", method(trie_feed_many), METH_VARARGS | METH_KEYWORDS, nullptr},
+PyMethodDef trie_methods[] = {{"_add", trie_add, METH_VARARGS, nullptr},
+                              {"_remove", trie_remove, METH_VARARGS, nullptr},
+                              {"feed", as_method(trie_feed), METH_FASTCALL | METH_KEYWORDS, nullptr},
+                              {"feed_many", as_method(trie_feed_many), METH_VARARGS | METH_KEYWORDS, nullptr},
                               {nullptr, nullptr, 0, nullptr}};
-PyGetSetDef trie_properties[] = {{"pending", pending, nullptr, nullptr, nullptr},
-                                 {"node_count", node_count, nullptr, nullptr, nullptr},
+PyGetSetDef trie_properties[] = {{"pending", trie_pending, nullptr, nullptr, nullptr},
+                                 {"node_count", trie_node_count, nullptr, nullptr, nullptr},
                                  {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot trie_slots[] = {{Py_tp_new, reinterpret_cast<void*>(trie_new)},
                             {Py_tp_traverse, reinterpret_cast<void*>(trie_traverse)},
                             {Py_tp_dealloc, reinterpret_cast<void*>(trie_dealloc)},
                             {Py_tp_methods, trie_methods},
                             {Py_tp_getset, trie_properties},
-                            {Py_sq_length, reinterpret_cast<void*>(length)},
+                            {Py_sq_length, reinterpret_cast<void*>(trie_length)},
                             {0, nullptr}};
 
-PyMethodDef stream_methods[] = {{"_add", add, METH_VARARGS, nullptr},
-                                {"_remove", remove, METH_VARARGS, nullptr},
-                                {"feed", method(stream_feed), METH_FASTCALL, nullptr},
-                                {"recent", method(stream_recent), METH_FASTCALL, nullptr},
-                                {"counters", counters, METH_NOARGS, nullptr},
+PyMethodDef stream_methods[] = {{"_add", trie_add, METH_VARARGS, nullptr},
+                                {"_remove", trie_remove, METH_VARARGS, nullptr},
+                                {"feed", as_method(stream_feed), METH_FASTCALL, nullptr},
+                                {"recent", as_method(stream_recent), METH_FASTCALL, nullptr},
+                                {"counters", stream_counters, METH_NOARGS, nullptr},
                                 {nullptr, nullptr, 0, nullptr}};
-PyGetSetDef stream_properties[] = {{"pending", pending, nullptr, nullptr, nullptr},
-                                   {"node_count", node_count, nullptr, nullptr, nullptr},
-                                   {"needed_from", needed_from, nullptr, nullptr, nullptr},
+PyGetSetDef stream_properties[] = {{"pending", trie_pending, nullptr, nullptr, nullptr},
+                                   {"node_count", trie_node_count, nullptr, nullptr, nullptr},
+                                   {"needed_from", stream_needed_from, nullptr, nullptr, nullptr},
                                    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot stream_slots[] = {{Py_tp_new, reinterpret_cast<void*>(stream_new)},
                               {Py_tp_traverse, reinterpret_cast<void*>(stream_traverse)},
                               {Py_tp_dealloc, reinterpret_cast<void*>(stream_dealloc)},
                               {Py_tp_methods, stream_methods},
                               {Py_tp_getset, stream_properties},
-                              {Py_sq_length, reinterpret_cast<void*>(length)},
+                              {Py_sq_length, reinterpret_cast<void*>(trie_length)},
                               {0, nullptr}};
 
-constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE;
-PyType_Spec trie_spec = {"walle.engine_ext._core.TriggerTrie", sizeof(TrieObject), 0, kFlags, trie_slots};
-PyType_Spec stream_spec = {"walle.engine_ext._core.EventStream", sizeof(StreamObject), 0, kFlags, stream_slots};
-PyMethodDef functions[] = {{"packed_size", packed_size_of, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
+constexpr unsigned kStreamTypeFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE;
+PyType_Spec trie_spec = {"walle.engine_ext._core.TriggerTrie", sizeof(TrieObject), 0, kStreamTypeFlags, trie_slots};
+PyType_Spec stream_spec = {"walle.engine_ext._core.EventStream", sizeof(StreamObject), 0, kStreamTypeFlags, stream_slots};
+PyMethodDef stream_functions[] = {{"packed_size", packed_size_of, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-void bind_stream(pybind11::module_& module) {
-  // Events are matched outside VMs; task code gets no types that protect_types.h does not cover.
-  if (PyInterpreterState_Get() != PyInterpreterState_Main()) return;
+int add_stream_types(PyObject* module) {
   for (PyType_Spec* spec : {&page_visit_spec, &trie_spec, &stream_spec}) {
     PyObject* type = PyType_FromSpec(spec);
-    const int failed = type == nullptr ? -1 : PyModule_AddType(module.ptr(), reinterpret_cast<PyTypeObject*>(type));
+    const int failed = type == nullptr ? -1 : PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type));
     Py_XDECREF(type);
-    if (failed < 0) throw pybind11::error_already_set();
+    if (failed < 0) return -1;
   }
-  if (PyModule_AddFunctions(module.ptr(), functions) < 0) throw pybind11::error_already_set();
+  return PyModule_AddFunctions(module, stream_functions);
 }
 
 }  // namespace walle
