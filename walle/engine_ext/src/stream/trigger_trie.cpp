@@ -16,7 +16,7 @@ bool TriggerTrie::remove(const Condition& condition, Id task) noexcept {
   return true;
 }
 
-const std::vector<Id>& TriggerTrie::feed(Id event_id, Id page_id, Moment moment, ContentsTest test) {
+std::vector<Id>& TriggerTrie::feed(Id event_id, Id page_id, Moment moment, ContentsTest test) {
   ++event_;
   triggered_.start(moment.ts_ms, test);
   consecutive_.feed(event_id, page_id, moment, event_, triggered_);

@@ -13,8 +13,9 @@ class TriggerTrie {
   bool add(const Condition& condition, Id task);
   // Removes the pair and returns true; false if it is not there.
   bool remove(const Condition& condition, Id task) noexcept;
-  // Returns the task of each condition that ends at this event, in no order. Valid until the next call.
-  const std::vector<Id>& feed(Id event_id, Id page_id, Moment moment, ContentsTest test);
+  // Returns the task of each condition that ends at this event, in no order. The caller may
+  // reorder them until its next call.
+  std::vector<Id>& feed(Id event_id, Id page_id, Moment moment, ContentsTest test);
 
   std::size_t size() const noexcept { return size_; }
   // Returns the length of the dynamic pending list: parents of the nodes that the next event may match, and conditions with

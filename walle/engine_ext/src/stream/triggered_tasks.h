@@ -38,7 +38,7 @@ class TriggeredTasks {
   }
 
   // A task is here once for each of its conditions that end at the event.
-  const std::vector<Id>& tasks() const noexcept { return tasks_; }
+  std::vector<Id>& tasks() noexcept { return tasks_; }
 
  private:
   std::vector<Id> tasks_;

@@ -167,8 +167,9 @@ int TriggerMatching::check_given(PyObject* times, PyObject* contents) const {
   return 0;
 }
 
-// Leaves the triggered tasks in triggered_, each once, sorted by name.
-int TriggerMatching::match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents) {
+// Returns the triggered tasks, each once, sorted by name; a null pointer with a Python error.
+std::vector<stream::Id>* TriggerMatching::match(stream::Id event_id, stream::Id page_id, stream::Moment moment,
+                                                PyObject* contents) {
   struct Context {
     const TriggerMatching* matching;
     PyObject* contents;
@@ -185,30 +186,30 @@ int TriggerMatching::match(stream::Id event_id, stream::Id page_id, stream::Mome
     return passed > 0;
   };
   matching_ = tested_pairs_ != 0;
-  const std::vector<stream::Id>& tasks = trie_.feed(event_id, page_id, moment, {test, &context});
+  std::vector<stream::Id>& tasks = trie_.feed(event_id, page_id, moment, {test, &context});
   matching_ = false;
-  if (context.failed) return -1;
-  triggered_.assign(tasks.begin(), tasks.end());
-  if (triggered_.size() > 1) sort_triggered();
-  return 0;
+  if (context.failed) return nullptr;
+  if (tasks.size() > 1) sort(tasks);
+  return &tasks;
 }
 
-void TriggerMatching::sort_triggered() {
+void TriggerMatching::sort(std::vector<stream::Id>& tasks) {
   if (!ranks_known_) {
     rank_.resize(*std::max_element(by_name_.begin(), by_name_.end()) + 1);
     for (std::size_t i = 0; i < by_name_.size(); ++i) rank_[by_name_[i]] = static_cast<std::uint32_t>(i);
     ranks_known_ = true;
   }
-  std::sort(triggered_.begin(), triggered_.end(), [this](stream::Id a, stream::Id b) { return rank_[a] < rank_[b]; });
-  triggered_.erase(std::unique(triggered_.begin(), triggered_.end()), triggered_.end());
+  std::sort(tasks.begin(), tasks.end(), [this](stream::Id a, stream::Id b) { return rank_[a] < rank_[b]; });
+  tasks.erase(std::unique(tasks.begin(), tasks.end()), tasks.end());
 }
 
 PyObject* TriggerMatching::feed_numbers(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents) {
-  if (match(event_id, page_id, moment, contents) < 0) return nullptr;
-  PyObject* tasks = PyList_New(static_cast<Py_ssize_t>(triggered_.size()));
+  const std::vector<stream::Id>* triggered = match(event_id, page_id, moment, contents);
+  if (triggered == nullptr) return nullptr;
+  PyObject* tasks = PyList_New(static_cast<Py_ssize_t>(triggered->size()));
   if (tasks == nullptr) return nullptr;
-  for (std::size_t i = 0; i < triggered_.size(); ++i)
-    PyList_SET_ITEM(tasks, static_cast<Py_ssize_t>(i), Py_NewRef(tasks_.text(triggered_[i])));
+  for (std::size_t i = 0; i < triggered->size(); ++i)
+    PyList_SET_ITEM(tasks, static_cast<Py_ssize_t>(i), Py_NewRef(tasks_.text((*triggered)[i])));
   return tasks;
 }
 
@@ -280,11 +281,12 @@ PyObject* TriggerMatching::feed_many(PyObject* event_ids, PyObject* page_ids, Py
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto at = static_cast<Py_ssize_t>(i);
     PyObject* tested = columns[3] == nullptr ? nullptr : PyTuple_GET_ITEM(columns[3], at);
-    if (match(rows[i].event_id, rows[i].page_id, {rows[i].ts_ms, ++fed_}, tested) < 0) return finish(true);
-    if (triggered_.empty()) continue;
+    const std::vector<stream::Id>* triggered = match(rows[i].event_id, rows[i].page_id, {rows[i].ts_ms, ++fed_}, tested);
+    if (triggered == nullptr) return finish(true);
+    if (triggered->empty()) continue;
     PyObject* index = PyLong_FromSsize_t(at);
-    for (std::size_t j = 0; j < triggered_.size() && index != nullptr; ++j) {
-      PyObject* pair = PyTuple_Pack(2, index, tasks_.text(triggered_[j]));
+    for (std::size_t j = 0; j < triggered->size() && index != nullptr; ++j) {
+      PyObject* pair = PyTuple_Pack(2, index, tasks_.text((*triggered)[j]));
       if (pair == nullptr || PyList_Append(found, pair) < 0) Py_CLEAR(index);
       Py_XDECREF(pair);
     }

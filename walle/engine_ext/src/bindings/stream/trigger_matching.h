@@ -61,8 +61,8 @@ class TriggerMatching {
   int parse(PyObject* arguments, Arguments& parsed) const;
   std::uint32_t find_predicate(PyObject* predicate, int& failed) const;
   void release(const stream::Condition& condition, stream::Id task) noexcept;
-  int match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents);
-  void sort_triggered();
+  std::vector<stream::Id>* match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents);
+  void sort(std::vector<stream::Id>& tasks);
   int refuse(const char* field, const char* what) const;
   int check_given(PyObject* times, PyObject* contents) const;
 
@@ -71,7 +71,6 @@ class TriggerMatching {
   std::vector<Predicate> predicates_ = std::vector<Predicate>(1);  // number 0 is none
   std::vector<stream::Id> by_name_;                                // tasks, sorted
   std::vector<std::uint32_t> rank_;                                // by task: its place in by_name_, if ranks_known_
-  std::vector<stream::Id> triggered_;
   PyObject* event_error_;
   std::size_t timed_pairs_ = 0, tested_pairs_ = 0;
   std::int64_t fed_ = 0;
