@@ -122,6 +122,40 @@ void trie_means_brute_force(std::uint64_t seed) {
   CHECK(trie.node_count() == 1 && trie.pending() == 0 && trie.size() == 0);
 }
 
+// Thousands of nodes, which are packed while matches are under way and pairs come and go.
+void many_nodes_are_packed() {
+  std::mt19937_64 random(5);
+  TriggerTrie trie;
+  std::vector<Watch> watches;
+  for (int round = 0; round < 6; ++round) {
+    for (int i = 0; i < 150 << round; ++i) {
+      Watch watch;
+      for (std::int64_t length = check::whole(random, 1, 6); length > 0; --length)
+        watch.condition.trigger_ids.push_back(static_cast<Id>(check::whole(random, 1, 30 + 4000 * (length % 2) * (i % 2))));
+      watch.task = static_cast<Id>(2 + watches.size());
+      CHECK(trie.add(watch.condition, watch.task));
+      watches.push_back(watch);
+    }
+    for (int i = 0; i < 60 << round; ++i) {
+      const auto at = static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(watches.size()) - 1));
+      if (watches[at].condition.trigger_ids.empty()) continue;
+      CHECK(trie.remove(watches[at].condition, watches[at].task));
+      watches[at].condition.trigger_ids.clear();
+    }
+    for (int i = 0; i < 40; ++i) {
+      const Seen event{static_cast<Id>(check::whole(random, 2, 30)), static_cast<Id>(check::whole(random, 2, 4030)), 0, true};
+      std::set<Id> expected;
+      for (Watch& watch : watches)
+        if (!watch.condition.trigger_ids.empty() && watch.feed(event)) expected.insert(watch.task);
+      const std::vector<Id>& found = trie.feed(event.event_id, event.page_id, {}, {});
+      CHECK(std::set<Id>(found.begin(), found.end()) == expected);
+    }
+  }
+  for (const Watch& watch : watches)
+    if (!watch.condition.trigger_ids.empty()) CHECK(trie.remove(watch.condition, watch.task));
+  CHECK(trie.node_count() == 1);
+}
+
 // Ids that share their low bits share a child's slot until the node overflows.
 void children_overflow() {
   TriggerTrie trie;
@@ -240,6 +274,7 @@ void sequences_mean_plain_lists(std::uint64_t seed) {
 int main() {
   for (std::uint64_t seed = 0; seed < 300; ++seed) trie_means_brute_force(seed);
   children_overflow();
+  many_nodes_are_packed();
   flat_map_means_map(1);
   for (std::uint64_t seed = 0; seed < 20; ++seed) sequences_mean_plain_lists(seed);
   return check::failures == 0 ? 0 : 1;

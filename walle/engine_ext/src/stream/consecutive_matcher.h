@@ -66,6 +66,7 @@ class ConsecutiveMatcher {
   std::uint32_t add_child(std::uint32_t node, Id id);
   void add_slot(std::uint32_t node, Id id, std::uint32_t child);
   void remove_child(std::uint32_t node, Id id) noexcept;
+  void pack();
   std::uint32_t find_end(std::uint32_t node, const Condition& condition, Id task) const noexcept;
   bool same_options(const End& end, const Condition& condition) const noexcept;
   void trigger(const Node& node, std::uint64_t event, TriggeredTasks& triggered);
@@ -77,7 +78,9 @@ class ConsecutiveMatcher {
   std::vector<End> ends_;
   std::vector<Options> options_;
   std::vector<std::uint32_t> free_nodes_, free_ends_, free_options_;
-  std::vector<std::uint32_t> pending_, matched_;
+  std::vector<std::uint32_t> pending_;
+  std::vector<std::uint32_t> matched_;     // work space of `feed`
+  std::size_t added_nodes_ = 0;            // since they were packed
   std::array<Moment, kMaxLength> latest_;  // of the latest events, by event number modulo its size
 };
 

@@ -21,6 +21,12 @@ class FlatMap {
   void insert(std::uint64_t key, std::uint32_t value);
   // The key must be present.
   void erase(std::uint64_t key) noexcept;
+  // Calls `visit` with each key and its value, in no order.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Slot& slot : slots_)
+      if (slot.key != 0) visit(slot.key, slot.value);
+  }
   std::size_t size() const noexcept { return size_; }
 
  private:

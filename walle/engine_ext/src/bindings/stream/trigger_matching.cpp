@@ -287,6 +287,8 @@ PyObject* TriggerMatching::feed_many(PyObject* event_ids, PyObject* page_ids, Py
     PyObject* index = PyLong_FromSsize_t(at);
     for (std::size_t j = 0; j < triggered->size() && index != nullptr; ++j) {
       PyObject* pair = PyTuple_Pack(2, index, tasks_.text((*triggered)[j]));
+      if (pair != nullptr)
+        PyObject_GC_UnTrack(pair);  // an int and a str make no cycle: the collector need not walk a large batch
       if (pair == nullptr || PyList_Append(found, pair) < 0) Py_CLEAR(index);
       Py_XDECREF(pair);
     }
