@@ -1,8 +1,8 @@
 """Trigger matching (§5.1): events per CPU second of one call per event, and of batches, against a dict trie in Python.
 
 Conditions are distinct sequences of 1 to 8 trigger ids, drawn from 64 event ids and 100 pages ("mixed"); an event has
-one of each. All matchers see the same events; their hits are compared first. Rounds alternate between the matchers, so that
-other load affects all; the best round counts.
+one of each. All matchers see the same events; their hits are compared first. Rounds alternate between the matchers, so
+that other load affects all; the best round counts.
 
     python benchmarks/trigger_matching.py [--conditions 10,1000,10000] [--events 50000] [--rounds 7] [--json]
 """

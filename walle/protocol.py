@@ -196,8 +196,9 @@ class TriggerCondition:
         cooldown_ms: after the condition has triggered the task, it does not again until this time has passed. 0: none.
         where: the contents of the last event pass this test.
 
-    An option is a field with a default and a row in `OPTIONS`, with its check. task.toml, manifest, `walle task` and
-    simulation pass the whole value on; `TriggerTrie` applies it.
+    An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
+    task` and simulation pass the whole value on; `TriggerTrie` applies it. docs/adr/0101-options-of-a-condition.md has
+    the reasons.
 
     Raises:
         ProtocolError: a field is wrong; `where` is its path, such as `trigger.sequence[1]`.

@@ -84,18 +84,19 @@ def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) 
 def test_a_match_under_way_needs_its_first_event() -> None:
     stream = EventStream(max_bytes=1)
     stream.add(TriggerCondition.of(["a", "b", "c"]), "t")
-    assert stream.needed_from is None
+    needed_from = [stream.needed_from]
     stream.feed(5, event("a"))
     stream.feed(8, event("b"))
-    assert stream.needed_from == 5
+    needed_from.append(stream.needed_from)
     stream.feed(9, event("d"))
-    assert stream.needed_from is None
+    needed_from.append(stream.needed_from)
     stream.add(TriggerCondition.of(["a", "c"], skip_till_next=True), "s")
     for position, event_id in ((11, "a"), (12, "d"), (13, "d"), (14, "d")):
         stream.feed(position, event(event_id))
-    assert stream.needed_from == 11
+    needed_from.append(stream.needed_from)
     assert stream.feed(15, event("c"))[1] == ["s"]
-    assert stream.needed_from is None
+    needed_from.append(stream.needed_from)
+    assert needed_from == [None, 5, None, 11, None]
 
 
 def test_old_events_and_old_visits_go_by_their_age() -> None:

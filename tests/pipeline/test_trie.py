@@ -130,7 +130,7 @@ def test_thousands_of_conditions_agree_with_the_trie_in_python(id_count: int) ->
     for pair in rng.sample(pairs, len(pairs) // 2):
         trie.remove(*pair)
         python.remove(*pair)
-    batch = trie.feed_many(*zip(*events, strict=True))
+    batch = trie.feed_many([event_id for event_id, _ in events], [page_id for _, page_id in events])
     assert batch == [(index, task) for index, event in enumerate(events) for task in python.feed(*event)]
 
 
@@ -143,8 +143,10 @@ def test_a_batch_means_the_same_as_one_call_per_event() -> None:
         many.add(condition, f"t{index}")
     events = [step for i in range(500) if isinstance(step := random_step(rng, 2 * i), Occurrence)]
     expected = [(index, task) for index, event in enumerate(events) for task in feed(one, event)]
-    columns = [[getattr(event, field) for event in events] for field in ("event_id", "page_id", "ts_ms", "contents")]
-    assert many.feed_many(*columns[:2], times=columns[2], contents=columns[3]) == expected
+    columns: list[list[Any]] = [
+        [getattr(event, field) for event in events] for field in ("event_id", "page_id", "ts_ms", "contents")
+    ]
+    assert many.feed_many(columns[0], columns[1], columns[2], columns[3]) == expected
     assert len(expected) > 500
 
 
