@@ -307,6 +307,20 @@ def test_a_condition_that_cannot_be_is_refused(condition: Sequence[str]) -> None
         TriggerCondition.of(condition)
 
 
+@pytest.mark.parametrize("skip", [False, True])
+def test_pairs_that_differ_in_an_option_of_the_engine_are_two(skip: bool) -> None:
+    trie = TriggerTrie()
+    pair = (("a", "b"), "t", 0, skip, 0, None)
+    assert trie._add(*pair)
+    assert trie._add(*pair, 1)  # a new version's condition is added before the old one is removed
+    assert not trie._add(*pair, 1)
+    assert trie._remove(*pair)
+    assert not trie._remove(*pair)
+    assert [trie.feed(event_id, "") for event_id in "ab"] == [[], ["t"]]
+    assert trie._remove(*pair, 1)
+    assert (len(trie), trie.node_count) == (0, 1)
+
+
 def test_what_is_not_there_cannot_be_removed() -> None:
     trie = TriggerTrie()
     trie.add(TriggerCondition.of(["a", "b"]), "t")

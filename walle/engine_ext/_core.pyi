@@ -210,10 +210,26 @@ class TriggerTrie:
     @property
     def node_count(self) -> int: ...
     def _add(
-        self, trigger_ids: tuple[str, ...], task: str, within_ms: int, skip: bool, cooldown_ms: int, test: Any, /
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
     ) -> bool: ...
     def _remove(
-        self, trigger_ids: tuple[str, ...], task: str, within_ms: int, skip: bool, cooldown_ms: int, test: Any, /
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
     ) -> bool: ...
     def feed(self, event_id: str, page_id: str, /, ts_ms: int | None = None, contents: Any = None) -> list[str]: ...
     def feed_many(
@@ -243,10 +259,26 @@ class EventStream:
     @property
     def needed_from(self) -> int | None: ...
     def _add(
-        self, trigger_ids: tuple[str, ...], task: str, within_ms: int, skip: bool, cooldown_ms: int, test: Any, /
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
     ) -> bool: ...
     def _remove(
-        self, trigger_ids: tuple[str, ...], task: str, within_ms: int, skip: bool, cooldown_ms: int, test: Any, /
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
     ) -> bool: ...
     def feed(
         self, position: int, event: Any, size_bytes: int | None = None, /

@@ -5,6 +5,7 @@ Matching is in C++ (`walle/engine_ext/src/stream`), one call per event. Its mean
 `skip_till_next` in which the event's ids occur; not with the other conditions.
 """
 
+import dataclasses
 from typing import Any, Self
 
 from walle.engine_ext import _core
@@ -22,9 +23,15 @@ class TriggerError(PipelineError):
         self.task = task
 
 
-def _arguments(condition: TriggerCondition, task: str) -> tuple[tuple[str, ...], str, int, bool, int, Any]:
+# Options that the stream engine applies, which are bools. Conditions that differ in them are different pairs here too.
+_MATCHING = ("trigger_ids", "within_ms", "skip_till_next", "cooldown_ms", "where")
+_OTHERS = tuple(field.name for field in dataclasses.fields(TriggerCondition) if field.name not in _MATCHING)
+
+
+def _arguments(condition: TriggerCondition, task: str) -> tuple[tuple[str, ...], str, int, bool, int, Any, int]:
     options = condition.within_ms, condition.skip_till_next, condition.cooldown_ms, condition.where
-    return condition.trigger_ids, task, *options
+    variant = sum(1 << index for index, name in enumerate(_OTHERS) if getattr(condition, name))
+    return condition.trigger_ids, task, *options, variant
 
 
 def _add(trie: "TriggerTrie | EventStream", condition: TriggerCondition, task: str) -> None:

@@ -25,6 +25,7 @@ struct Condition {
   std::int64_t cooldown_ms = 0;  // after it triggered, it does not again for this long; 0: no cool-down
   std::uint32_t predicate = 0;   // of the last event's contents, as the caller numbers them; 0: none
   bool skip_till_next = false;   // other events may come between those that match
+  std::uint32_t variant = 0;     // tells pairs apart that differ only in options which the caller applies
   bool operator==(const Condition&) const = default;
 };
 

@@ -30,7 +30,7 @@ void prefetch(const void* address) {
 }
 
 bool has_options(const Condition& condition) {
-  return condition.within_ms != 0 || condition.cooldown_ms != 0 || condition.predicate != 0;
+  return condition.within_ms != 0 || condition.cooldown_ms != 0 || condition.predicate != 0 || condition.variant != 0;
 }
 
 }  // namespace
@@ -171,7 +171,7 @@ bool ConsecutiveMatcher::same_options(const End& end, const Condition& condition
   if (end.options == kNone) return !has_options(condition);
   const Condition& options = options_[end.options].condition;
   return options.within_ms == condition.within_ms && options.cooldown_ms == condition.cooldown_ms &&
-         options.predicate == condition.predicate;
+         options.predicate == condition.predicate && options.variant == condition.variant;
 }
 
 bool ConsecutiveMatcher::add(const Condition& condition, Id task, std::uint64_t next_event) {

@@ -57,8 +57,8 @@ int TriggerMatching::parse(PyObject* arguments, Arguments& parsed) const {
   long long within_ms = 0, cooldown_ms = 0;
   int skip = 0;
   if (check_idle() < 0) return -1;
-  if (!PyArg_ParseTuple(arguments, "O!ULpLO", &PyTuple_Type, &parsed.trigger_ids, &parsed.task, &within_ms, &skip, &cooldown_ms,
-                        &parsed.predicate))
+  if (!PyArg_ParseTuple(arguments, "O!ULpLO|I", &PyTuple_Type, &parsed.trigger_ids, &parsed.task, &within_ms, &skip, &cooldown_ms,
+                        &parsed.predicate, &parsed.condition.variant))
     return -1;
   const Py_ssize_t length = PyTuple_GET_SIZE(parsed.trigger_ids);
   bool valid = length >= 1 && length <= static_cast<Py_ssize_t>(stream::kMaxLength) && within_ms >= 0 && cooldown_ms >= 0 &&
