@@ -114,7 +114,7 @@ def test_a_manifest_of_format_1_is_read_still() -> None:
         ({"sequence": ["a"], "within_ms": -1}, "trigger.within_ms: must be a number of milliseconds, is -1"),
         ({"sequence": ["a"], "within_ms": True}, "trigger.within_ms: must be a number of milliseconds, is True"),
         ({"sequence": ["a"], "cooldown_ms": 1.5}, "trigger.cooldown_ms: must be a number of milliseconds, is 1.5"),
-        ({"sequence": ["a"], "skip_till_next": 1}, "trigger.skip_till_next: must be a bool, is 1"),
+        ({"sequence": ["a"], "skip_till_next": 1}, "trigger.skip_till_next: must be true or false, is 1"),
         ({"sequence": ["a"], "where": {"field": "n"}}, "trigger.where: must be a table of field, is, value"),
         ({"sequence": ["a"], "where": {"field": "n.", "is": "==", "value": 1}}, "trigger.where.field: must be a field"),
         ({"sequence": ["a"], "where": {"field": "n", "is": "~", "value": 1}}, "trigger.where.is: must be one of == !="),

@@ -228,7 +228,7 @@ class TriggerCondition:
             if type(value) is not int or not 0 <= value <= self.MAX_MS:
                 raise ProtocolError(f"trigger.{key}", f"must be a number of milliseconds, is {_shorten(value)}")
         if type(self.skip_till_next) is not bool:
-            raise ProtocolError("trigger.skip_till_next", f"must be a bool, is {_shorten(self.skip_till_next)}")
+            raise ProtocolError("trigger.skip_till_next", f"must be true or false, is {_shorten(self.skip_till_next)}")
 
     @classmethod
     def of(cls, trigger_ids: Sequence[str], **options: Any) -> Self:
