@@ -20,6 +20,7 @@ from walle import plain
 from walle.cli import app
 from walle.device import Device, DeviceConfig
 from walle.pipeline.database import StoreLockedError
+from walle.pipeline.events import Event
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +73,7 @@ async def test_a_device_that_is_restarted_keeps_its_task_and_runs_nothing_again(
             assert device.resume_from <= 15 == device.store.position
             for position in range(device.resume_from, 16):
                 await device.on_event(event_at(position), position)
+            await device.stream.settle()
             summary = await device.summary()
             assert (summary.runs_ok, summary.produced, summary.stored) == (0, 5, 5)
             for position in (16, 17):
@@ -123,7 +125,8 @@ async def test_a_device_whose_cloud_is_down_works_on_and_delivers_later(tmp_path
         await device.settled()
     for number in range(1, 30):
         for part in range(3):
-            await device.on_event(event_at(3 * number + part), 3 * number + part)
+            await device.on_event(event_at(3 * number + part), 3 * number + part, can_wait=True)
+    await device.stream.settle()
     await device.store.flush()
     summary = await device.summary()
     assert (summary.runs_ok, summary.runs_failed, summary.unsent) == (30, 0, 29)
@@ -145,6 +148,7 @@ async def test_a_device_that_is_started_without_its_cloud_starts_works_and_stops
             assert device.tasks == {"shop/count": "v1"}
             for position in range(3):
                 await device.on_event(event_at(position), position)
+            await device.stream.settle()
             await device.store.flush()
             assert (await device.summary()).unsent == 1
         async with Device(away(tmp_path / "d0", config)) as device:
@@ -164,7 +168,8 @@ async def test_failures_for_want_of_the_cloud_are_not_the_versions(tmp_path: Pat
         device.agent.outcomes.confirm(installed_again.batch_id)
         for number in range(20):
             for part in range(3):
-                await device.on_event(event_at(3 * number + part), 3 * number + part)
+                await device.on_event(event_at(3 * number + part), 3 * number + part, can_wait=True)
+        await device.stream.settle()
         summary = await device.summary()
         assert (summary.runs_failed, summary.escalated) == (20, 20)
         assert device.tasks == {"shop/count": "v1"}
@@ -276,6 +281,25 @@ async def test_a_task_removed_between_trigger_and_run_does_not_count_as_a_failur
         device._active["shop/count"] = active
         summary = await device.summary()
         assert (summary.runs_ok, summary.runs_failed, summary.produced) == (0, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_path: Path) -> None:
+    main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.05)\n    return 1\n"
+    config_toml = TASK_CONFIG + "[limits]\nqueue = 2\n"
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = await installed(shop, device, main, config_toml)
+        first = 3 * user.visits
+        await device.on_event(Event("page_exit", "never entered", 1, {}), first)
+        for part in range(30):
+            await device.on_event(event_at(part), first + 1 + part)
+        summary = await device.summary()
+        assert summary.queued == {"shop/count": 3}
+        await device.settled()
+        summary = await device.summary()
+        assert summary.runs_ok + summary.dropped["shop/count"] == 10
+        assert (summary.runs_failed, summary.without_visit, summary.queued) == (0, 1, {})
+        assert summary.to_feature_ms[-1] > 100  # from the event's arrival: two runs were before it
 
 
 @pytest.mark.asyncio

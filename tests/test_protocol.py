@@ -1,6 +1,7 @@
 """Round trips and refusals of the messages between device and cloud."""
 
 import contextlib
+import dataclasses
 import json
 from typing import Any
 
@@ -14,13 +15,16 @@ from walle.protocol import (
     Directive,
     Envelope,
     FileEntry,
+    FullPolicy,
     Manifest,
     Outcome,
     OutcomeBatch,
     OutcomeKind,
     Profile,
     ProtocolError,
+    QueuePolicy,
     TriggerCondition,
+    canonical_json,
     directives_from_header,
     directives_to_header,
 )
@@ -110,6 +114,7 @@ def test_a_manifest_of_format_1_is_read_still() -> None:
         ({"sequence": ["a"] * 65}, "trigger.sequence: must be a list of 1 to 64 trigger ids, is ["),
         ({"sequence": ["a", ""]}, "trigger.sequence[1]: must be an event id or page id, is ''"),
         ({"sequence": ["a", 3]}, "trigger.sequence[1]: must be an event id or page id, is 3"),
+        ({"sequence": ["a"], "without_visit": "yes"}, "trigger.without_visit: must be true or false, is 'yes'"),
         ({"sequence": ["a"], "within": 5}, "trigger: has an unknown key 'within'; known are sequence, within_ms"),
         ({"sequence": ["a"], "within_ms": -1}, "trigger.within_ms: must be a number of milliseconds, is -1"),
         ({"sequence": ["a"], "within_ms": True}, "trigger.within_ms: must be a number of milliseconds, is True"),
@@ -134,6 +139,9 @@ def test_a_trigger_condition_that_is_wrong_is_refused_by_field(table: object, er
 def test_a_trigger_condition_survives_its_table() -> None:
     condition = TriggerCondition(("page_enter", "item/7", "page_exit"))
     assert TriggerCondition.parse(condition.to_json()) == condition
+    assert condition.to_json() == {"sequence": ["page_enter", "item/7", "page_exit"]}
+    optional = dataclasses.replace(condition, without_visit=True)
+    assert TriggerCondition.parse(optional.to_json()) == optional
     assert str(condition) == "page_enter → item/7 → page_exit"
 
 
@@ -171,6 +179,28 @@ def test_a_contents_test_compares_a_field_with_a_constant(
     test: tuple[str, str, Any], contents: dict[str, Any], passes: bool
 ) -> None:
     assert ContentsTest(*test)(contents) is passes
+
+
+def test_a_manifest_without_policies_has_the_defaults_and_others_are_checked() -> None:
+    manifest = manifest_of(())
+    fields = json.loads(manifest.to_bytes())
+    del fields["policies"]
+    old = Manifest.from_bytes(canonical_json(fields))
+    assert (old, old.queue_policy) == (manifest, QueuePolicy())
+    policies = {"queue_full": "block", "outbox_full": "drop-newest"}
+    new = dataclasses.replace(
+        manifest, trigger=TriggerCondition(("a",), without_visit=True), limits={"queue": 3}, policies=policies
+    )
+    assert Manifest.from_bytes(new.to_bytes()) == new
+    expected = QueuePolicy(queue=3, queue_full=FullPolicy.BLOCK, outbox_full=FullPolicy.DROP_NEWEST)
+    assert new.queue_policy == expected
+    for changes, error in (
+        ({"limits": {"queue": 0}}, r"manifest\.limits\.queue: must be a whole number from 1 to 1024, is 0"),
+        ({"policies": {"queue_full": "spill"}}, "'spill' is not a valid FullPolicy; install a newer walle"),
+        ({"policies": {"outbox_full": "drop-oldest"}}, r"manifest\.limits\.outbox_full: must be one of block"),
+    ):
+        with pytest.raises(ProtocolError, match=error):
+            Manifest.from_bytes(canonical_json({**fields, **changes}))
 
 
 def test_an_outcome_keeps_the_head_of_its_error_and_the_tail_of_its_log() -> None:

@@ -15,7 +15,7 @@ from walle.engine_ext.vm.loop_calls import TaskError
 from walle.errors import VMError
 from walle.pipeline import context
 from walle.pipeline.events import Event
-from walle.pipeline.stream_engine import Trigger
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import PHASES, Manifest, Outcome, printable
 from walle.task_log import (
     MAX_LINE_CHARS,

@@ -15,8 +15,10 @@ from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosed
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
-from walle.pipeline.events import Event
-from walle.pipeline.stream_engine import TaskOutput, Trigger
+from walle.pipeline.events import MAX_CONTENTS_DEPTH, Event
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import Manifest
 from walle.task_log import LogLine
 from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
@@ -37,6 +39,56 @@ def laid_out(folder: Path, main: str, config: bytes = CONFIG) -> tuple[Path, Man
     bundle = build_bundle(task_version({"main.py": main.encode(), "task.toml": config}), Signer.generate())
     unpack(bundle.manifest, bundle.blobs, folder)
     return folder, bundle.manifest
+
+
+@pytest.mark.asyncio
+async def test_features_come_while_another_task_hangs_to_its_deadline(tmp_path: Path) -> None:
+    config = CONFIG + b"[limits]\ndeadline_ms = 2000\n"
+    good = "def execute(ctx, trigger):\n    return len(ctx.events)\n"
+    tasks = {
+        "hangs": laid_out(tmp_path / "hangs", "import time\ndef execute(ctx, trigger):\n    time.sleep(60)\n", config),
+        "good": laid_out(tmp_path / "good", good, config),
+    }
+    runner = TaskRunner(2)
+    for files, manifest in tasks.values():
+        await runner.load(files, manifest)
+    ended: list[tuple[str, bool]] = []
+
+    async def run(task: str, trigger: Trigger) -> TaskOutput:
+        return await runner.run(*tasks[task], trigger, {}, {})
+
+    async with FeatureStore(tmp_path / "features.db") as store:
+        engine = StreamEngine(store, run, on_outcome=lambda task, ok, _: ended.append((task, ok)))
+        engine.add_task("good", tasks["good"][1].trigger)
+        engine.add_task("hangs", tasks["hangs"][1].trigger)
+        for visit in range(20):
+            for kind in ("page_enter", "page_exit"):
+                await engine.on_event(Event(kind, f"item/{visit}", visit, {}))
+            while len(ended) <= visit:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert ended == [("good", True)] * 20  # all within the first run of the other
+        while len(ended) == 20:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert ended[20] == ("hangs", False)
+        assert len(await store.query("good")) == 20
+        await engine.close()
+    await runner.close()
+
+
+@pytest.mark.asyncio
+async def test_a_run_takes_the_deepest_event_and_knows_whether_its_visit_is_whole(
+    runner: TaskRunner, tmp_path: Path
+) -> None:
+    main = 'def execute(ctx, trigger):\n    return [ctx.visit, trigger["visit"], ctx.events[0].contents]\n'
+    contents: dict[str, object] = {}
+    for _ in range(MAX_CONTENTS_DEPTH - 1):
+        contents = {"x": contents}
+    event = Event("page_exit", "item/1", 5, contents)
+    event.size_bytes()
+    files, manifest = laid_out(tmp_path / "task", main)
+    for visit in ("whole", "cut"):
+        output = await runner.run(files, manifest, Trigger(event, 7, (event,), (), visit), {}, {})
+        assert output.output == [visit, visit, contents]
 
 
 @pytest.mark.asyncio

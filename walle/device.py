@@ -32,10 +32,12 @@ from walle.deploy.signing import TrustedKeys
 from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import PipelineError
+from walle.pipeline.database import StoreError
 from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.pipeline.tunnel.client import TunnelClient, client_context
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError, printable
 from walle.protocol import directives_from_header as parse_directives
@@ -49,6 +51,7 @@ _FAILURES_TO_REVERT = 10
 _TUNNEL_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
+_LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,7 @@ class _Run:
     """One run of a task, until its outcome."""
 
     active: _Active
-    started_s: float
+    arrived_s: float  # its event, by the monotonic clock
     outputs: int = 0
     unanswered: bool = False  # it escalated to the cloud, and no answer came
     log: Sequence[LogLine] = ()
@@ -115,7 +118,8 @@ class _Run:
 class DeviceSummary:
     """A snapshot of a device. `stored` features are in its file, `unsent` ones are not acknowledged.
 
-    The rest as in `DeviceCounts`.
+    `queued` are the triggers of each task that are not done. `dropped`, `uploads_dropped`, `without_visit` and
+    `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. The rest as in `DeviceCounts`.
     """
 
     device_id: str
@@ -128,8 +132,14 @@ class DeviceSummary:
     escalated: int
     bare_events: int
     last_error: str
-    to_feature_ms: tuple[float, ...]
+    to_feature_ms: tuple[float, ...]  # from an event's arrival to the end of its task's run
     to_ack_ms: tuple[float, ...]
+    queued: dict[str, int]
+    dropped: dict[str, int]
+    uploads_dropped: dict[str, int]
+    without_visit: int
+    cut_visits: int
+    visits_cut: int
 
 
 class Device:
@@ -146,7 +156,7 @@ class Device:
         self._rng = rng or random.Random()
         self._is_open = False
         self._active: dict[str, _Active] = {}
-        self._runs: dict[str, _Run] = {}  # one of each task at most: events are processed one after the other
+        self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
         self._had_task = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._profile: str | None = None
@@ -167,6 +177,7 @@ class Device:
             self._task_log = TaskLog(config.device_id, self._clock)
             self._runner = TaskRunner(config.vms, task_log=self._task_log)
             undo.push_async_callback(self._runner.close)
+            undo.push_async_callback(self.stream.close)
             self._http = await undo.enter_async_context(httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0))
             self.agent = Agent(
                 config.folder / "tasks",
@@ -190,14 +201,18 @@ class Device:
         return self
 
     async def close(self) -> None:
-        """Write buffered features, report outcomes if the cloud answers, and stop.
+        """Let queued triggers run briefly, write buffered features, report outcomes if the cloud answers, and stop.
 
-        Unsent features stay in the outbox. A second call does nothing.
+        Unsent features stay in the outbox. Triggers that are not done run after a restart, if their events are replayed
+        then. A second call does nothing.
         """
         if not self._is_open:
             return
         self._is_open = False
         try:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_LAST_RUNS_S):
+                    await self.stream.settle()
             with contextlib.suppress(httpx.HTTPError, TimeoutError):
                 async with asyncio.timeout(_LAST_REPORT_S):
                     await self.report()
@@ -319,7 +334,7 @@ class Device:
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     async def _activate(self, task: str, files: Path, manifest: Manifest) -> None:
-        self.stream.add_task(task, manifest.trigger)
+        self.stream.add_task(task, manifest.trigger, manifest.queue_policy)
         self._active[task] = _Active(files, manifest)
         self._had_task = True
         self._profile = None
@@ -333,7 +348,7 @@ class Device:
         active = self._active.get(task)
         if active is None:
             return TaskOutput()  # it was removed after the event triggered it
-        run = self._runs[task] = _Run(active=active, started_s=self._clock.monotonic())
+        run = self._runs[task] = _Run(active=active, arrived_s=trigger.arrived_s)
         callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
         attributes = {**self.config.attributes, "id": self.config.device_id}
         on_log = functools.partial(self._on_log, run)
@@ -354,7 +369,7 @@ class Device:
         if ok:
             self.counts.runs_ok += 1
             self.counts.produced += run.outputs
-            self.counts.to_feature_ms.append((self._clock.monotonic() - run.started_s) * 1000)
+            self.counts.to_feature_ms.append((self._clock.monotonic() - run.arrived_s) * 1000)
             run.active.failures_in_a_row = 0
             self.agent.count_run(task, version, ok=True)
             return
@@ -397,15 +412,15 @@ class Device:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    async def on_event(self, event: Event, position: int | None = None) -> None:
-        """Process one event of the user; return when every task that it triggers has run and its output is stored.
+    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
+        """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
         Raises:
-            EventError, PositionError, StoreError: as `StreamEngine.on_event`.
+            EventError, PositionError, StoreClosedError: as there.
         """
         if self._had_task and not self._active:
             self.counts.bare_events += 1
-        await self.stream.on_event(event, position)
+        await self.stream.on_event(event, position, can_wait=can_wait)
 
     @property
     def resume_from(self) -> int:
@@ -413,7 +428,7 @@ class Device:
         return self.store.resume_from
 
     async def settled(self) -> None:
-        """Return once all features so far are stored and acknowledged by the cloud, and all outcomes reported.
+        """Return once all runs are done, all features stored and acknowledged by the cloud, and all outcomes reported.
 
         Raises:
             StoreError, TunnelClosedError, httpx.HTTPError: one of these failed.
@@ -441,4 +456,10 @@ class Device:
             last_error=counts.last_error,
             to_feature_ms=tuple(counts.to_feature_ms),
             to_ack_ms=tuple(counts.to_ack_ms),
+            queued=self.stream.queued,
+            dropped=dict(self.stream.counts.dropped),
+            uploads_dropped=dict(self.stream.counts.uploads_dropped),
+            without_visit=self.stream.counts.without_visit,
+            cut_visits=self.stream.counts.cut_visits,
+            visits_cut=self.stream.pages.evicted,
         )

@@ -209,11 +209,12 @@ class TriggerCondition:
     skip_till_next: bool = False
     cooldown_ms: int = 0
     where: ContentsTest | None = None
+    without_visit: bool = False  # also trigger by an event of a page that has no open visit
 
     WILDCARD: ClassVar = "*"
     MAX_LENGTH: ClassVar = 64
     MAX_MS: ClassVar = 2**53
-    OPTIONS: ClassVar[tuple[str, ...]] = ("within_ms", "skip_till_next", "cooldown_ms", "where")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("within_ms", "skip_till_next", "cooldown_ms", "where", "without_visit")
     KEYS: ClassVar = ("sequence", *OPTIONS)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
 
     def __post_init__(self) -> None:
@@ -227,8 +228,9 @@ class TriggerCondition:
         for key, value in (("within_ms", self.within_ms), ("cooldown_ms", self.cooldown_ms)):
             if type(value) is not int or not 0 <= value <= self.MAX_MS:
                 raise ProtocolError(f"trigger.{key}", f"must be a number of milliseconds, is {_shorten(value)}")
-        if type(self.skip_till_next) is not bool:
-            raise ProtocolError("trigger.skip_till_next", f"must be true or false, is {_shorten(self.skip_till_next)}")
+        for key, value in (("skip_till_next", self.skip_till_next), ("without_visit", self.without_visit)):
+            if type(value) is not bool:
+                raise ProtocolError(f"trigger.{key}", f"must be true or false, is {_shorten(value)}")
 
     @classmethod
     def of(cls, trigger_ids: Sequence[str], **options: Any) -> Self:
@@ -268,6 +270,46 @@ class TriggerCondition:
     def __str__(self) -> str:
         options = [f"{key} {value}" for key in self.OPTIONS if (value := getattr(self, key))]
         return ", ".join([" → ".join(self.trigger_ids), *options])
+
+
+class FullPolicy(enum.StrEnum):
+    """The policy of something bounded that is full: hold the producer, or drop what is oldest or newest."""
+
+    BLOCK = "block"
+    DROP_OLDEST = "drop-oldest"
+    DROP_NEWEST = "drop-newest"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """A task's queue of triggers: its size, and the policies when the queue or the device's outbox is full.
+
+    `queue_full`: drop the oldest waiting trigger, drop the new one, or block: the device takes no further event, for
+    any task. `outbox_full`: block only this task until the cloud acknowledges uploads, or drop the newest upload, which
+    stays stored on the device. An upload has a number without gaps, so that an older one cannot be dropped.
+
+    Raises:
+        ProtocolError: a field is wrong; `where` is its key.
+    """
+
+    queue: int = 16
+    queue_full: FullPolicy = FullPolicy.DROP_OLDEST  # a full queue must not hold other tasks up; new events matter more
+    outbox_full: FullPolicy = FullPolicy.BLOCK  # what was computed is kept
+
+    SIZES: ClassVar = (1, 1024)  # least and most triggers in a queue
+    CHOICES: ClassVar[Mapping[str, tuple[FullPolicy, ...]]] = {
+        "queue_full": tuple(FullPolicy),
+        "outbox_full": (FullPolicy.BLOCK, FullPolicy.DROP_NEWEST),
+    }
+
+    def __post_init__(self) -> None:
+        least, most = self.SIZES
+        if type(self.queue) is not int or not least <= self.queue <= most:
+            raise ProtocolError("queue", f"must be a whole number from {least} to {most}, is {_shorten(self.queue)}")
+        for key, choices in self.CHOICES.items():
+            if getattr(self, key) not in choices:
+                what = f"must be one of {', '.join(choices)}; is {_shorten(getattr(self, key))}"
+                raise ProtocolError(key, what)
 
 
 # --- push: profile up, directives down -------------------------------------------------------------------------------
@@ -389,6 +431,7 @@ class Manifest:
     phases: Mapping[str, str]  # phase → device | cloud | auto
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
+    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
@@ -397,6 +440,12 @@ class Manifest:
     def name(self) -> str:
         """The task's full name, scenario/task."""
         return f"{self.scenario}/{self.task}"
+
+    @property
+    def queue_policy(self) -> QueuePolicy:
+        """The policy of the task's queue; a manifest from before there were queues has the defaults."""
+        choices = {key: FullPolicy(self.policies[key]) for key in QueuePolicy.CHOICES if key in self.policies}
+        return QueuePolicy(queue=self.limits.get("queue", QueuePolicy().queue), **choices)
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
@@ -435,7 +484,7 @@ class Manifest:
             files.append(FileEntry(path, sha256, size_bytes, route))
         if len({file.path for file in files}) != len(files):
             raise ProtocolError("manifest.files", "a path is listed twice")
-        return cls(
+        manifest = cls(
             scenario=_take(value, "scenario", str, "manifest"),
             task=_take(value, "task", str, "manifest"),
             version=_take(value, "version", str, "manifest"),
@@ -445,7 +494,15 @@ class Manifest:
             phases=_take_map(value, "phases", (str,), "manifest"),
             limits=_take_map(value, "limits", (int,), "manifest"),
             files=tuple(files),
+            policies=_take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
         )
+        try:
+            _ = manifest.queue_policy
+        except ProtocolError as error:
+            raise ProtocolError(f"manifest.limits.{error.where}", error.what) from error
+        except ValueError as error:  # of FullPolicy
+            raise ProtocolError("manifest.policies", f"{error}; install a newer walle") from error
+        return manifest
 
 
 @dataclasses.dataclass(frozen=True)

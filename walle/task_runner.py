@@ -14,7 +14,8 @@ from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
-from walle.pipeline.stream_engine import TaskOutput, Trigger
+from walle.pipeline.stream_engine import TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import Attribute, Manifest
 from walle.task_log import OnLog, TaskLog, parse_lines
 

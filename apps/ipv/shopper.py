@@ -24,7 +24,7 @@ class ShopperDevice(Protocol):
     """The interface to a device that a shopper uses."""
 
     async def on_event(self, event: Event, position: int) -> object:
-        """Process the next event; return when it is ready for another.
+        """Take the next event; return when it is ready for another.
 
         Raises:
             EventError: the event cannot be taken and is skipped.

@@ -63,13 +63,13 @@ def test_a_new_task_passes_check_and_simulation(tmp_path: Path) -> None:
     assert (status, report["runs"], report["failures"]) == (0, 400 * 2, 0)
 
 
-def test_a_new_task_accepts_a_page_that_was_never_entered(tmp_path: Path) -> None:
+def test_simulate_names_events_whose_page_was_never_entered(tmp_path: Path) -> None:
     run("task", "new", "dwell", "--folder", tmp_path / "dwell")
     log = tmp_path / "log.jsonl"
     log.write_text('{"event_id": "page_exit", "page_id": "item/7", "ts_ms": 1700000000000, "contents": {}}\n')
     status, report = run("task", "simulate", tmp_path / "dwell", "--events", log)
-    assert (status, report["runs"], report["failures"]) == (0, 2, 0)
-    assert report["log"][0]["text"] == "item/7 was entered before this task ran"
+    assert (status, report["runs"], report["failures"]) == (1, 0, 1)
+    assert "1 met it while their page had no open visit (`without_visit = true`" in report["first_error"]
 
 
 def test_new_writes_over_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

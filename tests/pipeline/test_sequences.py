@@ -63,15 +63,33 @@ def test_of_a_page_that_is_open_twice_the_later_visit_takes_events_and_exit() ->
 
 
 @pytest.mark.parametrize("bound", [{"max_open": 2}, {"max_bytes": 25}, {"max_span": 2}])
-def test_a_page_never_closed_is_evicted_and_counted(bound: dict[str, int]) -> None:
+def test_a_page_never_closed_is_evicted_and_counted_and_its_visit_is_cut(bound: dict[str, int]) -> None:
     pages = PageSequence(**bound)
     for position, page in enumerate(["a", "b", "c"]):
         pages.feed(position, event(PAGE_ENTER, page), 10)
     pages.feed(3, event("click", "none"), 10)
     assert pages.evicted == 1
     assert pages.oldest_position == 1
-    assert pages.feed(4, event(PAGE_EXIT, "a"), 10) is None
+    assert pages.cut_before(4) == ("a",)
+    for position, kind in ((4, "click"), (5, PAGE_EXIT)):
+        visit = pages.feed(position, event(kind, "a"), 1)
+        assert visit is not None
+        assert (visit.is_cut, [one.event_id for one in visit.events]) == (True, [kind])
+    assert pages.feed(6, event(PAGE_EXIT, "a"), 10) is None
+    assert "a" not in pages.cut_before(6)
     assert pages.unmatched_exits == 1
+
+
+def test_pages_of_cut_visits_are_bounded_and_a_replay_restores_them_at_a_position() -> None:
+    pages = PageSequence(max_open=3)
+    for position in range(100):
+        pages.feed(position, event(PAGE_ENTER, f"page {position}"), 10)
+    assert pages.cut_before(100) == ("page 94", "page 95", "page 96")
+    again = PageSequence(max_open=3)
+    again.restore_cut(pages.cut_before(100), 100)
+    for position in (98, 99):  # whatever comes before
+        assert again.feed(position, event(PAGE_EXIT, "page 94"), 10) is None
+    assert again.feed(100, event("click", "page 94"), 10) is not None
 
 
 @given(st.lists(st.tuples(st.sampled_from([PAGE_ENTER, "click", PAGE_EXIT]), st.sampled_from("abc")), max_size=60))

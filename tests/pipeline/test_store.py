@@ -13,7 +13,7 @@ import pytest
 
 from walle import plain
 from walle.clock import ManualClock
-from walle.pipeline.database import Bounds, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
+from walle.pipeline.database import Bounds, ReplayState, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
 from walle.pipeline.store import FeatureStore, PayloadError, Put, StoreClosedError
 
 
@@ -25,6 +25,23 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 def rows_in(path: pathlib.Path, table: str = "features") -> int:
     with contextlib.closing(sqlite3.connect(path)) as db:
         return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_version_1_is_read_and_gets_the_positions_of_tasks(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "features.db"
+    async with FeatureStore(path) as store:
+        await store.put_all([store.encode("a", 1)], position=7, resume_from=3)
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TABLE lagging")
+        db.execute("DROP TABLE cut_visits")
+        db.execute("PRAGMA user_version = 1")
+    replay = ReplayState({"task": 5}, ("page b", "page \0a"), 6)
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from, store.replay) == (7, 3, ReplayState())
+        store.advance(8, 2, replay)
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from, store.replay) == (8, 2, replay)
 
 
 @pytest.mark.asyncio

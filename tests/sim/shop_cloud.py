@@ -127,6 +127,7 @@ class User:
         for part in range(len(EVENTS)):
             position = self.visits * len(EVENTS) + part
             await self.device.on_event(event_at(position), position)
+            await self.device.stream.settle()
             version = self.device.tasks.get("shop/count")
             if not self.seen or self.seen[-1] != version:
                 self.seen.append(version)

@@ -50,7 +50,7 @@ class Visitor:
         until = None if self._visits is None else device.store.position // len(EVENTS) + 1 + self._visits
         while not self._is_stopped and (until is None or position < until * len(EVENTS)):
             for _ in EVENTS[position % len(EVENTS) :]:
-                await device.on_event(event_at(position), position)
+                await device.on_event(event_at(position), position, can_wait=True)
                 position += 1
             self.done = position // len(EVENTS)
             if self.done % 10 == 0:

@@ -260,7 +260,7 @@ class DeviceProgram:
             if position is None or position > device.store.position:  # others are replayed, which takes no time
                 await pace.wait_for(event)
             try:
-                await device.on_event(event, position)
+                await device.on_event(event, position, can_wait=not self._speed)
                 self._taken += 1
             except EventError as error:
                 source.skip(str(error))
@@ -317,6 +317,11 @@ class DeviceProgram:
             "unsent": summary.unsent,
             "runs_ok": summary.runs_ok,
             "runs_failed": summary.runs_failed,
+            "queued": summary.queued,
+            "dropped": summary.dropped,
+            "uploads_dropped": summary.uploads_dropped,
+            "without_visit": summary.without_visit,
+            "visits_cut": summary.visits_cut,
             "last_error": summary.last_error,
             "cloud_error": self._cloud_error,
         }
@@ -341,12 +346,24 @@ class DeviceProgram:
             emit(None, as_json=False, text=escape(line))
 
 
+_COUNTED = (
+    ("dropped", "triggers dropped"),
+    ("uploads_dropped", "uploads dropped"),
+    ("without_visit", "triggers without a visit"),
+    ("visits_cut", "visits cut"),
+)
+
+
 def _line_of(status: Mapping[str, Any]) -> str:
     tasks = ", ".join(f"{task} {version}" for task, version in status["tasks"].items()) or "no task yet"
     parts = [f"{status['device_id']}: {status['state']}", tasks, f"{status['events']} events"]
     parts.append(f"{status['produced']} features, {status['unsent']} unsent")
     if status["runs_failed"]:
         parts.append(f"{status['runs_failed']} runs failed: {status['last_error']}")
+    for key, what in _COUNTED:
+        count = status[key] if isinstance(status[key], int) else sum(status[key].values())
+        if count:
+            parts.append(f"{count} {what}")
     if status["cloud_error"]:
         parts.append(f"no cloud: {status['cloud_error']}")
     return "; ".join(parts)

@@ -48,10 +48,7 @@ import walle.np as np
 
 def execute(ctx, trigger):
     page = trigger["event"]["page_id"]
-    if not ctx.events:  # the events of this page since its page_enter
-        ctx.log.warning(f"{{page}} was entered before this task ran")
-        return None
-    times = np.asarray([event.ts_ms for event in ctx.events], dtype="float64")
+    times = np.asarray([event.ts_ms for event in ctx.events], dtype="float64")  # of this page since its page_enter
     clicks = ctx.events.key_by("click")
     ctx.log(f"{{page}}: {{len(clicks)}} clicks")
     return {{"page": page, "clicks": len(clicks), "dwell_ms": float(np.ptp(times))}}
@@ -165,13 +162,13 @@ def check(folder: Folder, as_json: JsonFlag = False) -> None:
         "task": config.name,
         **config.trigger.to_json(),
         "phases": dict(config.phases),
-        "limits": dict(config.limits),
+        "limits": {**config.limits, **config.policies},
         "files": sizes,
         "size_bytes": sum(sizes.values()),
     }
     lines = [
         f"[green]good[/]: {config.name}, started by {escape(str(config.trigger))}",
-        "limits: " + ", ".join(f"{key} {value}" for key, value in config.limits.items()),
+        "limits: " + ", ".join(f"{key} {value}" for key, value in {**config.limits, **config.policies}.items()),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
         f"{report['size_bytes']:>12,} bytes  travel to a device",
     ]

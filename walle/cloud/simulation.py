@@ -5,6 +5,7 @@ of device. A phase that escalates runs here too, as in fallback inference.
 """
 
 import asyncio
+import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,10 @@ from walle.deploy.cloud.release_service import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import VMError
 from walle.pipeline.event_log import EventLog
+from walle.pipeline.events import EventError
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput, Trigger
+from walle.pipeline.stream_engine import StreamCounts, StreamEngine, TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.protocol import Attribute
 from walle.task_log import LogLine, OnLog, TaskLog, failure_place
 from walle.task_runner import TaskRunner
@@ -67,11 +70,13 @@ class Simulator:
             log.write_bytes(events)
             runs = 0
             errors: list[str] = []
+            counts = StreamCounts()
             for number, kind in enumerate(kinds):
                 database = Path(folder) / f"features-{number}.db"
-                runs += await self._play(bundle, files, EventLog(log), database, kind, errors)
+                counts = await self._play(bundle, files, EventLog(log), database, kind, errors)
+                runs += counts.triggers
             if runs == 0:
-                return SimulationResult(False, 0, 1, _why_none(bundle, log))
+                return SimulationResult(False, 0, 1, _why_none(bundle, log, counts.without_visit))
             return SimulationResult(not errors, runs, len(errors), errors[0] if errors else "")
 
     async def _play(
@@ -82,8 +87,8 @@ class Simulator:
         database: Path,
         kind: Mapping[str, Attribute],
         errors: list[str],
-    ) -> int:
-        """Return how many runs the events trigger on a kind of device; append the errors of failed ones to `errors`."""
+    ) -> StreamCounts:
+        """Return the counts of a kind of device that gets the events; append the errors of failed runs to `errors`."""
         manifest = bundle.manifest
 
         async def escalate(phase: str, payload: Any) -> Any:
@@ -107,8 +112,10 @@ class Simulator:
             for position, event in log:
                 if len(errors) >= _MAX_FAILURES:
                     break
-                await engine.on_event(event, position)
-            return engine.counts.triggers
+                with contextlib.suppress(EventError):  # a device refuses and skips it too
+                    await engine.on_event(event, position, can_wait=True)
+                await engine.settle()  # so that a version is stopped soon after its last allowed failure
+            return engine.counts
 
     def _on_log_of(self, device: str, position: int | None) -> OnLog | None:
         return None if self._on_log is None else functools.partial(self._on_log, device, position)
@@ -128,11 +135,14 @@ def _describe(error: Exception) -> str:
     return str(error) if not place or place in str(error) else f"{error} ({place})"
 
 
-def _why_none(bundle: Bundle, path: Path) -> str:
+def _why_none(bundle: Bundle, path: Path, without_visit: int) -> str:
     """Return why no event of a log triggered the task."""
     log = EventLog(path)
     events = sum(1 for _ in log)
     what = f"none of {events} simulated events met the trigger condition {bundle.manifest.trigger}"
+    if without_visit:
+        option = "`without_visit = true` under [trigger] triggers then too"
+        what += f"; {without_visit} met it while their page had no open visit ({option})"
     if log.reports:
         first = log.reports[0]
         what += f"; {sum(log.skipped.values())} lines were skipped, the first is line {first.line}: {first.reason}"

@@ -107,10 +107,17 @@ class Store:
 
 
 class Context:
-    """`ctx`, a task's view of its device. `phase` is the one that runs now."""
+    """`ctx`, a task's view of its device. `phase` is the one that runs now.
 
-    def __init__(self, events: Sequence[Mapping[str, Any]], device: Mapping[str, Any], log: Log) -> None:
+    `events` are those of the event's page visit. `visit` is "whole"; "cut" if the device dropped events of the visit,
+    when `events` is the event alone; "none" if there is no visit.
+    """
+
+    def __init__(
+        self, events: Sequence[Mapping[str, Any]], device: Mapping[str, Any], log: Log, visit: str = "none"
+    ) -> None:
         self.events = Events(events)
+        self.visit = visit
         self.device = dict(device)
         self.log = log
         self.store = Store()
@@ -244,7 +251,7 @@ def run(
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
     `events` are the page's. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
     """
-    ctx = Context(events, device, _open_log(run_id))
+    ctx = Context(events, device, _open_log(run_id), trigger.get("visit", "whole"))
     present = _load()
     main = dispatch.task().main()
     value: Any = trigger

@@ -8,16 +8,17 @@ already acknowledged; their numbers would be assigned again, and the cloud would
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 import pathlib
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from walle.errors import PipelineError
 from walle.protocol import Upload
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x57414C4C  # "WALL"
 _SCHEMA = """
 CREATE TABLE features (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, ts_ms INTEGER NOT NULL, position INTEGER NOT NULL,
@@ -27,6 +28,10 @@ CREATE TABLE outbox (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB 
     size_bytes INTEGER AS (length(topic) + length(payload) + 32));
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, last_seq INTEGER NOT NULL,
     position INTEGER NOT NULL, resume_from INTEGER NOT NULL);
+"""
+_SCHEMA_2 = """
+CREATE TABLE lagging (task TEXT PRIMARY KEY, position INTEGER NOT NULL);
+CREATE TABLE cut_visits (position INTEGER NOT NULL, page_ids TEXT NOT NULL);
 """
 ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
 
@@ -77,6 +82,19 @@ class Row:
         return len(self.topic) + len(self.payload) + ROW_OVERHEAD_BYTES
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplayState:
+    """The state of a stream that a replay from `resume_from` cannot restore.
+
+    `lagging`: the tasks that are behind the stream's position, each with the position up to which its outputs are put.
+    `cut_visits`: `PageSequence.cut_before` the position `cut_position`, None for the stream's next position.
+    """
+
+    lagging: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    cut_visits: Sequence[str] = ()
+    cut_position: int | None = None
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class StoreState:
     """The file's state beside its rows."""
@@ -86,6 +104,7 @@ class StoreState:
     position: int
     resume_from: int
     outbox_bytes: int
+    replay: ReplayState
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,7 +182,7 @@ class StoreDatabase:
         empty = not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if not empty and made_by != _APPLICATION_ID:
             raise StoreCorruptError(self.path, "is a database, but not a feature store; name another file")
-        if not empty and version != _SCHEMA_VERSION:
+        if not empty and not 1 <= version <= _SCHEMA_VERSION:
             raise StoreError(self.path, f"has format {version}, this walle reads {_SCHEMA_VERSION}; install its walle")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -174,7 +193,11 @@ class StoreDatabase:
                     db.execute(statement)
                 db.execute("INSERT INTO state VALUES (1, ?, 0, -1, 0)", (secrets.token_hex(16),))
                 db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        if version < 2:
+            with self._transaction():
+                for statement in _SCHEMA_2.split(";"):
+                    db.execute(statement)
+                db.execute("PRAGMA user_version = 2")
         problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise sqlite3.DatabaseError(problem)
@@ -186,8 +209,18 @@ class StoreDatabase:
         outbox_bytes = self._db.execute("SELECT coalesce(sum(size_bytes), 0) FROM outbox").fetchone()[0]
         epoch, last_seq, position, resume_from = found
         return StoreState(
-            epoch=epoch, last_seq=last_seq, position=position, resume_from=resume_from, outbox_bytes=outbox_bytes
+            epoch=epoch,
+            last_seq=last_seq,
+            position=position,
+            resume_from=resume_from,
+            outbox_bytes=outbox_bytes,
+            replay=self._read_replay(),
         )
+
+    def _read_replay(self) -> ReplayState:
+        lagging = dict(self._db.execute("SELECT task, position FROM lagging").fetchall())
+        cut_position, page_ids = self._db.execute("SELECT position, page_ids FROM cut_visits").fetchone() or (-1, "[]")
+        return ReplayState(lagging, tuple(json.loads(page_ids)), None if cut_position < 0 else cut_position)
 
     def _read_kept(self) -> _Kept:
         found = self._db.execute("SELECT topic, count(*), sum(size_bytes) FROM features GROUP BY topic").fetchall()
@@ -223,8 +256,15 @@ class StoreDatabase:
                 self._db.execute("ROLLBACK")
             raise
 
-    def write(self, rows: Sequence[Row], position: int, resume_from: int, forget_upto: int) -> None:
-        """Add the rows, move the position, and drop outbox rows up to and with `forget_upto`, in one transaction."""
+    def write(
+        self,
+        rows: Sequence[Row],
+        position: int,
+        resume_from: int,
+        forget_upto: int,
+        replay: ReplayState | None = None,
+    ) -> None:
+        """Add the rows, move the positions, and drop outbox rows up to and with `forget_upto`, in one transaction."""
         uploads = [row for row in rows if row.upload]
         first_seq = self.state.last_seq + 1
         last_seq = self.state.last_seq + len(uploads)
@@ -246,6 +286,12 @@ class StoreDatabase:
             ).fetchone()[0]
             db.execute("DELETE FROM outbox WHERE seq <= ?", (forget_upto,))
             self._retain(kept, {row.topic for row in rows})
+            if replay is not None and replay != self.state.replay:
+                db.execute("DELETE FROM lagging")
+                db.executemany("INSERT INTO lagging VALUES (?, ?)", replay.lagging.items())
+                db.execute("DELETE FROM cut_visits")
+                position_or_none = -1 if replay.cut_position is None else replay.cut_position
+                db.execute("INSERT INTO cut_visits VALUES (?, ?)", (position_or_none, json.dumps(replay.cut_visits)))
             db.execute(
                 "UPDATE state SET last_seq = ?, position = ?, resume_from = ?", (last_seq, position, resume_from)
             )
@@ -253,6 +299,8 @@ class StoreDatabase:
         self.state.last_seq = last_seq
         self.state.position = position
         self.state.resume_from = resume_from
+        if replay is not None:
+            self.state.replay = replay
         self.state.outbox_bytes += sum(row.size_bytes for row in uploads) - forgotten
 
     def _retain(self, kept: "_Kept", touched: set[str]) -> None:

@@ -23,8 +23,10 @@ BASIC_KINDS = (PAGE_ENTER, PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT)
 
 MAX_EVENT_BYTES = 256 * 1024  # an event larger than this, encoded, is refused as enormous
 MAX_EVENT_ID_CHARS = 1024
+MAX_CONTENTS_DEPTH = 90  # levels; a VM takes 100, which include those around an event and what a task adds to it
 MAX_TS_MS = 2**53  # what a float64, and so any JSON reader, still holds exactly
 
+_CONTAINERS = (dict, list, tuple)
 _FIELDS = ("event_id", "page_id", "ts_ms", "contents")
 
 
@@ -130,7 +132,8 @@ class Event:
         """Return how many bytes the event takes, encoded as plain data.
 
         Raises:
-            EventError: the contents are not plain data, or the event is larger than MAX_EVENT_BYTES.
+            EventError: the contents are not plain data, the event is larger than MAX_EVENT_BYTES, or its contents are
+                nested deeper than MAX_CONTENTS_DEPTH.
         """
         from walle import plain  # not in a task VM, which never measures events
 
@@ -140,7 +143,17 @@ class Event:
             raise EventError("contents", str(error)) from error
         if size > MAX_EVENT_BYTES:
             raise EventError("event", f"{size} bytes, more than {MAX_EVENT_BYTES}")
-        return size
+        level: list[Any] = [self.contents]
+        for _ in range(MAX_CONTENTS_DEPTH):
+            level = [
+                value
+                for container in level
+                for value in (container.values() if isinstance(container, Mapping) else container)
+                if isinstance(value, _CONTAINERS)
+            ]
+            if not level:
+                return size
+        raise EventError("contents", f"are nested deeper than {MAX_CONTENTS_DEPTH} levels; flatten them")
 
 
 def _check_types(event_id: object, page_id: object, ts_ms: object, contents: object) -> None:

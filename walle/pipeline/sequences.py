@@ -6,7 +6,7 @@ sequence (ARCHITECTURE.md, "Exactly once").
 
 import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 
@@ -45,10 +45,11 @@ class TimeSequence:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class PageVisit:
-    """The events of one page between its enter and its exit, both included."""
+    """The events of one page between its enter and its exit, both included; of a cut visit the latest event only."""
 
     page_id: str
-    position: int  # of the enter event
+    position: int  # of the enter event; of a cut visit that of its latest event
+    is_cut: bool = False
     events: list[Event] = dataclasses.field(default_factory=list)
     size_bytes: int = 0
 
@@ -58,7 +59,8 @@ class PageSequence:
 
     Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
     events and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or `max_span` positions since its
-    enter, the visit that was entered first is evicted and counted; its exit then counts as unmatched.
+    enter, the visit that was entered first is evicted and counted. It is cut: its events are dropped, and no later
+    event of its page is kept, but its page is known until its exit. At most `max_open` pages are known so.
     """
 
     def __init__(self, *, max_open: int = 64, max_bytes: int = 4 << 20, max_span: int = 10_000) -> None:
@@ -69,6 +71,8 @@ class PageSequence:
         self._max_span = max_span
         self._open: collections.OrderedDict[int, PageVisit] = collections.OrderedDict()  # by enter position
         self._of_page: dict[str, list[PageVisit]] = {}
+        self._cut: tuple[str, ...] = ()  # pages, the one that was cut last at the end
+        self._restored: tuple[int, tuple[str, ...]] | None = None
         self.size_bytes = 0
         self.evicted = 0
         self.unmatched_exits = 0
@@ -78,12 +82,18 @@ class PageSequence:
 
         Positions must grow from call to call.
         """
+        cut = self.cut_before(position)
         if event.event_id == PAGE_ENTER:
             visit = PageVisit(event.page_id, position)
             self._open[position] = visit
             self._of_page.setdefault(event.page_id, []).append(visit)
         elif event.page_id in self._of_page:
             visit = self._of_page[event.page_id][-1]
+        elif event.page_id in cut:
+            if event.event_id == PAGE_EXIT:
+                self._cut = _without(cut, event.page_id)
+            self._evict(position)
+            return PageVisit(event.page_id, position, is_cut=True, events=[event], size_bytes=size_bytes)
         else:
             self.unmatched_exits += event.event_id == PAGE_EXIT
             self._evict(position)
@@ -112,6 +122,20 @@ class PageSequence:
                 return
             self._close(oldest)
             self.evicted += 1
+            self._cut = (*_without(self._cut, oldest.page_id), oldest.page_id)[-self._max_open :]
+
+    def cut_before(self, position: int) -> tuple[str, ...]:
+        """Return the pages whose visit is cut when the event at `position`, the next one, comes."""
+        if self._restored is not None and position >= self._restored[0]:
+            self._cut, self._restored = self._restored[1], None
+        return self._cut
+
+    def restore_cut(self, pages: Sequence[str], position: int) -> None:
+        """Let a replay find `cut_before(position)` of an earlier sequence, whatever the replayed events before it cut.
+
+        A replay begins after visits that were entered earlier and ended meanwhile, and so does not cut the same ones.
+        """
+        self._restored = position, tuple(pages)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -120,3 +144,7 @@ class PageSequence:
     def oldest_position(self) -> int | None:
         """The enter position of the visit that has been open longest, None if no page is open."""
         return next(iter(self._open)) if self._open else None
+
+
+def _without(pages: tuple[str, ...], page_id: str) -> tuple[str, ...]:
+    return tuple(page for page in pages if page != page_id)

@@ -13,7 +13,7 @@ from typing import Self
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.database import Bounds, Feature, Row, StoreDatabase, StoreError, StoreState
+from walle.pipeline.database import Bounds, Feature, ReplayState, Row, StoreDatabase, StoreError, StoreState
 
 MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
@@ -23,6 +23,10 @@ _RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
 
 class PayloadError(StoreError):
     """A topic or a payload that cannot be stored. Its call put nothing."""
+
+
+class OutboxFullError(StoreError):
+    """An output to upload for which only acknowledgements of the cloud can make room. Its call put nothing."""
 
 
 class StoreClosedError(StoreError):
@@ -57,7 +61,7 @@ class FeatureStore:
         interval_s: the longest time that a row waits in memory for others.
         max_buffer_bytes: buffered bytes at which `put` blocks until a transaction ends.
         max_outbox_bytes: bytes not yet acknowledged by the cloud at which `put` with upload blocks until
-            `Outbox.forget`. Nothing is dropped; the event stream of a device that is offline for long stops there.
+            `Outbox.forget`. What a task does then is its policy (`StreamEngine.add_task`).
         keep: bounds on kept features, uploaded or not; the oldest go first. The outbox has its own copy of an upload.
     """
 
@@ -88,6 +92,7 @@ class FeatureStore:
         self._pending_upload_bytes = 0
         self._position = -1
         self._resume_from = 0
+        self._replay = ReplayState()
         self._forget_upto = 0
         self._unwritten_positions = 0
         self._changes = 0  # every put, move and forget counts one; `_written` is how many of them are in the file
@@ -119,6 +124,7 @@ class FeatureStore:
             raise
         self._position = self._database.state.position
         self._resume_from = self._database.state.resume_from
+        self._replay = self._database.state.replay
         return self
 
     async def close(self) -> None:
@@ -162,13 +168,19 @@ class FeatureStore:
 
     @property
     def position(self) -> int:
-        """The position of the last event whose outputs are all put, -1 before the first."""
+        """The position of the last event that was taken, -1 before the first; lagging tasks are not as far."""
         return self._position
 
     @property
+    def replay(self) -> ReplayState:
+        """What a replay needs beside the events."""
+        return self._replay
+
+    @property
     def resume_from(self) -> int:
-        """The position at which the event source starts again after a crash: events up to `position` restore open
-        pages.
+        """The position at which the event source starts again after a crash.
+
+        Events up to `position` restore open pages and what lagging tasks wait for.
         """
         return self._resume_from
 
@@ -217,48 +229,94 @@ class FeatureStore:
             StoreClosedError: the store is not open, or is closed while this blocks.
             StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
         """
+        await self._put(puts, -1 if position is None else position, since_s)
+        if position is not None:
+            self.advance(position, position + 1 if resume_from is None else resume_from)
+        self._start_due_write()
+
+    async def put_outputs(
+        self, puts: Sequence[Put], *, position: int, since_s: float, on_put: Callable[[], None] | None = None
+    ) -> None:
+        """Buffer the outputs of one run at an event's position; else as `put_all`.
+
+        `on_put` is called once they are in the buffer, so that an `advance` in it is in the same transaction.
+
+        Raises:
+            OutboxFullError: the outbox is full, in place of blocking until the cloud acknowledges uploads.
+        """
+        await self._put(puts, position, since_s, wait_for_cloud=False)
+        if on_put is not None:
+            on_put()
+        self._start_due_write()
+
+    def advance(self, position: int, resume_from: int, replay: ReplayState | None = None) -> None:
+        """Move the stream's positions with the next transaction; `replay` None leaves that unchanged."""
+        self._opened()
+        self._position = position
+        self._resume_from = resume_from
+        if replay is not None:
+            self._replay = replay
+        self._unwritten_positions += 1
+        self._changes += 1
+        if self._unwritten_positions >= _POSITION_EVERY:
+            self._start_due_write()
+
+    def outbox_has_room(self, puts: Sequence[Put]) -> bool:
+        """Return whether the outputs that are to be uploaded fit into the outbox now."""
+        return not self._exceeds_outbox(sum(self._row(put, -1, 0).size_bytes for put in puts if put.upload))
+
+    async def wait_for_progress(self) -> None:
+        """Return after the next transaction, or when the store closes."""
+        await self._progress.wait()
+
+    async def _put(
+        self, puts: Sequence[Put], position: int, since_s: float | None, *, wait_for_cloud: bool = True
+    ) -> None:
         self._opened()
         ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
-        came_from = -1 if position is None else position
-        rows = [
-            Row(topic=put.topic, payload=put.payload, ts_ms=ts_ms, position=came_from, upload=put.upload)
-            for put in puts
-        ]
+        rows = [self._row(put, position, ts_ms) for put in puts]
         upload_bytes = sum(row.size_bytes for row in rows if row.upload)
         if rows:
-            await self._wait_for_room(upload_bytes)
+            await self._wait_for_room(upload_bytes, wait_for_cloud=wait_for_cloud)
         self._buffer.extend(rows)
         self._buffer_bytes += sum(row.size_bytes for row in rows)
         self._pending_upload_bytes += upload_bytes
-        if position is not None:
-            self._position = position
-            self._resume_from = position + 1 if resume_from is None else resume_from
-            self._unwritten_positions += 1
         self._changes += 1
+
+    @staticmethod
+    def _row(put: Put, position: int, ts_ms: int) -> Row:
+        return Row(topic=put.topic, payload=put.payload, ts_ms=ts_ms, position=position, upload=put.upload)
+
+    def _start_due_write(self) -> None:
         due = len(self._buffer) >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
         elif self._buffer:
             self._start_timer(self._interval_s)
 
-    async def _wait_for_room(self, upload_bytes: int) -> None:
+    def _exceeds_outbox(self, upload_bytes: int) -> bool:
+        outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
+        # A single output larger than a bound is accepted once there is nothing else.
+        return bool(upload_bytes and outbox_bytes and outbox_bytes + upload_bytes > self._max_outbox_bytes)
+
+    async def _wait_for_room(self, upload_bytes: int, *, wait_for_cloud: bool) -> None:
         if len(self._buffer) >= self._threshold:
             # Lets a transaction that has ended free its room even if the caller never yields.
             await asyncio.sleep(0)
         waited = False
         while True:
-            outbox_bytes = self._opened().state.outbox_bytes + self._pending_upload_bytes
-            # A single output larger than a bound is accepted once there is nothing else.
+            outbox_full = self._exceeds_outbox(upload_bytes)
             buffer_full = self._buffer_bytes >= self._max_buffer_bytes
-            outbox_full = upload_bytes and outbox_bytes and outbox_bytes + upload_bytes > self._max_outbox_bytes
             if not buffer_full and not outbox_full:
                 return
             self.counts.waits += not waited
             waited = True
             if self._buffer:  # only rows in the file can be sent and acknowledged, which makes room
                 await asyncio.shield(self._start_writer())
-            else:
+            elif wait_for_cloud:
                 await self._progress.wait()
+            else:
+                raise OutboxFullError(self.path, f"its outbox is full with {self._max_outbox_bytes} bytes; go online")
 
     async def flush(self) -> None:
         """Return once everything put before this call is in the file.
@@ -346,9 +404,10 @@ class FeatureStore:
             self._timer = None
         rows = list(self._buffer)
         position, resume_from, forget_upto = self._position, self._resume_from, self._forget_upto
+        replay = self._replay
         changes, self._unwritten_positions = self._changes, 0
         self._writer = asyncio.get_running_loop().create_future()
-        running = self._in_thread(lambda: database.write(rows, position, resume_from, forget_upto))
+        running = self._in_thread(lambda: database.write(rows, position, resume_from, forget_upto, replay))
         running.add_done_callback(lambda done: self._after_write(done.exception(), rows, changes))
         return self._writer
 

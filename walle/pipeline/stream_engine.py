@@ -1,54 +1,42 @@
-"""The stream engine (§5.1, Fig. 7): event → sequences → trigger trie → task execution → collective storage.
+"""The stream engine (§5.1, Fig. 7): event → sequences → trigger trie → queues of tasks → runs → collective storage.
 
-After a crash the event source starts again from `store.resume_from`. Up to `store.position` the engine feeds its
-sequences and the trie and runs no task, because those outputs are stored (ARCHITECTURE.md, "Exactly once").
+Each task has its own bounded queue of triggers and its own position in the stream (ADR 90). After a crash the event
+source starts again from `store.resume_from`. Up to `store.position` the engine feeds its sequences and the trie, and
+runs only tasks that lag, at the events after their own position; the other outputs are stored (ARCHITECTURE.md,
+"Exactly once").
 """
 
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from walle.errors import PipelineError
+from walle.pipeline.database import ReplayState, StoreError
 from walle.pipeline.events import Event
-from walle.pipeline.sequences import PageSequence, TimeSequence
-from walle.pipeline.store import FeatureStore, Put
+from walle.pipeline.sequences import PageSequence, PageVisit, TimeSequence
+from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
+from walle.pipeline.task_queue import QueuedTrigger, TaskQueue, Trigger
 from walle.pipeline.trie import TriggerTrie
-from walle.protocol import TriggerCondition
+from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
+
+_LOG = logging.getLogger(__name__)
 
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
+_RETRY_S = 1.0  # between attempts to put outputs while the store's file cannot be written
+_MAX_QUEUED_BYTES = 32 << 20
 
 
 class PositionError(PipelineError):
-    """A stream position out of order. Carries `position` and `last`, the position before it."""
+    """A stream position that does not grow. Carries `position` and `last`, the position before it."""
 
     def __init__(self, position: int, last: int, what: str) -> None:
         super().__init__(f"stream position {position} after {last}: {what}")
         self.position = position
         self.last = last
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trigger:
-    """The cause of a run: the event that completed the task's condition, and the events before it.
-
-    `page_events` are the events of the event's page visit from its enter to this event; after an exit, the whole visit;
-    empty if the page was never entered. `recent` is the time-level sequence, this event included.
-    """
-
-    event: Event
-    position: int
-    page_events: tuple[Event, ...]
-    recent: tuple[Event, ...]
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the trigger as plain data: event, position and page_events, without `recent`."""
-        return {
-            "event": self.event.to_dict(),
-            "position": self.position,
-            "page_events": [event.to_dict() for event in self.page_events],
-        }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,12 +56,21 @@ type OnOutcome = Callable[[str, bool, Exception | None], None]
 
 @dataclasses.dataclass(slots=True)
 class StreamCounts:
-    """`replayed` events are among `events`; `triggers` are task runs, `failures` those that raised."""
+    """`replayed` events are among `events`; `triggers` are task runs, `failures` those that raised.
+
+    `without_visit` are triggers that were refused because their event's page has no open visit, `cut_visits` those that
+    were passed on with a visit that was cut. `dropped` are triggers that the policy of a full queue dropped,
+    `uploads_dropped` outputs that a full outbox refused: both by task.
+    """
 
     events: int = 0
     replayed: int = 0
     triggers: int = 0
     failures: int = 0
+    without_visit: int = 0
+    cut_visits: int = 0
+    dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    uploads_dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
 def _ignore_outcome(task: str, ok: bool, error: Exception | None) -> None:
@@ -81,13 +78,14 @@ def _ignore_outcome(task: str, ok: bool, error: Exception | None) -> None:
 
 
 class StreamEngine:
-    """The tasks of one device on its event stream.
+    """The tasks of one device on its event stream, until `close`.
 
     Args:
-        store: open; outputs go there, with the position they came from.
-        runner: runs a task on a trigger. What it raises fails that run; other tasks go on.
+        store: open until the engine is closed; outputs go there, with the position they came from.
+        runner: runs a task on a trigger; one run of each task at a time. What it raises fails that run only.
         on_outcome: called with (task, ok, error) after each run, outputs that cannot be stored included.
         recent, pages: the two sequences, with their bounds.
+        max_queued_bytes: bound on all queued triggers. Beyond it the task that keeps most drops one by its policy.
     """
 
     def __init__(
@@ -98,6 +96,7 @@ class StreamEngine:
         on_outcome: OnOutcome = _ignore_outcome,
         recent: TimeSequence | None = None,
         pages: PageSequence | None = None,
+        max_queued_bytes: int = _MAX_QUEUED_BYTES,
     ) -> None:
         self.recent = TimeSequence() if recent is None else recent
         self.pages = PageSequence() if pages is None else pages
@@ -105,109 +104,300 @@ class StreamEngine:
         self._store = store
         self._runner = runner
         self._on_outcome = on_outcome
+        self._max_queued_bytes = max_queued_bytes
         self._trie = TriggerTrie()
         self._conditions: dict[str, TriggerCondition] = {}
+        self._policies: dict[str, QueuePolicy] = {}
+        self._queues: dict[str, TaskQueue] = {}  # of tasks with triggers
+        self._queued_bytes = 0
         # Partly matched conditions need the events that matched so far, even if the time sequence has dropped them.
         self._matching: collections.deque[int] = collections.deque(maxlen=TriggerCondition.MAX_LENGTH - 1)
+        self._needed_from: int | None = None  # by the sequences, for the next event
         self._last = store.resume_from - 1
+        self._replay_until = store.position
+        self._replay_lagging = dict(store.replay.lagging)
+        self._replay = ReplayState()
+        replay = store.replay
+        self.pages.restore_cut(
+            replay.cut_visits, store.position + 1 if replay.cut_position is None else replay.cut_position
+        )
         self._turn = asyncio.Lock()
-        self._unstored: tuple[list[Put], int, int, float] | None = None
-        self._interrupted_at: int | None = None
+        self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
+        self._retry = asyncio.Event()  # replaced after it is set: put the outputs again that could not be put
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def add_task(self, task: str, condition: TriggerCondition) -> None:
-        """Trigger `task` by `condition` from the next event on, in place of its condition so far.
+    def add_task(self, task: str, condition: TriggerCondition, policy: QueuePolicy | None = None) -> None:
+        """Trigger `task` by `condition` from the next event on, in place of its condition and policy so far.
 
         Raises:
             TriggerError: the task has no name.
         """
         old = self._conditions.get(task)
-        if condition == old:
-            return
-        self._trie.add(condition, task)
+        if old is None or old.trigger_ids != condition.trigger_ids:
+            self._trie.add(condition, task)
+            if old is not None:
+                self._trie.remove(old, task)
         self._conditions[task] = condition
-        if old is not None:
-            self._trie.remove(old, task)
+        self._policies[task] = policy or QueuePolicy()
+        if task in self._queues:
+            self._queues[task].policy = self._policies[task]
 
     def remove_task(self, task: str) -> None:
         """Stop triggering the task. A run under way ends and is stored; an unknown task is not an error."""
         condition = self._conditions.pop(task, None)
-        if condition is not None:
-            self._trie.remove(condition, task)
+        if condition is None:
+            return
+        del self._policies[task]
+        self._trie.remove(condition, task)
+        queue = self._queues.get(task)
+        if queue is not None:
+            self._queued_bytes -= queue.size_bytes
+            queue.clear_waiting()
+            self._queued_bytes += queue.size_bytes
+            self._pulse()
 
     @property
     def tasks(self) -> dict[str, TriggerCondition]:
         """Each task with its trigger condition."""
         return dict(self._conditions)
 
+    @property
+    def queued(self) -> dict[str, int]:
+        """The number of triggers of each task that are not done."""
+        return {task: len(queue.triggers) for task, queue in self._queues.items()}
+
     # --- events -------------------------------------------------------------------------------------------------------
 
-    async def on_event(self, event: Event, position: int | None = None) -> None:
-        """Return once every task that the event triggers has run and the outputs are put into the store.
+    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
+        """Take one event: put a trigger into the queue of each task that it triggers; runs go on in the background.
 
-        Events are processed one after the other, in the order of the calls; the tasks of one event run concurrently.
-        `position` is the event's place in a source that can be replayed, None if the source cannot be: then the outputs
-        of a cancelled call are lost, and the stream goes on.
+        `position` is the event's place in a source that can be replayed, None if the source cannot be: then triggers
+        that are queued at a crash are lost.
+
+        `can_wait` is for a source that loses nothing by waiting, such as a file: this call waits where a trigger would
+        be dropped. Replayed events wait too. Other calls wait only for tasks whose policy is to block. Events are taken
+        in the order of the calls. A call that is cancelled while it waits has not taken the event.
 
         Raises:
-            EventError: the event is enormous or its contents are not plain data; it is skipped.
-            PositionError: the position does not grow, or a cancelled call left the one before unfinished; continue from
-                `store.resume_from` with a new engine.
-            StoreError: the outputs could not be put. They are kept, and the next call puts them first.
+            EventError: the event is enormous, its contents are not plain data, or they are nested too deep for a task;
+                it is skipped.
+            PositionError: the position does not grow; replay into a new engine.
+            StoreClosedError: the store is closed.
         """
-        came_s = self._store.clock.time()
+        clock = self._store.clock
+        came_s, arrived_s = clock.time(), clock.monotonic()
         size_bytes = event.size_bytes()
-        if self.counts.events % _YIELD_EVERY == 0:
-            await asyncio.sleep(0)
+        can_wait = can_wait or (position is not None and position <= self._replay_until)
         async with self._turn:
-            await self._put_unstored()
-            if self._interrupted_at is not None:
-                raise PositionError(self._interrupted_at, self._last, "its tasks were cancelled before they ended")
-            replayable = position is not None
+            if self._queues or self.counts.events % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            while self._must_wait(can_wait):
+                await self._progress.wait()
             if position is None:
-                position = max(self._last, self._store.position) + 1
+                position = max(self._last, self._replay_until) + 1
             if position <= self._last:
                 raise PositionError(position, self._last, "positions must grow; replay into a new engine")
-            self._last = position
+            if self._replay_lagging:
+                self._check_replay(position)
+            needed_from = position if self._needed_from is None else self._needed_from
+            cut_visits = self.pages.cut_before(position)
             self.counts.events += 1
+            self._last = position
             self.recent.append(position, event, size_bytes)
             visit = self.pages.feed(position, event, size_bytes)
             self._matching.append(position)
-            tasks = self._trie.feed(event.event_id, event.page_id)
-            if position <= self._store.position:
+            oldest = (self.recent.oldest_position, self.pages.oldest_position)
+            self._needed_from = min(position, self._matching[0], *(place for place in oldest if place is not None))
+            tasks = self._trie.feed(event.event_id, event.page_id, event.ts_ms, event.contents)
+            if position <= self._replay_until:
                 self.counts.replayed += 1
-                return
-            puts: list[Put] = []
+                tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
             if tasks:
-                trigger = Trigger(event, position, tuple(visit.events) if visit else (), tuple(self.recent))
-                self._interrupted_at = position if replayable else None
-                puts = await self._run_all(tasks, trigger)
-                self._interrupted_at = None
-            self._unstored = puts, position, self._needed_from(position), came_s
-            await self._put_unstored()
+                tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
+            if tasks:
+                trigger = self._trigger(event, position, visit, arrived_s)
+                kept_bytes = size_bytes + self.recent.size_bytes + (visit.size_bytes if visit else 0)
+                self._add(tasks, QueuedTrigger(trigger, came_s, needed_from, cut_visits, kept_bytes), can_wait=can_wait)
+            if tasks or position > self._replay_until:
+                self._advance()
 
     async def settle(self) -> None:
-        """Put the outputs that a StoreError kept from the store.
+        """Return once all queues are empty and all outputs are put. Outputs that could not be put are tried again.
 
         Raises:
-            StoreError: they could not be put this time either.
+            StoreError: outputs cannot be put; they are kept, and a later attempt puts them.
         """
-        async with self._turn:
-            await self._put_unstored()
+        self._retry.set()
+        self._retry = asyncio.Event()
+        stuck = {task: queue.error for task, queue in self._queues.items() if queue.waits_to_retry}
+        while self._queues:
+            for task, queue in self._queues.items():
+                if queue.error is not None and queue.error is not stuck.get(task):
+                    raise queue.error
+            await self._progress.wait()
 
-    async def _put_unstored(self) -> None:
-        if self._unstored is not None:
-            puts, position, resume_from, came_s = self._unstored
-            await self._store.put_all(puts, position=position, resume_from=resume_from, since_s=came_s)
-            self._unstored = None
+    async def close(self) -> None:
+        """Cancel the runs. Their triggers, and those that wait, stay undone in the store: a replay makes them again."""
+        workers = [queue.worker for queue in self._queues.values() if queue.worker is not None]
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _run_all(self, tasks: list[str], trigger: Trigger) -> list[Put]:
-        if len(tasks) == 1:
-            return await self._run(tasks[0], trigger)
-        async with asyncio.TaskGroup() as group:
-            runs = [group.create_task(self._run(task, trigger)) for task in tasks]
-        return [put for run in runs for put in run.result()]
+    # --- queues -------------------------------------------------------------------------------------------------------
+
+    def _check_replay(self, position: int) -> None:
+        """Report triggers that are lost because the source does not replay their events; end a replay that is over."""
+        late = self._needed_from is None and position > self._store.resume_from
+        over = position > self._replay_until
+        if late or (over and self._last != self._replay_until):
+            tasks = ", ".join(sorted(self._replay_lagging))
+            what = "triggers that were queued when the process ended are lost, because their events were not replayed"
+            _LOG.warning("%s (from %d on): %s", what, self._store.resume_from, tasks)
+        if over:
+            self._replay_lagging = {}
+
+    def _may_trigger(self, task: str, event: Event, visit: PageVisit | None) -> bool:
+        """Return whether the task takes the event with this visit, and count where the visit is not whole."""
+        if visit is not None:
+            self.counts.cut_visits += visit.is_cut
+            return True
+        if not event.page_id or self._conditions[task].without_visit:
+            return True
+        self.counts.without_visit += 1
+        return False
+
+    def _trigger(self, event: Event, position: int, visit: PageVisit | None, arrived_s: float) -> Trigger:
+        state = "none" if visit is None else "cut" if visit.is_cut else "whole"
+        return Trigger(event, position, tuple(visit.events) if visit else (), tuple(self.recent), state, arrived_s)
+
+    def _must_wait(self, can_wait: bool) -> bool:
+        """Return whether a queue without room holds the stream."""
+        if any(queue.is_full and queue.holds(can_wait=can_wait) for queue in self._queues.values()):
+            return True
+        if self._queued_bytes < self._max_queued_bytes:
+            return False
+        largest = self._largest()
+        return largest is not None and largest.holds(can_wait=can_wait)
+
+    def _largest(self) -> TaskQueue | None:
+        """Return the queue with waiting triggers that keeps most bytes."""
+        waiting = (queue for queue in self._queues.values() if queue.waiting)
+        return max(waiting, key=lambda queue: queue.size_bytes, default=None)
+
+    def _add(self, tasks: Sequence[str], queued: QueuedTrigger, *, can_wait: bool) -> None:
+        for task in tasks:
+            queue = self._queues.get(task)
+            if queue is None:
+                queue = self._queues[task] = TaskQueue(task, self._policies[task])
+            queue.add(queued)
+            self._queued_bytes += queued.size_bytes
+            if queue.waiting > queue.policy.queue and not queue.holds(can_wait=can_wait):
+                self._drop_one(queue)
+            if queue.worker is None:
+                queue.worker = asyncio.create_task(self._work(queue), name=f"runs of {task}")
+        while self._queued_bytes > self._max_queued_bytes:
+            largest = self._largest()
+            if largest is None or largest.holds(can_wait=can_wait):  # then the next event waits
+                break
+            self._drop_one(largest)
+
+    def _drop_one(self, queue: TaskQueue) -> None:
+        self._queued_bytes -= queue.size_bytes
+        queue.drop_one()
+        self._queued_bytes += queue.size_bytes
+        self._count_dropped(self.counts.dropped, queue.task, 1, "triggers were dropped, because its queue was full")
+
+    def _count_dropped(self, counter: collections.Counter[str], task: str, count: int, what: str) -> None:
+        """Count, and log whenever the count has doubled."""
+        before = counter[task]
+        counter[task] += count
+        if before.bit_length() != counter[task].bit_length():
+            _LOG.warning("task %s: %d %s", task, counter[task], what)
+
+    def _advance(self) -> None:
+        """Pass the positions of stream and tasks to the store."""
+        lagging: Mapping[str, int] = self._replay_lagging
+        position = max(self._last, self._replay_until)
+        needed_from, cut_visits = self._needed_from, self.pages.cut_before(self._last + 1)
+        cut_position = self._last + 1 if position > self._last else None
+        if self._queues:
+            firsts = {task: queue.triggers[0] for task, queue in self._queues.items()}
+            lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
+            oldest = min(firsts.values(), key=_position)
+            needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
+        if lagging or self._replay.lagging or self._replay.cut_visits is not cut_visits:
+            self._replay = ReplayState(dict(lagging), cut_visits, cut_position)
+        self._store.advance(position, position + 1 if needed_from is None else needed_from, self._replay)
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    async def _work(self, queue: TaskQueue) -> None:
+        """Run the triggers of a queue until it is empty."""
+        try:
+            while queue.triggers:
+                queued = queue.triggers[0]
+                await self._put(queue, queued, await self._run(queue.task, queued.trigger))
+        except Exception as error:  # noqa: BLE001 (`settle` raises it)
+            if not isinstance(error, StoreClosedError):
+                _LOG.exception("the runs of task %s ended by a fault of the engine", queue.task)
+            queue.error = error
+            self._pulse()
+
+    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, puts: list[Put]) -> None:
+        """Put the outputs of a run and remove its trigger, in one step. Waits for room where the policy says so."""
+        store, position, drops = self._store, queued.position, queue.policy.outbox_full is FullPolicy.DROP_NEWEST
+        while True:
+            if drops and not store.outbox_has_room(puts):
+                uploads = sum(put.upload for put in puts)
+                what = "outputs were stored and not uploaded, because the outbox was full"
+                self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
+                puts = [dataclasses.replace(put, upload=False) for put in puts]
+            done = functools.partial(self._remove_first, queue)
+            try:
+                await store.put_outputs(puts, position=position, since_s=queued.came_s, on_put=done)
+            except OutboxFullError:
+                if drops:
+                    continue
+                queue.waits_for_cloud = True
+                self._pulse()
+                await store.wait_for_progress()
+                queue.waits_for_cloud = False
+            except StoreClosedError:
+                raise
+            except StoreError as error:
+                if queue.error is None:
+                    _LOG.warning("outputs of task %s wait in memory: %s", queue.task, error)
+                queue.error, queue.waits_to_retry = error, True
+                self._pulse()
+                await self._wait_for_retry()
+                queue.waits_to_retry = False
+            else:
+                return
+
+    def _remove_first(self, queue: TaskQueue) -> None:
+        """Take note that the first trigger's outputs are in the store's buffer."""
+        queue.error = None
+        first = queue.remove_first()
+        self._queued_bytes -= first.size_bytes
+        if queue.task in self._replay_lagging:
+            self._replay_lagging[queue.task] = first.position
+        if not queue.triggers:
+            del self._queues[queue.task]
+        self._advance()
+        self._pulse()
+
+    async def _wait_for_retry(self) -> None:
+        waits = [asyncio.ensure_future(self._store.clock.sleep(_RETRY_S)), asyncio.ensure_future(self._retry.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _pulse(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
 
     async def _run(self, task: str, trigger: Trigger) -> list[Put]:
         self.counts.triggers += 1
@@ -231,6 +421,6 @@ class StreamEngine:
         self._on_outcome(task, False, error)
         return []
 
-    def _needed_from(self, position: int) -> int:
-        oldest = (self.recent.oldest_position, self.pages.oldest_position, self._matching[0])
-        return min(position, *(needed for needed in oldest if needed is not None))
+
+def _position(queued: QueuedTrigger) -> int:
+    return queued.position

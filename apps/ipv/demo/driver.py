@@ -62,7 +62,7 @@ class _Meter:
         if event.page_id in self._open:
             events, total = self._open[event.page_id]
             self._open[event.page_id] = (events + 1, total + size_bytes)
-        await self._device.on_event(event, position)
+        await self._device.on_event(event, position, can_wait=True)  # a simulated user can
         if event.event_id == PAGE_EXIT and event.page_id in self._open:
             events, total = self._open.pop(event.page_id)
             self.visits += 1

@@ -13,7 +13,7 @@ from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfigError
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.engine_ext.vm.bytecode import compile_source
-from walle.protocol import TriggerCondition
+from walle.protocol import QueuePolicy, TriggerCondition
 
 SIGNER = Signer.generate()
 WITH_MODEL = {
@@ -49,9 +49,10 @@ def test_bundle_holds_what_travels_and_nothing_else() -> None:
     assert set(bundle.blobs) == {entry.sha256 for entry in manifest.files}
     assert all(len(bundle.blobs[entry.sha256]) == entry.size_bytes for entry in manifest.files)
     assert (manifest.name, manifest.version, manifest.commit) == ("shop/ipv", "v1", "c" * 40)
-    rest = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
+    rest = {"log_kb": 64, "output_kb": 1024, "recursion": 1000, "queue": 16}
     assert manifest.trigger == TriggerCondition(("page_exit",))
     assert manifest.limits == {"deadline_ms": 500, "memory_mb": 8} | rest
+    assert manifest.queue_policy == QueuePolicy()
     assert manifest.bytecode == (sys.implementation.cache_tag,)
     assert not any(b"return 1 / x" in blob for blob in bundle.blobs.values())
 

@@ -17,13 +17,15 @@ from walle.deploy.cloud.task_config import (
 )
 from walle.protocol import PHASES, ContentsTest, TriggerCondition
 
-REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000}
+REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000, "queue": 16}
+POLICIES = {"queue_full": "drop-oldest", "outbox_full": "block"}
 
 FULL = b"""
 [task]
 name = "ipv"
 [trigger]
 sequence = ["page_enter", "page_exit"]
+without_visit = true
 [phases]
 execute = "auto"
 postprocess = "cloud"
@@ -32,6 +34,7 @@ postprocess = "cloud"
 "resources/user.walle" = "exclusive"
 [limits]
 deadline_ms = 250
+queue_full = "drop-newest"
 [simulation]
 events = "simulation/events.jsonl"
 """
@@ -52,10 +55,11 @@ def test_the_options_of_a_trigger_are_read() -> None:
 def test_every_part_is_read() -> None:
     assert TaskConfig.parse(FULL, "task.toml") == TaskConfig(
         name="ipv",
-        trigger=TriggerCondition(("page_enter", "page_exit")),
+        trigger=TriggerCondition(("page_enter", "page_exit"), without_visit=True),
         phases={"preprocess": "device", "execute": "auto", "postprocess": "cloud"},
         files={"resources/encoder.walle": "shared", "resources/user.walle": "exclusive"},
         limits={"deadline_ms": 250, "memory_mb": 32} | REST,
+        policies=POLICIES | {"queue_full": "drop-newest"},
         simulation_events="simulation/events.jsonl",
     )
 
@@ -63,6 +67,7 @@ def test_every_part_is_read() -> None:
 def test_what_is_left_out_has_its_default() -> None:
     config = TaskConfig.parse(CONFIG, "task.toml")
     assert (config.limits, config.files) == ({"deadline_ms": 500, "memory_mb": 32} | REST, {})
+    assert config.policies == POLICIES
     assert set(config.phases.values()) == {"device"}
     assert config.simulation_events == ""
 
@@ -88,6 +93,22 @@ def test_what_is_left_out_has_its_default() -> None:
         (CONFIG + b"[limits]\ndeadline = 3", "limits", "unknown key 'deadline'; did you mean deadline_ms?"),
         (CONFIG + b"[limits]\ndeadline_ms = 0", "limits", "deadline_ms must be a whole number from 1 to 60000, is 0"),
         (CONFIG + b"[limits]\nmemory_mb = true", "limits", "is True"),
+        (CONFIG + b"[limits]\nqueue = 0", "limits", "queue must be a whole number from 1 to 1024, is 0"),
+        (
+            CONFIG + b'[limits]\nqueue_full = "drop"',
+            "limits",
+            "queue_full must be one of block, drop-oldest, drop-newest; is 'drop'",
+        ),
+        (
+            CONFIG + b'[limits]\noutbox_full = "drop-oldest"',
+            "limits",
+            "outbox_full must be one of block, drop-newest; is 'drop-oldest'",
+        ),
+        (
+            CONFIG.replace(b"[trigger]", b"[trigger]\nwithout_visit = 1"),
+            "trigger",
+            "[trigger] without_visit must be true or false, is 1",
+        ),
         (CONFIG + b'[phases]\nexecute = "devise"', "phases", "is 'devise'; did you mean device?"),
         (CONFIG + b"[phases]\nexecute = [1]", "phases", "must be one of device, cloud, auto; is [1]"),
         (CONFIG + b'[files]\n"a" = "public"', "files", "[files] a must be one of shared, exclusive; is 'public'"),

@@ -113,6 +113,7 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         trigger=config.trigger,
         phases=config.phases,
         limits=config.limits,
+        policies=config.policies,
         files=tuple(entries),
     )
     return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)

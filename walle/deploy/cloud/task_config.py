@@ -9,8 +9,9 @@ sequence = ["page_exit"]
 execute = "device"
 [files]
 "resources/encoder.walle" = "shared"
-[limits]                                  # the defaults are in LIMITS
+[limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
+queue_full = "drop-oldest"
 [simulation]
 events = "simulation/events.jsonl"
 ```
@@ -25,7 +26,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.errors import DeployError
-from walle.protocol import PHASES, ProtocolError, TriggerCondition
+from walle.protocol import PHASES, ProtocolError, QueuePolicy, TriggerCondition
 
 PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "exclusive")
@@ -35,7 +36,9 @@ LIMITS = {  # key: (default, least, most)
     "log_kb": (64, 1, 1024),  # that one run logs and prints
     "output_kb": (1024, 1, 65_536),  # of one result, and of one payload for the cloud
     "recursion": (1000, 50, 5000),  # calls within calls
+    "queue": (QueuePolicy().queue, *QueuePolicy.SIZES),  # triggers that wait for a run
 }
+POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
 _SECTIONS = ("task", "trigger", "phases", "files", "limits", "simulation")
@@ -64,13 +67,17 @@ NAME_RULE = "lower-case letters, digits, - and _, at most 64, the first a letter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """A checked task.toml. `phases` and `limits` are complete; `files` maps a path in the tree to its route."""
+    """A checked task.toml. `phases`, `limits` and `policies` are complete; `files`: path in the tree → route.
+
+    [limits] has the keys of both `limits` and `policies`.
+    """
 
     name: str
     trigger: TriggerCondition
     phases: Mapping[str, str]
     files: Mapping[str, str]
     limits: Mapping[str, int]
+    policies: Mapping[str, str]  # of queues and outbox when they are full
     simulation_events: str = ""  # path in the tree, empty if the task has none
 
     @classmethod
@@ -93,15 +100,28 @@ class TaskConfig:
             section = sections["phases"].only(*PHASES)
             phases.update({phase: section.choice(phase, PLACES) for phase in section.values})
         limits = {key: default for key, (default, _, _) in LIMITS.items()}
+        policies = {key: str(default) for key, (default, _) in POLICIES.items()}
         if "limits" in sections:
-            section = sections["limits"].only(*LIMITS)
-            limits.update({key: section.integer(key, *LIMITS[key][1:]) for key in section.values})
+            section = sections["limits"].only(*LIMITS, *POLICIES)
+            for key in section.values:
+                if key in LIMITS:
+                    limits[key] = section.integer(key, *LIMITS[key][1:])
+                else:
+                    policies[key] = section.choice(key, POLICIES[key][1])
         events = ""
         if "simulation" in sections:
             section = sections["simulation"].only("events")
             events = section.path("events", section.text("events"))
         files = _files(sections["files"]) if "files" in sections else {}
-        return cls(name=name, trigger=trigger, phases=phases, files=files, limits=limits, simulation_events=events)
+        return cls(
+            name=name,
+            trigger=trigger,
+            phases=phases,
+            files=files,
+            limits=limits,
+            policies=policies,
+            simulation_events=events,
+        )
 
 
 class _Section:

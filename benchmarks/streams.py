@@ -1,0 +1,137 @@
+"""Latency of a task while another one hangs (§5.1): from an event's arrival to its feature.
+
+One device's stream: the task "visits" runs at each page exit, 50 times a second, in a VM. In every second round, the
+task "hangs" is triggered once a second and overruns its deadline of 2 s each time, by a sleep or by a loop without end
+(`--hang`). Each task has its own queue and its own position in the stream, so that the percentiles of "visits" must be
+what they are without the other task. Rounds alternate, so that other load on the machine affects both.
+
+    python benchmarks/streams.py [--rounds 3] [--seconds 10] [--hang sleep|loop] [--json]
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
+from walle.deploy.cloud.repo import TaskTree
+from walle.deploy.signing import Signer
+from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.task_queue import Trigger
+from walle.protocol import Manifest
+from walle.task_runner import TaskRunner
+
+VISITS_A_S = 50
+EVENTS_A_VISIT = 10
+DEADLINE_MS = 2000
+VISITS = """
+def execute(ctx, trigger):
+    times = [event.ts_ms for event in ctx.events]
+    return {"dwell_ms": max(times) - min(times), "clicks": len(ctx.events.key_by("click"))}
+"""
+HANGS = {
+    "sleep": "import time\ndef execute(ctx, trigger):\n    time.sleep(60)\n",
+    "loop": "def execute(ctx, trigger):\n    while True:\n        pass\n",
+}
+TRIGGERS = {"visits": PAGE_EXIT, "hangs": "tick"}
+
+
+def installed(folder: Path, task: str, main: str) -> tuple[Path, Manifest]:
+    """Lay a task version out as on a device."""
+    config = (
+        f'[task]\nname = "{task}"\n[trigger]\nsequence = ["{TRIGGERS[task]}"]\n[limits]\ndeadline_ms = {DEADLINE_MS}\n'
+    )
+    files = {"task.toml": config.encode(), "main.py": main.encode()}
+    tree = TaskTree(scenario="shop", task=task, version="v1", commit="c" * 40, files=files)
+    bundle = build_bundle(TaskVersion.parse(tree), Signer.generate())
+    unpack(bundle.manifest, bundle.blobs, folder / task)
+    return folder / task, bundle.manifest
+
+
+async def play(folder: Path, seconds: float, hang: str | None) -> tuple[list[float], int]:
+    """Return the latencies of "visits" in ms, and how many runs of "hangs" ended."""
+    mains = {"visits": VISITS} | ({"hangs": HANGS[hang]} if hang else {})
+    tasks = {task: installed(folder, task, main) for task, main in mains.items()}
+    latencies: list[float] = []
+    arrived: dict[str, float] = {}
+    runner = TaskRunner(len(tasks))
+    for files, manifest in tasks.values():
+        await runner.load(files, manifest)
+    hung = 0
+
+    async def run(task: str, trigger: Trigger) -> TaskOutput:
+        arrived[task] = trigger.arrived_s
+        return await runner.run(*tasks[task], trigger, {}, {})
+
+    def on_outcome(task: str, ok: bool, error: Exception | None) -> None:
+        nonlocal hung
+        if task == "visits":
+            assert ok, error
+            latencies.append((store.clock.monotonic() - arrived[task]) * 1e3)
+        else:
+            assert not ok
+            hung += 1
+
+    async with FeatureStore(folder / "features.db") as store:
+        engine = StreamEngine(store, run, on_outcome=on_outcome)
+        for task, (_, manifest) in tasks.items():
+            engine.add_task(task, manifest.trigger, manifest.queue_policy)
+        start_s = time.perf_counter()
+        for visit in range(int(seconds * VISITS_A_S)):
+            await asyncio.sleep(max(0.0, start_s + visit / VISITS_A_S - time.perf_counter()))
+            if visit % VISITS_A_S == 0:
+                await engine.on_event(Event("tick", "", visit, {}))
+            kinds = [PAGE_ENTER, *["click"] * (EVENTS_A_VISIT - 2), PAGE_EXIT]
+            for kind in kinds:
+                await engine.on_event(Event(kind, f"item/{visit}", visit * 20, {"n": visit}))
+        while "visits" in engine.queued:  # noqa: ASYNC110 - `settle` would wait for the other task too
+            await asyncio.sleep(0.001)
+        assert engine.counts.dropped["visits"] == 0
+        await engine.close()
+    await runner.close()
+    return latencies, hung
+
+
+def percentiles(latencies: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(latencies, n=100, method="inclusive")
+    return {"p50_ms": round(cuts[49], 3), "p99_ms": round(cuts[98], 3), "max_ms": round(max(latencies), 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--hang", choices=sorted(HANGS), default="sleep")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    alone: list[float] = []
+    beside: list[float] = []
+    hung = 0
+    for _ in range(args.rounds):
+        for hang, latencies in ((None, alone), (args.hang, beside)):
+            with tempfile.TemporaryDirectory(prefix="walle-streams-") as folder:
+                more, ended = asyncio.run(play(Path(folder), args.seconds, hang))
+            latencies.extend(more)
+            hung += ended
+    result: dict[str, Any] = {
+        "alone": percentiles(alone),
+        f"beside a task that hangs ({args.hang})": percentiles(beside),
+        "runs": len(alone) + len(beside),
+        "hung_runs": hung,
+        "p99_difference_ms": round(percentiles(beside)["p99_ms"] - percentiles(alone)["p99_ms"], 3),
+    }
+    if args.json:
+        print(json.dumps(result))
+        return
+    for what, value in result.items():
+        print(f"{what}: {value}")
+
+
+if __name__ == "__main__":
+    main()
