@@ -39,8 +39,10 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "graph": ("core", "operators"),
     "plan": _PLAN,
     "run": (*_PLAN, "run"),
+    "stream": ("core",),
     "vm": ("core",),
-    "bindings": (*_PLAN, "run", "files", "vm"),
+    "bindings/stream": ("core", "stream"),
+    "bindings": (*_PLAN, "run", "files", "vm", "bindings/stream"),
 }
 
 # What each instruction set's folder may include, beside the folders of the sets before it in sets.inc.

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from walle.protocol import (
     MAX_ID_CHARS,
+    ContentsTest,
     Directive,
     Envelope,
     FileEntry,
@@ -113,7 +115,16 @@ def test_a_manifest_of_format_1_is_read_still() -> None:
         ({"sequence": ["a", ""]}, "trigger.sequence[1]: must be an event id or page id, is ''"),
         ({"sequence": ["a", 3]}, "trigger.sequence[1]: must be an event id or page id, is 3"),
         ({"sequence": ["a"], "without_visit": "yes"}, "trigger.without_visit: must be true or false, is 'yes'"),
-        ({"sequence": ["a"], "within_ms": 5}, "trigger: has an unknown key 'within_ms'; known are sequence"),
+        ({"sequence": ["a"], "within": 5}, "trigger: has an unknown key 'within'; known are sequence, within_ms"),
+        ({"sequence": ["a"], "within_ms": -1}, "trigger.within_ms: must be a number of milliseconds, is -1"),
+        ({"sequence": ["a"], "within_ms": True}, "trigger.within_ms: must be a number of milliseconds, is True"),
+        ({"sequence": ["a"], "cooldown_ms": 1.5}, "trigger.cooldown_ms: must be a number of milliseconds, is 1.5"),
+        ({"sequence": ["a"], "skip_till_next": 1}, "trigger.skip_till_next: must be true or false, is 1"),
+        ({"sequence": ["a"], "where": {"field": "n"}}, "trigger.where: must be a table of field, is, value"),
+        ({"sequence": ["a"], "where": {"field": "n.", "is": "==", "value": 1}}, "trigger.where.field: must be a field"),
+        ({"sequence": ["a"], "where": {"field": "n", "is": "~", "value": 1}}, "trigger.where.is: must be one of == !="),
+        ({"sequence": ["a"], "where": {"field": "n", "is": "<", "value": True}}, "trigger.where.is: must be == or !="),
+        ({"sequence": ["a"], "where": {"field": "n", "is": "<", "value": []}}, "trigger.where.value: must be text"),
     ],
 )
 def test_a_trigger_condition_that_is_wrong_is_refused_by_field(table: object, error: str) -> None:
@@ -132,6 +143,42 @@ def test_a_trigger_condition_survives_its_table() -> None:
     optional = dataclasses.replace(condition, without_visit=True)
     assert TriggerCondition.parse(optional.to_json()) == optional
     assert str(condition) == "page_enter → item/7 → page_exit"
+
+
+def test_a_trigger_condition_with_options_survives_its_table() -> None:
+    condition = TriggerCondition(
+        ("page_enter", "*", "page_exit"), 5000, skip_till_next=True, cooldown_ms=9, where=ContentsTest("a.b", ">", 1.5)
+    )
+    assert TriggerCondition.parse(json.loads(json.dumps(condition.to_json()))) == condition
+    assert str(condition) == (
+        "page_enter → * → page_exit, within_ms 5000, skip_till_next True, cooldown_ms 9, where a.b > 1.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("test", "contents", "passes"),
+    [
+        (("n", "==", 1), {"n": 1}, True),
+        (("n", "==", 1), {"n": 1.0}, True),
+        (("n", "==", 1), {"n": True}, False),
+        (("n", "!=", 1), {"n": 2}, True),
+        (("n", "!=", 1), {"n": "2"}, False),
+        (("n", "!=", 1), {}, False),
+        (("n", "<", 1), {"n": None}, False),
+        (("n", ">=", 1.5), {"n": 2}, True),
+        (("n", "<=", 1.5), {"n": float("nan")}, False),
+        (("on", "==", True), {"on": True}, True),
+        (("on", "==", True), {"on": 1}, False),
+        (("name", "==", "é"), {"name": "é"}, True),
+        (("item.price", ">", 10), {"item": {"price": 11}}, True),
+        (("item.price", ">", 10), {"item": 11}, False),
+        (("item.price", ">", 10), {"item.price": 11}, False),
+    ],
+)
+def test_a_contents_test_compares_a_field_with_a_constant(
+    test: tuple[str, str, Any], contents: dict[str, Any], passes: bool
+) -> None:
+    assert ContentsTest(*test)(contents) is passes
 
 
 def test_a_manifest_without_policies_has_the_defaults_and_others_are_checked() -> None:

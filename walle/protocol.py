@@ -16,7 +16,9 @@ import base64
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 PROFILE_HEADER = "X-Walle-Profile"
@@ -116,24 +118,105 @@ def check_sha256(text: str, where: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ContentsTest:
+    """A test of an event's contents: a field compared with a constant. Called with contents, it returns if they pass.
+
+    `field` is a key, or keys of nested objects joined by dots, such as `item.price`. Numbers compare with numbers, text
+    with text. A field that is missing or of another kind fails every comparison, `!=` too.
+
+    Raises:
+        ProtocolError: `field`, `comparison` or `value` is wrong.
+    """
+
+    field: str
+    comparison: str
+    value: str | float | bool
+
+    COMPARISONS: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {
+        "==": operator.eq,
+        "!=": operator.ne,
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+    }
+    KEYS: ClassVar = ("field", "is", "value")
+    MAX_FIELD_CHARS: ClassVar = 256
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.field, str) or not all(self.field.split(".")) or len(self.field) > self.MAX_FIELD_CHARS:
+            what = f"must be a field of the contents, such as item.price, is {_shorten(self.field)}"
+            raise ProtocolError("trigger.where.field", what)
+        if not isinstance(self.comparison, str) or self.comparison not in self.COMPARISONS:
+            what = f"must be one of {' '.join(self.COMPARISONS)}, is {_shorten(self.comparison)}"
+            raise ProtocolError("trigger.where.is", what)
+        if not isinstance(self.value, str | int | float) or (
+            isinstance(self.value, float) and not math.isfinite(self.value)
+        ):
+            raise ProtocolError("trigger.where.value", f"must be text, a number or a bool, is {_shorten(self.value)}")
+        if isinstance(self.value, bool) and self.comparison not in {"==", "!="}:
+            raise ProtocolError("trigger.where.is", f"must be == or != for a bool, is {self.comparison}")
+
+    @classmethod
+    def parse(cls, table: object) -> Self:
+        """Return the test that a [trigger.where] table describes; `to_json` is the inverse."""
+        if not isinstance(table, Mapping) or set(table) != set(cls.KEYS):
+            raise ProtocolError("trigger.where", f"must be a table of {', '.join(cls.KEYS)}, is {_shorten(table)}")
+        return cls(*(table[key] for key in cls.KEYS))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"field": self.field, "is": self.comparison, "value": self.value}
+
+    def __call__(self, contents: Mapping[str, Any]) -> bool:
+        found: Any = contents
+        for key in self.field.split("."):
+            if not isinstance(found, Mapping) or key not in found:
+                return False
+            found = found[key]
+        kinds = (str,) if isinstance(self.value, str) else (bool,) if isinstance(self.value, bool) else (int, float)
+        if not isinstance(found, kinds) or isinstance(found, bool) != isinstance(self.value, bool):
+            return False
+        return self.COMPARISONS[self.comparison](found, self.value)
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.comparison} {self.value!r}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class TriggerCondition:
-    """The condition that starts a task (§5.1): trigger ids that consecutive events match in this order.
+    """The condition that starts a task (§5.1): trigger ids that events match in this order, and options.
 
-    A trigger id is an event id or a page id; an event matches if it has that event id or that page id.
+    A trigger id is an event id or a page id; an event matches if it has that event id or that page id. The wildcard
+    `*` matches any one event. Without options, the events are consecutive.
 
-    An option, such as a wildcard, a time bound, contiguity, a predicate or a cool-down, is a further field with a
-    default: its check is in `__post_init__`, its key in `parse` and `to_json`. task.toml, manifest, `walle task`
-    and simulation pass the whole value on. `TriggerTrie` or `StreamEngine` applies the option.
+    Options:
+        within_ms: at most this time passes from the first to the last event, by their own times. 0: no bound.
+        skip_till_next: other events may come between those that match. A match waits until an event matches its next
+            trigger id, and takes the first that does; after a restart it is found again only if its first event is
+            replayed.
+        cooldown_ms: after the condition has triggered the task, it does not again until this time has passed. 0: none.
+        where: the contents of the last event pass this test.
+
+    An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
+    task` and simulation pass the whole value on; `TriggerTrie` applies it. docs/adr/0101-options-of-a-condition.md has
+    the reasons.
 
     Raises:
         ProtocolError: a field is wrong; `where` is its path, such as `trigger.sequence[1]`.
     """
 
     trigger_ids: tuple[str, ...]
+    within_ms: int = 0
+    skip_till_next: bool = False
+    cooldown_ms: int = 0
+    where: ContentsTest | None = None
     without_visit: bool = False  # also trigger by an event of a page that has no open visit
 
-    KEYS = ("sequence", "without_visit")  # of the [trigger] table in task.toml, and of `trigger` in the manifest
-    MAX_LENGTH = 64
+    WILDCARD: ClassVar = "*"
+    MAX_LENGTH: ClassVar = 64
+    MAX_MS: ClassVar = 2**53
+    OPTIONS: ClassVar[tuple[str, ...]] = ("within_ms", "skip_till_next", "cooldown_ms", "where", "without_visit")
+    KEYS: ClassVar = ("sequence", *OPTIONS)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.trigger_ids) <= self.MAX_LENGTH:
@@ -143,16 +226,20 @@ class TriggerCondition:
             if not isinstance(trigger_id, str) or not trigger_id:
                 where = f"trigger.sequence[{index}]"
                 raise ProtocolError(where, f"must be an event id or page id, is {_shorten(trigger_id)}")
-        if type(self.without_visit) is not bool:
-            raise ProtocolError("trigger.without_visit", f"must be true or false, is {_shorten(self.without_visit)}")
+        for key, value in (("within_ms", self.within_ms), ("cooldown_ms", self.cooldown_ms)):
+            if type(value) is not int or not 0 <= value <= self.MAX_MS:
+                raise ProtocolError(f"trigger.{key}", f"must be a number of milliseconds, is {_shorten(value)}")
+        for key, value in (("skip_till_next", self.skip_till_next), ("without_visit", self.without_visit)):
+            if type(value) is not bool:
+                raise ProtocolError(f"trigger.{key}", f"must be true or false, is {_shorten(value)}")
 
     @classmethod
-    def of(cls, trigger_ids: Sequence[str]) -> Self:
-        """Return the condition without options on these trigger ids."""
+    def of(cls, trigger_ids: Sequence[str], **options: Any) -> Self:
+        """Return the condition on these trigger ids, with the options that are given."""
         if isinstance(trigger_ids, str) or not isinstance(trigger_ids, Sequence):
             what = f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is {_shorten(trigger_ids)}"
             raise ProtocolError("trigger.sequence", what)
-        return cls(tuple(trigger_ids))
+        return cls(tuple(trigger_ids), **options)
 
     @classmethod
     def parse(cls, table: object) -> Self:
@@ -167,17 +254,23 @@ class TriggerCondition:
                 raise ProtocolError("trigger", f"has an unknown key {_shorten(key)}; known are {', '.join(cls.KEYS)}")
         if "sequence" not in table:
             raise ProtocolError("trigger.sequence", "is missing")
-        return dataclasses.replace(cls.of(table["sequence"]), without_visit=table.get("without_visit", False))
+        options = {key: table[key] for key in cls.OPTIONS if key in table}
+        if "where" in options:
+            options["where"] = ContentsTest.parse(options["where"])
+        return cls.of(table["sequence"], **options)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the table; an option that has its default is left out, for devices that do not know it."""
+        """Return the table; an option that is not used is left out, so that an older device reads the condition."""
         table: dict[str, Any] = {"sequence": list(self.trigger_ids)}
-        if self.without_visit:
-            table["without_visit"] = True
+        for key in self.OPTIONS:
+            value = getattr(self, key)
+            if value:
+                table[key] = value.to_json() if isinstance(value, ContentsTest) else value
         return table
 
     def __str__(self) -> str:
-        return " → ".join(self.trigger_ids)
+        options = [f"{key} {value}" for key in self.OPTIONS if (value := getattr(self, key))]
+        return ", ".join([" → ".join(self.trigger_ids), *options])
 
 
 class FullPolicy(enum.StrEnum):

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import dataclasses
 import os
 import pathlib
 import random
@@ -22,7 +23,7 @@ from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.trie import TriggerError
-from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
+from walle.protocol import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 
 VISIT = [
     Event(PAGE_ENTER, "item", 100, {}),
@@ -359,3 +360,29 @@ async def test_recent_events_are_bounded(store: FeatureStore) -> None:
         await engine.on_event(Event("click", "p", position, {}), position)
     assert len(engine.recent) == 3
     assert store.resume_from == 200 - 63  # what a condition of the greatest length may have matched
+
+
+@pytest.mark.asyncio
+async def test_the_options_of_a_condition_reach_its_trigger(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise)
+    test = ContentsTest("n", ">=", 2)
+    condition = TriggerCondition.of(
+        ["exposure", "click"], within_ms=100, skip_till_next=True, cooldown_ms=1000, where=test
+    )
+    engine.add_task("t", condition)
+    engine.add_task("t", dataclasses.replace(condition, without_visit=True))  # another pair, in place of the first
+    for event_id, ts_ms, n in (
+        ("exposure", 0, 0),
+        ("page_scroll", 10, 0),
+        ("click", 20, 1),  # its contents fail the test
+        ("click", 50, 2),
+        ("exposure", 60, 0),
+        ("click", 70, 2),  # in the cool-down
+        ("exposure", 2000, 0),
+        ("click", 2101, 2),  # too late
+        ("exposure", 2200, 0),
+        ("click", 2300, 2),
+    ):
+        await engine.on_event(Event(event_id, "p", ts_ms, {"n": n}))
+    await engine.settle()
+    assert engine.counts.triggers == 2

@@ -1,8 +1,8 @@
 # The native core (src/bindings). Errors are those of walle.engine_ext.errors; shapes and axes as in NumPy.
 
 import os
-from collections.abc import Buffer, Callable, Iterable, Iterator
-from typing import Any, Protocol, Self, SupportsIndex
+from collections.abc import Buffer, Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, Self, SupportsIndex, final
 
 type _Operand = ndarray | Buffer | float | list[Any] | tuple[Any, ...]
 type _Axis = int | Iterable[int] | None
@@ -189,6 +189,104 @@ class Module:
     def outputs(self) -> list[tuple[str, None, None]]: ...
     def plan(self) -> dict[str, Any]: ...
 
+@final
+class PageVisit:
+    @property
+    def page_id(self) -> str: ...
+    @property
+    def events(self) -> list[Any]: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def evicted(self) -> bool: ...
+
+class TriggerTrie:
+    def __new__(cls, event_error: type[Exception], /) -> Self: ...
+    def __len__(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def node_count(self) -> int: ...
+    def _add(
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
+    ) -> bool: ...
+    def _remove(
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
+    ) -> bool: ...
+    def feed(self, event_id: str, page_id: str, /, ts_ms: int | None = None, contents: Any = None) -> list[str]: ...
+    def feed_many(
+        self,
+        event_ids: Sequence[str],
+        page_ids: Sequence[str],
+        times: Sequence[int] | None = None,
+        contents: Sequence[Any] | None = None,
+    ) -> list[tuple[int, str]]: ...
+
+class EventStream:
+    def __new__(
+        cls,
+        event_error: type[Exception],
+        page_enter: str,
+        page_exit: str,
+        max_event_bytes: int,
+        recent: tuple[int, int, int],
+        visits: tuple[int, int, int, int],
+        /,
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def node_count(self) -> int: ...
+    @property
+    def needed_from(self) -> int | None: ...
+    def _add(
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
+    ) -> bool: ...
+    def _remove(
+        self,
+        trigger_ids: tuple[str, ...],
+        task: str,
+        within_ms: int,
+        skip: bool,
+        cooldown_ms: int,
+        test: Any,
+        variant: int = 0,
+        /,
+    ) -> bool: ...
+    def feed(
+        self, position: int, event: Any, size_bytes: int | None = None, /
+    ) -> tuple[PageVisit | None, list[str]]: ...
+    def recent(self, count: int | None = None, /) -> list[Any]: ...
+    def counters(self) -> dict[str, int]: ...
+
+def packed_size(value: Any, /) -> int | None: ...
 def load(model: str | os.PathLike[str] | Buffer, backend: str, threads: int = 1) -> Session | Module: ...
 def live_storage_bytes() -> int: ...
 def unary_function(name: str, op: str) -> _UnaryFunction: ...

@@ -210,7 +210,7 @@ class StreamEngine:
             self._matching.append(position)
             oldest = (self.recent.oldest_position, self.pages.oldest_position)
             self._needed_from = min(position, self._matching[0], *(place for place in oldest if place is not None))
-            tasks = self._trie.feed(event.event_id, event.page_id)
+            tasks = self._trie.feed(event.event_id, event.page_id, event.ts_ms, event.contents)
             if position <= self._replay_until:
                 self.counts.replayed += 1
                 tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]

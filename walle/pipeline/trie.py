@@ -1,12 +1,16 @@
 """Trigger management and task triggering (§5.1): a trie of trigger conditions with two pending lists.
 
-A trigger id of a condition matches an event that has it as event id or as page id; a condition matches consecutive
-events. Cost per event grows with the pending nodes, not with the conditions: a pending node costs two look-ups, one by
-event id and one by page id.
+Matching is in C++ (`walle/engine_ext/src/stream`), one call per event. Its meaning is the slow matcher of
+`tests/pipeline/slow_matcher.py`. Cost per event grows with the pending nodes, and with the conditions with
+`skip_till_next` in which the event's ids occur; not with the other conditions.
 """
 
+import dataclasses
+from typing import Any, Self
+
+from walle.engine_ext import _core
 from walle.errors import PipelineError
-from walle.pipeline.events import EventError
+from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, EventError
 from walle.protocol import TriggerCondition
 
 
@@ -19,38 +23,45 @@ class TriggerError(PipelineError):
         self.task = task
 
 
-class _Node:
-    """A middle node, or the start node. Its end node is `tasks`: task → the earliest event that may trigger it."""
-
-    __slots__ = ("children", "tasks")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.tasks: dict[str, int] = {}
+# Options that the stream engine applies, which are bools. Conditions that differ in them are different pairs here too.
+_MATCHING = ("trigger_ids", "within_ms", "skip_till_next", "cooldown_ms", "where")
+_OTHERS = tuple(field.name for field in dataclasses.fields(TriggerCondition) if field.name not in _MATCHING)
 
 
-class TriggerTrie:
+def _arguments(condition: TriggerCondition, task: str) -> tuple[tuple[str, ...], str, int, bool, int, Any, int]:
+    options = condition.within_ms, condition.skip_till_next, condition.cooldown_ms, condition.where
+    variant = sum(1 << index for index, name in enumerate(_OTHERS) if getattr(condition, name))
+    return condition.trigger_ids, task, *options, variant
+
+
+def _add(trie: "TriggerTrie | EventStream", condition: TriggerCondition, task: str) -> None:
+    if not task:
+        raise TriggerError(condition, task, "the task has no name")
+    trie._add(*_arguments(condition, task))
+
+
+def _remove(trie: "TriggerTrie | EventStream", condition: TriggerCondition, task: str) -> None:
+    if not trie._remove(*_arguments(condition, task)):
+        raise TriggerError(condition, task, "is not in the trie")
+
+
+class TriggerTrie(_core.TriggerTrie):
     """Trigger conditions and the tasks they trigger; both may change between events.
 
-    The paper's pending lists hold the nodes that are desired next. Here each list holds their parents instead, so that
-    the desired nodes under one parent are found by look-up rather than by a scan: the static list is the start node,
-    whose children are always desired; the dynamic list holds the nodes that the latest event matched.
+    `feed(event_id, page_id, ts_ms=None, contents=None)` returns the tasks whose condition ends at this event, each
+    once, sorted by name. An empty page id matches no trigger id. `feed_many(event_ids, page_ids, times=None,
+    contents=None)` takes columns of a batch, and returns pairs of index and task.
+
+    They raise EventError for an event that is wrong (an empty event id, a time that is none), and ValueError if a
+    condition's option needs the event's time or contents and they are not given; nothing is fed then. `pending` is the
+    length of the dynamic list: parents of the nodes that the next event may match, and conditions with
+    `skip_till_next` of which a match is under way.
     """
 
-    def __init__(self) -> None:
-        self._start = _Node()
-        self._dynamic: list[_Node] = []
-        self._fed = 0
-        self._size = 0
+    __slots__ = ()
 
-    def __len__(self) -> int:
-        """Return how many pairs of condition and task there are."""
-        return self._size
-
-    @property
-    def pending(self) -> int:
-        """Return the length of the dynamic list: parents of the nodes that the next event may match."""
-        return len(self._dynamic)
+    def __new__(cls) -> Self:
+        return super().__new__(cls, EventError)
 
     def add(self, condition: TriggerCondition, task: str) -> None:
         """Trigger `task` by `condition`, matched by events from now on. Adding a pair again changes nothing.
@@ -58,19 +69,7 @@ class TriggerTrie:
         Raises:
             TriggerError: the task has no name.
         """
-        trigger_ids = condition.trigger_ids
-        if not task:
-            raise TriggerError(condition, task, "the task has no name")
-        node = self._start
-        for trigger_id in trigger_ids:
-            child = node.children.get(trigger_id)
-            if child is None:
-                child = node.children[trigger_id] = _Node()
-            node = child
-        if task not in node.tasks:
-            # A match that is under way over a shared prefix began before this pair was there and must not trigger it.
-            node.tasks[task] = self._fed + len(trigger_ids)
-            self._size += 1
+        _add(self, condition, task)
 
     def remove(self, condition: TriggerCondition, task: str) -> None:
         """Remove the pair at once, and the nodes that no other condition needs.
@@ -78,43 +77,48 @@ class TriggerTrie:
         Raises:
             TriggerError: the pair is not in the trie.
         """
-        trigger_ids = condition.trigger_ids
-        path = [self._start]
-        for trigger_id in trigger_ids:
-            child = path[-1].children.get(trigger_id)
-            if child is None:
-                raise TriggerError(condition, task, "is not in the trie")
-            path.append(child)
-        if task not in path[-1].tasks:
-            raise TriggerError(condition, task, "is not in the trie")
-        del path[-1].tasks[task]
-        self._size -= 1
-        for parent, trigger_id in zip(reversed(path[:-1]), reversed(trigger_ids), strict=True):
-            node = parent.children[trigger_id]
-            if node.children or node.tasks:
-                break
-            del parent.children[trigger_id]
+        _remove(self, condition, task)
 
-    def feed(self, event_id: str, page_id: str) -> list[str]:
-        """Return the tasks whose condition ends at this event, each once, sorted by name.
 
-        Raises:
-            EventError: the event id is empty. An empty page id matches no trigger id.
+class EventStream(_core.EventStream):
+    """The trigger trie with the time-level and the page-level sequence behind one call per event (§5.1).
 
-        Source: §5.1.
-        """
-        if not event_id:
-            raise EventError("event_id", "is empty")
-        self._fed = fed = self._fed + 1
-        matched = []
-        for node in (self._start, *self._dynamic):
-            child = node.children.get(event_id)
-            if child is not None:
-                matched.append(child)
-            if page_id != event_id:
-                child = node.children.get(page_id)
-                if child is not None:
-                    matched.append(child)
-        triggered = {task for node in matched for task, first in node.tasks.items() if fed >= first} if matched else ()
-        self._dynamic = [node for node in matched if node.children]
-        return sorted(triggered)
+    `feed(position, event, size_bytes=None)` returns the event's page visit, None if its page is not open, and the tasks
+    whose condition ends at this event. Positions grow. `recent(count=None)` returns the latest events, oldest first.
+    `needed_from` is the smallest position that a sequence or a match under way still needs, None if none does.
+    Sizes, bounds and visits are as in `walle.pipeline.sequences`; `size_bytes` is `event.size_bytes()` if it is not
+    given. An evicted visit is marked: `visit.evicted`.
+
+    Args:
+        max_events, max_bytes, max_age_ms: bounds of the time-level sequence. An age is counted by event times; 0: none.
+        max_open, max_visit_bytes, max_span, max_visit_age_ms: bounds of the open visits; ages as above.
+
+    Raises:
+        ValueError: a bound is below 1, or below 0 for an age; from `feed`, a position does not grow.
+        EventError: from `feed`, the event is wrong or enormous; it is not fed.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        *,
+        max_events: int = 1000,
+        max_bytes: int = 1 << 20,
+        max_age_ms: int = 0,
+        max_open: int = 64,
+        max_visit_bytes: int = 4 << 20,
+        max_span: int = 10_000,
+        max_visit_age_ms: int = 0,
+    ) -> Self:
+        recent = max_events, max_bytes, max_age_ms
+        visits = max_open, max_visit_bytes, max_span, max_visit_age_ms
+        return super().__new__(cls, EventError, PAGE_ENTER, PAGE_EXIT, MAX_EVENT_BYTES, recent, visits)
+
+    def add(self, condition: TriggerCondition, task: str) -> None:
+        """As `TriggerTrie.add`."""
+        _add(self, condition, task)
+
+    def remove(self, condition: TriggerCondition, task: str) -> None:
+        """As `TriggerTrie.remove`."""
+        _remove(self, condition, task)

@@ -15,7 +15,7 @@ from walle.deploy.cloud.task_config import (
     TaskConfigError,
     is_name,
 )
-from walle.protocol import PHASES, TriggerCondition
+from walle.protocol import PHASES, ContentsTest, TriggerCondition
 
 REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000, "queue": 16}
 POLICIES = {"queue_full": "drop-oldest", "outbox_full": "block"}
@@ -38,6 +38,18 @@ queue_full = "drop-newest"
 [simulation]
 events = "simulation/events.jsonl"
 """
+
+
+def test_the_options_of_a_trigger_are_read() -> None:
+    options = b"within_ms = 5000\nskip_till_next = true\ncooldown_ms = 60000\n[trigger.where]\n"
+    where = b'field = "item.price"\nis = ">="\nvalue = 10\n'
+    config = TaskConfig.parse(CONFIG.replace(b'["page_exit"]\n', b'["a", "*"]\n' + options + where), "t.toml")
+    test = ContentsTest("item.price", ">=", 10)
+    assert config.trigger == TriggerCondition(("a", "*"), 5000, skip_till_next=True, cooldown_ms=60000, where=test)
+    with pytest.raises(TaskConfigError, match=r"\[trigger\] where.is must be one of"):
+        TaskConfig.parse(
+            CONFIG.replace(b'["page_exit"]\n', b'["a"]\n[trigger.where]\n' + where.replace(b">", b"~")), "t.toml"
+        )
 
 
 def test_every_part_is_read() -> None:

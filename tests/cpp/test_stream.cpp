@@ -1,0 +1,281 @@
+// Tests of stream processing on numbered ids: the trie and skip-till-next against brute force over random conditions that come
+// and go, child slots that overflow, and the sequences against plain lists.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "check.h"
+#include "stream/flat_map.h"
+#include "stream/page_sequence.h"
+#include "stream/time_sequence.h"
+#include "stream/trigger_trie.h"
+
+namespace {
+
+using namespace walle::stream;
+
+struct Seen {
+  Id event_id, page_id;
+  std::int64_t ts_ms;
+  bool passes;
+};
+
+// One condition of one task against every event since it was added.
+struct Watch {
+  Condition condition;
+  Id task = 0;
+  std::vector<Seen> events;
+  std::vector<std::pair<std::int64_t, std::size_t>> open;  // time of the first event, events matched so far
+  bool triggered = false;
+  std::int64_t triggered_ms = 0;
+
+  static bool matches(Id id, const Seen& event) { return id == kWildcard || id == event.event_id || id == event.page_id; }
+
+  bool feed(const Seen& event) {
+    const std::vector<Id>& ids = condition.trigger_ids;
+    std::vector<std::int64_t> ends;
+    if (condition.skip_till_next) {
+      std::vector<std::pair<std::int64_t, std::size_t>> still_open;
+      open.emplace_back(event.ts_ms, 0);
+      for (auto [first_ms, matched] : open) {
+        const bool last = matched + 1 == ids.size();
+        if (matches(ids[matched], event) && (!last || condition.predicate == 0 || event.passes)) {
+          if (last)
+            ends.push_back(first_ms);
+          else
+            still_open.emplace_back(first_ms, matched + 1);
+        } else if (matched != 0) {
+          still_open.emplace_back(first_ms, matched);
+        }
+      }
+      open = still_open;
+    } else {
+      events.push_back(event);
+      bool whole = events.size() >= ids.size() && (condition.predicate == 0 || event.passes);
+      for (std::size_t i = 0; i < ids.size() && whole; ++i) whole = matches(ids[i], events[events.size() - ids.size() + i]);
+      if (whole) ends.push_back(events[events.size() - ids.size()].ts_ms);
+    }
+    const bool in_time = std::any_of(ends.begin(), ends.end(), [&](std::int64_t first_ms) {
+      return condition.within_ms == 0 || event.ts_ms - first_ms <= condition.within_ms;
+    });
+    if (!in_time || (condition.cooldown_ms != 0 && triggered && std::abs(event.ts_ms - triggered_ms) < condition.cooldown_ms))
+      return false;
+    triggered = true;
+    triggered_ms = event.ts_ms;
+    return true;
+  }
+};
+
+Condition random_condition(std::mt19937_64& random, std::int64_t ids) {
+  Condition condition;
+  const std::int64_t length = check::whole(random, 1, check::whole(random, 0, 20) == 0 ? 64 : 5);
+  for (std::int64_t i = 0; i < length; ++i)
+    condition.trigger_ids.push_back(check::whole(random, 0, 9) == 0 ? kWildcard
+                                                                    : static_cast<Id>(check::whole(random, 2, ids + 1)));
+  if (check::whole(random, 0, 1) == 0) return condition;
+  condition.within_ms = check::whole(random, 0, 1) * check::whole(random, 1, 20);
+  condition.cooldown_ms = check::whole(random, 0, 1) * check::whole(random, 1, 20);
+  condition.predicate = static_cast<std::uint32_t>(check::whole(random, 0, 1));
+  condition.skip_till_next = check::whole(random, 0, 1) == 1;
+  return condition;
+}
+
+void trie_means_brute_force(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const std::int64_t ids = check::whole(random, 1, 4);
+  TriggerTrie trie;
+  std::vector<Watch> watches;
+  std::size_t triggers = 0;
+  for (int step = 0; step < 400; ++step) {
+    const std::int64_t kind = check::whole(random, 0, 9);
+    if (kind == 0 && !watches.empty()) {
+      const auto at = static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(watches.size()) - 1));
+      CHECK(trie.remove(watches[at].condition, watches[at].task));
+      CHECK(!trie.remove(watches[at].condition, watches[at].task));
+      watches.erase(watches.begin() + static_cast<std::ptrdiff_t>(at));
+    } else if (kind <= 1) {
+      Watch watch;
+      watch.condition = random_condition(random, ids);
+      watch.task = static_cast<Id>(check::whole(random, 2, 5));
+      const bool known = std::any_of(watches.begin(), watches.end(), [&](const Watch& other) {
+        return other.task == watch.task && other.condition == watch.condition;
+      });
+      CHECK(trie.add(watch.condition, watch.task) == !known);
+      if (!known) watches.push_back(watch);
+    } else {
+      const Seen event{static_cast<Id>(check::whole(random, 2, ids + 1)), static_cast<Id>(check::whole(random, 2, ids + 2)),
+                       std::max<std::int64_t>(0, 3 * step + check::whole(random, -9, 9)), check::whole(random, 0, 1) == 1};
+      bool passes = event.passes;
+      const ContentsTest test{[](void* context, std::uint32_t) { return *static_cast<bool*>(context); }, &passes};
+      std::set<Id> expected;
+      for (Watch& watch : watches)
+        if (watch.feed(event)) expected.insert(watch.task);
+      const std::vector<Id>& found = trie.feed(event.event_id, event.page_id, {event.ts_ms, step}, test);
+      CHECK(std::set<Id>(found.begin(), found.end()) == expected);
+      triggers += expected.size();
+    }
+    CHECK(trie.size() == watches.size());
+  }
+  CHECK(triggers > 0);
+  for (const Watch& watch : watches) CHECK(trie.remove(watch.condition, watch.task));
+  CHECK(trie.node_count() == 1 && trie.pending() == 0 && trie.size() == 0);
+}
+
+// Thousands of nodes, which are packed while matches are under way and pairs come and go.
+void many_nodes_are_packed() {
+  std::mt19937_64 random(5);
+  TriggerTrie trie;
+  std::vector<Watch> watches;
+  for (int round = 0; round < 6; ++round) {
+    for (int i = 0; i < 150 << round; ++i) {
+      Watch watch;
+      for (std::int64_t length = check::whole(random, 1, 6); length > 0; --length)
+        watch.condition.trigger_ids.push_back(static_cast<Id>(check::whole(random, 1, 30 + 4000 * (length % 2) * (i % 2))));
+      watch.task = static_cast<Id>(2 + watches.size());
+      CHECK(trie.add(watch.condition, watch.task));
+      watches.push_back(watch);
+    }
+    for (int i = 0; i < 60 << round; ++i) {
+      const auto at = static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(watches.size()) - 1));
+      if (watches[at].condition.trigger_ids.empty()) continue;
+      CHECK(trie.remove(watches[at].condition, watches[at].task));
+      watches[at].condition.trigger_ids.clear();
+    }
+    for (int i = 0; i < 40; ++i) {
+      const Seen event{static_cast<Id>(check::whole(random, 2, 30)), static_cast<Id>(check::whole(random, 2, 4030)), 0, true};
+      std::set<Id> expected;
+      for (Watch& watch : watches)
+        if (!watch.condition.trigger_ids.empty() && watch.feed(event)) expected.insert(watch.task);
+      const std::vector<Id>& found = trie.feed(event.event_id, event.page_id, {}, {});
+      CHECK(std::set<Id>(found.begin(), found.end()) == expected);
+    }
+  }
+  for (const Watch& watch : watches)
+    if (!watch.condition.trigger_ids.empty()) CHECK(trie.remove(watch.condition, watch.task));
+  CHECK(trie.node_count() == 1);
+}
+
+// Ids that share their low bits share a child's slot until the node overflows.
+void children_overflow() {
+  TriggerTrie trie;
+  std::vector<Id> ids;
+  for (Id i = 0; i < 40; ++i) ids.push_back(2 + (i << 12));
+  for (Id i = 0; i < 40; ++i) ids.push_back(3 + i);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Condition condition;
+    condition.trigger_ids = {7, ids[i]};
+    CHECK(trie.add(condition, static_cast<Id>(2 + i)));
+  }
+  const auto triggered_by = [&](Id id) {
+    trie.feed(7, kUnknown, {}, {});
+    return trie.feed(id, kUnknown, {}, {});
+  };
+  for (std::size_t i = 0; i < ids.size(); ++i) CHECK(triggered_by(ids[i]) == std::vector<Id>{static_cast<Id>(2 + i)});
+  CHECK(triggered_by(2 + (41 << 12)).empty());
+  for (std::size_t i = 0; i < ids.size(); i += 2) {
+    Condition condition;
+    condition.trigger_ids = {7, ids[i]};
+    CHECK(trie.remove(condition, static_cast<Id>(2 + i)));
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) CHECK(triggered_by(ids[i]).empty() == (i % 2 == 0));
+}
+
+void flat_map_means_map(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  FlatMap flat;
+  std::map<std::uint64_t, std::uint32_t> map;
+  for (int step = 0; step < 20000; ++step) {
+    const auto key = static_cast<std::uint64_t>(check::whole(random, 1, 300));
+    const auto found = map.find(key);
+    CHECK(flat.find(key) == (found == map.end() ? 0 : found->second));
+    if (found == map.end()) {
+      flat.insert(key, static_cast<std::uint32_t>(step + 1));
+      map[key] = static_cast<std::uint32_t>(step + 1);
+    } else if (check::whole(random, 0, 2) != 0) {
+      flat.erase(key);
+      map.erase(found);
+    }
+    CHECK(flat.size() == map.size());
+  }
+}
+
+struct OpenVisit {
+  Moment entered;
+  Id page;
+  std::int64_t size_bytes;
+};
+
+void sequences_mean_plain_lists(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const TimeBounds recent_bounds{check::whole(random, 1, 9), check::whole(random, 20, 200), check::whole(random, 0, 30)};
+  const PageBounds page_bounds{check::whole(random, 1, 4), check::whole(random, 50, 300), check::whole(random, 2, 40),
+                               check::whole(random, 0, 1) * check::whole(random, 5, 60)};
+  TimeSequence recent(recent_bounds);
+  PageSequence pages(page_bounds);
+  std::deque<std::pair<Moment, std::int64_t>> latest;
+  std::vector<OpenVisit> open;
+  std::int64_t evicted = 0;
+  for (std::int64_t position = 0; position < 3000; ++position) {
+    const Moment moment{std::max<std::int64_t>(0, 2 * position + check::whole(random, -5, 5)), position};
+    const std::int64_t size = check::whole(random, 1, 60);
+    latest.emplace_back(moment, size);
+    const auto bytes = [](const auto& list, auto&& of) {
+      std::int64_t sum = 0;
+      for (const auto& one : list) sum += of(one);
+      return sum;
+    };
+    const auto latest_bytes = [&] { return bytes(latest, [](const auto& one) { return one.second; }); };
+    std::size_t dropped = 0;
+    while (!latest.empty() &&
+           (static_cast<std::int64_t>(latest.size()) > recent_bounds.max_events || latest_bytes() > recent_bounds.max_bytes ||
+            (recent_bounds.max_age_ms != 0 && moment.ts_ms - latest.front().first.ts_ms > recent_bounds.max_age_ms))) {
+      latest.pop_front();
+      ++dropped;
+    }
+    CHECK(recent.append(moment, size) == dropped);
+    CHECK(recent.size() == latest.size() && recent.size_bytes() == latest_bytes());
+    if (!latest.empty()) CHECK(recent.oldest_position() == latest.front().first.position);
+
+    const auto page = static_cast<Id>(check::whole(random, 2, 4));
+    const auto kind = static_cast<PageEvent>(check::whole(random, 0, 2));
+    if (kind == PageEvent::enter) open.push_back({moment, page, 0});
+    std::ptrdiff_t own = -1;
+    for (std::size_t i = 0; i < open.size(); ++i)
+      if (open[i].page == page) own = static_cast<std::ptrdiff_t>(i);
+    std::size_t closed = 0;
+    const auto index = pages.feed(kind, page, moment, size);
+    CHECK((index == PageSequence::kNoVisit) == (own < 0));
+    if (own >= 0) {
+      open[static_cast<std::size_t>(own)].size_bytes += size;
+      CHECK(pages.visit(index).entered.position == open[static_cast<std::size_t>(own)].entered.position);
+      CHECK(pages.visit(index).size_bytes == open[static_cast<std::size_t>(own)].size_bytes);
+      if (kind == PageEvent::exit) {
+        open.erase(open.begin() + own);
+        ++closed;
+      }
+    }
+    const auto open_bytes = [&] { return bytes(open, [](const auto& one) { return one.size_bytes; }); };
+    while (!open.empty() && (static_cast<std::int64_t>(open.size()) > page_bounds.max_open ||
+                             open_bytes() > page_bounds.max_bytes || position - open[0].entered.position > page_bounds.max_span ||
+                             (page_bounds.max_age_ms != 0 && moment.ts_ms - open[0].entered.ts_ms > page_bounds.max_age_ms))) {
+      open.erase(open.begin());
+      ++closed, ++evicted;
+    }
+    CHECK(pages.closed().size() == closed && pages.evicted() == evicted);
+    CHECK(pages.open() == open.size() && pages.size_bytes() == open_bytes());
+    if (!open.empty()) CHECK(pages.oldest_position() == open[0].entered.position);
+  }
+  CHECK(evicted > 0);
+}
+
+}  // namespace
+
+int main() {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) trie_means_brute_force(seed);
+  children_overflow();
+  many_nodes_are_packed();
+  flat_map_means_map(1);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) sequences_mean_plain_lists(seed);
+  return check::failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,191 @@
+"""The event stream: trie, sequences and sizes behind one call, against the sequences and the trie one by one."""
+
+import gc
+import random
+import weakref
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.pipeline.slow_matcher import Occurrence, SlowMatcher
+from walle import plain
+from walle.engine_ext import _core
+from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event, EventError
+from walle.pipeline.sequences import PageSequence, TimeSequence
+from walle.pipeline.trie import EventStream
+from walle.protocol import TriggerCondition
+
+
+def event(event_id: str, page_id: str = "p", ts_ms: int = 0, **contents: Any) -> Event:
+    return Event(event_id, page_id, ts_ms, contents)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) -> None:
+    rng = random.Random(seed)
+    bounds = {"max_events": rng.randint(1, 12), "max_bytes": rng.randint(50, 600)}
+    open_bounds = {"max_open": rng.randint(1, 4), "max_bytes": rng.randint(100, 900), "max_span": rng.randint(3, 30)}
+    stream = EventStream(
+        **bounds,
+        max_open=open_bounds["max_open"],
+        max_visit_bytes=open_bounds["max_bytes"],
+        max_span=open_bounds["max_span"],
+    )
+    recent, pages, slow = TimeSequence(**bounds), PageSequence(**open_bounds), SlowMatcher()
+    for ids in (["a"], ["page_enter", "a"], ["p1", "*", "page_exit"]):
+        for skip in (False, True):
+            condition = TriggerCondition.of(ids, skip_till_next=skip, within_ms=15 * skip)
+            stream.add(condition, f"{ids} {skip}")
+            slow.add(condition, f"{ids} {skip}")
+    visits: dict[int, Any] = {}
+    position, seen = 0, 0
+    for step in range(3000):
+        position += rng.randint(1, 3)
+        one = event(
+            rng.choice([PAGE_ENTER, PAGE_EXIT, "a", "b"]),
+            rng.choice(["", "p1", "p2"]),
+            step,
+            x="x" * rng.randint(0, 40),
+        )
+        size_bytes = one.size_bytes()
+        recent.append(position, one, size_bytes)
+        expected = pages.feed(position, one, size_bytes)
+        visit, tasks = stream.feed(position, one)
+        assert tasks == slow.feed(Occurrence(one.event_id, one.page_id, one.ts_ms, one.contents))
+        assert (visit is None) == (expected is None)
+        if visit is not None and expected is not None:
+            seen += 1
+            found = visit.page_id, visit.position, visit.events, visit.size_bytes
+            assert found == (expected.page_id, expected.position, expected.events, expected.size_bytes)
+            assert visits.setdefault(visit.position, visit) is visit
+            assert all(kept is given for kept, given in zip(visit.events, expected.events, strict=True))
+        assert stream.recent() == list(recent)
+        assert stream.recent(2) == list(recent)[-2:]
+        assert stream.counters() == {
+            "recent_events": len(recent),
+            "recent_bytes": recent.size_bytes,
+            "dropped": recent.dropped,
+            "open_visits": len(pages),
+            "visit_bytes": pages.size_bytes,
+            "evicted": pages.evicted,
+            "unmatched_exits": pages.unmatched_exits,
+        }
+        oldest = [at for at in (recent.oldest_position, pages.oldest_position) if at is not None]
+        if oldest:
+            assert stream.needed_from is not None
+            assert stream.needed_from <= min(oldest)
+    evicted = sum(visit.evicted for visit in visits.values())
+    assert evicted == pages.evicted > 0
+    assert seen > 300
+
+
+def test_a_match_under_way_needs_its_first_event() -> None:
+    stream = EventStream(max_bytes=1)
+    stream.add(TriggerCondition.of(["a", "b", "c"]), "t")
+    needed_from = [stream.needed_from]
+    stream.feed(5, event("a"))
+    stream.feed(8, event("b"))
+    needed_from.append(stream.needed_from)
+    stream.feed(9, event("d"))
+    needed_from.append(stream.needed_from)
+    stream.add(TriggerCondition.of(["a", "c"], skip_till_next=True), "s")
+    for position, event_id in ((11, "a"), (12, "d"), (13, "d"), (14, "d")):
+        stream.feed(position, event(event_id))
+    needed_from.append(stream.needed_from)
+    assert stream.feed(15, event("c"))[1] == ["s"]
+    needed_from.append(stream.needed_from)
+    assert needed_from == [None, 5, None, 11, None]
+
+
+def test_old_events_and_old_visits_go_by_their_age() -> None:
+    stream = EventStream(max_age_ms=10, max_visit_age_ms=20)
+    visit, _ = stream.feed(1, event(PAGE_ENTER, ts_ms=0))
+    assert visit is not None
+    stream.feed(2, event("a", ts_ms=10))
+    assert [one.ts_ms for one in stream.recent()] == [0, 10]
+    stream.feed(3, event("a", ts_ms=20))
+    assert [one.ts_ms for one in stream.recent()] == [10, 20]
+    assert (visit.evicted, len(visit.events)) == (False, 3)
+    stream.feed(4, event("a", "q", ts_ms=21))
+    assert visit.evicted
+    assert stream.feed(5, event(PAGE_EXIT, ts_ms=21)) == (None, [])
+
+
+def test_a_wrong_event_is_refused_and_not_fed() -> None:
+    stream = EventStream()
+    stream.add(TriggerCondition.of(["a"]), "t")
+    deep: Any = []
+    for _ in range(3000):
+        deep = [deep]
+    for wrong in (
+        event("a", x=object()),
+        event("a", x=deep),
+        event("a", x="x" * MAX_EVENT_BYTES),
+        event("a", x=1 << 64),
+    ):
+        with pytest.raises(EventError):
+            stream.feed(1, wrong)
+    with pytest.raises(AttributeError):
+        stream.feed(1, "a")
+    with pytest.raises(ValueError, match="negative"):
+        stream.feed(1, event("a"), -1)
+    assert stream.recent() == []
+    assert stream.feed(1, event("a"), 1 << 40) == (None, ["t"])
+    with pytest.raises(ValueError, match="positions must grow"):
+        stream.feed(1, event("a"))
+    with pytest.raises(ValueError, match="below 1"):
+        EventStream(max_open=0)
+
+
+def test_events_are_released_with_the_stream_and_when_they_are_dropped() -> None:
+    class Watched(Event):
+        __slots__ = ("__weakref__",)
+
+    stream = EventStream(max_events=2)
+    given = [Watched(PAGE_ENTER if index % 4 == 0 else "a", "p", index, {}) for index in range(8)]
+    alive = [weakref.ref(one) for one in given]
+    for position, one in enumerate(given):
+        stream.feed(position, one)
+    del given, one
+    assert sum(ref() is not None for ref in alive) == 8  # visits are open
+    stream.feed(8, event(PAGE_EXIT))
+    stream.feed(9, event(PAGE_EXIT))
+    assert sum(ref() is not None for ref in alive) == 0
+    stream.feed(10, Watched("b", "", 0, {"stream": stream}), 1)
+    cycle = weakref.ref(stream.recent()[-1])
+    del stream
+    gc.collect()
+    assert cycle() is None
+
+
+PLAIN = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.sampled_from([n + d for b in (5, 7, 8, 15, 16, 31, 32, 62) for n in (2**b, -(2**b)) for d in (-1, 0, 1)]),
+        st.floats(),
+        st.text(st.characters(codec="utf-8")),
+        st.sampled_from([n + d for n in (0, 31, 255, 65535) for d in (0, 1)]).map("é".__mul__),
+        st.sampled_from([n + d for n in (0, 255, 65535) for d in (0, 1)]).map(bytes),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(st.text(st.characters(codec="utf-8")), inner)
+    ),
+    max_leaves=30,
+)
+
+
+@given(PLAIN)
+def test_the_size_is_that_of_the_encoding(value: Any) -> None:
+    assert _core.packed_size(value) == len(plain.encode(value))
+    assert _core.packed_size([value] * 16) == len(plain.encode([value] * 16))
+
+
+@pytest.mark.parametrize(
+    "value", [object(), 1 << 64, "\ud800", {1, 2}, memoryview(b"x"), [[], object()], {"a": object()}]
+)
+def test_a_size_that_only_the_encoder_knows_is_left_to_it(value: object) -> None:
+    assert _core.packed_size(value) is None

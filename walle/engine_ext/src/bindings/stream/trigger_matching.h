@@ -1,0 +1,80 @@
+// Matching of Python events to trigger conditions: strings to numbers, predicates, and the names of the triggered tasks.
+#pragma once
+#include <Python.h>
+
+#include <vector>
+
+#include "bindings/stream/string_table.h"
+#include "stream/trigger_trie.h"
+
+namespace walle {
+
+// Functions that return a null pointer or -1 have set a Python error.
+class TriggerMatching {
+ public:
+  // Errors about an event are of this class, called with the field and what is wrong with it.
+  explicit TriggerMatching(PyObject* event_error) : event_error_(Py_NewRef(event_error)) {}
+  ~TriggerMatching();
+  TriggerMatching(const TriggerMatching&) = delete;
+  TriggerMatching& operator=(const TriggerMatching&) = delete;
+
+  // Add or remove a pair. Arguments: (trigger_ids, task, within_ms, skip_till_next, cooldown_ms, predicate or None, variant=0).
+  // They return whether the pair was added or removed.
+  PyObject* add(PyObject* arguments);
+  PyObject* remove(PyObject* arguments);
+
+  // Returns a new list of the tasks that the event triggers, sorted by name. `ts_ms` and `contents` are null if they are not
+  // known.
+  PyObject* feed(PyObject* event_id, PyObject* page_id, PyObject* ts_ms, PyObject* contents);
+  // As `feed`, of checked and numbered ids.
+  PyObject* feed_numbers(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents);
+  // Returns a list of (index, task) of the tasks that a batch of events triggers. Nothing is fed if an argument is wrong.
+  PyObject* feed_many(PyObject* event_ids, PyObject* page_ids, PyObject* times, PyObject* contents);
+
+  // Checks an event's field; they return 0, or -1.
+  int check_event_id(PyObject* value) const;
+  int check_page_id(PyObject* value) const;
+  int read_time(PyObject* value, std::int64_t& ts_ms) const;
+  // Reads the number of a string, or counts one more use of it (which ends by ids().release); they return 0, or -1.
+  int number_of(PyObject* text, stream::Id& number) const;
+  int acquire(PyObject* text, stream::Id& number);
+  // Sets the error and returns -1 while a predicate runs, which may not change what is being matched.
+  int check_idle() const;
+
+  int traverse(visitproc visit, void* arg) const;
+
+  StringTable& ids() noexcept { return ids_; }
+  const stream::TriggerTrie& trie() const noexcept { return trie_; }
+
+ private:
+  struct Predicate {
+    PyObject* test = nullptr;
+    std::size_t uses = 0;
+  };
+  struct Arguments {
+    PyObject* trigger_ids;
+    PyObject* task;
+    PyObject* predicate;
+    stream::Condition condition;
+  };
+
+  int parse(PyObject* arguments, Arguments& parsed) const;
+  std::uint32_t find_predicate(PyObject* predicate, int& failed) const;
+  void release(const stream::Condition& condition, stream::Id task) noexcept;
+  std::vector<stream::Id>* match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents);
+  void sort(std::vector<stream::Id>& tasks);
+  int refuse(const char* field, const char* what) const;
+  int check_given(PyObject* times, PyObject* contents) const;
+
+  stream::TriggerTrie trie_;
+  StringTable ids_, tasks_;
+  std::vector<Predicate> predicates_ = std::vector<Predicate>(1);  // number 0 is none
+  std::vector<stream::Id> by_name_;                                // tasks, sorted
+  std::vector<std::uint32_t> rank_;                                // by task: its place in by_name_, if ranks_known_
+  PyObject* event_error_;
+  std::size_t timed_pairs_ = 0, tested_pairs_ = 0;
+  std::int64_t fed_ = 0;
+  bool ranks_known_ = true, matching_ = false;
+};
+
+}  // namespace walle

@@ -1,0 +1,31 @@
+#include "stream/trigger_trie.h"
+
+#include <algorithm>
+
+namespace walle::stream {
+
+bool TriggerTrie::add(const Condition& condition, Id task) {
+  if (!(condition.skip_till_next ? skipping_.add(condition, task) : consecutive_.add(condition, task, event_ + 1))) return false;
+  ++size_;
+  return true;
+}
+
+bool TriggerTrie::remove(const Condition& condition, Id task) noexcept {
+  if (!(condition.skip_till_next ? skipping_.remove(condition, task) : consecutive_.remove(condition, task))) return false;
+  --size_;
+  return true;
+}
+
+std::vector<Id>& TriggerTrie::feed(Id event_id, Id page_id, Moment moment, ContentsTest test) {
+  ++event_;
+  triggered_.start(moment.ts_ms, test);
+  consecutive_.feed(event_id, page_id, moment, event_, triggered_);
+  skipping_.feed(event_id, page_id, moment, event_, triggered_);
+  return triggered_.tasks();
+}
+
+std::int64_t TriggerTrie::oldest_position() const noexcept {
+  return std::min(consecutive_.oldest_position(event_), skipping_.oldest_position());
+}
+
+}  // namespace walle::stream
