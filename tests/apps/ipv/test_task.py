@@ -12,16 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.ipv.generator import ShoppingEvents, event_bytes
+from apps.ipv.logs import logged_visits
 from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, write_encoder
 from apps.ipv.make_simulation import simulation_visits
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event
 from walle.pipeline.stream import Events
 
 APP = Path(__file__).parents[3] / "apps" / "ipv"
 TASK, TASK_BROKEN = APP / "task", APP / "task_broken"
+DATA = APP.parents[2] / "shared" / "data" / "events"
 EXIT = {"event_id": "page_exit", "page_id": "item_detail", "ts_ms": 1_700_000_000_000}
 
 type Load = Callable[..., ModuleType]
@@ -155,6 +158,39 @@ def test_the_feature_of_a_known_visit(load_task: Load, numpy_graph: Any) -> None
     assert feature["widgets"] == {"reviews": 1, "button_add_cart": 1}
     assert feature["actions"] == {"add_favorite": 0, "add_cart": 1, "purchase": 0}
     assert "battery" not in json.dumps(feature)
+
+
+def test_parts_without_events_are_absent(load_task: Load, numpy_graph: Any) -> None:
+    visit = [event("page_enter", 1000, category="tea"), event("page_exit", 4000)]
+    assert run_task(load_task(TASK), FakeContext(numpy_graph, visit))["feature"] == {
+        "version": 2, "page_id": "item_detail", "category": "tea", "counts": {"page_enter": 1, "page_exit": 1},
+        "enter_ms": 1000, "exit_ms": 4000, "dwell_ms": 3000, "events": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "mapping", "visits", "raw_bytes", "most_bytes"),
+    [
+        ("shop_app_events_a.jsonl.gz", "shop_app_events", 1284, 6143, 460),
+        ("web_shop_hits_a.csv.gz", "web_shop_hits", 10548, 676, 270),
+        ("snowplow_ecommerce_events.csv", "snowplow_ecommerce", 440, 1603, 300),
+    ],
+)
+def test_features_of_real_logs_are_small(
+    load_task: Load, name: str, mapping: str, visits: int, raw_bytes: int, most_bytes: int
+) -> None:
+    if not (DATA / name).exists():
+        pytest.skip(f"the real log {name} is not at {DATA}")
+    load_task(TASK)
+    import features
+
+    raw, sizes = 0, []
+    for _, visit in logged_visits(EventLog(DATA / name, APP / "mappings" / f"{mapping}.toml")):
+        raw += sum(map(event_bytes, visit))
+        sizes.append(len(json.dumps(features.ipv_feature(Events(visit)), separators=(",", ":"))))
+    assert len(sizes) == visits
+    assert raw / visits == pytest.approx(raw_bytes, rel=0.02)
+    assert sum(sizes) / visits < most_bytes
 
 
 def test_the_lists_of_a_feature_have_limits(load_task: Load, numpy_graph: Any) -> None:
