@@ -284,15 +284,16 @@ class _Demo:
         last = record.samples[-1]
         produced = sum(device.produced for device in devices)
         stored = sum(device.stored for device in devices)
+        runs = sum(device.runs_ok for device in devices)
         record.claim(
             "v1 went through simulation, beta and gray steps to every device",
             first["state"] == "full" and self._stages(first) == ["simulation", "beta", "25 %", "50 %", "100 %", "full"],
             " → ".join(self._stages(first)),
         )
         record.claim(
-            "features produced = stored = received",
-            produced == stored == last.received > 0,
-            f"{produced} = {stored} = {last.received}",
+            "encodings produced = received, each with its feature on the device",
+            produced == runs == last.received > 0 and stored == produced + runs,
+            f"{produced} = {last.received}, {stored - produced} features",
         )
         stage = second["reason"].partition(":")[0]
         record.claim(
@@ -331,18 +332,17 @@ class _Demo:
         visits = sum(driver["visits"] for driver in drivers) or 1
         raw_bytes = sum(driver["visit_bytes"] for driver in drivers) / visits
         raw_events = sum(driver["visit_events"] for driver in drivers) / visits
-        features = encodings = count = after = 0
+        uploads = encodings = count = after = 0
         while batch := await self._cloud.gateway.uploads(TASK, after, 1000):
             after = batch[-1][0]
             for _, upload in batch:
-                output = plain.decode(upload.payload)
-                features += len(json.dumps(output["feature"], separators=(",", ":")))
-                encodings += len(output["encoding"])
+                uploads += len(upload.payload)
+                encodings += len(plain.decode(upload.payload)["encoding"])
                 count += 1
         if count:
             figures["bytes a page visit"] = (
-                f"{raw_bytes:,.0f} raw ({raw_events:.1f} events) → {features / count:,.0f} feature → "
-                f"{encodings / count:,.0f} encoding"
+                f"{raw_bytes:,.0f} raw ({raw_events:.1f} events) → {encodings / count:,.0f} encoding, "
+                f"{uploads / count:,.0f} with its keys"
             )
         for name, values in (
             ("page exit to feature", self._to_feature_ms),

@@ -15,6 +15,7 @@ from apps.ipv.generator import ShoppingEvents, event_bytes
 from apps.ipv.logs import logged_visits
 from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, write_encoder
 from apps.ipv.make_simulation import simulation_visits
+from walle import plain
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
@@ -46,10 +47,19 @@ class FakeContext:
         self.device = {"performance": performance, "os": "android"}
         self.logged: list[str] = []
         self.runs = 0
+        self.local: list[tuple[str, Any]] = []
         self._graph = graph
 
     def log(self, text: str) -> None:
         self.logged.append(text)
+
+    @property
+    def store(self) -> "FakeContext":
+        return self
+
+    def put(self, topic: str, payload: Any, *, upload: bool) -> None:
+        assert not upload
+        self.local.append((topic, payload))
 
     def session(self, name: str) -> "FakeContext":
         assert name == "encoder"
@@ -67,8 +77,12 @@ class FakeContext:
 
 
 def run_task(main: ModuleType, ctx: FakeContext) -> dict[str, Any]:
+    """Return the uploaded output, and the feature that stays on the device as `feature`."""
     output: dict[str, Any] = main.postprocess(ctx, main.execute(ctx, main.preprocess(ctx, EXIT)))
-    return output
+    assert "feature" not in output
+    ((topic, feature),) = ctx.local
+    assert topic == "ipv.feature"
+    return {**output, "feature": feature}
 
 
 def visits() -> Iterator[list[Event]]:
@@ -193,6 +207,16 @@ def test_features_of_real_logs_are_small(
     assert sum(sizes) / visits < most_bytes
 
 
+def test_the_encoding_alone_travels_with_the_keys_of_its_visit(load_task: Load, numpy_graph: Any) -> None:
+    main = load_task(TASK)
+    ctx = FakeContext(numpy_graph, [event("page_enter", 1000, item_id="600", category="tea"), event("page_exit", 4000)])
+    output = main.postprocess(ctx, main.execute(ctx, main.preprocess(ctx, EXIT)))
+    encoding = output.pop("encoding")
+    assert len(encoding) == 128
+    assert output == {"page_id": "item_detail", "item_id": "600", "enter_ms": 1000}
+    assert len(plain.encode({**output, "encoding": encoding})) < 220
+
+
 def test_the_lists_of_a_feature_have_limits(load_task: Load, numpy_graph: Any) -> None:
     middle = [event("exposure", 1000 + n, item_id=f"{n:03d}".ljust(100, "x"), slot=n) for n in range(900)]
     middle += [event("click", 3000 + n, widget_id=f"w{n}") for n in range(900)]
@@ -265,7 +289,9 @@ def test_the_cloud_makes_the_encoding_that_the_device_would(load_task: Load, num
         main.execute(low, main.preprocess(low, EXIT))
     cloud = FakeContext(numpy_graph, [], "low")  # the cloud has the payload only
     there = main.postprocess(low, main.execute(cloud, escalation.value.payload))
-    assert there == run_task(main, middle)
+    here = run_task(main, middle)
+    assert low.local == middle.local
+    assert there == {name: value for name, value in here.items() if name != "feature"}
 
 
 def test_like_visits_have_near_encodings(load_task: Load, numpy_graph: Any) -> None:
