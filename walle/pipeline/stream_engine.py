@@ -55,7 +55,7 @@ class Trigger:
 class TaskOutput:
     """The result of one run: `output` is stored under the task's name, None if there is nothing to store.
 
-    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. All of it is plain data.
+    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. All is plain data.
     """
 
     output: Any = None

@@ -20,8 +20,10 @@ from rich.console import Console
 from apps.ipv.attributes import device_attributes
 from apps.ipv.demo import report
 from apps.ipv.demo.push import TaskRepo
+from apps.ipv.demo.recommend import encoded_visit, fetch_carts, recommend
 from apps.ipv.demo.record import DemoRecord, Sample, percentile
 from apps.ipv.demo.view import View, report_table
+from apps.ipv.ranking import EncodedVisit
 from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
@@ -332,13 +334,18 @@ class _Demo:
         visits = sum(driver["visits"] for driver in drivers) or 1
         raw_bytes = sum(driver["visit_bytes"] for driver in drivers) / visits
         raw_events = sum(driver["visit_events"] for driver in drivers) / visits
+        carts = await fetch_carts(self._cloud.address.url, self._ids)
+        visits_encoded: list[EncodedVisit] = []
         uploads = encodings = count = after = 0
         while batch := await self._cloud.gateway.uploads(TASK, after, 1000):
             after = batch[-1][0]
             for _, upload in batch:
+                output = plain.decode(upload.payload)
                 uploads += len(upload.payload)
-                encodings += len(plain.decode(upload.payload)["encoding"])
+                encodings += len(output["encoding"])
                 count += 1
+                visits_encoded.append(encoded_visit(upload.device_id, output, carts[upload.device_id]))
+        self._record.recommendations = recommend(visits_encoded, carts)
         if count:
             figures["bytes a page visit"] = (
                 f"{raw_bytes:,.0f} raw ({raw_events:.1f} events) → {encodings / count:,.0f} encoding, "

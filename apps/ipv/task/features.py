@@ -6,7 +6,7 @@ a limit. No field of an event is required: a missing one counts as 0, "" or an e
 
 A part of the feature about events that the visit does not have is absent: `scroll` without scrolls, `exposed` without
 exposed items, `clicks`, `widgets` and `actions` without clicks, `gaps_ms` with a single gap (it is `dwell_ms`), counts
-of 0, texts that are "". Visits of real logs have 2 to 6 events on average, and more than half of their features was zeros.
+of 0, texts that are "". Visits of real logs have 2 to 6 events on average; more than half of their features was zeros.
 """
 
 import collections

@@ -1,8 +1,9 @@
 """The IPV task: a page visit's events become a feature of about 1.2 KB and an encoding of 128 bytes (§7.1).
 
 `preprocess` aggregates the events, `execute` runs the recurrent encoder over them. `postprocess` keeps the feature in
-the device's store and returns the encoding with the keys of the visit, which is uploaded. On a device of performance class "low", a visit of more than `DEVICE_STEPS` events is encoded by the cloud, which runs
-the same `execute` over the same steps: the encoding is the same in both places.
+the device's store and returns the encoding with the keys of the visit, which is uploaded. On a device of performance
+class "low", a visit of more than `DEVICE_STEPS` events is encoded by the cloud, which runs the same `execute` over the
+same steps: the encoding is the same in both places.
 """
 
 import features

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from apps.ipv.generator import ShoppingEvents, event_bytes
 from apps.ipv.logs import logged_visits
-from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, write_encoder
+from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, trained_weights, write_encoder
 from apps.ipv.make_simulation import simulation_visits
 from walle import plain
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
@@ -26,6 +26,7 @@ from walle.pipeline.stream import Events
 APP = Path(__file__).parents[3] / "apps" / "ipv"
 TASK, TASK_BROKEN = APP / "task", APP / "task_broken"
 DATA = APP.parents[2] / "shared" / "data" / "events"
+WEIGHTS = trained_weights()
 EXIT = {"event_id": "page_exit", "page_id": "item_detail", "ts_ms": 1_700_000_000_000}
 
 type Load = Callable[..., ModuleType]
@@ -68,7 +69,7 @@ class FakeContext:
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
         self.runs += 1
         graph = self._graph(inputs)
-        build_encoder(graph)
+        build_encoder(graph, WEIGHTS)
         outputs: dict[str, Any] = graph.outputs
         return outputs
 
