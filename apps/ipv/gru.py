@@ -4,6 +4,7 @@ Shapes: B visits, T steps, W = 16 numbers a step, S = 32 numbers of state. Every
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class Trace:
     new: Array  # [T, B, S]
 
 
-def forward(weights: Parameters, rows: Array) -> Trace:
+def forward(weights: Mapping[str, Array], rows: Array) -> Trace:
     """Run the GRU over `rows` [B, T, W]; a row whose column 0 is 0 leaves its visit's state unchanged."""
     batch, steps, _ = rows.shape
     size = weights["u_n"].shape[0]
@@ -39,7 +40,7 @@ def forward(weights: Parameters, rows: Array) -> Trace:
     return Trace(states, gates, past, new)
 
 
-def backward(weights: Parameters, rows: Array, trace: Trace, state_gradients: Array) -> Parameters:
+def backward(weights: Mapping[str, Array], rows: Array, trace: Trace, state_gradients: Array) -> Parameters:
     """Return the gradients of the weights; `state_gradients` [T, B, S] are those of the state after each step."""
     _, steps, _ = rows.shape
     size = weights["u_n"].shape[0]

@@ -1,3 +1,4 @@
+import importlib
 import json
 import struct
 import tomllib
@@ -197,8 +198,7 @@ def test_features_of_real_logs_are_small(
     if not (DATA / name).exists():
         pytest.skip(f"the real log {name} is not at {DATA}")
     load_task(TASK)
-    import features
-
+    features = importlib.import_module("features")
     raw, sizes = 0, []
     for _, visit in logged_visits(EventLog(DATA / name, APP / "mappings" / f"{mapping}.toml")):
         raw += sum(map(event_bytes, visit))
