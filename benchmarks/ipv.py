@@ -38,7 +38,7 @@ from apps.ipv.generator import event_bytes
 from apps.ipv.gru import forward
 from apps.ipv.logs import LOGS, UserVisit, generated_visits, logged_visits, open_log
 from apps.ipv.make_encoder import SEED, trained_weights
-from apps.ipv.ranking import EncodedVisit, ItemRanking, hit_rate
+from apps.ipv.ranking import EncodedVisit, fitted_ranking, hit_rate
 from apps.ipv.training_data import is_held_out, make_examples, task_module
 from benchmarks.ipv_pipelines.cloud import PLANS, overlapping, run_cloud, sdk_batches
 from benchmarks.ipv_pipelines.device import by_user, run_devices, upload_raw
@@ -133,8 +133,9 @@ def _ranking(visits: Sequence[UserVisit]) -> dict[str, float]:
         clicks = (event.contents for event in visit if event.contents.get("action") == "add_cart")
         carted = tuple(str(click["item_id"]) for click in clicks if click.get("item_id"))
         encoded.append(EncodedVisit(user, visit[0].ts_ms, state.astype("<f4").tobytes(), carted))
-    ranking = ItemRanking(visit for visit in encoded if not is_held_out(visit.user))
-    return hit_rate(ranking, [visit for visit in encoded if is_held_out(visit.user)])
+    ranking = fitted_ranking([visit for visit in encoded if not is_held_out(visit.user)])
+    scores = hit_rate(ranking, [visit for visit in encoded if is_held_out(visit.user)])
+    return scores | {"popularity_weight": ranking.popularity_weight}
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:

@@ -1,14 +1,16 @@
 """Ranking of items by encodings in the cloud: like visits of other users, and the items that these put in their carts.
 
 A visit's encoding says how the visit went, so it is compared with the encodings of other users' visits. The items that
-their users put in the cart in that visit or the next ones of the session get the similarity as a score. Popularity
-(how often an item was put in a cart) breaks ties and fills the list, and is what the ranking is measured against:
-`python benchmarks/ipv.py` prints the figure.
+their users put in the cart in that visit or the next ones of the session get the likeness as a score. Popularity (an
+item's share of what was put in carts), times a weight, is added. `fitted_ranking` chooses the weight on users that it
+leaves out in turn, so that a shop whose visits say nothing is ranked by popularity. The ranking is measured against
+popularity alone: `python benchmarks/ipv.py` prints the figure.
 """
 
 import collections
 import dataclasses
 import itertools
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +19,9 @@ from numpy.typing import NDArray
 STATE_BYTES = 128
 AHEAD = 3  # visits after a visit within which a cart counts as its outcome
 NEIGHBOURS = 25  # visits that led to a cart, by likeness
+POPULARITY_WEIGHTS = (0.0, 10.0, 100.0, 1e6)
 _GAP_MS = 1_800_000  # a longer silence ends a session
+_FOLDS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class EncodedVisit:
 class ItemRanking:
     """A ranking from the visits given; `rank` returns the best items for a user's latest visits."""
 
-    def __init__(self, visits: Iterable[EncodedVisit]) -> None:
+    def __init__(self, visits: Iterable[EncodedVisit], *, popularity_weight: float = 0.0) -> None:
+        self.popularity_weight = popularity_weight
         by_user: dict[str, list[EncodedVisit]] = {}
         for visit in visits:
             by_user.setdefault(visit.user, []).append(visit)
@@ -59,8 +64,8 @@ class ItemRanking:
     def rank(self, user: str, encodings: Sequence[bytes], count: int = 10) -> list[tuple[str, float]]:
         """Return at most `count` items with their scores, best first, for a user's latest visits, oldest first.
 
-        The user's own visits are left out of the neighbours. A later visit weighs more. An item that no neighbour put
-        in the cart has score 0 and is ranked by popularity.
+        The user's own visits are left out of the neighbours. A later visit weighs more. Items with equal scores are
+        ranked by popularity.
         """
         scores: collections.defaultdict[str, float] = collections.defaultdict(float)
         for age, encoding in enumerate(reversed(encodings)):
@@ -71,9 +76,11 @@ class ItemRanking:
             for number in itertools.islice(order, NEIGHBOURS):
                 for item, weight in self._outcomes[number].items():
                     scores[item] += weight * max(0.0, float(likeness[number])) ** 4 / (1 + age)
+        share = self.popularity_weight / max(1, self.popularity.total())
+        for item in [*scores, *(item for item in self._popular[:count] if item not in scores)]:
+            scores[item] += share * self.popularity[item]
         best = sorted(scores, key=lambda item: (-scores[item], -self.popularity[item], item))[:count]
-        rest = [item for item in self._popular[: count + len(best)] if item not in scores]
-        return [(item, round(scores.get(item, 0.0), 4)) for item in [*best, *rest][:count]]
+        return [(item, round(scores[item], 4)) for item in best]
 
     def _direction(self, encoding: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the direction from the mean of the visits that led to a cart to this encoding, with length 1."""
@@ -82,6 +89,23 @@ class ItemRanking:
     def popular(self, count: int = 10) -> list[str]:
         """Return the items that are put in carts most often."""
         return self._popular[:count]
+
+
+def fitted_ranking(visits: Sequence[EncodedVisit], *, count: int = 10) -> ItemRanking:
+    """Return the ranking with the weight of popularity whose hit rate is best, over users left out in three folds.
+
+    Of equal weights the larger one is taken.
+    """
+    folds = [[visit for visit in visits if zlib.crc32(visit.user.encode()) % _FOLDS == fold] for fold in range(_FOLDS)]
+    hits = dict.fromkeys(POPULARITY_WEIGHTS, 0.0)
+    for fold in folds:
+        ranking = ItemRanking(visit for other in folds if other is not fold for visit in other)
+        for weight in hits:
+            ranking.popularity_weight = weight
+            score = hit_rate(ranking, fold, count=count)
+            hits[weight] += score["encodings"] * score["items"]
+    best = max(hits, key=lambda weight: (hits[weight], weight))
+    return ItemRanking(visits, popularity_weight=best)
 
 
 def _outcome(visits: Sequence[EncodedVisit]) -> dict[str, float]:

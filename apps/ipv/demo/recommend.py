@@ -8,7 +8,7 @@ import httpx
 
 from apps.ipv import catalogue
 from apps.ipv.demo.record import Recommendation
-from apps.ipv.ranking import EncodedVisit, ItemRanking
+from apps.ipv.ranking import EncodedVisit, fitted_ranking
 
 SHOWN_USERS = 6
 _LATEST = 3  # visits of a user that the ranking looks at
@@ -30,7 +30,7 @@ def encoded_visit(user: str, output: Mapping[str, Any], cart: Mapping[str, int])
 
 def recommend(visits: Sequence[EncodedVisit], carts: Mapping[str, Mapping[str, int]]) -> list[Recommendation]:
     """Return the ranking for the first SHOWN_USERS users; items of the user's own cart are left out."""
-    ranking = ItemRanking(visits)
+    ranking = fitted_ranking(visits)
     found = []
     for user, cart in list(carts.items())[:SHOWN_USERS]:
         theirs = sorted((visit for visit in visits if visit.user == user), key=lambda visit: visit.enter_ms)

@@ -5,7 +5,7 @@ import pytest
 
 from apps.ipv import catalogue
 from apps.ipv.demo.recommend import encoded_visit, recommend
-from apps.ipv.ranking import EncodedVisit, ItemRanking, hit_rate
+from apps.ipv.ranking import POPULARITY_WEIGHTS, EncodedVisit, ItemRanking, fitted_ranking, hit_rate
 
 MINUTE_MS = 60_000
 
@@ -41,6 +41,20 @@ def test_the_hit_rate_beats_popularity_where_there_is_taste_and_counts_what_it_p
     assert score["items"] == 9 + 4
     assert score["encodings"] >= 9 / 13
     assert score["popularity"] == 4 / 13
+
+
+def test_the_weight_of_popularity_is_fitted() -> None:
+    with_taste = fitted_ranking(tastes(30), count=1)
+    assert with_taste.popularity_weight < max(POPULARITY_WEIGHTS)
+    rng = np.random.default_rng(1)
+    without = [
+        EncodedVisit(f"user-{n}", step, encoding(int(rng.integers(32)), n), (f"item-{int(rng.random() ** 3 * 40)}",))
+        for n in range(60)
+        for step in range(3)
+    ]
+    assert fitted_ranking(without).popularity_weight > 0
+    ranking = ItemRanking(without, popularity_weight=max(POPULARITY_WEIGHTS))
+    assert [item for item, _ in ranking.rank("someone", [encoding(3)])] == ranking.popular()
 
 
 def test_a_users_own_visits_are_no_neighbours() -> None:
