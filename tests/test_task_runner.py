@@ -96,6 +96,7 @@ async def test_a_run_sees_the_trigger_the_pages_events_and_the_device(runner: Ta
     main = """\
 def preprocess(ctx, trigger):
     ctx.store.put("side", [ctx.device["id"], len(ctx.events)])
+    ctx.store.put("kept", 1, upload=False)
     return [trigger["position"], trigger["event"]["contents"], ctx.store.query("t", 3)]
 
 
@@ -108,6 +109,7 @@ def postprocess(ctx, y):
     output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, callbacks)
     assert output.output == {"y": [7, {"n": 1}, ["t", 3, 100]]}
     assert output.puts == [("side", ["d0", 2])]
+    assert output.local == [("kept", 1)]
 
 
 @pytest.mark.asyncio

@@ -84,7 +84,7 @@ class DeviceCounts:
     Latencies in ms, the latest few thousand of each.
     """
 
-    produced: int = 0  # task outputs put in the store, without those lost in a crash before they were durable
+    produced: int = 0  # task outputs put for the cloud, without those lost in a crash before they were durable
     runs_ok: int = 0
     runs_failed: int = 0
     escalated: int = 0

@@ -133,7 +133,8 @@ class TaskRunner:
         )
         try:
             lines = parse_lines(result["log"])
-            output = TaskOutput(result["output"], [(topic, payload) for topic, payload in result["puts"]])
+            puts, local = ([(topic, payload) for topic, payload in result[key]] for key in ("puts", "local"))
+            output = TaskOutput(result["output"], puts, local)
         except (KeyError, TypeError, ValueError) as error:
             raise _output_error(manifest, result, error) from error
         log(lines)

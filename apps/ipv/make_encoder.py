@@ -1,4 +1,4 @@
-"""Generator of the IPV encoder, a recurrent network from a visit's steps to 32 numbers: `python -m
+"""The IPV encoder as a .walle model, a recurrent network from a visit's steps to 32 numbers: `python -m
 apps.ipv.make_encoder`.
 
 The encoder is a GRU with a state of 32, in the form that applies the reset gate after the recurrent product:
@@ -7,10 +7,9 @@ The encoder is a GRU with a state of 32, in the form that applies the reset gate
     n    = tanh(x W_n + b_n + r * (h U_n))
     h'   = h + present * z * (n - h)              present: column 0 of x; a padding step leaves the state unchanged
 
-Its weights are random, from a seed; it is not trained. A fixed random recurrent network still maps similar visits to
-similar encodings, which is enough to transfer and compare them. A trained encoder with the same inputs and output can
-replace the file. Update gates start at sigmoid(-0.5) and the recurrent product keeps about its input's size, so that
-the state neither vanishes over a visit nor saturates (tested in tests/apps/ipv/test_encoder.py).
+Its weights come from `encoder_weights.json`, which `train_encoder.py` writes. `random_weights` are where training
+starts: update gates at sigmoid(-0.5), and a recurrent product that keeps about its input's size, so that the state
+neither vanishes over a visit nor saturates (tested in tests/apps/ipv/test_encoder.py, for the trained weights too).
 
 The model takes CHUNK = 8 steps at once, and the caller passes the state on:
 
@@ -22,6 +21,7 @@ visit would cost as much as a long one. With 8 the mean visit takes 3 runs and 4
 """
 
 import argparse
+import json
 import math
 import random
 from pathlib import Path
@@ -32,15 +32,22 @@ CHUNK = 8
 WIDTH = 16
 STATE = 32
 SEED = 2022
+WEIGHTS_PATH = Path(__file__).with_name("encoder_weights.json")
 ENCODER_PATH = Path(__file__).parent / "task" / "resources" / "encoder.walle"
 
+type Weights = dict[str, list[list[float]]]  # by the names of the formula above, row-major
 
-def build_encoder(graph: GraphBuilder, seed: int = SEED) -> None:
-    """Add the encoder to an empty graph."""
+
+def trained_weights(path: Path = WEIGHTS_PATH) -> Weights:
+    """Return the weights that `train_encoder.py` wrote to `path`."""
+    weights: Weights = json.loads(path.read_text("utf-8"))["weights"]
+    return weights
+
+
+def random_weights(seed: int = SEED) -> Weights:
+    """Return the weights with which training starts, from a seed."""
     rng = random.Random(seed)
-    x = graph.input("x", (CHUNK, WIDTH))
-    state = graph.input("state", (1, STATE))
-    weights = {
+    return {
         "w_zr": _normal(rng, WIDTH, 2 * STATE, 0.6),
         "b_zr": [[-0.5] * STATE + [0.0] * STATE],
         "u_zr": _normal(rng, STATE, 2 * STATE, 0.8 / math.sqrt(STATE)),
@@ -48,7 +55,13 @@ def build_encoder(graph: GraphBuilder, seed: int = SEED) -> None:
         "b_n": _normal(rng, 1, STATE, 0.1),
         "u_n": _normal(rng, STATE, STATE, 1.0 / math.sqrt(STATE)),
     }
-    w = {name: graph.constant(name, value) for name, value in weights.items()}
+
+
+def build_encoder(graph: GraphBuilder, weights: Weights) -> None:
+    """Add the encoder to an empty graph."""
+    x = graph.input("x", (CHUNK, WIDTH))
+    state = graph.input("state", (1, STATE))
+    w = {name: graph.constant(name, weights[name]) for name in ("w_zr", "b_zr", "u_zr", "w_n", "b_n", "u_n")}
     steps = _Slices(graph)
     gates_x = graph.op("Add", [graph.op("MatMul", [x, w["w_zr"]]), w["b_zr"]])  # of all steps at once
     new_x = graph.op("Add", [graph.op("MatMul", [x, w["w_n"]]), w["b_n"]])
@@ -87,10 +100,10 @@ def _normal(rng: random.Random, rows: int, columns: int, deviation: float) -> li
     return [[rng.gauss(0.0, deviation) for _ in range(columns)] for _ in range(rows)]
 
 
-def write_encoder(path: Path = ENCODER_PATH, seed: int = SEED) -> Path:
-    """Write the encoder to `path`, making its folder; return the path. The same seed gives the same bytes."""
+def write_encoder(path: Path = ENCODER_PATH, weights: Weights | None = None) -> Path:
+    """Write the encoder to `path`, making its folder; return the path. Without `weights` it has the trained ones."""
     graph = GraphBuilder("ipv_encoder")
-    build_encoder(graph, seed)
+    build_encoder(graph, trained_weights() if weights is None else weights)
     path.parent.mkdir(parents=True, exist_ok=True)
     graph.save(path)
     return path
@@ -100,9 +113,9 @@ def main() -> None:
     """Write the encoder to the task's resources, or to the given path."""
     parser = argparse.ArgumentParser(description="Write the IPV encoder as a .walle model.")
     parser.add_argument("path", nargs="?", type=Path, default=ENCODER_PATH)
-    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--weights", type=Path, default=WEIGHTS_PATH, help="a file of apps.ipv.train_encoder")
     arguments = parser.parse_args()
-    write_encoder(arguments.path, arguments.seed)
+    write_encoder(arguments.path, trained_weights(arguments.weights))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import collections
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query
+from fastapi import FastAPI, HTTPException, Path, Query
 from pydantic import BaseModel, Field
 
 from apps.ipv import catalogue
@@ -51,6 +51,11 @@ def create_shop() -> FastAPI:
             carts.popitem(last=False)
         total = sum(_item(item_id).price_cents * quantity for item_id, quantity in cart.items())
         return {"lines": len(cart), "quantity": cart.total(), "total_cents": total}
+
+    @app.get("/shop/cart/{shopper}")
+    async def get_cart(shopper: Annotated[str, Path(max_length=200)]) -> dict[str, int]:
+        """Return the quantity of each item in a shopper's cart, by item id; empty without a cart."""
+        return dict(carts.get(shopper, {}))
 
     return app
 

@@ -59,6 +59,7 @@ async def test_each_phase_gets_what_the_one_before_gave(make: Make) -> None:
 
         def postprocess(ctx, y):
             ctx.store.put("clicks", {"items": y["items"]})
+            ctx.store.put("visits", y["position"], upload=False)
             ctx.log.warning(ctx.phase)
             return {**y, "os": ctx.device["os"]}
     """)
@@ -66,6 +67,7 @@ async def test_each_phase_gets_what_the_one_before_gave(make: Make) -> None:
     assert result == {
         "output": {"items": ["a", "b"], "position": 3, "first_second": 2, "os": "android"},
         "puts": [("clicks", {"items": ["a", "b"]})],
+        "local": [("visits", 3)],
         "log": [("info", "2 items"), ("warning", "postprocess")],
     }
     assert await run(vm) == result  # nothing of a run stays for the next

@@ -17,6 +17,7 @@ from walle import plain
 from walle.clock import ManualClock
 from walle.pipeline.database import StoreFullError
 from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event, EventError
+from walle.pipeline.outbox import Outbox
 from walle.pipeline.sequences import TimeSequence
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.store_schema import ReplayState
@@ -68,6 +69,19 @@ async def test_a_page_exit_triggers_the_task_with_the_whole_visit(store: Feature
     assert await outputs(store, "clicks") == [{"task": "clicks", "kinds": kinds[:3], "position": 3}]
     assert (engine.counts.events, engine.counts.triggers, engine.counts.failures) == (6, 2, 0)
     assert (store.position, store.resume_from) == (5, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_local_feature_is_stored_and_never_uploaded(store: FeatureStore) -> None:
+    async def keep(task: str, trigger: Trigger) -> TaskOutput:
+        return TaskOutput(len(trigger.page_events), [("sent", 1)], [("kept", 2)])
+
+    engine = StreamEngine(store, keep)
+    engine.add_task("ipv", TriggerCondition.of([PAGE_EXIT]))
+    await play(engine, VISIT)
+    assert [await outputs(store, topic) for topic in ("ipv", "sent", "kept")] == [[4], [1], [2]]
+    uploads = await Outbox(store).batch(0, 10)
+    assert sorted(upload.topic for upload in uploads) == ["ipv", "sent"]
 
 
 @pytest.mark.asyncio

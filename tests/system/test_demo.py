@@ -42,6 +42,8 @@ def test_the_main_job_holds_and_leaves_no_process(tmp_path: Path) -> None:
     last = record["samples"][-1]
     assert last["active"] == {"v1": 8}
     assert last["produced"] == last["received"] > 100
+    assert len(record["recommendations"]) == 6
+    assert all(len(user["items"]) == 5 for user in record["recommendations"])
     for name in ("report.json", "coverage.png", "report.html"):
         assert (tmp_path / "out" / name).stat().st_size > 1000
     assert wait_until_gone(marker) == []

@@ -88,18 +88,21 @@ class Store:
 
     def __init__(self) -> None:
         self.puts: list[tuple[str, Any]] = []
+        self.local: list[tuple[str, Any]] = []
 
-    def put(self, topic: str, payload: Any) -> None:
+    def put(self, topic: str, payload: Any, *, upload: bool = True) -> None:
         """Store a feature when the run succeeds; the payload is plain data and arrays.
+
+        With `upload` False it stays in the device's feature store, where `query` finds it.
 
         Raises:
             TaskContextError: the run has put MAX_PUTS already, or the topic is not text.
         """
         if not isinstance(topic, str) or not topic:
             raise TaskContextError(f"a feature's topic must be text, is {topic!r}")
-        if len(self.puts) >= MAX_PUTS:
+        if len(self.puts) + len(self.local) >= MAX_PUTS:
             raise TaskContextError(f"a run may put {MAX_PUTS} features at most")
-        self.puts.append((topic, payload))
+        (self.puts if upload else self.local).append((topic, payload))
 
     def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
         """Return payloads of stored features, oldest first."""
@@ -246,7 +249,9 @@ def run(
     phases: Mapping[str, str] | None = None,
     run_id: int = 0,
 ) -> dict[str, Any]:
-    """Take a trigger through the phases; return {"output", "puts": [(topic, payload)], "log": [(level, text)]}.
+    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)]}.
+
+    `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
     `events` are the page's. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
@@ -260,7 +265,7 @@ def run(
             value = ctx.escalate(value)
         else:
             value = getattr(main, ctx.phase)(ctx, value)
-    return {"output": value, "puts": ctx.store.puts, "log": take_log(run_id)}
+    return {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": take_log(run_id)}
 
 
 def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:

@@ -44,11 +44,12 @@ class PositionError(PipelineError):
 class TaskOutput:
     """The result of one run: `output` is stored under the task's name, None if there is nothing to store.
 
-    `puts` are the (topic, payload) pairs that the task put. All of it is plain data.
+    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. All is plain data.
     """
 
     output: Any = None
     puts: Sequence[tuple[str, Any]] = ()
+    local: Sequence[tuple[str, Any]] = ()
 
 
 type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]
@@ -405,6 +406,7 @@ class StreamEngine:
         try:
             output = await self._runner(task, trigger)
             puts = [self._store.encode(topic, payload) for topic, payload in output.puts]
+            puts += [self._store.encode(topic, payload, upload=False) for topic, payload in output.local]
             if output.output is not None:
                 puts.append(self._store.encode(task, output.output))
         except asyncio.CancelledError as error:

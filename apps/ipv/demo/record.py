@@ -36,6 +36,16 @@ class Claim:
     found: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """Items that the cloud ranks for a user by encodings, and the titles of those already in the user's cart."""
+
+    user: str
+    visits: int
+    cart: list[str]
+    items: list[tuple[str, float]]  # title and score, best first
+
+
 @dataclasses.dataclass(kw_only=True)
 class DemoRecord:
     """The whole run. Times in seconds since the devices were up, latencies in milliseconds."""
@@ -46,6 +56,7 @@ class DemoRecord:
     samples: list[Sample] = dataclasses.field(default_factory=list)
     marks: list[Mark] = dataclasses.field(default_factory=list)
     claims: list[Claim] = dataclasses.field(default_factory=list)
+    recommendations: list[Recommendation] = dataclasses.field(default_factory=list)
     figures: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def mark(self, t_s: float, text: str) -> None:

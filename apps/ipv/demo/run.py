@@ -20,8 +20,10 @@ from rich.console import Console
 from apps.ipv.attributes import device_attributes
 from apps.ipv.demo import report
 from apps.ipv.demo.push import TaskRepo
+from apps.ipv.demo.recommend import encoded_visit, fetch_carts, recommend
 from apps.ipv.demo.record import DemoRecord, Sample, percentile
 from apps.ipv.demo.view import View, report_table
+from apps.ipv.ranking import EncodedVisit
 from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
@@ -284,15 +286,16 @@ class _Demo:
         last = record.samples[-1]
         produced = sum(device.produced for device in devices)
         stored = sum(device.stored for device in devices)
+        runs = sum(device.runs_ok for device in devices)
         record.claim(
             "v1 went through simulation, beta and gray steps to every device",
             first["state"] == "full" and self._stages(first) == ["simulation", "beta", "25 %", "50 %", "100 %", "full"],
             " → ".join(self._stages(first)),
         )
         record.claim(
-            "features produced = stored = received",
-            produced == stored == last.received > 0,
-            f"{produced} = {stored} = {last.received}",
+            "encodings produced = received, each with its feature on the device",
+            produced == runs == last.received > 0 and stored == produced + runs,
+            f"{produced} = {last.received}, {stored - produced} features",
         )
         stage = second["reason"].partition(":")[0]
         record.claim(
@@ -331,18 +334,22 @@ class _Demo:
         visits = sum(driver["visits"] for driver in drivers) or 1
         raw_bytes = sum(driver["visit_bytes"] for driver in drivers) / visits
         raw_events = sum(driver["visit_events"] for driver in drivers) / visits
-        features = encodings = count = after = 0
+        carts = await fetch_carts(self._cloud.address.url, self._ids)
+        visits_encoded: list[EncodedVisit] = []
+        uploads = encodings = count = after = 0
         while batch := await self._cloud.gateway.uploads(TASK, after, 1000):
             after = batch[-1][0]
             for _, upload in batch:
                 output = plain.decode(upload.payload)
-                features += len(json.dumps(output["feature"], separators=(",", ":")))
+                uploads += len(upload.payload)
                 encodings += len(output["encoding"])
                 count += 1
+                visits_encoded.append(encoded_visit(upload.device_id, output, carts[upload.device_id]))
+        self._record.recommendations = recommend(visits_encoded, carts)
         if count:
             figures["bytes a page visit"] = (
-                f"{raw_bytes:,.0f} raw ({raw_events:.1f} events) → {features / count:,.0f} feature → "
-                f"{encodings / count:,.0f} encoding"
+                f"{raw_bytes:,.0f} raw ({raw_events:.1f} events) → {encodings / count:,.0f} encoding, "
+                f"{uploads / count:,.0f} with its keys"
             )
         for name, values in (
             ("page exit to feature", self._to_feature_ms),

@@ -1,8 +1,9 @@
 """The IPV task: a page visit's events become a feature of about 1.2 KB and an encoding of 128 bytes (§7.1).
 
-`preprocess` aggregates the events, `execute` runs the recurrent encoder over them, `postprocess` puts both together.
-On a device of performance class "low", a visit of more than `DEVICE_STEPS` events is encoded by the cloud, which runs
-the same `execute` over the same steps: the encoding is the same in both places.
+`preprocess` aggregates the events, `execute` runs the recurrent encoder over them. `postprocess` keeps the feature in
+the device's store and returns the encoding with the keys of the visit, which is uploaded. On a device of performance
+class "low", a visit of more than `DEVICE_STEPS` events is encoded by the cloud, which runs the same `execute` over the
+same steps: the encoding is the same in both places.
 """
 
 import features
@@ -12,6 +13,7 @@ import walle.np as np
 
 DEVICE_STEPS = 64  # the longest visit that a device of class "low" encodes itself
 STATE_SIZE = 32
+FEATURE_TOPIC = "ipv.feature"  # of the features in the device's store
 
 
 def preprocess(ctx, trigger):
@@ -36,7 +38,10 @@ def execute(ctx, x):
 
 
 def postprocess(ctx, y):
-    """Return the output, which is stored and uploaded: the feature, and the encoding as 32 float32 = 128 bytes,
-    little-endian.
+    """Return the output, which is stored and uploaded: keys of the visit, and the encoding as 32 float32 = 128 bytes,
+    little-endian. The user's key is the device's id, which the cloud knows of each upload.
     """
-    return {"feature": y["feature"], "encoding": y["encoding"]}
+    feature = y["feature"]
+    ctx.store.put(FEATURE_TOPIC, feature, upload=False)
+    keys = {name: feature[name] for name in ("page_id", "item_id", "enter_ms") if name in feature}
+    return {**keys, "encoding": y["encoding"]}

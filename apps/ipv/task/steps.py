@@ -6,7 +6,8 @@ column  0      1: an event; 0: padding, which leaves the encoder's state unchang
         8, 9   scroll depth, and its change
         10     place in the list of exposed items: log(1 + slot), scaled
         11..13 add-favourite, add-cart, purchase
-        14, 15 item and widget: a hash each
+        14     item: a hash
+        15     widget, of an enter the page, of an unknown kind its event id: a hash
 """
 
 import math
@@ -41,10 +42,16 @@ def step_rows(events):
         if contents.get("action") in _ACTIONS:
             row[11 + _ACTIONS.index(contents["action"])] = 1.0
         row[14] = _signed_hash(contents.get("item_id"))
-        row[15] = _signed_hash(contents.get("widget_id"))
+        row[15] = _signed_hash(_place(event))
         rows.append(row)
     missing = CHUNK - len(rows) if not rows else -len(rows) % CHUNK
     return rows + [[0.0] * WIDTH for _ in range(missing)]
+
+
+def _place(event):
+    if event.event_id not in KINDS:
+        return event.event_id
+    return event.page_id if event.event_id == "page_enter" else event.contents.get("widget_id")
 
 
 def _log_seconds(ms):

@@ -47,6 +47,8 @@ async def test_a_cart_adds_up(client: httpx.AsyncClient) -> None:
         line = {"shopper": "ann", "item_id": item.item_id, "quantity": quantity}
         answer = (await client.post("/shop/cart", json=line)).json()
     assert answer == {"lines": 2, "quantity": 6, "total_cents": 4 * one.price_cents + 2 * two.price_cents}
+    assert (await client.get("/shop/cart/ann")).json() == {one.item_id: 4, two.item_id: 2}
+    assert (await client.get("/shop/cart/nobody")).json() == {}
     other = (await client.post("/shop/cart", json={"shopper": "bob", "item_id": one.item_id})).json()
     assert other["quantity"] == 1
 

@@ -1,3 +1,4 @@
+import importlib
 import json
 import struct
 import tomllib
@@ -12,16 +13,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.ipv.generator import ShoppingEvents, event_bytes
-from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, write_encoder
+from apps.ipv.logs import logged_visits
+from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, trained_weights, write_encoder
 from apps.ipv.make_simulation import simulation_visits
+from walle import plain
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event
 from walle.pipeline.stream import Events
 
 APP = Path(__file__).parents[3] / "apps" / "ipv"
 TASK, TASK_BROKEN = APP / "task", APP / "task_broken"
+DATA = APP.parents[2] / "shared" / "data" / "events"
+WEIGHTS = trained_weights()
 EXIT = {"event_id": "page_exit", "page_id": "item_detail", "ts_ms": 1_700_000_000_000}
 
 type Load = Callable[..., ModuleType]
@@ -43,10 +49,19 @@ class FakeContext:
         self.device = {"performance": performance, "os": "android"}
         self.logged: list[str] = []
         self.runs = 0
+        self.local: list[tuple[str, Any]] = []
         self._graph = graph
 
     def log(self, text: str) -> None:
         self.logged.append(text)
+
+    @property
+    def store(self) -> "FakeContext":
+        return self
+
+    def put(self, topic: str, payload: Any, *, upload: bool) -> None:
+        assert not upload
+        self.local.append((topic, payload))
 
     def session(self, name: str) -> "FakeContext":
         assert name == "encoder"
@@ -55,7 +70,7 @@ class FakeContext:
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
         self.runs += 1
         graph = self._graph(inputs)
-        build_encoder(graph)
+        build_encoder(graph, WEIGHTS)
         outputs: dict[str, Any] = graph.outputs
         return outputs
 
@@ -64,8 +79,12 @@ class FakeContext:
 
 
 def run_task(main: ModuleType, ctx: FakeContext) -> dict[str, Any]:
+    """Return the uploaded output, and the feature that stays on the device as `feature`."""
     output: dict[str, Any] = main.postprocess(ctx, main.execute(ctx, main.preprocess(ctx, EXIT)))
-    return output
+    assert "feature" not in output
+    ((topic, feature),) = ctx.local
+    assert topic == "ipv.feature"
+    return {**output, "feature": feature}
 
 
 def visits() -> Iterator[list[Event]]:
@@ -157,6 +176,48 @@ def test_the_feature_of_a_known_visit(load_task: Load, numpy_graph: Any) -> None
     assert "battery" not in json.dumps(feature)
 
 
+def test_parts_without_events_are_absent(load_task: Load, numpy_graph: Any) -> None:
+    visit = [event("page_enter", 1000, category="tea"), event("page_exit", 4000)]
+    assert run_task(load_task(TASK), FakeContext(numpy_graph, visit))["feature"] == {
+        "version": 2, "page_id": "item_detail", "category": "tea", "counts": {"page_enter": 1, "page_exit": 1},
+        "enter_ms": 1000, "exit_ms": 4000, "dwell_ms": 3000, "events": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "mapping", "visits", "raw_bytes", "most_bytes"),
+    [
+        ("shop_app_events_a.jsonl.gz", "shop_app_events", 1284, 6143, 460),
+        ("web_shop_hits_a.csv.gz", "web_shop_hits", 10548, 676, 270),
+        ("snowplow_ecommerce_events.csv", "snowplow_ecommerce", 440, 1603, 300),
+    ],
+)
+def test_features_of_real_logs_are_small(
+    load_task: Load, name: str, mapping: str, visits: int, raw_bytes: int, most_bytes: int
+) -> None:
+    if not (DATA / name).exists():
+        pytest.skip(f"the real log {name} is not at {DATA}")
+    load_task(TASK)
+    features = importlib.import_module("features")
+    raw, sizes = 0, []
+    for _, visit in logged_visits(EventLog(DATA / name, APP / "mappings" / f"{mapping}.toml")):
+        raw += sum(map(event_bytes, visit))
+        sizes.append(len(json.dumps(features.ipv_feature(Events(visit)), separators=(",", ":"))))
+    assert len(sizes) == visits
+    assert raw / visits == pytest.approx(raw_bytes, rel=0.02)
+    assert sum(sizes) / visits < most_bytes
+
+
+def test_the_encoding_alone_travels_with_the_keys_of_its_visit(load_task: Load, numpy_graph: Any) -> None:
+    main = load_task(TASK)
+    ctx = FakeContext(numpy_graph, [event("page_enter", 1000, item_id="600", category="tea"), event("page_exit", 4000)])
+    output = main.postprocess(ctx, main.execute(ctx, main.preprocess(ctx, EXIT)))
+    encoding = output.pop("encoding")
+    assert len(encoding) == 128
+    assert output == {"page_id": "item_detail", "item_id": "600", "enter_ms": 1000}
+    assert len(plain.encode({**output, "encoding": encoding})) < 220
+
+
 def test_the_lists_of_a_feature_have_limits(load_task: Load, numpy_graph: Any) -> None:
     middle = [event("exposure", 1000 + n, item_id=f"{n:03d}".ljust(100, "x"), slot=n) for n in range(900)]
     middle += [event("click", 3000 + n, widget_id=f"w{n}") for n in range(900)]
@@ -229,7 +290,9 @@ def test_the_cloud_makes_the_encoding_that_the_device_would(load_task: Load, num
         main.execute(low, main.preprocess(low, EXIT))
     cloud = FakeContext(numpy_graph, [], "low")  # the cloud has the payload only
     there = main.postprocess(low, main.execute(cloud, escalation.value.payload))
-    assert there == run_task(main, middle)
+    here = run_task(main, middle)
+    assert low.local == middle.local
+    assert there == {name: value for name, value in here.items() if name != "feature"}
 
 
 def test_like_visits_have_near_encodings(load_task: Load, numpy_graph: Any) -> None:
