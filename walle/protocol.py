@@ -658,7 +658,7 @@ def origins_from_text(text: str) -> tuple[Origin, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutboxMark:
-    """What an outbox says of itself in a Hello; see there."""
+    """The description of an outbox in a Hello; see there."""
 
     epoch: str
     acked: int

@@ -21,7 +21,8 @@ from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
 from walle.deploy.signing import Signer
 from walle.pipeline import FeatureStore, Outbox, StreamEngine, TunnelClient
 from walle.pipeline.events import PAGE_EXIT, Event
-from walle.pipeline.stream_engine import TaskOutput, Trigger
+from walle.pipeline.stream_engine import TaskOutput
+from walle.pipeline.task_queue import Trigger
 from walle.pipeline.tunnel.client import client_context
 from walle.protocol import Manifest
 from walle.task_runner import TaskRunner
@@ -92,6 +93,7 @@ async def run_devices(users: Iterable[tuple[str, Sequence[Event]]], receiver: Re
                     started_s = time.perf_counter()
                     await engine.on_event(event, position)
                     if event.event_id == PAGE_EXIT:
+                        await engine.settle()
                         measures.visits += 1
                         measures.feature_ms.append((time.perf_counter() - started_s) * 1000)
                         await store.flush()
@@ -99,6 +101,7 @@ async def run_devices(users: Iterable[tuple[str, Sequence[Event]]], receiver: Re
                         measures.cloud_ms.append((time.perf_counter() - started_s) * 1000)
                 measures.cpu_s += time.process_time() - started_cpu_s
                 measures.failed += engine.counts.failures
+                await engine.close()
     finally:
         await runner.close()
     return measures

@@ -34,7 +34,7 @@ async def serve(folder: Path) -> None:
         server = TunnelServer(
             ssl_context=Authority(folder).server_context(),
             token_check=_check_token,
-            acked=ingest.acked,
+            resume=ingest.resume,
             on_request=_refuse,
         )
         async with server:

@@ -17,7 +17,7 @@ from walle.pipeline.store_lock import Mark
 from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
 
 _MAX_ID = 1 << 62
-_MAX_FAILURES = 20_000  # queries of a table that fail, before the rest of it is given up
+_MAX_FAILURES = 20_000  # queries of a table that fail, before the rest of it is left
 _BATCH = 500
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # the latter if an error message quotes damaged text
 

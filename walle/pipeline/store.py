@@ -207,7 +207,7 @@ class FeatureStore:
 
     @property
     def replay(self) -> ReplayState:
-        """What a replay needs beside the events."""
+        """The state that a replay needs beside the events."""
         return self._replay
 
     @property
