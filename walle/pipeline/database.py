@@ -237,7 +237,11 @@ class StoreDatabase:
         """Set the damaged file aside and continue with a new one that has its readable rows."""
         self._disconnect()
         self._damage = error
-        known = self.state if self._is_open else self._lock.found and StoreState.from_mark(self._lock.found)
+        known: StoreState | None = None
+        if self._is_open:
+            known = self.state
+        elif self._lock.found is not None:
+            known = StoreState.from_mark(self._lock.found)
         try:
             salvaged = salvage.salvage(self.path, known, self._now_ms())
         except OSError as failure:
@@ -254,7 +258,7 @@ class StoreDatabase:
             salvaged.uploads,
         )
         self._note(salvaged.losses)
-        self._open(known and known.mark())
+        self._open(known.mark() if known else None)
         self._damage = None
 
     def _mended[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
