@@ -206,6 +206,21 @@ async def test_the_position_and_the_numbers_survive_a_lost_state_row(path: Path)
         assert [plain.decode(upload.payload) for upload in await Outbox(store).batch(0, 10)] == [1]
 
 
+def test_earlier_epochs_survive_a_lost_state_row(path: Path) -> None:
+    epoch = fill(path, acked=50)
+
+    async def reopen() -> list[tuple[str, int, int]]:
+        async with FeatureStore(path) as store:
+            return [(origin.epoch, origin.offset, origin.upto) for origin in store.state.origins]
+
+    for origins in (1, 2):
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("UPDATE state SET position = 90")
+        found = asyncio.run(reopen())
+        assert len(found) == origins
+        assert found[-1] == (epoch, 50, ROWS - 50)
+
+
 @pytest.mark.asyncio
 async def test_damage_of_an_open_file_is_mended_by_the_call_that_meets_it(path: Path) -> None:
     async with FeatureStore(path) as store:
@@ -380,8 +395,9 @@ def test_a_damaged_file_without_a_mark_reports_an_open_end(path: Path) -> None:
 
 def test_a_mark_is_read_back_and_anything_else_is_none() -> None:
     numbers = dict.fromkeys(("acked", "acked_chain", "last_seq", "last_chain", "resume_from", "commits", "produced"), 3)
-    mark = Mark(epoch="ab", position=-1, **numbers)
-    assert Mark.decode(mark.encode().ljust(256, b"\0")) == mark
+    for origins in ("", "cd:1:2:3"):
+        mark = Mark(epoch="ab", origins=origins, position=-1, **numbers)
+        assert Mark.decode(mark.encode().ljust(1024, b"\0")) == mark
     for data in (b"", b"\0" * 256, mark.encode()[:-1], mark.encode().replace(b"3", b"4")):
         assert Mark.decode(data) is None
 

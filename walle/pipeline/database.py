@@ -238,9 +238,13 @@ class StoreDatabase:
         """Set the damaged file aside and continue with a new one that has its readable rows."""
         self._disconnect()
         self._damage = error
-        mark = self.state.mark() if self._is_open else self._lock.found
+        known: StoreState | None = None
+        if self._is_open:
+            known = self.state
+        elif self._lock.found is not None:
+            known = StoreState.from_mark(self._lock.found)
         try:
-            salvaged = salvage.salvage(self.path, mark, self._now_ms())
+            salvaged = salvage.salvage(self.path, known, self._now_ms())
         except OSError as failure:
             raise StoreCorruptError(
                 self.path, f"is damaged ({error}), and no new file can be written ({failure}); check its disk"
@@ -255,7 +259,7 @@ class StoreDatabase:
             salvaged.uploads,
         )
         self._note(salvaged.losses)
-        self._open(mark)
+        self._open(known.mark() if known else None)
         self._damage = None
 
     def _mended[T](self, work: Callable[[sqlite3.Connection], T]) -> T:

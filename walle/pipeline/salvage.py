@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from walle.pipeline import epochs, store_schema
 from walle.pipeline.losses import Loss, LossCause
-from walle.pipeline.store_lock import Mark
 from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
 
 _MAX_ID = 1 << 62
@@ -46,10 +45,11 @@ def finish(path: pathlib.Path) -> None:
         new.rename(path)
 
 
-def salvage(path: pathlib.Path, mark: Mark | None, now_ms: int) -> Salvage:
+def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int) -> Salvage:
     """Set the damaged file aside, with its write-ahead log, and put a new one with its readable rows in its place.
 
-    The new file has a new epoch, with the reports of uploads that could not be read.
+    The new file has a new epoch, with the reports of uploads that could not be read. `known` is the state after the
+    latest transaction, as far as it is known.
 
     Raises:
         sqlite3.Error, OSError: the new file cannot be written. The damaged file is where it was.
@@ -60,19 +60,19 @@ def salvage(path: pathlib.Path, mark: Mark | None, now_ms: int) -> Salvage:
     with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         store_schema.create(db, StoreState.new())
-        state = StoreState.from_mark(mark) if mark else None
+        state = known
         with _damaged(path) as old:
             if old is not None:
                 features = _copy_features(old, db)
                 uploads = _copy_outbox(old, db)
-                # The state row is older than the mark if the end of the write-ahead log is lost.
+                # The state row is older than the known one if the end of the write-ahead log is lost.
                 with contextlib.suppress(*_UNREADABLE):
                     found = store_schema.read_state(old)
                     state = found if state is None or found.commits >= state.commits else state
         if state is None:
             state = _state_of_rows(db)
         # Where neither a state row nor a mark says how far the numbers went, the end of the loss is open.
-        unknown = [] if mark else [Loss(state.epoch, state.last_seq + 1, None, LossCause.DAMAGED)]
+        unknown = [] if known else [Loss(state.epoch, state.last_seq + 1, None, LossCause.DAMAGED)]
         state, losses = epochs.start_epoch(db, state, unknown, now_ms)
         db.execute("COMMIT")
     _sync_file(new)

@@ -14,8 +14,10 @@ import pathlib
 import zlib
 from typing import Self
 
-_MARK_BYTES = 256
+_MARK_BYTES = 1024
 _FORMAT = "walle-3"  # a later format of the store must change it: the mark vouches for the format of the file
+
+_NONE = "-"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,7 @@ class Mark:
     """The state of the store's file after a transaction. `commits` counts the transactions of the file."""
 
     epoch: str
+    origins: str  # as in a Hello
     acked: int
     acked_chain: int
     last_seq: int
@@ -34,8 +37,8 @@ class Mark:
 
     def encode(self) -> bytes:
         text = (
-            f"{_FORMAT} {self.epoch} {self.acked} {self.acked_chain} {self.last_seq} {self.last_chain} {self.position}"
-            f" {self.resume_from} {self.commits} {self.produced}"
+            f"{_FORMAT} {self.epoch} {self.origins or _NONE} {self.acked} {self.acked_chain} {self.last_seq}"
+            f" {self.last_chain} {self.position} {self.resume_from} {self.commits} {self.produced}"
         ).encode()
         return b"%08x%s" % (zlib.crc32(text), text)
 
@@ -45,10 +48,15 @@ class Mark:
         text = data[8:].rstrip(b"\0")
         if data[:8] != b"%08x" % zlib.crc32(text):
             return None
-        names = [field.name for field in dataclasses.fields(cls)][1:]
+        names = [field.name for field in dataclasses.fields(cls)][2:]
         try:
-            format_, epoch, *numbers = text.decode().split()
-            return None if format_ != _FORMAT else cls(epoch=epoch, **dict(zip(names, map(int, numbers), strict=True)))
+            format_, epoch, origins, *numbers = text.decode().split()
+            origins = "" if origins == _NONE else origins
+            return (
+                None
+                if format_ != _FORMAT
+                else cls(epoch=epoch, origins=origins, **dict(zip(names, map(int, numbers), strict=True)))
+            )
         except ValueError:  # of another format
             return None
 

@@ -87,11 +87,13 @@ class StoreState:
 
     @classmethod
     def from_mark(cls, mark: Mark) -> "StoreState":
-        return cls(**{field.name: getattr(mark, field.name) for field in dataclasses.fields(mark)})
+        values = {field.name: getattr(mark, field.name) for field in dataclasses.fields(mark)}
+        return cls(**values | {"origins": origins_from_text(mark.origins)})
 
     def mark(self) -> Mark:
         return Mark(
             epoch=self.epoch,
+            origins=origins_to_text(self.origins),
             acked=self.acked,
             acked_chain=self.acked_chain,
             last_seq=self.last_seq,
