@@ -147,17 +147,25 @@ class Event:
             raise EventError("contents", str(error)) from error
         if len(data) > MAX_EVENT_BYTES:
             raise EventError("event", f"{len(data)} bytes, more than {MAX_EVENT_BYTES}")
-        level: list[Any] = [self.contents]
-        for _ in range(MAX_CONTENTS_DEPTH):
-            level = [
-                value
-                for container in level
-                for value in (container.values() if isinstance(container, Mapping) else container)
-                if isinstance(value, _CONTAINERS)
-            ]
-            if not level:
-                return data
-        raise EventError("contents", f"are nested deeper than {MAX_CONTENTS_DEPTH} levels; flatten them")
+        for value in self.contents.values():
+            if isinstance(value, _CONTAINERS):
+                _check_depth(self.contents)
+                break
+        return data
+
+
+def _check_depth(contents: Mapping[str, Any]) -> None:
+    level: list[Any] = [contents]
+    for _ in range(MAX_CONTENTS_DEPTH):
+        level = [
+            value
+            for container in level
+            for value in (container.values() if isinstance(container, Mapping) else container)
+            if isinstance(value, _CONTAINERS)
+        ]
+        if not level:
+            return
+    raise EventError("contents", f"are nested deeper than {MAX_CONTENTS_DEPTH} levels; flatten them")
 
 
 def _check_types(event_id: object, page_id: object, ts_ms: object, contents: object) -> None:

@@ -119,6 +119,7 @@ class StreamEngine:
         self._replay_until = store.position
         self._replay_lagging = dict(store.replay.lagging)
         self._replay = ReplayState()
+        self._caught_up = False  # `_replay` is in the store and names no task
         replay = store.replay
         self.pages.restore_cut(
             replay.cut_visits, store.position + 1 if replay.cut_position is None else replay.cut_position
@@ -320,6 +321,9 @@ class StreamEngine:
     def _advance(self) -> None:
         """Pass the positions of stream and tasks to the store."""
         lagging: Mapping[str, int] = self._replay_lagging
+        if self._caught_up and not self._queues and self._replay.cut_visits is self.pages.cut_before(self._last + 1):
+            self._store.advance(self._last, self._last + 1 if self._needed_from is None else self._needed_from)
+            return
         position = max(self._last, self._replay_until)
         needed_from, cut_visits = self._needed_from, self.pages.cut_before(self._last + 1)
         cut_position = self._last + 1 if position > self._last else None
@@ -330,6 +334,7 @@ class StreamEngine:
             needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
         if lagging or self._replay.lagging or self._replay.cut_visits is not cut_visits:
             self._replay = ReplayState(dict(lagging), cut_visits, cut_position)
+        self._caught_up = not lagging and cut_position is None
         self._store.advance(position, position + 1 if needed_from is None else needed_from, self._replay)
 
     # --- runs ---------------------------------------------------------------------------------------------------------
