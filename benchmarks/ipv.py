@@ -224,10 +224,11 @@ def _bars(axes: Any, names: Sequence[str], series: dict[str, Iterable[float]], l
     width = 0.8 / len(series)
     for number, (title, values) in enumerate(series.items()):
         axes.bar(np.arange(len(names)) + number * width, list(values), width, label=title)
-    axes.set_xticks(np.arange(len(names)) + 0.4 - width / 2, names, fontsize=8)
+    short = [name.replace("_events", "").removesuffix("_a") for name in names]
+    axes.set_xticks(np.arange(len(names)) + 0.4 - width / 2, short, fontsize=8)
     axes.set_yscale("log")
     axes.set_ylabel(label)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
