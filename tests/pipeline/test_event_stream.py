@@ -40,7 +40,7 @@ def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) 
             stream.add(condition, f"{ids} {skip}")
             slow.add(condition, f"{ids} {skip}")
     visits: dict[int, Any] = {}
-    position, seen = 0, 0
+    position, seen, cut_exits = 0, 0, 0
     for step in range(3000):
         position += rng.randint(1, 3)
         one = event(
@@ -52,6 +52,9 @@ def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) 
         size_bytes = one.size_bytes()
         recent.append(position, one, size_bytes)
         expected = pages.feed(position, one, size_bytes)
+        if expected is not None and expected.is_cut:
+            expected = None  # the C++ sequence keeps nothing of a visit that was evicted
+            cut_exits += one.event_id == PAGE_EXIT
         visit, tasks = stream.feed(position, one)
         assert tasks == slow.feed(Occurrence(one.event_id, one.page_id, one.ts_ms, one.contents))
         assert (visit is None) == (expected is None)
@@ -70,7 +73,7 @@ def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) 
             "open_visits": len(pages),
             "visit_bytes": pages.size_bytes,
             "evicted": pages.evicted,
-            "unmatched_exits": pages.unmatched_exits,
+            "unmatched_exits": pages.unmatched_exits + cut_exits,
         }
         oldest = [at for at in (recent.oldest_position, pages.oldest_position) if at is not None]
         if oldest:
