@@ -75,7 +75,7 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
             token_check=check_token,
             acked=nothing_acked,
             on_request=echo,
-            limits=ServerLimits(queue_bytes=8 << 20),
+            limits=ServerLimits(memory_bytes=24 << 20),
         ) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
@@ -88,7 +88,7 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
         seqs: list[int] = []
         while len(seqs) < 200:
             seqs += [received.seq for received in await server.arrived(3)]
-            assert server._queued_bytes <= 9 << 20
+            assert server.budget.uploads <= 10 << 20
         assert seqs == list(range(1, 201))
         assert server.counts.pauses > 20
         device.say(protocol.Ping(1))
