@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -99,20 +100,57 @@ async def test_query_pages_filters_and_keeps_the_order(ingest: Ingest) -> None:
 )
 def test_any_mess_of_batches_leaves_each_number_once_without_gaps(batches: list[list[Received]]) -> None:
     async def check() -> None:
-        # An open file with no name: what is stored in it is as real, and gone at once.
-        async with Ingest(Path(":memory:")) as ingest:
-            fresh = []
-            for batch in batches:
-                accepted = await ingest.accept(batch)
-                fresh += accepted.fresh
-                assert set(accepted.highest) == {row[:2] for row in batch}
-            stored = [row for _, row in await ingest.query()]
-            assert stored == fresh
-            for device in ("a", "b"):
-                seqs = [row.seq for row in stored if row.device_id == device]
-                assert seqs == list(range(1, await ingest.acked(device, "e") + 1))
+        with tempfile.TemporaryDirectory() as folder:
+            async with Ingest(Path(folder) / "ingest.db") as ingest:
+                await check_in(ingest)
+
+    async def check_in(ingest: Ingest) -> None:
+        fresh = []
+        for batch in batches:
+            accepted = await ingest.accept(batch)
+            fresh += accepted.fresh
+            assert set(accepted.highest) == {row[:2] for row in batch}
+        stored = [row for _, row in await ingest.query()]
+        assert stored == fresh
+        for device in ("a", "b"):
+            seqs = [row.seq for row in stored if row.device_id == device]
+            assert seqs == list(range(1, await ingest.acked(device, "e") + 1))
 
     asyncio.run(check())
+
+
+@pytest.mark.asyncio
+async def test_a_long_query_delays_no_commit(ingest: Ingest) -> None:
+    for first in range(1, 150_001, 10_000):
+        await ingest.accept([received(seq) for seq in range(first, first + 10_000)])
+    query = asyncio.create_task(ingest.query(topic="t", limit=10**6))
+    count = asyncio.create_task(ingest.count())
+    await asyncio.sleep(0.02)
+    await ingest.accept([received(150_001)])
+    assert not query.done()
+    assert await ingest.acked("d", "e") == 150_001
+    assert not query.done()
+    assert len(await query) >= 150_000
+    assert await count == 150_001
+
+
+@pytest.mark.asyncio
+async def test_a_query_by_topic_reads_the_rows_of_that_topic_only(ingest: Ingest) -> None:
+    await ingest.accept([received(seq, topic="rare" if seq % 1000 == 0 else "common") for seq in range(1, 5_001)])
+    assert [row.seq for _, row in await ingest.query(topic="rare")] == [1000, 2000, 3000, 4000, 5000]
+    steps = 0
+
+    def count_steps() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    await ingest._read(lambda database: database.set_progress_handler(count_steps, 10))
+    assert len(await ingest.query(topic="rare")) == 5
+    assert steps < 50  # of 10 instructions of SQLite each; a scan takes thousands
+    steps = 0
+    assert len(await ingest.query(topic="absent", after=2)) == 0
+    assert steps < 50
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 One SQLite file holds the features and, for each (device, epoch), the highest stored number. Both change in one
 transaction per batch, so that uploads that a device repeats after a crash on either side are recognised and dropped.
-SQLite runs in its own thread; a batch costs one hop to it. `synchronous=FULL`: an acknowledged feature survives
-a power cut.
+SQLite runs in its own thread; a batch costs one hop to it. Queries run in another, on a connection of their own: in WAL
+mode they delay no commit. `synchronous=FULL`: an acknowledged feature survives a power cut.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ CREATE TABLE IF NOT EXISTS uploads (
     payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL,
     UNIQUE (stream, seq)
 );
+CREATE INDEX IF NOT EXISTS uploads_by_topic ON uploads (topic);
 """
 _FORMAT = 1  # of this schema, in PRAGMA user_version
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
@@ -69,6 +71,8 @@ class Ingest:
         # The thread ends with the object or the program. SQLite requires that one thread uses a connection.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
         self._database: sqlite3.Connection | None = None
+        self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest-reader")
+        self._reader: sqlite3.Connection | None = None  # made by the first query
 
     async def start(self) -> None:
         """Open the file. Raises IngestError if it cannot be opened or has another format."""
@@ -76,7 +80,14 @@ class Ingest:
 
     async def close(self) -> None:
         """Wait for running calls and close the file. May be called twice; `start` may follow."""
+        await self._in_thread(self._close_reader, self._reader_thread)
         await self._in_thread(self._close)
+
+    async def reopen(self) -> None:
+        """Close the file and open what is at its path now. Raises IngestError as `start`."""
+        with contextlib.suppress(IngestError):
+            await self.close()
+        await self.start()
 
     async def __aenter__(self) -> Self:
         try:
@@ -108,7 +119,7 @@ class Ingest:
 
     async def count(self) -> int:
         """Return how many uploads are stored."""
-        row = await self._run(lambda database: database.execute("SELECT count(*) FROM uploads").fetchone())
+        row = await self._read(lambda database: database.execute("SELECT count(*) FROM uploads").fetchone())
         return cast("int", row[0])
 
     async def query(
@@ -118,16 +129,19 @@ class Ingest:
 
         To continue, pass the last position as `after`.
         """
-        wanted = (
-            "position > ?" + " AND device_id = ?" * (device_id is not None) + " AND topic = ?" * (topic is not None)
+        of_device = " AND stream IN (SELECT stream FROM streams WHERE device_id = ?)" * (device_id is not None)
+        of_topic = " AND topic = ?" * (topic is not None)
+        # CROSS JOIN keeps the order of the loops: the index of `uploads` first, which yields the positions in order.
+        query = (
+            "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"  # noqa: S608 - made of constants
+            f" FROM uploads CROSS JOIN streams USING (stream) WHERE position > ?{of_device}{of_topic}"
+            " ORDER BY position LIMIT ?"
         )
-        columns = "position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"
-        query = f"SELECT {columns} FROM uploads JOIN streams USING (stream) WHERE {wanted} ORDER BY position LIMIT ?"  # noqa: S608 - made of constants
         values = [value for value in (after, device_id, topic, limit) if value is not None]
-        rows = await self._run(lambda database: database.execute(query, values).fetchall())
+        rows = await self._read(lambda database: database.execute(query, values).fetchall())
         return [(row[0], Received(*row[1:])) for row in rows]
 
-    # --- in the thread ---
+    # --- in the threads ---
 
     async def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_open_database() -> T:
@@ -137,9 +151,20 @@ class Ingest:
 
         return await self._in_thread(on_open_database)
 
-    async def _in_thread[T](self, work: Callable[[], T]) -> T:
+    async def _read[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def on_reader() -> T:
+            if self._database is None:
+                raise IngestError(self.path, "is not open")
+            if self._reader is None:
+                self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+                self._reader.execute("PRAGMA query_only = ON")
+            return work(self._reader)
+
+        return await self._in_thread(on_reader, self._reader_thread)
+
+    async def _in_thread[T](self, work: Callable[[], T], thread: ThreadPoolExecutor | None = None) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(thread or self._thread, work)
         except sqlite3.Error as error:
             primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
             raise IngestError(self.path, str(error), may_pass=primary in _TRANSIENT) from error
@@ -168,9 +193,14 @@ class Ingest:
             raise IngestError(self.path, f"has format {found}, this version of walle reads {_FORMAT}")
 
     def _close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _accept(self, database: sqlite3.Connection, batch: Sequence[Received]) -> Accepted:
         highest: dict[StreamKey, int] = {}
@@ -217,6 +247,31 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+@dataclasses.dataclass(kw_only=True)
+class PumpStatus:
+    """The state of a pump. `error` is the reason why uploads are not stored now, empty while they are."""
+
+    is_running: bool = False
+    error: str = ""
+    failures: int = 0  # since the latest stored batch
+    total_failures: int = 0
+    stored: int = 0  # new uploads
+
+    @property
+    def is_storing(self) -> bool:
+        return self.is_running and not self.error
+
+    def failed(self, error: BaseException) -> None:
+        self.error = str(error) or type(error).__name__
+        self.failures += 1
+        self.total_failures += 1
+
+    def succeeded(self, uploads: int) -> None:
+        self.error = ""
+        self.failures = 0
+        self.stored += uploads
+
+
 class UploadSource(Protocol):
     """The interface of a tunnel server that `pump` uses."""
 
@@ -234,6 +289,7 @@ async def pump(
     batch_limit: int = 1000,
     retry_s: float = 1.0,
     clock: Clock | None = None,
+    status: PumpStatus | None = None,
 ) -> None:
     """Store what arrives, acknowledge it, then pass new uploads to `consumer`; return when the server is closed.
 
@@ -241,17 +297,20 @@ async def pump(
     acknowledged, the server's queue fills, devices wait, and the batch is retried every `retry_s`. A consumer gets an
     upload once, and not again after a crash: `Ingest.query` returns what it missed. An exception of the consumer is
     logged; a slow consumer slows the devices down. On cancellation or failure, what was not stored is put back.
+    `status` is kept true.
 
     Raises:
         IngestError: the file cannot be used, and a retry would fail too.
     """
     clock = clock or SystemClock()
+    status = status or PumpStatus()
     while batch := await server.arrived(batch_limit):
         try:
-            accepted = await _store(ingest, batch, retry_s, clock)
+            accepted = await _store(ingest, batch, retry_s, clock, status)
         except BaseException:
             server.put_back(batch)
             raise
+        status.succeeded(len(accepted.fresh))
         sent = {received[:2]: received.seq for received in batch}
         for (device_id, epoch), highest in accepted.highest.items():
             await server.acknowledge(device_id, epoch, highest)
@@ -265,7 +324,7 @@ async def pump(
                 _LOG.exception("the consumer of uploads failed at %d of them", len(accepted.fresh))
 
 
-async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: Clock) -> Accepted:
+async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: Clock, status: PumpStatus) -> Accepted:
     tries = 0
     while True:
         try:
@@ -276,6 +335,7 @@ async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: C
             if tries == 0:
                 _LOG.error("%s; nothing is acknowledged, trying again every %s s", error, retry_s)
             tries += 1
+            status.failed(error)
             await clock.sleep(retry_s)
         else:
             if tries:
