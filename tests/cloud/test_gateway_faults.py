@@ -17,6 +17,7 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.shop_cloud import LIMIT_S
 from tests.sim.tunnel_rig import fill, running
 from walle.cloud import Cloud, CloudConfig
+from walle.credential import device_credential
 from walle.pipeline.tunnel.client import TunnelClient, TunnelRefusedError, client_context
 
 _DEVICES = 4
@@ -32,7 +33,7 @@ class Fleet:
             TunnelClient(
                 outbox,
                 device_id=f"device-{number}",
-                token=cloud.home.device_token,
+                token=device_credential(cloud.home.device_token, f"device-{number}"),
                 host="127.0.0.1",
                 port=cloud.address.tunnel_port,
                 ssl_context=client_context(cloud.home.authority(()).ca_path),

@@ -19,6 +19,7 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.tunnel_watch import TunnelWatch
+from walle.credential import credential_device
 from walle.deploy.cloud.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
@@ -87,7 +88,7 @@ class GatewayNode:
             authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = TunnelServer(
                 ssl_context=authority.server_context(),
-                token_check=self._lets_in,
+                authenticate=self._authenticate,
                 acked=self._acked,
                 on_request=inference.answer,
                 host=config.host,
@@ -132,8 +133,8 @@ class GatewayNode:
         app.mount("/git", git_app(self._home.repos, access))
         return app
 
-    async def _lets_in(self, _device_id: str, token: str) -> bool:
-        return self._home.lets_in(token)
+    async def _authenticate(self, credential: str) -> str | None:
+        return credential_device(self._home.device_token, credential)
 
     async def _acked(self, device_id: str, epoch: str) -> int:
         return await self._pump.acked(device_id, epoch)

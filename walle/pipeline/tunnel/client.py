@@ -38,7 +38,7 @@ class TunnelClosedError(TunnelError):
 
 
 class TunnelRefusedError(TunnelError):
-    """The cloud refused this device: a wrong token or protocol, or another device of the same name."""
+    """The cloud refused this device: a wrong credential or protocol, or another device of the same name."""
 
     def __init__(self, refusal: protocol.Refusal) -> None:
         super().__init__(f"the cloud refused the tunnel ({refusal.code}): {refusal.message}")
@@ -103,6 +103,7 @@ class TunnelClient:
     is in `.connected`, `.last_error` and `.connections`.
 
     Args:
+        token: the credential of this device, which the cloud's `authenticate` knows.
         keepalive_s: silence after which a Ping is sent; after twice that, and two Pings, the connection is closed.
         connect_s: timeout for TCP, TLS and the cloud's Welcome together.
         backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s.

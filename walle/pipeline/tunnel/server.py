@@ -103,7 +103,7 @@ class _Chunk:
         return _Chunk(self.connection, first, size_bytes)
 
 
-type TokenCheck = Callable[[str, str], Awaitable[bool]]
+type Authenticate = Callable[[str], Awaitable[str | None]]
 type AckedLookup = Callable[[str, str], Awaitable[int]]
 type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 
@@ -111,12 +111,13 @@ type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 class TunnelServer:
     """A server that accepts devices over TLS 1.3 and yields their uploads.
 
-        async with TunnelServer(ssl_context=..., token_check=..., acked=ingest.acked, on_request=...) as server:
+        async with TunnelServer(ssl_context=..., authenticate=..., acked=ingest.acked, on_request=...) as server:
             async for received in server:
                 ...
                 await server.acknowledge(received.device_id, received.epoch, received.seq)
 
-    `token_check(device_id, token)` authenticates a device; `acked(device_id, epoch)` returns the highest durable
+    `authenticate(credential)` returns the id of the device that a credential stands for, None if it is not known: a
+    Hello that claims another id is refused. `acked(device_id, epoch)` returns the highest durable
     number; `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of
     any other error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
 
@@ -127,7 +128,7 @@ class TunnelServer:
         self,
         *,
         ssl_context: ssl.SSLContext,
-        token_check: TokenCheck,
+        authenticate: Authenticate,
         acked: AckedLookup,
         on_request: RequestHandler,
         host: str = "127.0.0.1",
@@ -140,7 +141,7 @@ class TunnelServer:
         self.counts = ServerCounts()
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
-        self.token_check = token_check
+        self.authenticate = authenticate
         self.acked = acked
         self.on_request = on_request
         # Both are stateless between frames; one of each serves every connection of this loop.
@@ -406,7 +407,7 @@ class TunnelServer:
 
 class _ConnectionState(enum.Enum):
     GREETING = enum.auto()  # waiting for its Hello
-    CHECKING = enum.auto()  # looking up token and numbers
+    CHECKING = enum.auto()  # looking up credential and numbers
     OPEN = enum.auto()
     CLOSED = enum.auto()  # refused or lost; further frames are dropped
 
@@ -629,8 +630,10 @@ class _Connection(asyncio.Protocol):
                 self.refuse("protocol", what, -1.0)
             elif not hello.device_id or not hello.epoch:
                 self.refuse("hello", "device_id and epoch cannot be empty", -1.0)
-            elif not await server.token_check(hello.device_id, hello.token):
-                self.refuse("token", f"this token is not that of device {hello.device_id!r}", -1.0)
+            elif (device_id := await server.authenticate(hello.token)) is None:
+                self.refuse("token", "the credential is not known", -1.0)
+            elif device_id != hello.device_id:
+                self.refuse("identity", f"the credential is not that of device {hello.device_id!r}", -1.0)
             else:
                 acked = await server.acked(hello.device_id, hello.epoch)
                 if self._state is _ConnectionState.CHECKING:
