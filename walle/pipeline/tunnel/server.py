@@ -218,12 +218,18 @@ class TunnelServer:
         except TimeoutError:
             pass  # connections that do not read are dropped below
         finally:
-            listener.abort_clients()  # also those in the middle of a handshake
+            for connection in list(self._connections):
+                connection.abort()
+            abort_clients = getattr(listener, "abort_clients", None)
+            if abort_clients is not None:  # uvloop has none; connections in the middle of a handshake time out there
+                abort_clients()
             tasks = [self._sweeper, *self._tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await listener.wait_closed()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.limits.linger_s):
+                    await listener.wait_closed()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -564,6 +570,10 @@ class _Connection(asyncio.Protocol):
         self._decoder.clear()
         self._answer_bytes = 0
         self._server.set_buffered(0, self)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
 
     def pause(self) -> None:
         self._pauses += 1
