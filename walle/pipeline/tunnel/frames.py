@@ -27,6 +27,7 @@ MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - 4096  # leaves room for a topic and the fix
 COMPRESS_FROM_BYTES = 256  # below this zstd's own header outweighs the gain
 
 _HEADER = struct.Struct(">IBBH")
+_HEADER_BYTES = _HEADER.size
 _COMPRESSED = 1
 
 
@@ -126,6 +127,19 @@ type UploadFields = tuple[int, str, bytes, int]
 """The fields of a `protocol.Upload`: seq, topic, payload, sent_ms."""
 
 
+def _upload_fields(body: bytes) -> UploadFields:
+    """Return what `_UPLOAD.unpack` does, without a message."""
+    try:
+        seq, topic_bytes, payload_bytes, sent_ms = _UPLOAD.head.unpack_from(body)
+        topic_end = _UPLOAD_BYTES + topic_bytes
+        if topic_end + payload_bytes == len(body):
+            return seq, body[_UPLOAD_BYTES:topic_end].decode(), body[topic_end:], sent_ms
+    except (UnicodeDecodeError, struct.error):
+        pass
+    _UPLOAD.unpack(body)  # says what is wrong
+    raise AssertionError(body)
+
+
 def encode_ack(seq: int) -> bytes:
     """Return the frame of a `protocol.Ack`; the server writes many."""
     return _ACK.pack(_ACK.size - _HEADER.size, _BY_MESSAGE[protocol.Ack].number, 0, 0, seq)
@@ -171,7 +185,7 @@ class Decoder:
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self._decompressor = decompressor or zstandard.ZstdDecompressor()
-        self._buffer = bytearray()
+        self._buffer: bytes | bytearray = b""  # the latest bytes themselves where no frame was incomplete before them
         self._at = 0  # where the next frame begins
         self._error: FrameError | None = None
 
@@ -182,8 +196,15 @@ class Decoder:
 
     def clear(self) -> None:
         """Drop the bytes that were not read yet."""
-        self._buffer = bytearray()
+        self._buffer = b""
         self._at = 0
+
+    def trim(self) -> None:
+        """Release the bytes that were read; a reader that waits for more holds only the others."""
+        if self._at:
+            rest = memoryview(self._buffer)[self._at :]
+            self._buffer = bytearray(rest) if rest else b""
+            self._at = 0
 
     def feed(self, data: bytes) -> list[protocol.Frame]:
         """Return the messages that `data` completes.
@@ -199,11 +220,19 @@ class Decoder:
 
     def add(self, data: bytes) -> None:
         """Append bytes for `next` to read."""
-        if self._error is None:
-            if self._at:
-                del self._buffer[: self._at]
-                self._at = 0
-            self._buffer += data
+        if self._error is not None:
+            return
+        if self._at == len(self._buffer):
+            self._buffer = data
+        else:
+            rest = self._buffer
+            if type(rest) is not bytearray:
+                rest = bytearray(memoryview(rest)[self._at :])
+            elif self._at:
+                del rest[: self._at]
+            rest += data
+            self._buffer = rest
+        self._at = 0
 
     def peek(self) -> tuple[type[protocol.Frame], int] | None:
         """Return the next message's type and the bytes of its body, decompressed; None if it is incomplete.
@@ -245,47 +274,37 @@ class Decoder:
         Raises:
             FrameError: as `next`.
         """
+        if self._error is not None:
+            raise self._error
         found: list[UploadFields] = []
-        size_bytes = 0
-        at, unpack_header, unpack_head, head_bytes = (
-            self._at,
-            _HEADER.unpack_from,
-            _UPLOAD.head.unpack_from,
-            _UPLOAD_BYTES,
-        )
+        size_bytes, at, last = 0, self._at, len(self._buffer) - _HEADER_BYTES
+        # Slices of bytes are bytes; those of a bytearray would be copied twice.
+        view = self._buffer if type(self._buffer) is bytes else memoryview(self._buffer)
         try:
-            if self._error is not None:
-                raise self._error
-            with memoryview(self._buffer) as view:
-                last = len(view) - _HEADER.size
-                while at <= last and len(found) < limit and size_bytes < limit_bytes:
-                    length, number, flags, dictionary = unpack_header(view, at)
-                    if number != _UPLOAD.number:
-                        break
-                    if length > self.max_body_bytes or flags > _COMPRESSED or dictionary:
-                        self._check_header(length, number, flags, dictionary)
-                    start = at + _HEADER.size
-                    end = start + length
-                    if end > last + _HEADER.size:
-                        break
-                    body = self._decompress(_UPLOAD, view[start:end]) if flags else bytes(view[start:end])
-                    try:
-                        seq, topic_bytes, payload_bytes, sent_ms = unpack_head(body)
-                        topic_end = head_bytes + topic_bytes
-                        if topic_end + payload_bytes != len(body):
-                            raise ValueError  # noqa: TRY301 - `unpack` says what is wrong
-                        found.append((seq, body[head_bytes:topic_end].decode(), body[topic_end:], sent_ms))
-                    except (ValueError, struct.error):
-                        _UPLOAD.unpack(body)
-                        raise
-                    size_bytes += payload_bytes
-                    at = end
+            while at <= last and len(found) < limit and size_bytes < limit_bytes:
+                length, number, flags, dictionary = _HEADER.unpack_from(view, at)
+                if number != _UPLOAD.number:
+                    break
+                if length > self.max_body_bytes or flags > _COMPRESSED or dictionary:
+                    self._check_header(length, number, flags, dictionary)
+                start = at + _HEADER_BYTES
+                end = start + length
+                if end > last + _HEADER_BYTES:
+                    break
+                body = self._decompress(_UPLOAD, view[start:end]) if flags else bytes(view[start:end])
+                fields = _upload_fields(body)
+                found.append(fields)
+                size_bytes += len(fields[2])
+                at = end
         except FrameError as error:
             self._fail(error)
             if not found:
                 raise
         else:
             self._at = at
+        finally:
+            if type(view) is memoryview:
+                view.release()
         return found
 
     def _complete(self, view: memoryview) -> tuple[_Kind, int, int, int] | None:
@@ -324,7 +343,7 @@ class Decoder:
             raise FrameError(f"{kind.name} length", f"{length} bytes, at most {self.max_body_bytes} are accepted")
         return kind
 
-    def _content_size(self, kind: _Kind, body: memoryview) -> int:
+    def _content_size(self, kind: _Kind, body: bytes | memoryview) -> int:
         """Return the size that a compressed body states, within the bound."""
         try:
             size = zstandard.frame_content_size(body)
@@ -337,7 +356,7 @@ class Decoder:
             raise FrameError(f"{kind.name} body", what)
         return size
 
-    def _decompress(self, kind: _Kind, body: memoryview) -> bytes:
+    def _decompress(self, kind: _Kind, body: bytes | memoryview) -> bytes:
         # The stated size is checked before decompression; zstd refuses a frame that then yields another size.
         size = self._content_size(kind, body)
         try:

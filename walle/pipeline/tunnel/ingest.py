@@ -9,6 +9,7 @@ mode they delay no commit. `synchronous=FULL`: an acknowledged feature survives 
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -37,6 +38,8 @@ CREATE TABLE IF NOT EXISTS uploads (
 CREATE INDEX IF NOT EXISTS uploads_by_topic ON uploads (topic);
 """
 _FORMAT = 1  # of this schema, in PRAGMA user_version
+_ROWS_PER_STATEMENT = 32
+_STREAMS_KEPT = 50_000  # in memory
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 
 
@@ -73,6 +76,7 @@ class Ingest:
         self._database: sqlite3.Connection | None = None
         self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
+        self._streams: dict[StreamKey, tuple[int, int]] = {}  # row number and highest seq, as committed
 
     async def start(self) -> None:
         """Open the file. Raises IngestError if it cannot be opened or has another format."""
@@ -186,6 +190,7 @@ class Ingest:
             database.close()
             raise
         self._database = database
+        self._streams.clear()
 
     def _check_format(self, database: sqlite3.Connection) -> None:
         (found,) = database.execute("PRAGMA user_version").fetchone()
@@ -211,19 +216,32 @@ class Ingest:
             for received in batch:
                 key = received[:2]
                 if key not in streams:
-                    streams[key], highest[key] = _stream(database, key)
+                    streams[key], highest[key] = self._streams.get(key) or _stream(database, key)
                 if received.seq == highest[key] + 1:
                     highest[key] += 1
                     fresh.append(received)
                     rows.append((streams[key], *received[2:]))
-            database.executemany(
-                "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES (?, ?, ?, ?, ?, ?)",
-                rows,
-            )
+            _insert(database, rows)
             database.executemany(
                 "UPDATE streams SET highest = ? WHERE stream = ?", [(highest[key], streams[key]) for key in streams]
             )
+        if len(self._streams) > _STREAMS_KEPT:
+            self._streams.clear()
+        self._streams.update((key, (streams[key], highest[key])) for key in streams)
         return Accepted(highest, fresh)
+
+
+def _insert(database: sqlite3.Connection, rows: list[tuple[object, ...]]) -> None:
+    """Insert uploads, _ROWS_PER_STATEMENT in each statement.
+
+    SQLite releases the interpreter lock around each statement, and the server's thread holds it most of the time.
+    """
+    insert = "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES "
+    whole = len(rows) - len(rows) % _ROWS_PER_STATEMENT
+    for first in range(0, whole, _ROWS_PER_STATEMENT):
+        values = list(itertools.chain.from_iterable(rows[first : first + _ROWS_PER_STATEMENT]))
+        database.execute(insert + ", ".join(["(?, ?, ?, ?, ?, ?)"] * _ROWS_PER_STATEMENT), values)
+    database.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows[whole:])
 
 
 def _stream(database: sqlite3.Connection, key: StreamKey) -> tuple[int, int]:

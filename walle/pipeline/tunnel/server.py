@@ -300,7 +300,8 @@ class TunnelServer:
         self.budget.uploads += size_bytes
         connection.upload_bytes += size_bytes
         self.counts.uploads += len(uploads)
-        self._arrival.set()
+        if not self._arrival.is_set():
+            self._arrival.set()
         if self.are_uploads_full or connection.upload_bytes >= self.limits.device_bytes:
             self.pause_uploads(connection)
 
@@ -439,6 +440,7 @@ class _Connection(asyncio.Protocol):
         self._owed_ack = False  # an Ack could not be written yet
         self._answer_bytes = 0  # of answers that wait until the device reads
         self._since_s = 0.0  # time of the latest progress
+        self._has_sent = False  # since the latest sweep, which moves `_since_s` then
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -476,29 +478,26 @@ class _Connection(asyncio.Protocol):
             self._write_ack()
 
     def data_received(self, data: bytes) -> None:
-        server = self._server
-        server.counts.bytes_in += len(data)
+        self._server.counts.bytes_in += len(data)
         if self._is_closed:
             return
-        if (
-            self._state is _ConnectionState.OPEN and self._writable.is_set()
-        ):  # single bytes before the Hello do not extend its timeout
-            self._since_s = server.clock.monotonic()
+        self._has_sent = True
         self._decoder.add(data)
         self._take()
 
     def _take(self) -> None:
         """Process the received frames until the connection is paused: a few bytes may decompress to many."""
         server, decoder = self._server, self._decoder
-        received_ms = int(server.clock.time() * 1000)
         try:
-            while self._pauses == 0 and not self._is_closed:
+            while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
                 if self._state is _ConnectionState.OPEN:
                     if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] is protocol.Upload:
                         server.pause_uploads(self)
                         break
                     if uploads := decoder.uploads(_CHUNK, _CHUNK_BYTES):
-                        self._on_uploads(uploads, received_ms)
+                        self._on_uploads(uploads)
+                        if decoder.buffered_bytes == 0:
+                            break
                         continue
                     ahead = decoder.peek()
                     if ahead is None or (ahead[0] is protocol.Request and not server.admit_request(ahead[1], self)):
@@ -508,10 +507,13 @@ class _Connection(asyncio.Protocol):
                     break
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
-        self._count_buffered()
+        decoder.trim()
+        if self.buffered_bytes or decoder.buffered_bytes:
+            self._count_buffered()
 
-    def _on_uploads(self, uploads: list[UploadFields], received_ms: int) -> None:
+    def _on_uploads(self, uploads: list[UploadFields]) -> None:
         """Queue what is due; acknowledge what is known. Uploads before one out of turn are complete and in order."""
+        received_ms = int(self._server.clock.time() * 1000)
         due, last_allowed = self._due, self._acked + self._server.limits.window
         device_id, epoch = self.device_id, self.epoch
         fresh: list[Received] = []
@@ -590,6 +592,10 @@ class _Connection(asyncio.Protocol):
 
     def check_patience(self, now_s: float) -> None:
         """Disconnect a device that has been silent, or has not read, beyond the limits."""
+        # Single bytes before the Hello do not extend its timeout, nor bytes of a device that does not read.
+        if self._has_sent and self._state is _ConnectionState.OPEN and self._writable.is_set():
+            self._since_s = now_s
+        self._has_sent = False
         limits, waited_s = self._server.limits, now_s - self._since_s
         if self._is_closed:
             if waited_s >= limits.linger_s:
