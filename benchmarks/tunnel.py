@@ -14,7 +14,8 @@ resident memory are read from the kernel. Devices are driven by this process, wh
 
 Rounds of the event loops (asyncio, and uvloop where it is installed) alternate. Figures are medians.
 
-    python benchmarks/tunnel.py [--rounds 3] [--uploads 20000] [--devices 50] [--connections 1000] [--rows 200000] [--json]
+    python benchmarks/tunnel.py [--rounds 3] [--uploads 20000] [--devices 50] [--connections 1000]
+        [--rows 200000] [--json]
 """
 
 import argparse
@@ -34,6 +35,7 @@ from typing import Any, cast
 
 from walle import plain, protocol
 from walle.cloud.authority import Authority
+from walle.cloud.malloc import map_tls_buffers
 from walle.pipeline.tunnel.client import client_context
 from walle.pipeline.tunnel.frames import Decoder, Encoder, encode_ack
 from walle.pipeline.tunnel.ingest import Ingest
@@ -98,8 +100,11 @@ async def _answer_state(port: int) -> None:
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
         used = os.times()
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        print(json.dumps({"cpu_s": used.user + used.system, "resident": resident}), flush=True)
+        print(json.dumps({"cpu_s": used.user + used.system, "resident": _resident_bytes()}), flush=True)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def serve(folder: Path, *, stores: bool) -> None:
@@ -242,11 +247,11 @@ async def connection_kib(server: ServerProcess, count: int) -> dict[str, float]:
 def ipv_payloads(count: int) -> list[bytes]:
     """Return the outputs of the IPV task for page visits of the app's generator; the encoding is of random bytes."""
     sys.path.insert(0, str(IPV_TASK.parents[2]))
-    from apps.ipv.generator import ShoppingEvents  # noqa: PLC0415
-    from walle.pipeline.stream import Events  # noqa: PLC0415
+    from apps.ipv.generator import ShoppingEvents
+    from walle.pipeline.stream import Events
 
     sys.path.insert(0, str(IPV_TASK))
-    import features  # noqa: PLC0415
+    import features
 
     payloads: list[bytes] = []
     number = 0
@@ -318,7 +323,7 @@ async def commit_ms(rows: int) -> dict[str, float]:
 def _runner(loop: str) -> Callable[[Coroutine[Any, Any, Any]], Any]:
     if loop == "asyncio":
         return asyncio.run
-    import uvloop  # noqa: PLC0415
+    import uvloop
 
     return cast("Callable[[Coroutine[Any, Any, Any]], Any]", uvloop.run)
 
@@ -360,6 +365,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1:2] == [_SERVE]:
         _, _, folder, loop, kind = sys.argv
+        map_tls_buffers()  # as the programs do
         _runner(loop)(serve_bare(Path(folder)) if kind == "bare" else serve(Path(folder), stores=kind == "stores"))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -380,7 +386,8 @@ def main() -> None:
         print(
             f"{loop:8} upload {upload['cpu_us']:6.1f} us CPU ({1e6 / upload['cpu_us']:7,.0f} a core-second),"
             f" single {single['cpu_us']:6.1f} us ({1e6 / single['cpu_us']:7,.0f}),"
-            f" ack {ack['cpu_us']:6.1f} us (bare {works['bare']['cpu_us']:6.1f}), connection {works['connection']['kib']:6.1f} KiB"
+            f" ack {ack['cpu_us']:6.1f} us (bare {works['bare']['cpu_us']:6.1f}),"
+            f" connection {works['connection']['kib']:6.1f} KiB"
         )
 
 
