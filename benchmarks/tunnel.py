@@ -21,6 +21,7 @@ Rounds of the event loops (asyncio, and uvloop where it is installed) alternate.
 import argparse
 import asyncio
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -251,8 +252,7 @@ def ipv_payloads(count: int) -> list[bytes]:
     from walle.pipeline.stream import Events
 
     sys.path.insert(0, str(IPV_TASK))
-    import features
-
+    features = importlib.import_module("features")
     payloads: list[bytes] = []
     number = 0
     while True:
