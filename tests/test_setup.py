@@ -55,10 +55,11 @@ def _prepare(folder: Path, python_script: str) -> dict[str, str]:
 def test_a_signal_ends_pip_and_what_pip_started(tmp_path: Path, number: signal.Signals, status: int) -> None:
     environment = _prepare(tmp_path, WAITS)
 
-    def heed() -> None:
+    def reset_signal() -> None:
         signal.signal(number, signal.SIG_DFL)  # a shell cannot trap what is ignored from its start on, as under nohup
 
-    with subprocess.Popen(["/bin/sh", SCRIPT, "venv"], cwd=tmp_path, env=environment, preexec_fn=heed) as script:
+    command = ["/bin/sh", str(SCRIPT), "venv"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=reset_signal) as script:
         files = [tmp_path / "pip", tmp_path / "compiler"]
         try:
             while not all(file.is_file() and file.read_text().endswith("\n") for file in files):
@@ -79,7 +80,7 @@ def test_a_signal_ends_pip_and_what_pip_started(tmp_path: Path, number: signal.S
 
 def test_a_failed_download_is_shown_and_ends_the_compilation(tmp_path: Path) -> None:
     environment = _prepare(tmp_path, NO_DOWNLOAD)
-    command = ["/bin/sh", SCRIPT, "venv"]
+    command = ["/bin/sh", str(SCRIPT), "venv"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
     )
@@ -94,7 +95,7 @@ def test_a_failed_download_is_shown_and_ends_the_compilation(tmp_path: Path) -> 
 
 def test_an_error_of_the_compiler_is_shown(tmp_path: Path) -> None:
     environment = _prepare(tmp_path, NO_CORE)
-    command = ["/bin/sh", SCRIPT, "venv"]
+    command = ["/bin/sh", str(SCRIPT), "venv"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False
     )

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005, ICN001, PLR0402 -- a table of calls with one signature, of two modules named np
-"""Benchmark cases of walle.np against NumPy: calls that image and feature code makes, on float32 and uint8."""
+"""Benchmark cases of walle.np against NumPy: calls that image and feature code makes, most on float32 and uint8."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -119,6 +119,22 @@ SQUARE: list[tuple[str, Callable[..., Any]]] = [
     ("eigh, 100 x 100", lambda m, d: m.linalg.eigvalsh(d.small + d.small.T)),
 ]
 
+# Other element types, which have loops of their own.
+TYPES: list[tuple[str, Callable[..., Any]]] = [
+    ("astype float32 of uint16", lambda m, d: d.words.astype("float32")),
+    ("astype uint16 of float32", lambda m, d: d.x.astype("uint16")),
+    ("astype float32 of int64", lambda m, d: d.longs.astype("float32")),
+    ("longs + longs", lambda m, d: d.longs + d.longs),
+    ("unsigned < unsigned", lambda m, d: d.unsigned < d.unsigned),
+    ("sum of int64", lambda m, d: m.sum(d.longs)),
+    ("sum of uint32", lambda m, d: m.sum(d.unsigned)),
+    ("sum of float64", lambda m, d: m.sum(d.doubles)),
+    ("max of float64 over the last axis", lambda m, d: m.max(d.doubles, axis=-1)),
+    ("argmax of int64", lambda m, d: m.argmax(d.longs)),
+    ("matmul of float64, 100 x 100", lambda m, d: m.matmul(d.fine, d.fine)),
+    ("matmul of int32, 100 x 100", lambda m, d: m.matmul(d.whole, d.whole)),
+]
+
 
 def _minus(x: Any, row: Any) -> Any:
     return x.x - row
@@ -148,11 +164,17 @@ def cases() -> Iterator[Case]:
             "columns": rng.integers(0, shape[1], shape[1]),
             "ends": numpy.linspace(0, 1.01, 20, dtype="float32"),
             "small": rng.normal(size=(100, 100)).astype("float32") + 20 * numpy.eye(100, dtype="float32"),
+            "words": rng.integers(0, 1 << 16, shape).astype("uint16"),
+            "unsigned": rng.integers(0, 1 << 32, shape).astype("uint32"),
+            "longs": rng.permutation(count).reshape(shape),
+            "doubles": rng.random(shape),
+            "fine": rng.random((100, 100)),
+            "whole": rng.integers(0, 100, (100, 100)).astype("int32"),
         }
         here, there = Data(arrays, np.asarray), Data(arrays, lambda array: array)
         if len(shape) == 3:
             here.row, there.row = np.asarray(x[0, :, 0].copy()), x[0, :, 0].copy()  # type: ignore[attr-defined]
-        for name, call in COMMON + (SQUARE if len(shape) == 2 else []):
+        for name, call in COMMON + TYPES + (SQUARE if len(shape) == 2 else []):
             if name == "x - row" and len(shape) == 3:
                 own, peer = np.asarray(x[0, 0].copy()), x[0, 0].copy()
                 here_row, there_row = partial(_minus, x=here, row=own), partial(_minus, x=there, row=peer)

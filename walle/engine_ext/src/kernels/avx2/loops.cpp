@@ -6,7 +6,6 @@ WALLE_TARGET_BEGIN(WALLE_AVX2)
 namespace walle::avx2 {
 namespace {
 // clang-format off: in this order
-#include "kernels/generic/find-best-inl.h"
 #include "kernels/generic/loops-inl.h"
 #include "kernels/generic/narrow-loops-inl.h"
 #include "kernels/generic/wide-loops-inl.h"

@@ -15,6 +15,7 @@ WALLE_TARGET_END
 
 void walle::avx512::fill_kernels(Table& table) noexcept {
   fill_loops(table);
+  fill_reductions(table);
   fill_all(table);
 }
 #endif

@@ -8,7 +8,6 @@ WALLE_TARGET_BEGIN(WALLE_AVX512)
 namespace walle::avx512 {
 namespace {
 // clang-format off: in this order
-#include "kernels/generic/find-best-inl.h"
 #include "kernels/generic/loops-inl.h"
 #include "kernels/generic/wide-loops-inl.h"
 // clang-format on

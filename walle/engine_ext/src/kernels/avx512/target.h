@@ -9,6 +9,7 @@ namespace walle::avx512 {
 bool available() noexcept;
 void fill_kernels(Table& table) noexcept;
 void fill_loops(Table& table) noexcept;
+void fill_reductions(Table& table) noexcept;
 void fill_images(ImageTable& table) noexcept;
 // All kernels of the backend, including bytes.
 void fill_set(Table& table, ImageTable& image) noexcept;

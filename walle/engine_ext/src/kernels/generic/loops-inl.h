@@ -1,6 +1,6 @@
-// Elementwise, select, conversion and reduction loops of all element types in plain code that the compiler vectorises for the
+// Elementwise, select and conversion loops of all element types in plain code that the compiler vectorises for the
 // including instruction set. Results are those of scalar/elements.h, bit for bit (except for the order of float64 sums). Outputs
-// may be an operand with stride 1, which `ivdep` allows. Included after find-best-inl.h, whose functions it needs.
+// may be an operand with stride 1, which `ivdep` allows.
 
 template <class T>
 struct UnsignedOf {
@@ -292,37 +292,6 @@ void loop_select(const void* where, std::int64_t where_stride, const void* a, st
   for (std::int64_t i = 0; i < count; ++i) to[i] = choice[i * where_stride] ? left[i * a_stride] : right[i * b_stride];
 }
 
-// Number of partial results, enough to fill a few vectors.
-template <class T>
-inline constexpr std::int64_t kPartials = 256 / static_cast<std::int64_t>(sizeof(T));
-
-template <class T, class Op>
-void loop_reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
-  const auto* from = static_cast<const T*>(in);
-  constexpr std::int64_t n = kPartials<T>;
-  T result = from[0];
-  std::int64_t i = 1;
-  if (stride == 1 && count >= 2 * n) {
-    T part[n];
-    for (std::int64_t j = 0; j < n; ++j) part[j] = from[j];
-    for (i = n; i + n <= count; i += n)
-      for (std::int64_t j = 0; j < n; ++j) part[j] = Op::of(part[j], from[i + j]);
-    for (std::int64_t half = n / 2; half > 0; half /= 2)
-      for (std::int64_t j = 0; j < half; ++j) part[j] = Op::of(part[j], part[j + half]);
-    result = part[0];
-  }
-  for (; i < count; ++i) result = Op::of(result, from[i * stride]);
-  *static_cast<T*>(out) = result;
-}
-
-// The best value is found first, then its position.
-template <class T, bool greatest>
-void loop_arg(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
-  T best;
-  loop_reduce<T, std::conditional_t<greatest, MaximumLoop, MinimumLoop>>(in, stride, count, &best);
-  *static_cast<std::int64_t*>(out) = find_best(static_cast<const T*>(in), stride, count, best);
-}
-
 template <class T>
 void loop_axpy(const void* factor, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const T scale = *static_cast<const T*>(factor);
@@ -361,10 +330,6 @@ void fill_loops_of(Table& table, std::size_t type) noexcept {
   WALLE_FAST(Greater)
   WALLE_FAST(GreaterOrEqual)
 #undef WALLE_FAST
-  table.arg[static_cast<std::size_t>(ArgOp::ArgMax)][type] = &loop_arg<T, true>;
-  table.arg[static_cast<std::size_t>(ArgOp::ArgMin)][type] = &loop_arg<T, false>;
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMax)][type] = &loop_reduce<T, MaximumLoop>;
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][type] = &loop_reduce<T, MinimumLoop>;
 #define WALLE_FAST(op) table.binary[static_cast<std::size_t>(BinaryOp::op)][type] = &loop_binary<T, T, op##Loop>;
   WALLE_FAST(Maximum)
   WALLE_FAST(Minimum)
@@ -399,6 +364,4 @@ void fill_integers_of(Table& table, std::size_t type) noexcept {
   WALLE_FAST(ShiftRight)
 #undef WALLE_FAST
   table.unary[static_cast<std::size_t>(UnaryOp::BitwiseNot)][type] = &loop_unary<T, T, BitwiseNotLoop>;
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceProd)][type] = &loop_reduce<T, MulLoop>;
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][type] = &loop_reduce<T, AddLoop>;
 }

@@ -9,7 +9,6 @@ void fill_wide_loops(Table& table) noexcept {
   table.binary[static_cast<std::size_t>(BinaryOp::Div)][1] = &loop_binary<double, double, DivLoop>;
   table.binary[static_cast<std::size_t>(BinaryOp::CopySign)][0] = &loop_binary<float, float, CopySignLoop>;
   table.binary[static_cast<std::size_t>(BinaryOp::CopySign)][1] = &loop_binary<double, double, CopySignLoop>;
-  table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][1] = &loop_reduce<double, AddLoop>;
 #define WALLE_FAST(op, loop) table.unary[static_cast<std::size_t>(UnaryOp::op)][1] = &loop_unary<double, double, loop##Loop>;
   WALLE_FAST(Abs, WideAbs)
   WALLE_FAST(Sqrt, WideSqrt)
