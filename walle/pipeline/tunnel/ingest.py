@@ -142,8 +142,9 @@ class Ingest:
             " ORDER BY position LIMIT ?"
         )
         values = [value for value in (after, device_id, topic, limit) if value is not None]
-        rows = await self._read(lambda database: database.execute(query, values).fetchall())
-        return [(row[0], Received(*row[1:])) for row in rows]
+        return await self._read(
+            lambda database: [(row[0], Received(*row[1:])) for row in database.execute(query, values)]
+        )
 
     # --- in the threads ---
 
