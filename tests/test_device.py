@@ -410,8 +410,8 @@ async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) ->
 
         for life in range(4):
             command = [sys.executable, "-m", "tests.sim.live", str(config_file)]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, **pipes)
+            pipe = subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
             try:
                 async with asyncio.timeout(60):
                     assert process.stdout is not None
