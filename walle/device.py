@@ -26,6 +26,7 @@ import httpx
 
 from walle import plain
 from walle.clock import Clock, SystemClock
+from walle.credential import device_credential
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.fetch import HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
@@ -69,7 +70,7 @@ class DeviceConfig:
     tunnel_host: str
     tunnel_port: int
     ca_pem: str  # certificate authority of the tunnel server
-    token: str  # authenticates a device
+    token: str  # the fleet's secret: authenticates reports, and makes the device's credential for the tunnel
     trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     report_interval_s: float = 10.0
@@ -258,7 +259,7 @@ class Device:
         return TunnelClient(
             self.outbox,
             device_id=self.config.device_id,
-            token=self.config.token,
+            token=device_credential(self.config.token, self.config.device_id),
             host=self.config.tunnel_host,
             port=self.config.tunnel_port,
             ssl_context=self._tls,

@@ -216,8 +216,11 @@ async def test_uploads_that_can_never_be_stored_are_told_at_once(
 
         monkeypatch.setattr(shop.cloud.gateway._ingest, "accept", broken)
         await device.tunnel.send("topic", 1)
-        await until(lambda: "uploads are no longer stored" in caplog.text)
+        await until(lambda: "uploads are not stored" in caplog.text)
         assert "is damaged" in caplog.text
+        health = await shop.http.get("/healthz")
+        assert (health.status_code, health.json()["ok"]) == (503, False)
+        assert "is damaged" in health.json()["tunnel"]["error"]
 
 
 def test_a_home_is_made_once_and_its_secrets_are_whole_and_its_owners(tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 TOKENS = {f"device-{number}": f"token-{number}" for number in range(100)}
 
 
-async def check_token(device_id: str, token: str) -> bool:
-    return TOKENS.get(device_id) == token
+_DEVICES = {token: device_id for device_id, token in TOKENS.items()}
+
+
+async def authenticate(credential: str) -> str | None:
+    return _DEVICES.get(credential)
 
 
 async def echo(device_id: str, topic: str, payload: bytes) -> bytes:
@@ -44,7 +47,7 @@ class TunnelCloud:
         await self.ingest.start()
         self.server = TunnelServer(
             ssl_context=self.ssl_context,
-            token_check=check_token,
+            authenticate=authenticate,
             resume=self.ingest.resume,
             on_request=self.on_request,
             limits=self.limits,

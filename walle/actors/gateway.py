@@ -6,10 +6,12 @@ from ray.actor import ActorHandle
 
 from walle.actors.node import NodeActor, Remote, returns_errors
 from walle.cloud import CloudConfig, GatewayAddress, GatewayNode
+from walle.cloud.malloc import map_tls_buffers
 
 
 class GatewayActor(NodeActor):
     def __init__(self, config: CloudConfig) -> None:
+        map_tls_buffers()
         super().__init__(config)
         self._node = GatewayNode(config)
 

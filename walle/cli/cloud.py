@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli import event_loop
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, working
 from walle.errors import ConfigError
@@ -70,7 +71,9 @@ def up(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _only_one(folder):
         from walle.cloud import CloudConfig
+        from walle.cloud.malloc import map_tls_buffers
 
+        map_tls_buffers()
         config = CloudConfig(
             folder=folder.resolve(),
             host=host,
@@ -82,7 +85,7 @@ def up(
             pythons=tuple(python or ()),
         )
         try:
-            asyncio.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
+            event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
         except asyncio.CancelledError:  # a signal before it was up
             raise typer.Exit(130) from None
 

@@ -1,6 +1,5 @@
 """`walle device run`: a device on real hardware."""
 
-import asyncio
 import secrets
 import socket
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from walle.cli import event_loop
 from walle.cli.device_log import device_log
 from walle.cli.join import Join
 from walle.cli.output import JsonLinesFlag
@@ -132,7 +132,7 @@ def run(
         as_json=as_json,
     )
     with device_log(folder):
-        finished = asyncio.run(program.run())
+        finished = event_loop.run(program.run())
     if not finished:
         raise typer.Exit(130)
 

@@ -18,6 +18,8 @@ from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.tunnel_watch import TunnelWatch
+from walle.credential import credential_device
 from walle.deploy.cloud.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
@@ -25,8 +27,10 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.errors import ConfigError
-from walle.pipeline.tunnel.ingest import Ingest, pump
-from walle.pipeline.tunnel.server import Received, TunnelServer
+from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.tunnel.server import Received, ResumePoint, TunnelServer
+from walle.pipeline.tunnel.supervisor import PumpSupervisor
+from walle.protocol import Hello
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,25 +82,30 @@ class GatewayNode:
             OSError: a port is taken.
         """
         config = self._config
-        app = WallePush(self._app(releases, monitor), self._answerer)
+        app = self._app(releases, monitor)
+        business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             self._ingest = await undo.enter_async_context(Ingest(self._home.uploads_db))
             authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = TunnelServer(
                 ssl_context=authority.server_context(),
-                token_check=self._lets_in,
-                resume=self._ingest.resume,
+                authenticate=self._authenticate,
+                resume=self._resume,
                 on_request=inference.answer,
                 host=config.host,
                 port=config.tunnel_port,
             )
+            self._pump = PumpSupervisor(self._tunnel, self._ingest, consumer=self._note_delays, clock=self._clock)
             await self._tunnel.start()
             renewing = asyncio.create_task(_renew_daily(authority, self._clock))
             undo.push_async_callback(_ended, renewing)
-            pumping = asyncio.create_task(pump(self._tunnel, self._ingest, consumer=self._note_delays))
-            pumping.add_done_callback(_say_why)
-            undo.push_async_callback(self._drain, pumping)
-            url = await undo.enter_async_context(_serving(app, config.host, config.http_port))
+            undo.push_async_callback(self._drain, asyncio.create_task(self._pump.run(), name="pump supervisor"))
+            watch = TunnelWatch(self._tunnel, self._pump.status)
+            app.include_router(watch_router(releases, monitor, self._answerer, {"tunnel": watch}))
+            if business is not None:  # after walle's own routes, since it takes every other path
+                app.mount("/", business)
+            pushing = WallePush(app, self._answerer)
+            url = await undo.enter_async_context(_serving(pushing, config.host, config.http_port))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
 
@@ -121,15 +130,15 @@ class GatewayNode:
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))
         app.include_router(device_router(monitor, self._home.lets_in))
-        app.include_router(watch_router(releases, monitor, self._answerer))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access))
-        if self._config.business_app:
-            app.mount("/", _load_app(self._config.business_app))
         return app
 
-    async def _lets_in(self, _device_id: str, token: str) -> bool:
-        return self._home.lets_in(token)
+    async def _authenticate(self, credential: str) -> str | None:
+        return credential_device(self._home.device_token, credential)
+
+    async def _resume(self, hello: Hello) -> ResumePoint:
+        return await self._pump.resume(hello)
 
     async def _note_delays(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
@@ -168,11 +177,6 @@ async def _renew_daily(authority: Authority, clock: Clock) -> None:
 async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _say_why(pumping: asyncio.Task[None]) -> None:
-    if not pumping.cancelled() and (error := pumping.exception()) is not None:
-        _LOG.critical("uploads are no longer stored: %s; repair the file, then restart the cloud", error)
 
 
 class _Server(uvicorn.Server):

@@ -116,22 +116,20 @@ def _damaged(path: pathlib.Path) -> Iterator[sqlite3.Connection | None]:
 
 
 def _copy_features(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
-    count = 0
-    insert = "INSERT INTO features (id, topic, ts_ms, position, payload, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+    insert = "INSERT OR IGNORE INTO features (id, topic, ts_ms, position, payload, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+    before = new.total_changes
     for rows in _read(old, "features", "id", "id, topic, ts_ms, position, payload, checksum"):
-        sound = [row for row in rows if is_sound_feature(row[1], row[4], row[2], row[3], row[5])]
-        new.executemany(insert, sound)
-        count += len(sound)
-    return count
+        new.executemany(insert, [row for row in rows if is_sound_feature(row[1], row[4], row[2], row[3], row[5])])
+    return new.total_changes - before
 
 
 def _copy_outbox(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
-    count = 0
+    # Damage to a number makes one occur twice; the number that is missing then is reported as a loss.
+    insert = "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?, ?, ?, ?)"
+    before = new.total_changes
     for rows in _read(old, "outbox", "seq", "seq, topic, payload, created_ms, checksum, chain"):
-        sound = [row for row in rows if is_sound(*row[1:5])]
-        new.executemany("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", sound)
-        count += len(sound)
-    return count
+        new.executemany(insert, [row for row in rows if is_sound(*row[1:5])])
+    return new.total_changes - before
 
 
 def _read(db: sqlite3.Connection, table: str, key: str, columns: str) -> Iterator[list[_Row]]:

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.clock import ManualClock
+from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.tunnel.ingest import Accepted, Ingest, IngestError, pump
 from walle.pipeline.tunnel.server import Received
+from walle.protocol import Hello
 
 
 def received(seq: int, *, device: str = "d", epoch: str = "e", topic: str = "t", payload: bytes = b"x") -> Received:
@@ -99,20 +102,57 @@ async def test_query_pages_filters_and_keeps_the_order(ingest: Ingest) -> None:
 )
 def test_any_mess_of_batches_leaves_each_number_once_without_gaps(batches: list[list[Received]]) -> None:
     async def check() -> None:
-        # An open file with no name: what is stored in it is as real, and gone at once.
-        async with Ingest(Path(":memory:")) as ingest:
-            fresh = []
-            for batch in batches:
-                accepted = await ingest.accept(batch)
-                fresh += accepted.fresh
-                assert set(accepted.highest) == {row[:2] for row in batch}
-            stored = [row for _, row in await ingest.query()]
-            assert stored == fresh
-            for device in ("a", "b"):
-                seqs = [row.seq for row in stored if row.device_id == device]
-                assert seqs == list(range(1, await ingest.acked(device, "e") + 1))
+        with tempfile.TemporaryDirectory() as folder:
+            async with Ingest(Path(folder) / "ingest.db") as ingest:
+                await check_in(ingest)
+
+    async def check_in(ingest: Ingest) -> None:
+        fresh = []
+        for batch in batches:
+            accepted = await ingest.accept(batch)
+            fresh += accepted.fresh
+            assert set(accepted.highest) == {row[:2] for row in batch}
+        stored = [row for _, row in await ingest.query()]
+        assert stored == fresh
+        for device in ("a", "b"):
+            seqs = [row.seq for row in stored if row.device_id == device]
+            assert seqs == list(range(1, await ingest.acked(device, "e") + 1))
 
     asyncio.run(check())
+
+
+@pytest.mark.asyncio
+async def test_a_long_query_delays_no_commit(ingest: Ingest) -> None:
+    for first in range(1, 150_001, 10_000):
+        await ingest.accept([received(seq) for seq in range(first, first + 10_000)])
+    query = asyncio.create_task(ingest.query(topic="t", limit=10**6))
+    count = asyncio.create_task(ingest.count())
+    await asyncio.sleep(0.02)
+    await ingest.accept([received(150_001)])
+    assert not query.done()
+    assert await ingest.acked("d", "e") == 150_001
+    assert not query.done()
+    assert len(await query) >= 150_000
+    assert await count == 150_001
+
+
+@pytest.mark.asyncio
+async def test_a_query_by_topic_reads_the_rows_of_that_topic_only(ingest: Ingest) -> None:
+    await ingest.accept([received(seq, topic="rare" if seq % 1000 == 0 else "common") for seq in range(1, 5_001)])
+    assert [row.seq for _, row in await ingest.query(topic="rare")] == [1000, 2000, 3000, 4000, 5000]
+    steps = 0
+
+    def count_steps() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    await ingest._read(lambda database: database.set_progress_handler(count_steps, 10))
+    assert len(await ingest.query(topic="rare")) == 5
+    assert steps < 50  # of 10 instructions of SQLite each; a scan takes thousands
+    steps = 0
+    assert len(await ingest.query(topic="absent", after=2)) == 0
+    assert steps < 50
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -206,6 +246,19 @@ async def test_a_full_disk_stores_nothing_of_the_batch(ingest: Ingest) -> None:
     assert await ingest.acked("d", "e") == 1
     await free_disk(ingest)
     assert (await ingest.accept([received(2), received(3)])).highest == {("d", "e"): 3}
+    assert await ingest.count() == 3
+    chain = first_link("e")
+    for seq in (1, 2, 3):
+        chain = next_link(chain, row_checksum("t", b"x", 10 * seq))
+    assert await ingest.resume(Hello("d", "e", "")) == (3, chain)
+
+
+@pytest.mark.asyncio
+async def test_uploads_continue_after_a_loss_that_a_hello_reports(ingest: Ingest) -> None:
+    await ingest.accept([received(1)])  # the stream is in memory now
+    assert await ingest.resume(Hello("d", "e", "", acked=4, acked_chain=9)) == (4, 9)
+    assert (await ingest.accept([received(2), received(5)])).fresh == [received(5)]
+    assert await ingest.resume(Hello("d", "e", "")) == (5, next_link(9, row_checksum("t", b"x", 50)))
 
 
 async def fill_disk(ingest: Ingest) -> None:

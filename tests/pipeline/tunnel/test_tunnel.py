@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.fault_proxy import FaultProxy
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, check_token, echo
+from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
 from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
@@ -175,7 +175,7 @@ async def test_closing_tells_devices_when_to_come_back_and_ends_the_iteration(
 ) -> None:
     server = TunnelServer(
         ssl_context=authority.server_context(),
-        token_check=check_token,
+        authenticate=authenticate,
         resume=nothing_acked,
         on_request=echo,
     )

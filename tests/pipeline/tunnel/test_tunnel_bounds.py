@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.fault_proxy import FaultProxy
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, check_token, echo
+from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
 from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
@@ -36,7 +36,7 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
         outbox.add("t", rng.randbytes(size))
     async with TunnelServer(
         ssl_context=authority.server_context(),
-        token_check=check_token,
+        authenticate=authenticate,
         resume=nothing_acked,
         on_request=echo,
         limits=limits,
@@ -69,10 +69,10 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
     async with (
         TunnelServer(
             ssl_context=authority.server_context(),
-            token_check=check_token,
+            authenticate=authenticate,
             resume=nothing_acked,
             on_request=echo,
-            limits=ServerLimits(queue_bytes=8 << 20),
+            limits=ServerLimits(memory_bytes=24 << 20),
         ) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
@@ -85,7 +85,7 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
         seqs: list[int] = []
         while len(seqs) < 200:
             seqs += [received.seq for received in await server.arrived(3)]
-            assert server._queued_bytes <= 9 << 20
+            assert server.budget.uploads <= 10 << 20
         assert seqs == list(range(1, 201))
         assert server.counts.pauses > 20
         device.say(protocol.Ping(1))
@@ -112,7 +112,7 @@ async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, ma
     fill(outbox, 100)
     async with TunnelServer(
         ssl_context=authority.server_context(),
-        token_check=check_token,
+        authenticate=authenticate,
         resume=nothing_acked,
         on_request=echo,
         limits=ServerLimits(window=8),
@@ -145,7 +145,7 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
     async with (
         TunnelServer(
             ssl_context=authority.server_context(),
-            token_check=check_token,
+            authenticate=authenticate,
             resume=nothing_acked,
             on_request=much,
             clock=clock,
@@ -171,7 +171,7 @@ async def test_silent_devices_are_disconnected(authority: Authority) -> None:
     async with (
         TunnelServer(
             ssl_context=authority.server_context(),
-            token_check=check_token,
+            authenticate=authenticate,
             resume=nothing_acked,
             on_request=echo,
             clock=clock,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, check_token, echo
+from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
 from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
@@ -37,7 +37,12 @@ from walle.pipeline.tunnel.server import ResumePoint, TunnelServer, TunnelServer
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"token": "wrong"}, "token"), ({"device_id": "stranger"}, "token"), ({"device_id": ""}, "hello")],
+    [
+        ({"token": "wrong"}, "token"),
+        ({"device_id": "stranger"}, "identity"),
+        ({"device_id": "device-1"}, "identity"),
+        ({"device_id": ""}, "hello"),
+    ],
 )
 async def test_a_wrong_identity_ends_the_client(
     cloud: TunnelCloud, make_client: MakeClient, options: dict[str, str], code: str
@@ -91,7 +96,7 @@ async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Auth
             await asyncio.open_connection("127.0.0.1", cloud.server.port, ssl=old)
     lax = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with pytest.raises(TunnelServerError, match=r"TLS 1\.3"):
-        TunnelServer(ssl_context=lax, token_check=check_token, resume=cloud.ingest.resume, on_request=echo)
+        TunnelServer(ssl_context=lax, authenticate=authenticate, resume=cloud.ingest.resume, on_request=echo)
 
 
 @pytest.mark.asyncio
@@ -206,7 +211,7 @@ async def test_uploads_of_a_replaced_connection_may_become_durable_later(authori
     async with (
         Ingest(tmp_path / "ingest.db") as ingest,
         TunnelServer(
-            ssl_context=authority.server_context(), token_check=check_token, resume=ingest.resume, on_request=echo
+            ssl_context=authority.server_context(), authenticate=authenticate, resume=ingest.resume, on_request=echo
         ) as server,
         RawDevice.connect(authority, server.port) as older,
         RawDevice.connect(authority, server.port) as newer,
@@ -307,7 +312,7 @@ async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_
             await asyncio.sleep(min(seconds, 0.01))
 
     async with TunnelServer(
-        ssl_context=authority.server_context(), token_check=check_token, resume=resume, on_request=echo
+        ssl_context=authority.server_context(), authenticate=authenticate, resume=resume, on_request=echo
     ) as server:
         client = make_client(MemoryOutbox(), server.port, clock=Hasty())
         async with running(client):

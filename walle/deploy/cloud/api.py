@@ -6,7 +6,7 @@ frozen dataclasses: both the services and handles to them in other processes imp
 
 import importlib.resources
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response
@@ -75,6 +75,15 @@ class Outcomes(Protocol):
 
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
+
+
+class WatchedPart(Protocol):
+    """A part of the gateway whose state /healthz and /metrics show."""
+
+    def health(self) -> Mapping[str, Any]:
+        """Return the state as JSON, with `ok`."""
+
+    def metrics(self) -> list[Metric]: ...
 
 
 class _Strict(BaseModel):
@@ -250,8 +259,11 @@ def device_router(outcomes: Outcomes, lets_in: LetsIn) -> APIRouter:
     return router
 
 
-def watch_router(releases: Releases, outcomes: Outcomes, answerer: Answerer) -> APIRouter:
-    """Return /, /metrics and /healthz."""
+def watch_router(
+    releases: Releases, outcomes: Outcomes, answerer: Answerer, parts: Mapping[str, WatchedPart] | None = None
+) -> APIRouter:
+    """Return /, /metrics and /healthz, the latter two with the state of `parts` too."""
+    watched = dict(parts or {})
     router = APIRouter(tags=["watching"])
     page = importlib.resources.files("walle.deploy.cloud").joinpath("dashboard.html").read_text(encoding="utf-8")
 
@@ -261,10 +273,14 @@ def watch_router(releases: Releases, outcomes: Outcomes, answerer: Answerer) -> 
         return HTMLResponse(page)
 
     @router.get("/healthz")
-    async def healthz() -> dict[str, Any]:
-        """Answer while the gateway can reach the release service."""
+    async def healthz(response: Response) -> dict[str, Any]:
+        """Answer while the gateway can reach the release service; with status 503 if a part of it does not work."""
         known = await releases.all()
-        return {"ok": True, "generation": answerer.table.generation, "releases": len(known)}
+        states = {name: part.health() for name, part in watched.items()}
+        ok = all(state["ok"] for state in states.values())
+        if not ok:
+            response.status_code = 503
+        return {"ok": ok, "generation": answerer.table.generation, "releases": len(known), **states}
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -273,9 +289,19 @@ def watch_router(releases: Releases, outcomes: Outcomes, answerer: Answerer) -> 
         shown = [(release, await outcomes.totals(release.id)) for release in known if not release.state.terminal]
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Metrics(known, shown, answerer))
+        for part in watched.values():
+            registry.register(_PartMetrics(part))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+class _PartMetrics(Collector):
+    def __init__(self, part: WatchedPart) -> None:
+        self._part = part
+
+    def collect(self) -> list[Metric]:
+        return self._part.metrics()
 
 
 class _Metrics(Collector):

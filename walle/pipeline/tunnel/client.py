@@ -3,6 +3,7 @@
 Uploads are sent in the order of their numbers, at most the cloud's window ahead of its acknowledgements, and stay in
 the outbox until they are acknowledged. A new connection continues after the last upload that is durable in the cloud,
 once the chain values of both sides agree there; else the side that went back in time reports it, and both go on.
+Uploads are written in small pieces, and requests before them, so that a request does not wait for the outbox to drain.
 Reconnects use exponential backoff with full jitter, so that a fleet that lost its cloud does not reconnect all at once.
 """
 
@@ -11,8 +12,9 @@ import collections
 import contextlib
 import logging
 import random
+import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -24,6 +26,7 @@ from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Decoder, Encoder, Fr
 _LOG = logging.getLogger(__name__)
 
 _BATCH = 64  # uploads read from the outbox, and written to the socket, at once
+_WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
 _REQUESTS = 8  # in flight at once; the cloud takes 16 of a device
 _CLOSE_S = 2.0  # for the last bytes of a connection to leave
 _LONGEST_RETRY_S = 3600.0  # bounds the delay that a Refusal asks for
@@ -39,7 +42,7 @@ class TunnelClosedError(TunnelError):
 
 
 class TunnelRefusedError(TunnelError):
-    """The cloud refused this device: a wrong token or protocol, or another device of the same name."""
+    """The cloud refused this device: a wrong credential or protocol, or another device of the same name."""
 
     def __init__(self, refusal: protocol.Refusal) -> None:
         super().__init__(f"the cloud refused the tunnel ({refusal.code}): {refusal.message}")
@@ -111,6 +114,7 @@ class TunnelClient:
     is in `.connected`, `.last_error` and `.connections`.
 
     Args:
+        token: the credential of this device, which the cloud's `authenticate` knows.
         keepalive_s: silence after which a Ping is sent; after twice that, and two Pings, the connection is closed.
         connect_s: timeout for TCP, TLS and the cloud's Welcome together.
         backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s.
@@ -322,9 +326,26 @@ class TunnelClient:
                     f"the cloud has uploads of epoch {link.epoch} up to {max(sent, link.acked)}, and the outbox begins"
                     f" at {uploads[0].seq}; connecting again reports the uploads between as lost"
                 )
-            if uploads:
-                link.send([upload.seq for upload in uploads], b"".join(map(self._encoder.encode, uploads)))
-                sent = uploads[-1].seq
+            for seqs, data in self._small_writes(uploads):
+                await link.writable_for_uploads()
+                link.send(seqs, data)
+                sent = seqs[-1]
+
+    def _small_writes(self, uploads: list[protocol.Upload]) -> Iterator[tuple[list[int], bytes]]:
+        """Return the frames of uploads, with their numbers, in pieces of about _WRITE_BYTES."""
+        seqs: list[int] = []
+        frames: list[bytes] = []
+        size_bytes = 0
+        for upload in uploads:
+            frame = self._encoder.encode(upload)
+            seqs.append(upload.seq)
+            frames.append(frame)
+            size_bytes += len(frame)
+            if size_bytes >= _WRITE_BYTES:
+                yield seqs, b"".join(frames)
+                seqs, frames, size_bytes = [], [], 0
+        if seqs:
+            yield seqs, b"".join(frames)
 
     async def _forget(self, link: "_Link") -> None:
         while True:
@@ -388,11 +409,16 @@ class _Link(asyncio.Protocol):
         self._in_flight: collections.deque[tuple[int, float]] = collections.deque()  # at most a window of them
         self._latencies: list[tuple[int, float]] = []
         self._answers: dict[int, asyncio.Future[protocol.Response]] = {}
+        self._waiting_requests = 0  # until they may be written
 
     # --- asyncio's calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        # What is written waits in the transport and in the kernel; the limits keep both short.
+        self._transport.set_write_buffer_limits(_WRITE_BYTES)
+        with contextlib.suppress(OSError, AttributeError):  # not every system has the option
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_BYTES)
         self.heard_s = self._clock.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -462,6 +488,14 @@ class _Link(asyncio.Protocol):
         self._in_flight.extend((seq, now_s) for seq in seqs)
         self.write(data)
 
+    async def writable_for_uploads(self) -> None:
+        """Return once uploads may be written: after the requests that wait."""
+        while True:
+            await self.writable.wait()
+            if not self._waiting_requests or self.ended:
+                return
+            await asyncio.sleep(0)
+
     def take_latencies(self) -> list[tuple[int, float]]:
         taken, self._latencies = self._latencies, []
         return taken
@@ -490,8 +524,12 @@ class _Link(asyncio.Protocol):
         return self._ended.is_set()
 
     async def ask(self, request: protocol.Request, data: bytes) -> protocol.Response:
-        while not self.writable.is_set():
-            await self.writable.wait()
+        self._waiting_requests += 1
+        try:
+            while not self.writable.is_set():
+                await self.writable.wait()
+        finally:
+            self._waiting_requests -= 1
         if self._error is not None:
             raise TunnelClosedError(f"request {request.topic!r} was not sent: {self._error}")
         answer: asyncio.Future[protocol.Response] = asyncio.get_running_loop().create_future()

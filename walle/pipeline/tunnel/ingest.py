@@ -4,12 +4,14 @@ One SQLite file holds the features and, for each (device, epoch), the highest st
 Both change in one transaction per batch, so that uploads that a device repeats after a crash on either side are
 recognised and dropped. A device that starts a new epoch repeats its unsent uploads in it: those that are stored already
 under the older epoch are dropped too. What was lost on either side is in `Ingest.losses`.
-SQLite runs in its own thread; a batch costs one hop to it. `synchronous=FULL`: an acknowledged feature survives
-a power cut.
+SQLite runs in its own thread; a batch costs one hop to it. Queries run in another, on a connection of their own: in WAL
+mode they delay no commit. `synchronous=FULL`: an acknowledged feature survives a power cut.
 """
 
 import asyncio
 import contextlib
+import dataclasses
+import itertools
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -48,8 +50,11 @@ CREATE TABLE IF NOT EXISTS losses (
     last_seq INTEGER, cause TEXT NOT NULL, recorded_ms INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX IF NOT EXISTS losses_once ON losses (device_id, epoch, first_seq, ifnull(last_seq, -1), cause);
+CREATE INDEX IF NOT EXISTS uploads_by_topic ON uploads (topic);
 """
 _FORMAT = 2  # of this schema, in PRAGMA user_version
+_ROWS_PER_STATEMENT = 32
+_STREAMS_KEPT = 50_000  # in memory
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 
 
@@ -80,14 +85,14 @@ class RecordedLoss(NamedTuple):
     recorded_ms: int
 
 
+@dataclasses.dataclass(slots=True)
 class _Stream:
     """The row of one (device, epoch). Uploads up to `moved` continue older epochs."""
 
-    def __init__(self, number: int, highest: int, chain: int, moved: int) -> None:
-        self.number = number
-        self.highest = highest
-        self.chain = chain
-        self.moved = moved
+    number: int
+    highest: int
+    chain: int
+    moved: int
 
 
 class Ingest:
@@ -103,6 +108,10 @@ class Ingest:
         # The thread ends with the object or the program. SQLite requires that one thread uses a connection.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
         self._database: sqlite3.Connection | None = None
+        self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest-reader")
+        self._reader: sqlite3.Connection | None = None  # made by the first query
+        # Rows as committed. A transaction takes those that it changes out, so that none of a failed one stays.
+        self._streams: dict[StreamKey, _Stream] = {}
 
     async def start(self) -> None:
         """Open the file. Raises IngestError if it cannot be opened or has another format."""
@@ -110,7 +119,14 @@ class Ingest:
 
     async def close(self) -> None:
         """Wait for running calls and close the file. May be called twice; `start` may follow."""
+        await self._in_thread(self._close_reader, self._reader_thread)
         await self._in_thread(self._close)
+
+    async def reopen(self) -> None:
+        """Close the file and open what is at its path now. Raises IngestError as `start`."""
+        with contextlib.suppress(IngestError):
+            await self.close()
+        await self.start()
 
     async def __aenter__(self) -> Self:
         try:
@@ -161,12 +177,12 @@ class Ingest:
         query = "SELECT device_id, epoch, first_seq, last_seq, cause, recorded_ms FROM losses"
         values = [] if device_id is None else [device_id]
         query += " WHERE device_id = ?" * len(values) + " ORDER BY loss"
-        rows = await self._run(lambda database: database.execute(query, values).fetchall())
+        rows = await self._read(lambda database: database.execute(query, values).fetchall())
         return [RecordedLoss(row[0], Loss(row[1], row[2], row[3], LossCause(row[4])), row[5]) for row in rows]
 
     async def count(self) -> int:
         """Return how many uploads are stored."""
-        row = await self._run(lambda database: database.execute("SELECT count(*) FROM uploads").fetchone())
+        row = await self._read(lambda database: database.execute("SELECT count(*) FROM uploads").fetchone())
         return cast("int", row[0])
 
     async def query(
@@ -176,16 +192,20 @@ class Ingest:
 
         To continue, pass the last position as `after`.
         """
-        wanted = (
-            "position > ?" + " AND device_id = ?" * (device_id is not None) + " AND topic = ?" * (topic is not None)
+        of_device = " AND stream IN (SELECT stream FROM streams WHERE device_id = ?)" * (device_id is not None)
+        of_topic = " AND topic = ?" * (topic is not None)
+        # CROSS JOIN keeps the order of the loops: the index of `uploads` first, which yields the positions in order.
+        query = (
+            "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"  # noqa: S608 - made of constants
+            f" FROM uploads CROSS JOIN streams USING (stream) WHERE position > ?{of_device}{of_topic}"
+            " ORDER BY position LIMIT ?"
         )
-        columns = "position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"
-        query = f"SELECT {columns} FROM uploads JOIN streams USING (stream) WHERE {wanted} ORDER BY position LIMIT ?"  # noqa: S608 - made of constants
         values = [value for value in (after, device_id, topic, limit) if value is not None]
-        rows = await self._run(lambda database: database.execute(query, values).fetchall())
-        return [(row[0], Received(*row[1:])) for row in rows]
+        return await self._read(
+            lambda database: [(row[0], Received(*row[1:])) for row in database.execute(query, values)]
+        )
 
-    # --- in the thread ---
+    # --- in the threads ---
 
     async def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_open_database() -> T:
@@ -195,9 +215,20 @@ class Ingest:
 
         return await self._in_thread(on_open_database)
 
-    async def _in_thread[T](self, work: Callable[[], T]) -> T:
+    async def _read[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def on_reader() -> T:
+            if self._database is None:
+                raise IngestError(self.path, "is not open")
+            if self._reader is None:
+                self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+                self._reader.execute("PRAGMA query_only = ON")
+            return work(self._reader)
+
+        return await self._in_thread(on_reader, self._reader_thread)
+
+    async def _in_thread[T](self, work: Callable[[], T], thread: ThreadPoolExecutor | None = None) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(thread or self._thread, work)
         except sqlite3.Error as error:
             primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
             raise IngestError(self.path, str(error), may_pass=primary in _TRANSIENT) from error
@@ -221,6 +252,7 @@ class Ingest:
             database.close()
             raise
         self._database = database
+        self._streams.clear()
 
     def _check_format(self, database: sqlite3.Connection) -> int:
         found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
@@ -229,9 +261,14 @@ class Ingest:
         return found
 
     def _close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _accept(self, database: sqlite3.Connection, batch: Sequence[Received]) -> Accepted:
         streams: dict[StreamKey, _Stream] = {}
@@ -242,7 +279,7 @@ class Ingest:
                 key = received[:2]
                 stream = streams.get(key)
                 if stream is None:
-                    stream = streams[key] = _find(database, key) or _add(database, key)
+                    stream = streams[key] = self._take(database, key)
                 if received.seq != stream.highest + 1:
                     continue
                 stream.highest += 1
@@ -262,7 +299,16 @@ class Ingest:
                 "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
                 [(stream.highest, stream.chain, stream.number) for stream in streams.values()],
             )
+        if len(self._streams) > _STREAMS_KEPT:
+            self._streams.clear()
+        self._streams.update(streams)
         return Accepted({key: stream.highest for key, stream in streams.items()}, fresh)
+
+    def _take(self, database: sqlite3.Connection, key: StreamKey) -> _Stream:
+        """Remove a row from those in memory and return it; else read it, or add a new one."""
+        if key in self._streams:
+            return self._streams.pop(key)
+        return _find(database, key) or _add(database, key)
 
     def _resume(self, database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> ResumePoint:
         key = (hello.device_id, hello.epoch)
@@ -270,6 +316,7 @@ class Ingest:
         if stream is None and not origins and hello.acked == 0:  # stored with its first upload
             return ResumePoint(0, first_link(hello.epoch))
         if stream is None or stream.highest < hello.acked:
+            self._streams.pop(key, None)
             with _transaction(database):
                 if stream is None:
                     stream = _add(database, key)
@@ -348,11 +395,17 @@ def _has_under_origin(database: sqlite3.Connection, stream: int, received: Recei
 
 
 def _insert(database: sqlite3.Connection, rows: list[tuple[object, ...]]) -> None:
-    """Insert the rows and empty the list."""
-    insert = "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES (?, ?, ?, ?, ?, ?)"
-    if rows:
-        database.executemany(insert, rows)
-        rows.clear()
+    """Insert uploads, _ROWS_PER_STATEMENT in each statement, and empty the list.
+
+    SQLite releases the interpreter lock around each statement, and the server's thread holds it most of the time.
+    """
+    insert = "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES "
+    whole = len(rows) - len(rows) % _ROWS_PER_STATEMENT
+    for first in range(0, whole, _ROWS_PER_STATEMENT):
+        values = list(itertools.chain.from_iterable(rows[first : first + _ROWS_PER_STATEMENT]))
+        database.execute(insert + ", ".join(["(?, ?, ?, ?, ?, ?)"] * _ROWS_PER_STATEMENT), values)
+    database.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows[whole:])
+    rows.clear()
 
 
 def _migrate(database: sqlite3.Connection) -> None:
@@ -379,6 +432,31 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+@dataclasses.dataclass(kw_only=True)
+class PumpStatus:
+    """The state of a pump. `error` is the reason why uploads are not stored now, empty while they are."""
+
+    is_running: bool = False
+    error: str = ""
+    failures: int = 0  # since the latest stored batch
+    total_failures: int = 0
+    stored: int = 0  # new uploads
+
+    @property
+    def is_storing(self) -> bool:
+        return self.is_running and not self.error
+
+    def failed(self, error: BaseException) -> None:
+        self.error = str(error) or type(error).__name__
+        self.failures += 1
+        self.total_failures += 1
+
+    def succeeded(self, uploads: int) -> None:
+        self.error = ""
+        self.failures = 0
+        self.stored += uploads
+
+
 class UploadSource(Protocol):
     """The interface of a tunnel server that `pump` uses."""
 
@@ -396,6 +474,7 @@ async def pump(
     batch_limit: int = 1000,
     retry_s: float = 1.0,
     clock: Clock | None = None,
+    status: PumpStatus | None = None,
 ) -> None:
     """Store what arrives, acknowledge it, then pass new uploads to `consumer`; return when the server is closed.
 
@@ -403,17 +482,20 @@ async def pump(
     acknowledged, the server's queue fills, devices wait, and the batch is retried every `retry_s`. A consumer gets an
     upload once, and not again after a crash: `Ingest.query` returns what it missed. An exception of the consumer is
     logged; a slow consumer slows the devices down. On cancellation or failure, what was not stored is put back.
+    `status` is kept true.
 
     Raises:
         IngestError: the file cannot be used, and a retry would fail too.
     """
     clock = clock or SystemClock()
+    status = status or PumpStatus()
     while batch := await server.arrived(batch_limit):
         try:
-            accepted = await _store(ingest, batch, retry_s, clock)
+            accepted = await _store(ingest, batch, retry_s, clock, status)
         except BaseException:
             server.put_back(batch)
             raise
+        status.succeeded(len(accepted.fresh))
         sent = {received[:2]: received.seq for received in batch}
         for (device_id, epoch), highest in accepted.highest.items():
             await server.acknowledge(device_id, epoch, highest)
@@ -427,7 +509,7 @@ async def pump(
                 _LOG.exception("the consumer of uploads failed at %d of them", len(accepted.fresh))
 
 
-async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: Clock) -> Accepted:
+async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: Clock, status: PumpStatus) -> Accepted:
     tries = 0
     while True:
         try:
@@ -438,6 +520,7 @@ async def _store(ingest: Ingest, batch: list[Received], retry_s: float, clock: C
             if tries == 0:
                 _LOG.error("%s; nothing is acknowledged, trying again every %s s", error, retry_s)
             tries += 1
+            status.failed(error)
             await clock.sleep(retry_s)
         else:
             if tries:

@@ -5,13 +5,14 @@ Invariants:
   and acknowledged again. A missing number closes the connection, and the device resumes after the last durable one.
 - Only `acknowledge` acknowledges. A device that reconnects repeats what was not acknowledged, so the consumer must drop
   numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
-- Memory is bounded: while the queue is full, connections with more uploads are not read, and TCP slows the devices
-  down.
+- Memory is bounded by `ByteBudget`: while the queue is full, or a request does not fit, its connection is not read,
+  and TCP slows the device down. Connections that hold too many unfinished or unread bytes are closed and counted.
 - A device has one connection. A new one replaces the old one.
 """
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import enum
 import logging
@@ -25,13 +26,16 @@ import zstandard
 from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
-from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder, FrameError
+from walle.pipeline.tunnel.budget import ByteBudget
+from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder, FrameError, UploadFields, encode_ack
 
 _LOG = logging.getLogger(__name__)
 
 _HELLO_BODY_BYTES = 4096  # a Hello needs no more
 _CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
 _CHUNK_BYTES = 256 << 10
+_READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
+_BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its cloud comes back at once
 
 
 class TunnelServerError(PipelineError):
@@ -79,7 +83,9 @@ class ServerLimits:
 
     window: int = 256  # uploads of a device that may be unacknowledged
     queue_uploads: int = 10_000  # uploads waiting for the consumer, over all devices
-    queue_bytes: int = 64 << 20  # and their payloads
+    memory_bytes: int = 64 << 20  # unprocessed bytes, requests and uploads, over all devices; see `ByteBudget`
+    device_bytes: int = 16 << 20  # the same of one device; twice the largest frame
+    memory_retry_s: float = 30.0  # delay that a device is told whose connection was closed for memory
     requests: int = 16  # of one device, at once
     connections: int = 20_000
     hello_s: float = 10.0  # from TLS handshake to Hello
@@ -88,7 +94,23 @@ class ServerLimits:
     closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
 
 
-type TokenCheck = Callable[[str, str], Awaitable[bool]]
+@dataclasses.dataclass(slots=True)
+class _Chunk:
+    """Uploads of one connection that wait together."""
+
+    connection: "_Connection"
+    uploads: list[Received]
+    size_bytes: int
+
+    def split(self, count: int) -> "_Chunk":
+        """Remove and return the first `count` uploads."""
+        first, self.uploads = self.uploads[:count], self.uploads[count:]
+        size_bytes = sum(len(received.payload) for received in first)
+        self.size_bytes -= size_bytes
+        return _Chunk(self.connection, first, size_bytes)
+
+
+type Authenticate = Callable[[str], Awaitable[str | None]]
 type ResumeLookup = Callable[[protocol.Hello], Awaitable[ResumePoint]]
 type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 
@@ -96,12 +118,13 @@ type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 class TunnelServer:
     """A server that accepts devices over TLS 1.3 and yields their uploads.
 
-        async with TunnelServer(ssl_context=..., token_check=..., resume=ingest.resume, on_request=...) as server:
+        async with TunnelServer(ssl_context=..., authenticate=..., resume=ingest.resume, on_request=...) as server:
             async for received in server:
                 ...
                 await server.acknowledge(received.device_id, received.epoch, received.seq)
 
-    `token_check(device_id, token)` authenticates a device; `resume(hello)` returns where its uploads continue;
+    `authenticate(credential)` returns the id of the device that a credential stands for, None if it is not known: a
+    Hello that claims another id is refused. `resume(hello)` returns where its uploads continue;
     `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of any other
     error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
 
@@ -112,7 +135,7 @@ class TunnelServer:
         self,
         *,
         ssl_context: ssl.SSLContext,
-        token_check: TokenCheck,
+        authenticate: Authenticate,
         resume: ResumeLookup,
         on_request: RequestHandler,
         host: str = "127.0.0.1",
@@ -125,7 +148,7 @@ class TunnelServer:
         self.counts = ServerCounts()
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
-        self.token_check = token_check
+        self.authenticate = authenticate
         self.resume = resume
         self.on_request = on_request
         # Both are stateless between frames; one of each serves every connection of this loop.
@@ -139,9 +162,12 @@ class TunnelServer:
         self._connections: set[_Connection] = set()
         self._by_device: dict[str, _Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._queue: collections.deque[Received] = collections.deque()
-        self._queued_bytes = 0
-        self._paused: set[_Connection] = set()
+        self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes)
+        self._queue: collections.deque[_Chunk] = collections.deque()
+        self._queued = 0  # uploads in the queue
+        self._taken: list[_Chunk] = []  # by the latest `arrived`; their bytes are held until the next
+        self._paused: dict[_Connection, None] = {}  # until there is room for uploads; in order
+        self._waiting: dict[_Connection, int] = {}  # until there is room for a request of that size; in order
         self._arrival = asyncio.Event()
         self._emptied = asyncio.Event()
 
@@ -154,7 +180,13 @@ class TunnelServer:
     @property
     def queued(self) -> int:
         """The number of uploads that wait for the consumer."""
-        return len(self._queue)
+        return self._queued
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """The time of receipt of the oldest upload that is not stored, by the cloud's clock; None if there is none."""
+        oldest = self._taken[0] if self._taken else self._queue[0] if self._queue else None
+        return oldest.uploads[0].received_ms if oldest is not None else None
 
     async def start(self) -> None:
         """Listen. Raises OSError if the address is in use."""
@@ -166,6 +198,7 @@ class TunnelServer:
             lambda: _Connection(self),
             host,
             port,
+            backlog=_BACKLOG,
             ssl=self._ssl_context,
             ssl_handshake_timeout=self.limits.hello_s,
             ssl_shutdown_timeout=self.limits.linger_s,
@@ -192,12 +225,18 @@ class TunnelServer:
         except TimeoutError:
             pass  # connections that do not read are dropped below
         finally:
-            listener.abort_clients()  # also those in the middle of a handshake
+            for connection in list(self._connections):
+                connection.abort()
+            abort_clients = getattr(listener, "abort_clients", None)
+            if abort_clients is not None:  # uvloop has none; connections in the middle of a handshake time out there
+                abort_clients()
             tasks = [self._sweeper, *self._tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await listener.wait_closed()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.limits.linger_s):
+                    await listener.wait_closed()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -222,22 +261,29 @@ class TunnelServer:
     async def arrived(self, limit: int) -> list[Received]:
         """Return up to `limit` uploads as soon as there is one; none after `close`, when the queue is empty.
 
-        Cancellation removes nothing from the queue.
+        The call tells that the uploads of the previous one are stored. Cancellation removes nothing from the queue.
         """
+        self._release_taken()
         while not self._queue:
             if self._closed:
                 return []
             self._arrival.clear()
             await self._arrival.wait()
-        taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
-        self._queued_bytes -= sum(len(received.payload) for received in taken)
+        uploads: list[Received] = []
+        while self._queue and len(uploads) < limit:
+            room = limit - len(uploads)
+            chunk = self._queue[0].split(room) if len(self._queue[0].uploads) > room else self._queue.popleft()
+            uploads += chunk.uploads
+            self._taken.append(chunk)
+        self._queued -= len(uploads)
         self._resume_paused()
-        return taken
+        return uploads
 
-    def put_back(self, batch: list[Received]) -> None:
+    def put_back(self, batch: list[Received]) -> None:  # noqa: ARG002 - it is in `_taken`, with its connections
         """Put the latest batch of `arrived` back at the head of the queue: it was neither stored nor acknowledged."""
-        self._queue.extendleft(reversed(batch))
-        self._queued_bytes += sum(len(received.payload) for received in batch)
+        self._queue.extendleft(reversed(self._taken))
+        self._queued += sum(len(chunk.uploads) for chunk in self._taken)
+        self._taken = []
         self._arrival.set()
 
     async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
@@ -254,31 +300,83 @@ class TunnelServer:
 
     # --- the connections' side ---
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self._queue) >= self.limits.queue_uploads or self._queued_bytes >= self.limits.queue_bytes
-
-    def enqueue(self, uploads: list[Received], connection: "_Connection") -> None:
+    def enqueue(self, uploads: list[Received], size_bytes: int, connection: "_Connection") -> None:
         """Queue a chunk of a connection's uploads, and pause the connection while the queue is full."""
-        self._queue.extend(uploads)
-        self._queued_bytes += sum(len(received.payload) for received in uploads)
+        self._queue.append(_Chunk(connection, uploads, size_bytes))
+        self._queued += len(uploads)
+        self.budget.uploads += size_bytes
+        connection.upload_bytes += size_bytes
         self.counts.uploads += len(uploads)
-        self._arrival.set()
-        if self._is_full and connection not in self._paused:
-            self._paused.add(connection)
+        if not self._arrival.is_set():
+            self._arrival.set()
+        if self.are_uploads_full or connection.upload_bytes >= self.limits.device_bytes:
+            self.pause_uploads(connection)
+
+    @property
+    def are_uploads_full(self) -> bool:
+        return self._queued >= self.limits.queue_uploads or self.budget.are_uploads_full
+
+    def pause_uploads(self, connection: "_Connection") -> None:
+        """Do not read a connection until there is room for its uploads."""
+        if connection not in self._paused:
+            self._paused[connection] = None
             self.counts.pauses += 1
             connection.pause()
 
+    def _release_taken(self) -> None:
+        for chunk in self._taken:
+            self.budget.uploads -= chunk.size_bytes
+            chunk.connection.upload_bytes -= chunk.size_bytes
+        self._taken = []
+        self._resume_paused()
+
     def _resume_paused(self) -> None:
-        # At half of the bound, so that connections do not pause and resume at each upload.
-        if (
-            self._paused
-            and len(self._queue) * 2 <= self.limits.queue_uploads
-            and (self._queued_bytes * 2 <= self.limits.queue_bytes)
-        ):
-            paused, self._paused = self._paused, set()
-            for connection in paused:
+        # At half of each bound, so that connections do not pause and resume at each upload.
+        if self._paused and self._queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
+            half_bytes = self.limits.device_bytes // 2
+            for connection in [paused for paused in self._paused if paused.upload_bytes <= half_bytes]:
+                del self._paused[connection]
                 connection.resume()
+                if self.are_uploads_full:
+                    break
+
+    def admit_request(self, size_bytes: int, connection: "_Connection") -> bool:
+        """Return whether a request may be decompressed now; pause the connection until it may."""
+        if self.budget.fits_request(size_bytes, connection.request_bytes):
+            return True
+        self._waiting[connection] = size_bytes
+        self.counts.pauses += 1
+        connection.pause()
+        return False
+
+    def hold_request(self, size_bytes: int, connection: "_Connection") -> contextlib.ExitStack:
+        """Count a request; the first `close` of the result releases it."""
+        self.budget.requests += size_bytes
+        connection.request_bytes += size_bytes
+        held = contextlib.ExitStack()
+        held.callback(self._release_request, size_bytes, connection)
+        return held
+
+    def _release_request(self, size_bytes: int, connection: "_Connection") -> None:
+        self.budget.requests -= size_bytes
+        connection.request_bytes -= size_bytes
+        if not self._waiting or self.budget.requests >= self.budget.requests_share:
+            return
+        for waiting, waiting_bytes in list(self._waiting.items()):
+            if self.budget.fits_request(waiting_bytes, waiting.request_bytes):
+                del self._waiting[waiting]
+                waiting.resume()
+
+    def set_buffered(self, size_bytes: int, connection: "_Connection") -> None:
+        """Record what a connection has buffered, and close those that hold most while it is too much for all."""
+        self.budget.buffered += size_bytes - connection.buffered_bytes
+        connection.buffered_bytes = size_bytes
+        if size_bytes > self.limits.device_bytes:
+            connection.drop_for_memory(f"{size_bytes} bytes of this device are unprocessed or unread")
+        while self.budget.is_buffered_over:
+            largest = max(self._connections, key=lambda held: held.buffered_bytes)
+            what = f"{self.budget.buffered} bytes of all devices are unprocessed or unread"
+            largest.drop_for_memory(f"{what}, {largest.buffered_bytes} of them of this device")
 
     def joined(self, connection: "_Connection") -> None:
         self.counts.connections += 1
@@ -298,7 +396,8 @@ class TunnelServer:
 
     def left(self, connection: "_Connection") -> None:
         self._connections.discard(connection)
-        self._paused.discard(connection)
+        self._paused.pop(connection, None)
+        self._waiting.pop(connection, None)
         self.counts.open = len(self._connections)
         if self._by_device.get(connection.device_id) is connection:
             del self._by_device[connection.device_id]
@@ -322,7 +421,7 @@ class TunnelServer:
 
 class _ConnectionState(enum.Enum):
     GREETING = enum.auto()  # waiting for its Hello
-    CHECKING = enum.auto()  # looking up token and numbers
+    CHECKING = enum.auto()  # looking up credential and numbers
     OPEN = enum.auto()
     CLOSED = enum.auto()  # refused or lost; further frames are dropped
 
@@ -333,6 +432,9 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: TunnelServer) -> None:
         self.device_id = ""
         self.epoch = ""
+        self.upload_bytes = 0  # of its uploads that are not stored; these three are the server's accounts
+        self.request_bytes = 0
+        self.buffered_bytes = 0
         self._server = server
         self._state = _ConnectionState.GREETING
         self._decoder = Decoder(max_body_bytes=_HELLO_BODY_BYTES, decompressor=server.decompressor)
@@ -343,7 +445,9 @@ class _Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._owed_ack = False  # an Ack could not be written yet
+        self._answer_bytes = 0  # of answers that wait until the device reads
         self._since_s = 0.0  # time of the latest progress
+        self._has_sent = False  # since the latest sweep, which moves `_since_s` then
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -355,6 +459,9 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._since_s = self._server.clock.monotonic()
+        set_limits = getattr(transport, "set_read_buffer_limits", None)
+        if set_limits is not None:  # TLS transports have it
+            set_limits(_READ_AHEAD_BYTES)
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
@@ -362,60 +469,86 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
         for task in self._tasks:
             task.cancel()
+        self._decoder.clear()
+        self._server.set_buffered(0, self)
         self._server.left(self)
 
     def pause_writing(self) -> None:
         self._writable.clear()
         self._since_s = self._server.clock.monotonic()
+        self._count_buffered()
 
     def resume_writing(self) -> None:
         self._writable.set()
+        self._count_buffered()
         if self._owed_ack:
             self._write_ack()
 
     def data_received(self, data: bytes) -> None:
-        server = self._server
-        server.counts.bytes_in += len(data)
+        self._server.counts.bytes_in += len(data)
         if self._is_closed:
             return
-        if (
-            self._state is _ConnectionState.OPEN and self._writable.is_set()
-        ):  # single bytes before the Hello do not extend its timeout
-            self._since_s = server.clock.monotonic()
+        self._has_sent = True
         self._decoder.add(data)
         self._take()
 
     def _take(self) -> None:
         """Process the received frames until the connection is paused: a few bytes may decompress to many."""
-        server = self._server
-        received_ms = int(server.clock.time() * 1000)
-        uploads: list[Received] = []
-        size_bytes = duplicates = 0
+        server, decoder = self._server, self._decoder
         try:
-            while self._pauses == 0 and (frame := self._decoder.next()) is not None:
-                if type(frame) is protocol.Upload and self._state is _ConnectionState.OPEN:
-                    if frame.seq < self._due:
-                        duplicates += 1
-                        continue
-                    if not self._is_in_turn(frame.seq):
+            while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
+                if self._state is _ConnectionState.OPEN:
+                    if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] is protocol.Upload:
+                        server.pause_uploads(self)
                         break
-                    self._due += 1
-                    what = (frame.seq, frame.topic, frame.payload, frame.sent_ms, received_ms)
-                    uploads.append(Received(self.device_id, self.epoch, *what))
-                    size_bytes += len(frame.payload)
-                    if size_bytes >= _CHUNK_BYTES or len(uploads) >= _CHUNK:
-                        server.enqueue(uploads, self)
-                        uploads, size_bytes = [], 0
-                elif not self._on_other(frame):
+                    if uploads := decoder.uploads(_CHUNK, _CHUNK_BYTES):
+                        self._on_uploads(uploads)
+                        if decoder.buffered_bytes == 0:
+                            break
+                        continue
+                    ahead = decoder.peek()
+                    if ahead is None or (ahead[0] is protocol.Request and not server.admit_request(ahead[1], self)):
+                        break
+                frame = decoder.next()
+                if frame is None or not self._on_other(frame):
                     break
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
-        # Uploads before a bad frame are complete and in order.
-        if uploads:
-            server.enqueue(uploads, self)
+        decoder.trim()
+        if self.buffered_bytes or decoder.buffered_bytes:
+            self._count_buffered()
+
+    def _on_uploads(self, uploads: list[UploadFields]) -> None:
+        """Queue what is due; acknowledge what is known. Uploads before one out of turn are complete and in order."""
+        received_ms = int(self._server.clock.time() * 1000)
+        due, last_allowed = self._due, self._acked + self._server.limits.window
+        device_id, epoch = self.device_id, self.epoch
+        fresh: list[Received] = []
+        size_bytes = duplicates = 0
+        for seq, topic, payload, sent_ms in uploads:
+            if seq == due and seq <= last_allowed:
+                due += 1
+                fresh.append(Received(device_id, epoch, seq, topic, payload, sent_ms, received_ms))
+                size_bytes += len(payload)
+            elif seq < due:
+                duplicates += 1
+            else:
+                break
+        self._due = due
+        if fresh:
+            self._server.enqueue(fresh, size_bytes, self)
         if duplicates:
-            server.counts.duplicates += duplicates
+            self._server.counts.duplicates += duplicates
             self._write_ack()
+        if len(fresh) + duplicates < len(uploads):
+            self._refuse_out_of_turn(uploads[len(fresh) + duplicates][0])
+
+    def _count_buffered(self) -> None:
+        buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
+        if not self._writable.is_set():
+            buffered_bytes += self._transport.get_write_buffer_size()
+        if buffered_bytes != self.buffered_bytes:
+            self._server.set_buffered(buffered_bytes, self)
 
     # --- the server's calls ---
 
@@ -436,6 +569,21 @@ class _Connection(asyncio.Protocol):
         self._since_s = self._server.clock.monotonic()
         self._transport.close()
 
+    def drop_for_memory(self, why: str) -> None:
+        """Close the connection and release what it has buffered."""
+        self.refuse(
+            "memory", f"{why}; what was not acknowledged is to be sent again", self._server.limits.memory_retry_s
+        )
+        if not self._writable.is_set():
+            self._transport.abort()
+        self._decoder.clear()
+        self._answer_bytes = 0
+        self._server.set_buffered(0, self)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+
     def pause(self) -> None:
         self._pauses += 1
         if self._pauses == 1 and not self._is_closed:
@@ -451,6 +599,10 @@ class _Connection(asyncio.Protocol):
 
     def check_patience(self, now_s: float) -> None:
         """Disconnect a device that has been silent, or has not read, beyond the limits."""
+        # Single bytes before the Hello do not extend its timeout, nor bytes of a device that does not read.
+        if self._has_sent and self._state is _ConnectionState.OPEN and self._writable.is_set():
+            self._since_s = now_s
+        self._has_sent = False
         limits, waited_s = self._server.limits, now_s - self._since_s
         if self._is_closed:
             if waited_s >= limits.linger_s:
@@ -463,13 +615,12 @@ class _Connection(asyncio.Protocol):
 
     # --- frames ---
 
-    def _is_in_turn(self, seq: int) -> bool:
+    def _refuse_out_of_turn(self, seq: int) -> None:
         window = self._server.limits.window
         if seq != self._due:
             self.refuse("gap", f"upload {seq} came where {self._due} was due", 0.0)
-        elif seq > self._acked + window:
+        else:
             self.refuse("window", f"upload {seq} is more than {window} past {self._acked}, the last acknowledged", 10.0)
-        return self._state is _ConnectionState.OPEN
 
     def _on_other(self, frame: protocol.Frame) -> bool:
         """Process any frame but an upload in order. Return False if the connection has ended."""
@@ -481,7 +632,8 @@ class _Connection(asyncio.Protocol):
             case protocol.Request() if self._state is _ConnectionState.OPEN:
                 self._server.counts.requests += 1
                 if len(self._tasks) < self._server.limits.requests:
-                    self._spawn(self._answer(frame))
+                    held = self._server.hold_request(len(frame.payload), self)
+                    self._spawn(self._answer(frame, held)).add_done_callback(lambda _: held.close())
                 else:
                     what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
                     self._write(protocol.Response(frame.request_id, b"", what))
@@ -501,8 +653,10 @@ class _Connection(asyncio.Protocol):
                 self.refuse("protocol", what, -1.0)
             elif not hello.device_id or not hello.epoch:
                 self.refuse("hello", "device_id and epoch cannot be empty", -1.0)
-            elif not await server.token_check(hello.device_id, hello.token):
-                self.refuse("token", f"this token is not that of device {hello.device_id!r}", -1.0)
+            elif (device_id := await server.authenticate(hello.token)) is None:
+                self.refuse("token", "the credential is not known", -1.0)
+            elif device_id != hello.device_id:
+                self.refuse("identity", f"the credential is not that of device {hello.device_id!r}", -1.0)
             else:
                 point = await server.resume(hello)
                 if self._state is _ConnectionState.CHECKING:
@@ -523,8 +677,8 @@ class _Connection(asyncio.Protocol):
         self._write(protocol.Welcome(point.seq, self._server.limits.window, point.chain))
         self.resume()
 
-    async def _answer(self, request: protocol.Request) -> None:
-        payload, error_text = b"", ""
+    async def _answer(self, request: protocol.Request, held: contextlib.ExitStack) -> None:
+        payload, error_text, request_id = b"", "", request.request_id
         try:
             payload = await self._server.on_request(self.device_id, request.topic, request.payload)
         except WalleError as error:
@@ -532,26 +686,46 @@ class _Connection(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: request %r of device %r failed", request.topic, self.device_id)
             error_text = "the cloud failed at this request"
+        finally:
+            del request
+            held.close()
         self._server.counts.failed_requests += bool(error_text)
-        while not self._writable.is_set():  # another answer may fill the buffer again first
-            await self._writable.wait()
+        await self._wait_writable(len(payload))
         try:
-            self._write(protocol.Response(request.request_id, payload, error_text[:2000]))
+            self._write(protocol.Response(request_id, payload, error_text[:2000]))
         except FrameError as error:
-            self._write(protocol.Response(request.request_id, b"", f"the answer cannot be sent: {error}"))
+            self._write(protocol.Response(request_id, b"", f"the answer cannot be sent: {error}"))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _wait_writable(self, answer_bytes: int) -> None:
+        """Return once an answer may be written. Another answer may fill the buffer again first."""
+        if self._writable.is_set():
+            return
+        self._answer_bytes += answer_bytes
+        self._count_buffered()
+        try:
+            while not self._writable.is_set():
+                await self._writable.wait()
+        finally:
+            if not self._is_closed:
+                self._answer_bytes -= answer_bytes
+                self._count_buffered()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._server.spawn(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _write_ack(self) -> None:
         self._owed_ack = not self._writable.is_set()
         if not self._owed_ack:
-            self._write(protocol.Ack(self._acked))
+            self._send(encode_ack(self._acked))
 
     def _write(self, frame: protocol.Frame) -> None:
         if not self._is_closed:
-            data = self._server.encoder.encode(frame)
+            self._send(self._server.encoder.encode(frame))
+
+    def _send(self, data: bytes) -> None:
+        if not self._is_closed:
             self._server.counts.bytes_out += len(data)
             self._transport.write(data)

@@ -1,0 +1,396 @@
+"""CPU time and memory of the tunnel's server (§5.2): a whole upload, a bare acknowledgement, and a connection.
+
+The server runs in a process of its own, over TLS 1.3 on loopback; its CPU time (user and system, all threads) and its
+resident memory are read from the kernel. Devices are driven by this process, which encodes before it measures.
+
+- upload: the full service (decompress, de-duplicate, store durably in SQLite, acknowledge) for IPV features of about
+  1 KB from the app's generator and feature code. Each device keeps its window full, as one that comes back online.
+- single: the same for 200 devices with one upload in flight each: a fleet that sends features as they arise.
+- ack: the same 200 devices, acknowledged without being stored.
+- bare: the peer of `ack` on the same event loop: a protocol of 20 lines that answers each frame with the same bytes,
+  and neither decompresses, nor checks, nor queues.
+- connection: memory of a connection that has sent its Hello and then waits.
+- commit: the time of `Ingest.accept` of one upload, alone and while a query over many rows runs.
+
+Rounds of the event loops (asyncio, and uvloop where it is installed) alternate. Figures are medians.
+
+    python benchmarks/tunnel.py [--rounds 3] [--uploads 20000] [--devices 50] [--connections 1000]
+        [--rows 200000] [--json]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+from walle import plain, protocol
+from walle.cloud.authority import Authority
+from walle.cloud.malloc import map_tls_buffers
+from walle.pipeline.checksums import first_link
+from walle.pipeline.tunnel.client import client_context
+from walle.pipeline.tunnel.frames import Decoder, Encoder, encode_ack
+from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.tunnel.server import Received, ResumePoint, ServerLimits, TunnelServer
+from walle.pipeline.tunnel.supervisor import PumpSupervisor
+
+WINDOW = 256
+BATCH = 64
+ACK_DEVICES = 200
+IPV_TASK = Path(__file__).parents[1] / "apps" / "ipv" / "task"
+_SERVE = "--serve"
+
+
+# --- the server's process ---------------------------------------------------------------------------------------------
+
+
+async def _authenticate(credential: str) -> str | None:
+    return credential
+
+
+async def _nothing_acked(hello: protocol.Hello) -> ResumePoint:
+    return ResumePoint(0, first_link(hello.epoch))
+
+
+async def _echo(_device_id: str, _topic: str, payload: bytes) -> bytes:
+    return payload
+
+
+async def _acknowledge_all(server: TunnelServer) -> None:
+    while batch := await server.arrived(1000):
+        for (device_id, epoch), seq in {received[:2]: received.seq for received in batch}.items():
+            await server.acknowledge(device_id, epoch, seq)
+
+
+class BareServer(asyncio.Protocol):
+    """Acknowledges each frame, and nothing else."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._buffer = bytearray()
+        self._frames = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= 8 and len(self._buffer) >= (end := 8 + int.from_bytes(self._buffer[:4])):
+            del self._buffer[:end]
+            self._transport.write(self._welcome if self._frames == 0 else encode_ack(self._frames))
+            self._frames += 1
+
+    _welcome = Encoder().encode(protocol.Welcome(0, 1, first_link("epoch")))
+
+
+async def serve_bare(folder: Path) -> None:
+    context = Authority(folder / "authority").server_context()
+    server = await asyncio.get_running_loop().create_server(BareServer, "127.0.0.1", 0, ssl=context)
+    await _answer_state(server.sockets[0].getsockname()[1])
+
+
+async def _answer_state(port: int) -> None:
+    """Print the port; answer each line of stdin with the process's CPU seconds and resident bytes."""
+    print(port, flush=True)
+    loop = asyncio.get_running_loop()
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        used = os.times()
+        print(json.dumps({"cpu_s": used.user + used.system, "resident": _resident_bytes()}), flush=True)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def serve(folder: Path, *, stores: bool) -> None:
+    """Serve the tunnel until stdin ends."""
+    async with contextlib.AsyncExitStack() as undo:
+        ingest = await undo.enter_async_context(Ingest(folder / "uploads.db"))
+        server = TunnelServer(
+            ssl_context=Authority(folder / "authority").server_context(),
+            authenticate=_authenticate,
+            resume=ingest.resume if stores else _nothing_acked,
+            on_request=_echo,
+            limits=ServerLimits(window=WINDOW),
+        )
+        await undo.enter_async_context(server)
+        work = PumpSupervisor(server, ingest).run() if stores else _acknowledge_all(server)
+        consuming = asyncio.create_task(work)
+        undo.callback(consuming.cancel)
+        await _answer_state(server.port)
+
+
+class ServerProcess:
+    """The server, as its devices see it."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        assert process.stdout is not None
+        self.port = int(process.stdout.readline())
+        self.ssl_context = client_context(folder / "authority" / "ca.pem")
+
+    @classmethod
+    @contextlib.contextmanager
+    def start(cls, loop: str, kind: str) -> Any:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            Authority(folder / "authority")
+            command = [sys.executable, __file__, _SERVE, name, loop, kind]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+                try:
+                    yield cls(process, folder)
+                finally:
+                    process.kill()
+
+    def state(self) -> dict[str, float]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        state: dict[str, float] = json.loads(self._process.stdout.readline())
+        return state
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+class BenchDevice(asyncio.Protocol):
+    """A device that sends frames that were encoded before, at most `window` ahead of the acknowledgements."""
+
+    def __init__(self, frames: list[bytes], window: int, batch: int) -> None:
+        self.acked = 0
+        self.welcomed = asyncio.Event()
+        self.done = asyncio.Event()
+        self._frames = frames
+        self._window = window
+        self._batch = batch
+        self._sent = 0
+        self._decoder = Decoder()
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def hello(self, device_id: str) -> None:
+        self._transport.write(Encoder().encode(protocol.Hello(device_id, "epoch", device_id)))
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            if isinstance(frame, protocol.Welcome):
+                self.welcomed.set()
+            elif isinstance(frame, protocol.Ack):
+                self.acked = frame.seq
+                self.send()
+                if self.acked == len(self._frames):
+                    self.done.set()
+            else:
+                raise SystemExit(f"the server answered {frame}")
+
+    def send(self) -> None:
+        while (upto := min(self.acked + self._window, len(self._frames), self._sent + self._batch)) > self._sent:
+            self._transport.write(b"".join(self._frames[self._sent : upto]))
+            self._sent = upto
+
+    def close(self) -> None:
+        self._transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    server: ServerProcess, frames: list[list[bytes]], window: int, batch: int, name: str = "device"
+) -> AsyncIterator[list[BenchDevice]]:
+    loop = asyncio.get_running_loop()
+    devices: list[BenchDevice] = []
+    try:
+        for number, own in enumerate(frames):
+            device = BenchDevice(own, window, batch)
+            await loop.create_connection(lambda device=device: device, "127.0.0.1", server.port, ssl=server.ssl_context)  # type: ignore[misc]
+            devices.append(device)
+            device.hello(f"{name}-{number}")
+        for device in devices:
+            await device.welcomed.wait()
+        yield devices
+    finally:
+        for device in devices:
+            device.close()
+
+
+async def cpu_us(server: ServerProcess, frames: list[list[bytes]], window: int, batch: int) -> dict[str, float]:
+    """Return the server's CPU microseconds an upload, and uploads a second of wall time."""
+    async with connected(server, frames, window, batch) as devices:
+        before, began_s = server.state(), time.perf_counter()
+        for device in devices:
+            device.send()
+        for device in devices:
+            await device.done.wait()
+        wall_s, after = time.perf_counter() - began_s, server.state()
+    count = sum(map(len, frames))
+    return {"cpu_us": (after["cpu_s"] - before["cpu_s"]) / count * 1e6, "per_s": count / wall_s}
+
+
+async def connection_kib(server: ServerProcess, count: int) -> dict[str, float]:
+    async with connected(server, [[] for _ in range(50)], 1, 1, "early"):  # caches and pools of the first ones
+        before = server.state()
+        async with connected(server, [[] for _ in range(count)], 1, 1):
+            after = server.state()
+    return {"kib": (after["resident"] - before["resident"]) / count / 1024}
+
+
+# --- what they send ---------------------------------------------------------------------------------------------------
+
+
+def ipv_payloads(count: int) -> list[bytes]:
+    """Return the outputs of the IPV task for page visits of the app's generator; the encoding is of random bytes."""
+    sys.path.insert(0, str(IPV_TASK.parents[2]))
+    from apps.ipv.generator import ShoppingEvents
+    from walle.pipeline.stream import Events
+
+    sys.path.insert(0, str(IPV_TASK))
+    features = importlib.import_module("features")
+    payloads: list[bytes] = []
+    number = 0
+    while True:
+        visits: dict[str, list[Any]] = {}
+        for position, event in ShoppingEvents(7, f"bench-{number}"):
+            visit = visits.setdefault(event.page_id, [])
+            visit.append(event)
+            if event.event_id == "page_exit":
+                output = {
+                    "feature": features.ipv_feature(Events(visits.pop(event.page_id))),
+                    "encoding": os.urandom(128),
+                }
+                payloads.append(plain.encode(output))
+                if len(payloads) == count:
+                    return payloads
+            if position > 2_000:
+                break
+        number += 1
+
+
+def upload_frames(payloads: list[bytes], devices: int, uploads: int) -> list[list[bytes]]:
+    encoder = Encoder()
+    own = uploads // devices
+    return [
+        [
+            encoder.encode(
+                protocol.Upload(seq, "ipv", payloads[(number * own + seq) % len(payloads)], 1_700_000_000_000)
+            )
+            for seq in range(1, own + 1)
+        ]
+        for number in range(devices)
+    ]
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+async def commit_ms(rows: int) -> dict[str, float]:
+    """Return milliseconds of a commit alone, and of the slowest while a query reads all rows of another topic."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with Ingest(Path(folder) / "uploads.db") as ingest:
+            payload = os.urandom(1000)
+            for first in range(1, rows + 1, 1000):
+                seqs = range(first, min(first + 1000, rows + 1))
+                await ingest.accept([Received("d", "e", seq, "many", payload, 0, 0) for seq in seqs])
+            seq = 0
+
+            async def accept() -> float:
+                nonlocal seq
+                seq += 1
+                began_s = time.perf_counter()
+                await ingest.accept([Received("other", "e", seq, "one", payload, 0, 0)])
+                return (time.perf_counter() - began_s) * 1000
+
+            alone = [await accept() for _ in range(50)]
+            query = asyncio.create_task(ingest.query(topic="many", limit=rows))
+            await asyncio.sleep(0)
+            beside = [await accept()]
+            while not query.done():
+                beside.append(await accept())
+            assert len(await query) == rows
+    return {"alone_ms": statistics.median(alone), "beside_ms": statistics.median(beside), "worst_ms": max(beside)}
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+def _runner(loop: str) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    if loop == "asyncio":
+        return asyncio.run
+    import uvloop
+
+    return cast("Callable[[Coroutine[Any, Any, Any]], Any]", uvloop.run)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    loops = ["asyncio", *(["uvloop"] if importlib.util.find_spec("uvloop") else [])]
+    drive = _runner(loops[-1])
+    payloads = ipv_payloads(2_000)
+    full = upload_frames(payloads, options.devices, options.uploads)
+    single = upload_frames(payloads, ACK_DEVICES, options.uploads)
+    compressed = statistics.mean(len(frame) for own in full for frame in own)
+    rounds: dict[str, dict[str, list[dict[str, float]]]] = {loop: {} for loop in loops}
+    works: list[tuple[str, str, Callable[[ServerProcess], Coroutine[Any, Any, dict[str, float]]]]] = [
+        ("upload", "stores", lambda server: cpu_us(server, full, WINDOW, BATCH)),
+        ("single", "stores", lambda server: cpu_us(server, single, 1, 1)),
+        ("ack", "acknowledges", lambda server: cpu_us(server, single, 1, 1)),
+        ("bare", "bare", lambda server: cpu_us(server, single, 1, 1)),
+        ("connection", "acknowledges", lambda server: connection_kib(server, options.connections)),
+    ]
+    for _ in range(options.rounds):
+        for loop in loops:
+            for work, kind, run in works:
+                with ServerProcess.start(loop, kind) as server:
+                    rounds[loop].setdefault(work, []).append(drive(run(server)))
+    return {
+        "payload_bytes": round(statistics.mean(map(len, payloads))),
+        "frame_bytes": round(compressed),
+        "commit": {key: round(value, 2) for key, value in drive(commit_ms(options.rows)).items()},
+        "loops": {
+            loop: {
+                work: {key: round(statistics.median(one[key] for one in found), 1) for key in found[0]}
+                for work, found in works.items()
+            }
+            for loop, works in rounds.items()
+        },
+    }
+
+
+def main() -> None:
+    if sys.argv[1:2] == [_SERVE]:
+        _, _, folder, loop, kind = sys.argv
+        map_tls_buffers()  # as the programs do
+        _runner(loop)(serve_bare(Path(folder)) if kind == "bare" else serve(Path(folder), stores=kind == "stores"))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--uploads", type=int, default=20_000)
+    parser.add_argument("--devices", type=int, default=50)
+    parser.add_argument("--connections", type=int, default=1_000)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = measure(options)
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"payload {found['payload_bytes']} B, {found['frame_bytes']} B on the wire; commit: {found['commit']}")
+    for loop, works in found["loops"].items():
+        upload, single, ack = works["upload"], works["single"], works["ack"]
+        print(
+            f"{loop:8} upload {upload['cpu_us']:6.1f} us CPU ({1e6 / upload['cpu_us']:7,.0f} a core-second),"
+            f" single {single['cpu_us']:6.1f} us ({1e6 / single['cpu_us']:7,.0f}),"
+            f" ack {ack['cpu_us']:6.1f} us (bare {works['bare']['cpu_us']:6.1f}),"
+            f" connection {works['connection']['kib']:6.1f} KiB"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Requests on a slow link while the outbox drains: they go first."""
+
+import asyncio
+import random
+import statistics
+import time
+
+import pytest
+
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.slow_link import SlowLink
+from tests.sim.tunnel_cloud import TunnelCloud
+from tests.sim.tunnel_rig import MakeClient, running, until
+
+_ROUND_TRIP_S = 0.1
+
+
+@pytest.mark.asyncio
+async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    rng = random.Random(11)
+    outbox = MemoryOutbox()
+    for _ in range(400):
+        outbox.add("t", rng.randbytes(10_000))
+    latencies: list[float] = []
+    async with (
+        cloud,
+        SlowLink(
+            cloud.server.port, delay_s=_ROUND_TRIP_S / 2, jitter_s=0.02, loss=0.01, bytes_per_s=1.25e6, rng=rng
+        ).open() as link,
+    ):
+        client = make_client(outbox, link.port)
+        async with running(client), asyncio.timeout(60):
+            await until(lambda: client.connected)
+            draining = asyncio.create_task(client.drained())
+            await asyncio.sleep(0.5)  # until the buffers on the way are full
+            while not draining.done():
+                began_s = time.monotonic()
+                await client.request("ask", rng.randbytes(200))
+                latencies.append(time.monotonic() - began_s)
+            await draining
+        assert await cloud.ingest.count() == 400
+    assert len(latencies) >= 5
+    assert statistics.median(latencies) < 3 * _ROUND_TRIP_S

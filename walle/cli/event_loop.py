@@ -1,0 +1,19 @@
+"""The event loop of the programs: uvloop's where it is installed, asyncio's elsewhere.
+
+uvloop holds a TLS connection in a sixth of the memory (docs/adr/0098-uvloop.md). Libraries do not choose: they run on
+whatever loop their program runs. Ray's async actors choose in the same way.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+def run[T](work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` in a new event loop, as `asyncio.run` does."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    result: T = uvloop.run(work)
+    return result

@@ -1,0 +1,52 @@
+"""Byte budget of a tunnel server: the bounds on what it holds for its devices, for all together and for one.
+
+Three accounts, each with a share of the budget, so that none starves another:
+- buffered: received bytes that are not processed (partial frames, and frames of a paused connection), and answers that
+  the device has not read. Only the device, or the end of its connection, releases them: beyond the share, connections
+  are closed, the one that holds most first.
+- requests: decompressed requests until their answer is known. Beyond the share, connections wait before the
+  decompression. Requests above SMALL_BYTES may take half of it, so that they do not delay small ones.
+- uploads: payloads until they are stored. Beyond the share, connections are not read.
+
+An empty account accepts anything that a frame can hold, so that there is always progress.
+"""
+
+SMALL_BYTES = 64 << 10
+
+
+class ByteBudget:
+    """The bytes in each account, and the shares of `total_bytes`. `device_bytes` bounds one device in each account."""
+
+    def __init__(self, total_bytes: int, device_bytes: int) -> None:
+        self.device_bytes = device_bytes
+        self.buffered_share = total_bytes * 3 // 8
+        self.requests_share = total_bytes // 4
+        self.uploads_share = total_bytes * 3 // 8
+        self.buffered = 0
+        self.requests = 0
+        self.uploads = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The sum of the accounts."""
+        return self.buffered + self.requests + self.uploads
+
+    @property
+    def is_buffered_over(self) -> bool:
+        return self.buffered > self.buffered_share
+
+    @property
+    def are_uploads_full(self) -> bool:
+        return self.uploads >= self.uploads_share
+
+    @property
+    def are_uploads_low(self) -> bool:
+        """True below half of the share: connections that resume here do not pause again at the next upload."""
+        return self.uploads * 2 <= self.uploads_share
+
+    def fits_request(self, size_bytes: int, device_requests: int) -> bool:
+        """Return whether a request may be decompressed now, for a device whose requests hold `device_requests`."""
+        if device_requests and device_requests + size_bytes > self.device_bytes:
+            return False
+        share = self.requests_share if size_bytes <= SMALL_BYTES else self.requests_share // 2
+        return not self.requests or self.requests + size_bytes <= share

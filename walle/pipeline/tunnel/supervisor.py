@@ -1,0 +1,111 @@
+"""Supervision of the pump: it is restarted after a failure, the file opened again, and its state is known.
+
+A pump ends where the file cannot be used, and devices then get no acknowledgement. The supervisor reopens the file with
+exponential backoff until that works, which it does after an operator has mended or restored the file. Nothing is lost
+meanwhile: what was not stored is back in the server's queue, and the devices keep what was not acknowledged.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from walle.clock import Clock, SystemClock
+from walle.pipeline.tunnel.ingest import Ingest, IngestError, PumpStatus, UploadSource, pump
+from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.protocol import Hello
+
+_LOG = logging.getLogger(__name__)
+
+
+class PumpSupervisor:
+    """A pump that `run` keeps alive. `.status` says whether uploads are stored, and if not, why.
+
+    Args:
+        backoff_s, backoff_max_s: the delay before a restart; it doubles with each failure since the last stored batch.
+    """
+
+    def __init__(
+        self,
+        server: UploadSource,
+        ingest: Ingest,
+        *,
+        consumer: Callable[[list[Received]], Awaitable[None]] | None = None,
+        retry_s: float = 1.0,
+        backoff_s: float = 0.5,
+        backoff_max_s: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.status = PumpStatus()
+        self._server = server
+        self._ingest = ingest
+        self._consumer = consumer
+        self._retry_s = retry_s
+        self._backoff_s = backoff_s
+        self._backoff_max_s = backoff_max_s
+        self._clock = clock or SystemClock()
+        self._broken = asyncio.Event()  # a lookup found the file unusable
+
+    async def run(self) -> None:
+        """Store what arrives; return when the server is closed and its queue is empty."""
+        self.status.is_running = True
+        try:
+            while not await self._pump():
+                await self._reopen()
+        finally:
+            self.status.is_running = False
+
+    async def resume(self, hello: Hello) -> ResumePoint:
+        """Return what `Ingest.resume` does. A file that cannot be used is opened again, though no upload arrives.
+
+        Raises:
+            ProtocolError: the Hello holds values that no device sends.
+            IngestError: the file cannot be used now.
+        """
+        try:
+            return await self._ingest.resume(hello)
+        except IngestError as error:
+            if not error.may_pass:
+                self.status.failed(error)
+                self._broken.set()
+            raise
+
+    async def _pump(self) -> bool:
+        """Return True when the server is closed, False after a failure."""
+        self._broken.clear()
+        work = pump(
+            self._server,
+            self._ingest,
+            consumer=self._consumer,
+            retry_s=self._retry_s,
+            clock=self._clock,
+            status=self.status,
+        )
+        pumping = asyncio.create_task(work)
+        broken = asyncio.create_task(self._broken.wait())
+        try:
+            await asyncio.wait((pumping, broken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pumping.cancel()
+            broken.cancel()
+            await asyncio.gather(pumping, broken, return_exceptions=True)
+        if pumping.cancelled():
+            return False
+        error = pumping.exception()
+        if error is None:
+            return True
+        self.status.failed(error)
+        return False
+
+    async def _reopen(self) -> None:
+        """Return once the file is open again."""
+        while True:
+            delay_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(self.status.failures - 1, 30))
+            _LOG.critical("uploads are not stored: %s; opening the file again in %.1f s", self.status.error, delay_s)
+            await self._clock.sleep(delay_s)
+            try:
+                await self._ingest.reopen()
+            except IngestError as error:
+                self.status.failed(error)
+            else:
+                self.status.error = ""
+                return
