@@ -15,7 +15,7 @@ from typing import Any
 
 from apps.ipv.logs import UserVisit
 from apps.ipv.make_encoder import write_encoder
-from benchmarks.ipv_pipelines.receiver import TOKEN, Receiver
+from benchmarks.ipv_pipelines.receiver import Receiver, credential
 from walle.cli.task import read_folder
 from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
 from walle.deploy.signing import Signer
@@ -60,7 +60,7 @@ async def _connected(
         client = TunnelClient(
             Outbox(store),
             device_id=device_id,
-            token=TOKEN,
+            token=credential(device_id),
             host="127.0.0.1",
             port=receiver.port,
             ssl_context=client_context(receiver.ca_path),

@@ -20,8 +20,14 @@ from walle.pipeline.tunnel.ingest import pump
 TOKEN = "benchmark"
 
 
-async def _check_token(_device_id: str, token: str) -> bool:
-    return token == TOKEN
+def credential(device_id: str) -> str:
+    """Return the credential of a device of the benchmark."""
+    return f"{TOKEN} {device_id}"
+
+
+async def _authenticate(presented: str) -> str | None:
+    token, _, device_id = presented.partition(" ")
+    return device_id if token == TOKEN else None
 
 
 async def _refuse(_device_id: str, topic: str, _payload: bytes) -> bytes:
@@ -33,7 +39,7 @@ async def serve(folder: Path) -> None:
     async with Ingest(folder / "uploads.db") as ingest:
         server = TunnelServer(
             ssl_context=Authority(folder).server_context(),
-            token_check=_check_token,
+            authenticate=_authenticate,
             resume=ingest.resume,
             on_request=_refuse,
         )
