@@ -63,8 +63,17 @@ def main(options: Options) -> int:
     """Run the demo; return 0 if everything held, 1 if not, 130 after Ctrl-C. No process is left behind."""
     console = Console(stderr=options.as_json)
     folder = Path(tempfile.mkdtemp(prefix="walle-demo-"))
+    interrupts: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         start_ray(options.address, import_root=options.root)
+        if interrupts:  # a callback in which KeyboardInterrupt is raised swallows it
+            raise KeyboardInterrupt
         record = asyncio.run(_interruptible(_Demo(options, folder, console).run()))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped")
@@ -72,6 +81,7 @@ def main(options: Options) -> int:
     finally:
         close_ray()
         shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGINT, before)
     paths = report.write(record, options.out)
     if options.as_json:
         sys.stdout.write(json.dumps(record.to_json(), indent=1) + "\n")
