@@ -69,11 +69,14 @@ def main(options: Options) -> int:
         interrupts.append(number)
         raise KeyboardInterrupt
 
+    def raise_if_interrupted() -> None:
+        if interrupts:  # a callback in which KeyboardInterrupt is raised swallows it
+            raise KeyboardInterrupt
+
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         start_ray(options.address, import_root=options.root)
-        if interrupts:  # a callback in which KeyboardInterrupt is raised swallows it
-            raise KeyboardInterrupt
+        raise_if_interrupted()
         record = asyncio.run(_interruptible(_Demo(options, folder, console).run()))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("stopped")
