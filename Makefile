@@ -29,7 +29,7 @@ test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DWALLE_MODULE=OFF -DWALLE_TESTS=ON -DWALLE_SANITIZE=address,undefined > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
 	@$(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
-	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 
 test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QEMU
 	@$(BIN)/cmake -S . -B build/neon -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Release \
