@@ -433,7 +433,8 @@ class Device:
 
         Raises:
             EventError, PositionError, StoreClosedError: as there.
-            EventJournalError: the event cannot be recorded, and is not taken.
+            EventJournalError: the event cannot be recorded, and is not taken; with `journal_sync_s` 0 also where the
+                disk did not confirm a recorded one, which the next call takes.
         """
         if self._had_task and not self._active:
             self.counts.bare_events += 1

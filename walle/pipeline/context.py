@@ -112,8 +112,8 @@ class Store:
 class Context:
     """`ctx`, a task's view of its device. `phase` is the one that runs now.
 
-    `events` are those of the event's page visit. `visit` is "whole"; "cut" if the device dropped events of the visit,
-    when `events` is the event alone; "none" if there is no visit.
+    `events` are those of the event's page visit. `visit` is "whole" if they are complete, "cut" if the device dropped
+    some of them (`events` then has only the event that triggered the run), and "none" if the page has no open visit.
     """
 
     def __init__(

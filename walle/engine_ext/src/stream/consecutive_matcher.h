@@ -38,7 +38,7 @@ class ConsecutiveMatcher {
   // need.
   struct Node {
     std::uint64_t first_event = 0;    // as in End
-    Id task = 0;                      // 0: no such condition
+    Id task = 0;                      // 0: no condition ends here
     std::uint32_t first_end = kNone;  // list of the other conditions that end here
     std::uint32_t first_slot = 0;
     std::uint32_t named_children = 0;  // all but the wildcard's
