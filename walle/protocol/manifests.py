@@ -1,0 +1,139 @@
+"""Pull (§6): the signed manifest of a bundle, and the files that it lists."""
+
+import base64
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
+from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
+
+PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
+
+
+@dataclasses.dataclass(frozen=True)
+class FileEntry:
+    """One file of a bundle. `route` is `shared` (CDN) or `exclusive` (CEN)."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    route: str = "shared"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The description of one task version: its files with hashes, trigger condition, places of its phases, limits."""
+
+    scenario: str
+    task: str
+    version: str
+    commit: str  # git commit the tag pointed at
+    bytecode: tuple[str, ...]  # interpreter tags of the bundle's bytecode, such as "cpython-313"
+    trigger: TriggerCondition
+    phases: Mapping[str, str]  # phase → device | cloud | auto
+    limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
+    files: tuple[FileEntry, ...]
+    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
+
+    FORMAT = 2
+    _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
+
+    @property
+    def name(self) -> str:
+        """The task's full name, scenario/task."""
+        return f"{self.scenario}/{self.task}"
+
+    @property
+    def queue_policy(self) -> QueuePolicy:
+        """The policy of the task's queue; a manifest from before there were queues has the defaults."""
+        choices = {key: FullPolicy(self.policies[key]) for key in QueuePolicy.CHOICES if key in self.policies}
+        return QueuePolicy(queue=self.limits.get("queue", QueuePolicy().queue), **choices)
+
+    def to_bytes(self) -> bytes:
+        fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
+        return canonical_json({"format": self.FORMAT, **fields})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Parse a manifest. Raises ProtocolError, which names the field, also for a path that leaves the bundle."""
+        value = parse_object(data, "manifest")
+        if value.get("format") == cls._FORMAT_1:
+            trigger: Any = {"sequence": take(value, "sequence", list, "manifest")}
+        elif value.get("format") == cls.FORMAT:
+            trigger = take(value, "trigger", dict, "manifest")
+        else:
+            raise ProtocolError("manifest.format", f"must be {cls.FORMAT}, is {value.get('format')!r}")
+        try:
+            condition = TriggerCondition.parse(trigger)
+        except ProtocolError as error:
+            raise ProtocolError(f"manifest.{error.where}", error.what) from error
+        files = []
+        for index, entry in enumerate(take(value, "files", list, "manifest")):
+            where = f"manifest.files[{index}]"
+            if not isinstance(entry, dict):
+                raise ProtocolError(where, f"must be an object, is {type(entry).__name__}")
+            path = take(entry, "path", str, where)
+            parts = path.split("/")
+            if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+                raise ProtocolError(f"{where}.path", f"{path!r} is not a plain relative path")
+            size_bytes = take(entry, "size_bytes", int, where)
+            if size_bytes < 0:
+                raise ProtocolError(f"{where}.size_bytes", f"{size_bytes} is negative")
+            route = take(entry, "route", str, where)
+            if route not in ("shared", "exclusive"):
+                raise ProtocolError(f"{where}.route", f"{route!r} is neither shared nor exclusive")
+            sha256 = check_sha256(take(entry, "sha256", str, where), f"{where}.sha256")
+            files.append(FileEntry(path, sha256, size_bytes, route))
+        if len({file.path for file in files}) != len(files):
+            raise ProtocolError("manifest.files", "a path is listed twice")
+        manifest = cls(
+            scenario=take(value, "scenario", str, "manifest"),
+            task=take(value, "task", str, "manifest"),
+            version=take(value, "version", str, "manifest"),
+            commit=take(value, "commit", str, "manifest"),
+            bytecode=tuple(take(value, "bytecode", list, "manifest")),
+            trigger=condition,
+            phases=take_map(value, "phases", (str,), "manifest"),
+            limits=take_map(value, "limits", (int,), "manifest"),
+            files=tuple(files),
+            policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
+        )
+        try:
+            _ = manifest.queue_policy
+        except ProtocolError as error:
+            raise ProtocolError(f"manifest.limits.{error.where}", error.what) from error
+        except ValueError as error:  # of FullPolicy
+            raise ProtocolError("manifest.policies", f"{error}; install a newer walle") from error
+        return manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class Envelope:
+    """Bytes and the signatures over them: key id → Ed25519 signature. The bytes are sent as they were signed."""
+
+    payload: bytes
+    signatures: Mapping[str, bytes]
+
+    def to_bytes(self) -> bytes:
+        return canonical_json(
+            {
+                "payload": base64.b64encode(self.payload).decode(),
+                "signatures": {key: base64.b64encode(value).decode() for key, value in self.signatures.items()},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        value = parse_object(data, "envelope")
+        try:
+            payload = base64.b64decode(take(value, "payload", str, "envelope"), validate=True)
+            signatures = {
+                key: base64.b64decode(text, validate=True)
+                for key, text in take_map(value, "signatures", (str,), "envelope").items()
+            }
+        except ProtocolError:
+            raise
+        except ValueError as error:
+            raise ProtocolError("envelope", f"not base64 ({error})") from error
+        return cls(payload, signatures)

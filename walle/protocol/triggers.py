@@ -1,0 +1,206 @@
+"""Trigger conditions and queues: when a task runs (§5.1), in task.toml, in a manifest and on a device."""
+
+import dataclasses
+import enum
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from walle.protocol.fields import ProtocolError, shorten
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ContentsTest:
+    """A test of an event's contents: a field compared with a constant. Called with contents, it returns if they pass.
+
+    `field` is a key, or keys of nested objects joined by dots, such as `item.price`. Numbers compare with numbers, text
+    with text. A field that is missing or of another kind fails every comparison, `!=` too.
+
+    Raises:
+        ProtocolError: `field`, `comparison` or `value` is wrong.
+    """
+
+    field: str
+    comparison: str
+    value: str | float | bool
+
+    COMPARISONS: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {
+        "==": operator.eq,
+        "!=": operator.ne,
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+    }
+    KEYS: ClassVar = ("field", "is", "value")
+    MAX_FIELD_CHARS: ClassVar = 256
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.field, str) or not all(self.field.split(".")) or len(self.field) > self.MAX_FIELD_CHARS:
+            what = f"must be a field of the contents, such as item.price, is {shorten(self.field)}"
+            raise ProtocolError("trigger.where.field", what)
+        if not isinstance(self.comparison, str) or self.comparison not in self.COMPARISONS:
+            what = f"must be one of {' '.join(self.COMPARISONS)}, is {shorten(self.comparison)}"
+            raise ProtocolError("trigger.where.is", what)
+        if not isinstance(self.value, str | int | float) or (
+            isinstance(self.value, float) and not math.isfinite(self.value)
+        ):
+            raise ProtocolError("trigger.where.value", f"must be text, a number or a bool, is {shorten(self.value)}")
+        if isinstance(self.value, bool) and self.comparison not in {"==", "!="}:
+            raise ProtocolError("trigger.where.is", f"must be == or != for a bool, is {self.comparison}")
+
+    @classmethod
+    def parse(cls, table: object) -> Self:
+        """Return the test that a [trigger.where] table describes; `to_json` is the inverse."""
+        if not isinstance(table, Mapping) or set(table) != set(cls.KEYS):
+            raise ProtocolError("trigger.where", f"must be a table of {', '.join(cls.KEYS)}, is {shorten(table)}")
+        return cls(*(table[key] for key in cls.KEYS))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"field": self.field, "is": self.comparison, "value": self.value}
+
+    def __call__(self, contents: Mapping[str, Any]) -> bool:
+        found: Any = contents
+        for key in self.field.split("."):
+            if not isinstance(found, Mapping) or key not in found:
+                return False
+            found = found[key]
+        kinds = (str,) if isinstance(self.value, str) else (bool,) if isinstance(self.value, bool) else (int, float)
+        if not isinstance(found, kinds) or isinstance(found, bool) != isinstance(self.value, bool):
+            return False
+        return self.COMPARISONS[self.comparison](found, self.value)
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.comparison} {self.value!r}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TriggerCondition:
+    """The condition that starts a task (§5.1): trigger ids that events match in this order, and options.
+
+    A trigger id is an event id or a page id; an event matches if it has that event id or that page id. The wildcard
+    `*` matches any one event. Without options, the events are consecutive.
+
+    Options:
+        within_ms: at most this time passes from the first to the last event, by their own times. 0: no bound.
+        skip_till_next: other events may come between those that match. A match waits until an event matches its next
+            trigger id, and takes the first that does; after a restart it is found again only if its first event is
+            replayed.
+        cooldown_ms: after the condition has triggered the task, it does not again until this time has passed. 0: none.
+        where: the contents of the last event pass this test.
+
+    An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
+    task` and simulation pass the whole value on; `TriggerTrie` applies it. docs/adr/0101-options-of-a-condition.md has
+    the reasons.
+
+    Raises:
+        ProtocolError: a field is wrong; `where` is its path, such as `trigger.sequence[1]`.
+    """
+
+    trigger_ids: tuple[str, ...]
+    within_ms: int = 0
+    skip_till_next: bool = False
+    cooldown_ms: int = 0
+    where: ContentsTest | None = None
+    without_visit: bool = False  # also trigger by an event of a page that has no open visit
+
+    WILDCARD: ClassVar = "*"
+    MAX_LENGTH: ClassVar = 64
+    MAX_MS: ClassVar = 2**53
+    OPTIONS: ClassVar[tuple[str, ...]] = ("within_ms", "skip_till_next", "cooldown_ms", "where", "without_visit")
+    KEYS: ClassVar = ("sequence", *OPTIONS)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.trigger_ids) <= self.MAX_LENGTH:
+            what = f"must be a list of 1 to {self.MAX_LENGTH} trigger ids, is {shorten(list(self.trigger_ids))}"
+            raise ProtocolError("trigger.sequence", what)
+        for index, trigger_id in enumerate(self.trigger_ids):
+            if not isinstance(trigger_id, str) or not trigger_id:
+                where = f"trigger.sequence[{index}]"
+                raise ProtocolError(where, f"must be an event id or page id, is {shorten(trigger_id)}")
+        for key, value in (("within_ms", self.within_ms), ("cooldown_ms", self.cooldown_ms)):
+            if type(value) is not int or not 0 <= value <= self.MAX_MS:
+                raise ProtocolError(f"trigger.{key}", f"must be a number of milliseconds, is {shorten(value)}")
+        for key, value in (("skip_till_next", self.skip_till_next), ("without_visit", self.without_visit)):
+            if type(value) is not bool:
+                raise ProtocolError(f"trigger.{key}", f"must be true or false, is {shorten(value)}")
+
+    @classmethod
+    def of(cls, trigger_ids: Sequence[str], **options: Any) -> Self:
+        """Return the condition on these trigger ids, with the options that are given."""
+        if isinstance(trigger_ids, str) or not isinstance(trigger_ids, Sequence):
+            what = f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is {shorten(trigger_ids)}"
+            raise ProtocolError("trigger.sequence", what)
+        return cls(tuple(trigger_ids), **options)
+
+    @classmethod
+    def parse(cls, table: object) -> Self:
+        """Return the condition that a [trigger] table or a manifest's `trigger` describes; `to_json` is the inverse.
+
+        An unknown key is refused: a device that ignored an option would run the task when it must not.
+        """
+        if not isinstance(table, Mapping):
+            raise ProtocolError("trigger", f"must be an object, is {type(table).__name__}")
+        for key in table:
+            if key not in cls.KEYS:
+                raise ProtocolError("trigger", f"has an unknown key {shorten(key)}; known are {', '.join(cls.KEYS)}")
+        if "sequence" not in table:
+            raise ProtocolError("trigger.sequence", "is missing")
+        options = {key: table[key] for key in cls.OPTIONS if key in table}
+        if "where" in options:
+            options["where"] = ContentsTest.parse(options["where"])
+        return cls.of(table["sequence"], **options)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table; an option that is not used is left out, so that an older device reads the condition."""
+        table: dict[str, Any] = {"sequence": list(self.trigger_ids)}
+        for key in self.OPTIONS:
+            value = getattr(self, key)
+            if value:
+                table[key] = value.to_json() if isinstance(value, ContentsTest) else value
+        return table
+
+    def __str__(self) -> str:
+        options = [f"{key} {value}" for key in self.OPTIONS if (value := getattr(self, key))]
+        return ", ".join([" → ".join(self.trigger_ids), *options])
+
+
+class FullPolicy(enum.StrEnum):
+    """The policy of something bounded that is full: hold the producer, or drop what is oldest or newest."""
+
+    BLOCK = "block"
+    DROP_OLDEST = "drop-oldest"
+    DROP_NEWEST = "drop-newest"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """A task's queue of triggers: its size, and the policies when the queue or the device's outbox is full.
+
+    `queue_full`: drop the oldest waiting trigger, drop the new one, or block: the device takes no further event, for
+    any task. `outbox_full`: block only this task until the cloud acknowledges uploads, or drop the newest upload, which
+    stays stored on the device. An upload has a number without gaps, so that an older one cannot be dropped.
+
+    Raises:
+        ProtocolError: a field is wrong; `where` is its key.
+    """
+
+    queue: int = 16
+    queue_full: FullPolicy = FullPolicy.DROP_OLDEST  # a full queue must not hold other tasks up; new events matter more
+    outbox_full: FullPolicy = FullPolicy.BLOCK  # what was computed is kept
+
+    SIZES: ClassVar = (1, 1024)  # least and most triggers in a queue
+    CHOICES: ClassVar[Mapping[str, tuple[FullPolicy, ...]]] = {
+        "queue_full": tuple(FullPolicy),
+        "outbox_full": (FullPolicy.BLOCK, FullPolicy.DROP_NEWEST),
+    }
+
+    def __post_init__(self) -> None:
+        least, most = self.SIZES
+        if type(self.queue) is not int or not least <= self.queue <= most:
+            raise ProtocolError("queue", f"must be a whole number from {least} to {most}, is {shorten(self.queue)}")
+        for key, choices in self.CHOICES.items():
+            if getattr(self, key) not in choices:
+                what = f"must be one of {', '.join(choices)}; is {shorten(getattr(self, key))}"
+                raise ProtocolError(key, what)
