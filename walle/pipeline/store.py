@@ -9,19 +9,19 @@ import concurrent.futures
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Self
-from zlib import crc32
+from typing import NamedTuple, Self
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.checksums import header_checksum, position_checksum
-from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, StoreError
+from walle.engine_ext._core import RowBatch, packed_value
+from walle.pipeline.database import Bounds, Feature, StoreDatabase, StoreError
 from walle.pipeline.losses import LOSS_TOPIC, Loss
 from walle.pipeline.salvage import Salvage
 from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
 
 MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
+_MAX_CHECKED_TOPICS = 1000
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
 _RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
 
@@ -38,8 +38,7 @@ class StoreClosedError(StoreError):
     """The store is closed, or was never opened."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """One output to store: a topic and its encoded payload."""
 
     topic: str
@@ -113,9 +112,9 @@ class FeatureStore:
         self.clock: Clock = clock or SystemClock()
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
-        self._buffer = Batch()
-        self._encoder = _RowEncoder()
-        self._writing = Batch()  # the rows of the running transaction
+        self._checked_topics = set[str]()
+        self._buffer = RowBatch(0, 0, 0, 0)
+        self._writing = RowBatch(0, 0, 0, 0)  # the rows of the running transaction
         self._position = -1
         self._resume_from = 0
         self._replay = ReplayState()
@@ -151,6 +150,7 @@ class FeatureStore:
         self._position = self._database.state.position
         self._resume_from = self._database.state.resume_from
         self._replay = self._database.state.replay
+        self._set_limits()
         return self
 
     async def close(self) -> None:
@@ -162,6 +162,7 @@ class FeatureStore:
         if self._database is None or self._closing:
             return
         self._closing = True
+        self._set_limits()
         self._pulse()
         if self._timer is not None:
             self._timer.cancel()
@@ -221,8 +222,16 @@ class FeatureStore:
     # --- write --------------------------------------------------------------------------------------------------------
 
     async def put(self, topic: str, payload: object, *, upload: bool = True) -> None:
-        """Buffer one plain value under `topic`; see `put_all`."""
-        await self.put_all([self.encode(topic, payload, upload=upload)])
+        """Buffer one plain value under `topic`; see `encode` and `put_all`."""
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        since_s = self.clock.time()
+        rows = self._buffer.append_value(topic, payload, upload, since_s, -1, MAX_FEATURE_BYTES)
+        if not rows:  # no room, or a value that takes Python to encode
+            rows = await self._append_later([self.encode(topic, payload, upload=upload)], since_s, -1)
+        self._changes += 1
+        if rows >= self._threshold or self._timer is None:
+            self._start_due_write()
 
     def encode(self, topic: str, payload: object, *, upload: bool = True) -> Put:
         """Return the value encoded for storage.
@@ -231,6 +240,19 @@ class FeatureStore:
             PayloadError: the topic is empty, too long or not plain text; the value is not plain data, or larger than
                 MAX_FEATURE_BYTES.
         """
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        data = packed_value(payload)
+        if data is None:
+            try:
+                data = plain.encode(payload)
+            except plain.PlainDataError as error:
+                raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
+        if len(data) > MAX_FEATURE_BYTES:
+            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
+        return Put(topic, data, upload)
+
+    def _check_topic(self, topic: str) -> None:
         if not topic or len(topic) > MAX_TOPIC_CHARS:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
         if topic == LOSS_TOPIC:
@@ -238,13 +260,9 @@ class FeatureStore:
         # SQLite refuses lone surrogates, and its length() stops at a NUL: one such row would block all others.
         if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
             raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
-        try:
-            data = plain.encode(payload)
-        except plain.PlainDataError as error:
-            raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
-        if len(data) > MAX_FEATURE_BYTES:
-            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
-        return Put(topic, data, upload)
+        if len(self._checked_topics) >= _MAX_CHECKED_TOPICS:
+            self._checked_topics.clear()
+        self._checked_topics.add(topic)
 
     async def put_all(
         self,
@@ -265,10 +283,17 @@ class FeatureStore:
             StoreClosedError: the store is not open, or is closed while this blocks.
             StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
         """
-        await self._put(puts, -1 if position is None else position, since_s)
+        since_s = self.clock.time() if since_s is None else since_s
+        place = -1 if position is None else position
+        if not puts:
+            self._opened()
+        elif not self._buffer.append_all(puts, since_s, place):
+            await self._append_later(puts, since_s, place)
+        self._changes += 1
         if position is not None:
             self.advance(position, position + 1 if resume_from is None else resume_from)
-        self._start_due_write()
+        if len(self._buffer) >= self._threshold or self._timer is None:
+            self._start_due_write()
 
     async def put_outputs(
         self, puts: Sequence[Put], *, position: int, since_s: float, on_put: Callable[[], None] | None = None
@@ -280,7 +305,11 @@ class FeatureStore:
         Raises:
             OutboxFullError: the outbox is full, in place of blocking until the cloud acknowledges uploads.
         """
-        await self._put(puts, position, since_s, wait_for_cloud=False)
+        if not puts:
+            self._opened()
+        elif not self._buffer.append_all(puts, since_s, position):
+            await self._append_later(puts, since_s, position, wait_for_cloud=False)
+        self._changes += 1
         if on_put is not None:
             on_put()
         self._start_due_write()
@@ -299,30 +328,30 @@ class FeatureStore:
 
     def outbox_has_room(self, puts: Sequence[Put]) -> bool:
         """Return whether the outputs that are to be uploaded fit into the outbox now."""
-        return not self._exceeds_outbox(self._opened(), _sizes(puts)[1])
+        return not self._exceeds_outbox(self._opened(), _upload_bytes(puts))
 
     async def wait_for_progress(self) -> None:
         """Return after the next transaction, or when the store closes."""
         await self._progress.wait()
 
-    async def _put(
-        self, puts: Sequence[Put], position: int, since_s: float | None, *, wait_for_cloud: bool = True
-    ) -> None:
+    async def _append_later(
+        self, puts: Sequence[Put], since_s: float, position: int, *, wait_for_cloud: bool = True
+    ) -> int:
+        """Buffer the outputs once there is room, and return the number of rows in the buffer."""
+        await self._wait_for_room(_upload_bytes(puts), wait_for_cloud=wait_for_cloud)
+        return self._buffer.append_all(puts, since_s, position, True)
+
+    def _set_limits(self) -> None:
+        """Pass the bounds to the buffer, which refuses a row beyond them; a store that is not open has no room."""
         if self._database is None or self._closing:
-            raise StoreClosedError(self.path, "is not open")
-        ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
-        if puts:
-            size_bytes, upload_bytes = _sizes(puts)
-            if len(self._buffer.features) >= self._threshold or not self._has_room(self._database, upload_bytes):
-                await self._wait_for_room(upload_bytes, wait_for_cloud=wait_for_cloud)
-            buffer = self._buffer
-            self._encoder.add(buffer, puts, ts_ms, position)
-            buffer.size_bytes += size_bytes
-            buffer.upload_bytes += upload_bytes
-        self._changes += 1
+            self._buffer.set_limits(0, 0, 0, 0)
+            return
+        used = self._database.state.outbox_bytes + self._writing.upload_bytes
+        room_bytes = self._max_buffer_bytes - self._writing.size_bytes
+        self._buffer.set_limits(self._threshold, room_bytes, used, self._max_outbox_bytes)
 
     def _start_due_write(self) -> None:
-        waiting = len(self._buffer.features)
+        waiting = len(self._buffer)
         due = waiting >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
@@ -340,7 +369,7 @@ class FeatureStore:
         return self._buffer_bytes < self._max_buffer_bytes and not self._exceeds_outbox(database, upload_bytes)
 
     async def _wait_for_room(self, upload_bytes: int, *, wait_for_cloud: bool) -> None:
-        if self._writer is not None and len(self._buffer.features) >= self._threshold:
+        if self._writer is not None and len(self._buffer) >= self._threshold:
             # Two threads that share the GIL row by row take longer than one after the other.
             await asyncio.wait([self._writer])
         waited = False
@@ -401,6 +430,7 @@ class FeatureStore:
             return await self._in_thread(lambda: function(database))
         finally:
             if database.state.epoch != epoch:
+                self._set_limits()
                 self._pulse()
 
     # --- internals ----------------------------------------------------------------------------------------------------
@@ -452,7 +482,8 @@ class FeatureStore:
             self._timer.cancel()
             self._timer = None
         batch = self._writing = self._buffer
-        self._buffer = Batch()
+        self._buffer = RowBatch(0, 0, 0, 0)
+        self._set_limits()
         position, resume_from, forget, replay = self._position, self._resume_from, self._forget, self._replay
         changes, self._unwritten_positions = self._changes, 0
         self._writer = asyncio.get_running_loop().create_future()
@@ -464,61 +495,29 @@ class FeatureStore:
         writer, self._writer = self._writer, None
         if writer is None:
             raise AssertionError("a transaction ended that was not started")
-        batch, self._writing = self._writing, Batch()
+        batch, self._writing = self._writing, RowBatch(0, 0, 0, 0)
         if error is not None:
-            batch.extend(self._buffer)
+            batch.take(self._buffer)
             self._buffer = batch
+            self._set_limits()
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
             self._start_timer(_RETRY_S)
             writer.set_exception(self.last_error)
             writer.exception()  # marks it as retrieved in case no call awaits it
         else:
-            self.counts.rows += len(batch.features)
+            self.counts.rows += len(batch)
             self.counts.transactions += 1
             self.last_error = None
             self._written = changes
+            self._set_limits()
             writer.set_result(None)
-            if len(self._buffer.features) >= self._threshold:
+            if len(self._buffer) >= self._threshold:
                 self._start_writer()
-            elif self._buffer.features:
+            elif self._buffer:
                 self._start_timer(self._interval_s)
         self._pulse()
 
 
-class _RowEncoder:
-    """An encoder of outputs as rows with checksums. It keeps the checksums of topics at one time and position."""
-
-    def __init__(self) -> None:
-        self._moment = (0, 0)
-        self._headers: dict[str, int] = {}
-        self._position_checksum = 0
-
-    def add(self, batch: Batch, puts: Sequence[Put], ts_ms: int, position: int) -> None:
-        """Append the rows of one event's outputs to `batch`."""
-        if self._moment != (ts_ms, position) or not self._headers:
-            self._moment = (ts_ms, position)
-            self._headers = {}
-            self._position_checksum = position_checksum(position)
-        headers, mask = self._headers, self._position_checksum
-        features, uploads = batch.features, batch.uploads
-        for put in puts:
-            topic, payload = put.topic, put.payload
-            header = headers.get(topic)
-            if header is None:
-                header = headers[topic] = header_checksum(topic, ts_ms)
-            checksum = crc32(payload, header)
-            features.append((topic, ts_ms, position, payload, checksum ^ mask))
-            if put.upload:
-                uploads.append((topic, payload, ts_ms, checksum))
-
-
-def _sizes(puts: Sequence[Put]) -> tuple[int, int]:
-    """Return the bytes of the outputs' rows, and of those to upload."""
-    size_bytes = upload_bytes = 0
-    for put in puts:
-        row_bytes = len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES
-        size_bytes += row_bytes
-        if put.upload:
-            upload_bytes += row_bytes
-    return size_bytes, upload_bytes
+def _upload_bytes(puts: Sequence[Put]) -> int:
+    return sum(len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES for put in puts if put.upload)

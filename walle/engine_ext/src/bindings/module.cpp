@@ -1,5 +1,6 @@
 // The native module `_core`. Every VM loads its own Python objects of it (own GIL, own types); the C++ state is shared.
 #include "bindings/bind.h"
+#include "bindings/store/row_batch.h"
 #include "bindings/stream/stream_types.h"
 
 PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_gil()) {
@@ -11,7 +12,8 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_session(module);
   walle::bind_files(module);
   walle::bind_vm(module);
-  // Events are matched outside VMs; task code gets no types that protect_types.h does not cover.
-  if (PyInterpreterState_Get() == PyInterpreterState_Main() && walle::add_stream_types(module.ptr()) < 0)
+  // Events are matched and outputs stored outside VMs; task code gets no types that protect_types.h does not cover.
+  if (PyInterpreterState_Get() == PyInterpreterState_Main() &&
+      (walle::add_stream_types(module.ptr()) < 0 || walle::add_store_types(module.ptr()) < 0))
     throw pybind11::error_already_set();
 }
