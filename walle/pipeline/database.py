@@ -229,12 +229,14 @@ class StoreDatabase:
         self._disconnect()
         self._damage = error
         known: StoreState | None = None
+        is_replay_known = True
         if self._is_open:
             known = self.state
         elif self._lock.found is not None:
             known = StoreState.from_mark(self._lock.found)
+            is_replay_known = self._lock.found.replay is not None
         try:
-            salvaged = salvage.salvage(self.path, known, self._now_ms())
+            salvaged = salvage.salvage(self.path, known, self._now_ms(), is_replay_known=is_replay_known)
         except OSError as failure:
             raise StoreCorruptError(
                 self.path, f"is damaged ({error}), and no new file can be written ({failure}); check its disk"

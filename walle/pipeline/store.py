@@ -72,6 +72,11 @@ class StoreReport:
     def lines(self) -> tuple[str, ...]:
         """Return one line of text for each."""
         lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
+        lines += [
+            f"events from position {salvaged.runs_again_from} on run again, and their outputs may come twice"
+            for salvaged in self.set_asides
+            if salvaged.runs_again_from is not None
+        ]
         lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
         lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
         return (*lines, *map(str, self.losses))
