@@ -9,7 +9,7 @@ import concurrent.futures
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from walle import plain
 from walle.clock import Clock, SystemClock
@@ -117,6 +117,7 @@ class FeatureStore:
         self.clock: Clock = clock or SystemClock()
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
+        self._state = StoreState.new()  # the database's, as it was when its last call ended
         self._checked_topics = set[str]()
         self._buffer = RowBatch(0, 0, 0, 0)
         self._writing = RowBatch(0, 0, 0, 0)  # the rows of the running transaction
@@ -152,9 +153,10 @@ class FeatureStore:
                 await self._in_thread(opening.result().close)
             self._thread.shutdown(wait=False)
             raise
-        self._position = self._database.state.position
-        self._resume_from = self._database.state.resume_from
-        self._replay = self._database.state.replay
+        self._state = self._database.state
+        self._position = self._state.position
+        self._resume_from = self._state.resume_from
+        self._replay = self._state.replay
         self._set_limits()
         return self
 
@@ -191,12 +193,13 @@ class FeatureStore:
 
     @property
     def state(self) -> StoreState:
-        """The state of the file.
+        """The state of the file. It changes in the event loop only, never between two steps of one task.
 
         Raises:
             StoreClosedError: the store is not open.
         """
-        return self._opened().state
+        self._opened()
+        return self._state
 
     @property
     def report(self) -> StoreReport:
@@ -333,7 +336,8 @@ class FeatureStore:
 
     def outbox_has_room(self, puts: Sequence[Put]) -> bool:
         """Return whether the outputs that are to be uploaded fit into the outbox now."""
-        return not self._exceeds_outbox(self._opened(), _upload_bytes(puts))
+        self._opened()
+        return not self._exceeds_outbox(_upload_bytes(puts))
 
     async def wait_for_progress(self) -> None:
         """Return after the next transaction, or when the store closes."""
@@ -351,7 +355,7 @@ class FeatureStore:
         if self._database is None or self._closing:
             self._buffer.set_limits(0, 0, 0, 0)
             return
-        used = self._database.state.outbox_bytes + self._writing.upload_bytes
+        used = self._state.outbox_bytes + self._writing.upload_bytes
         room_bytes = self._max_buffer_bytes - self._writing.size_bytes
         self._buffer.set_limits(self._threshold, room_bytes, used, self._max_outbox_bytes)
 
@@ -363,22 +367,23 @@ class FeatureStore:
         elif waiting and self._timer is None:
             self._start_timer(self._interval_s)
 
-    def _exceeds_outbox(self, database: StoreDatabase, upload_bytes: int) -> bool:
+    def _exceeds_outbox(self, upload_bytes: int) -> bool:
         if not upload_bytes:
             return False
-        outbox_bytes = database.state.outbox_bytes + self._buffer.upload_bytes + self._writing.upload_bytes
+        outbox_bytes = self._state.outbox_bytes + self._buffer.upload_bytes + self._writing.upload_bytes
         # A single output larger than a bound is accepted once there is nothing else.
         return bool(outbox_bytes) and outbox_bytes + upload_bytes > self._max_outbox_bytes
 
-    def _has_room(self, database: StoreDatabase, upload_bytes: int) -> bool:
-        return self._buffer_bytes < self._max_buffer_bytes and not self._exceeds_outbox(database, upload_bytes)
+    def _has_room(self, upload_bytes: int) -> bool:
+        self._opened()
+        return self._buffer_bytes < self._max_buffer_bytes and not self._exceeds_outbox(upload_bytes)
 
     async def _wait_for_room(self, upload_bytes: int, *, wait_for_cloud: bool) -> None:
         if self._writer is not None and len(self._buffer) >= self._threshold:
-            # Two threads that share the GIL row by row take longer than one after the other.
+            # Two threads that share the GIL take longer than one after the other.
             await asyncio.wait([self._writer])
         waited = False
-        while not self._has_room(self._opened(), upload_bytes):
+        while not self._has_room(upload_bytes):
             self.counts.waits += not waited
             waited = True
             if self._buffer_bytes:  # only rows in the file can be sent and acknowledged, which makes room
@@ -403,7 +408,7 @@ class FeatureStore:
 
     def forget(self, upto_seq: int) -> None:
         """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction."""
-        epoch = self._opened().state.epoch
+        epoch = self.state.epoch
         if epoch != self._forget[0] or upto_seq > self._forget[1]:
             self._forget = (epoch, upto_seq)
             self._changes += 1
@@ -423,20 +428,14 @@ class FeatureStore:
 
     async def wait_for_seq(self, after_seq: int) -> None:
         """Return once an outbox row after `after_seq` is in the file, or a new epoch begins."""
-        epoch = self._opened().state.epoch
-        while (state := self._opened().state).last_seq <= after_seq and state.epoch == epoch:
+        epoch = self.state.epoch
+        while (state := self.state).last_seq <= after_seq and state.epoch == epoch:
             await self._progress.wait()
 
     async def call[T](self, function: Callable[[StoreDatabase], T]) -> T:
         """Return `function(database)`; it runs in the store's thread, between transactions."""
         database = self._opened()
-        epoch = database.state.epoch
-        try:
-            return await self._in_thread(lambda: function(database))
-        finally:
-            if database.state.epoch != epoch:
-                self._set_limits()
-                self._pulse()
+        return await self._in_thread(lambda: function(database))
 
     # --- internals ----------------------------------------------------------------------------------------------------
 
@@ -451,7 +450,17 @@ class FeatureStore:
     def _in_thread[T](self, function: Callable[[], T]) -> asyncio.Future[T]:
         if self._thread is None:
             raise StoreClosedError(self.path, "is not open")
-        return asyncio.get_running_loop().run_in_executor(self._thread, function)
+        running = asyncio.get_running_loop().run_in_executor(self._thread, function)
+        running.add_done_callback(self._take_state)  # before the callbacks of those who wait for it
+        return running
+
+    def _take_state(self, _: asyncio.Future[Any]) -> None:
+        if self._database is None:
+            return
+        epoch, self._state = self._state.epoch, self._database.state
+        if self._state.epoch != epoch:
+            self._set_limits()
+            self._pulse()
 
     def _pulse(self) -> None:
         self._progress.set()

@@ -328,6 +328,7 @@ class TunnelClient:
                 )
             for seqs, data in self._small_writes(uploads):
                 await link.writable_for_uploads()
+                self._check_epoch(link)
                 link.send(seqs, data)
                 sent = seqs[-1]
 
