@@ -87,6 +87,16 @@ class Feature:
     payload: bytes
 
 
+@dataclasses.dataclass(slots=True)
+class Batch:
+    """The contents of one transaction, beside the stream's positions."""
+
+    rows: RowBatch = dataclasses.field(default_factory=lambda: RowBatch(0, 0, 0, 0))
+
+    def extend(self, later: "Batch") -> None:
+        self.rows.take(later.rows)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
     """Bounds on the features that are kept; the transaction that exceeds one removes the oldest."""
@@ -327,7 +337,7 @@ class StoreDatabase:
 
     def write(
         self,
-        batch: RowBatch,
+        batch: Batch,
         position: int,
         resume_from: int,
         forget: tuple[str, int],
@@ -342,33 +352,34 @@ class StoreDatabase:
     def _write(
         self,
         db: sqlite3.Connection,
-        batch: RowBatch,
+        batch: Batch,
         position: int,
         resume_from: int,
         forget: tuple[str, int],
         replay: ReplayState | None,
     ) -> None:
+        rows = batch.rows
         state = copy.copy(self.state)
         if replay is not None:
             state.replay = replay
         state.position, state.resume_from = position, resume_from
         state.commits += 1
-        state.produced += batch.uploads
-        state.outbox_bytes += batch.upload_bytes
-        added = collections.Counter(batch.topics())
+        state.produced += rows.uploads
+        state.outbox_bytes += rows.upload_bytes
+        added = collections.Counter(rows.topics())
         with self._transaction():
-            for first, count in _chunks(batch.uploads):
-                parameters, state.last_seq, state.last_chain = batch.upload_parameters(
+            for first, count in _chunks(rows.uploads):
+                parameters, state.last_seq, state.last_chain = rows.upload_parameters(
                     first, count, state.last_seq, state.last_chain
                 )
                 db.execute(_UPLOADS[count], parameters)
-            for first, count in _chunks(len(batch)):
-                db.execute(_FEATURES[count], batch.feature_parameters(first, count))
+            for first, count in _chunks(len(rows)):
+                db.execute(_FEATURES[count], rows.feature_parameters(first, count))
             if forget[0] == state.epoch and forget[1] > state.acked:
                 self._forget(db, state, forget[1])
-            removed, removed_bytes = self._retain(db, added, batch.size_bytes)
+            removed, removed_bytes = self._retain(db, added, rows.size_bytes)
             store_schema.write_state(db, state)
-        self._kept.add(added, len(batch), batch.size_bytes)
+        self._kept.add(added, len(rows), rows.size_bytes)
         if removed:
             self._kept.add(removed, removed.total(), removed_bytes)
         self.state = state

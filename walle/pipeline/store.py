@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Self
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.engine_ext._core import RowBatch, packed_value
-from walle.pipeline.database import Bounds, Feature, StoreDatabase, StoreError
-from walle.pipeline.losses import LOSS_TOPIC, Loss
+from walle.engine_ext._core import packed_value
+from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, StoreError
+from walle.pipeline.losses import LOSS_TOPIC, Loss, uploads_by_cause
 from walle.pipeline.salvage import Salvage
 from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
 
@@ -69,6 +69,11 @@ class StoreReport:
     damaged_features: int
     lost_commits: int = 0
 
+    @property
+    def lost_uploads(self) -> dict[str, int]:
+        """The number of lost uploads by cause, as the cloud counts them."""
+        return dict(uploads_by_cause(self.losses))
+
     def lines(self) -> tuple[str, ...]:
         """Return one line of text for each."""
         lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
@@ -119,8 +124,8 @@ class FeatureStore:
         self._database: StoreDatabase | None = None
         self._state = StoreState.new()  # the database's, as it was when its last call ended
         self._checked_topics = set[str]()
-        self._buffer = RowBatch(0, 0, 0, 0)
-        self._writing = RowBatch(0, 0, 0, 0)  # the rows of the running transaction
+        self._buffer = Batch()
+        self._writing = Batch()  # the rows of the running transaction
         self._position = -1
         self._resume_from = 0
         self._replay = ReplayState()
@@ -234,7 +239,7 @@ class FeatureStore:
         if topic not in self._checked_topics:
             self._check_topic(topic)
         since_s = self.clock.time()
-        rows = self._buffer.append_value(topic, payload, upload, since_s, -1, MAX_FEATURE_BYTES)
+        rows = self._buffer.rows.append_value(topic, payload, upload, since_s, -1, MAX_FEATURE_BYTES)
         if not rows:  # no room, or a value that takes Python to encode
             rows = await self._append_later([self.encode(topic, payload, upload=upload)], since_s, -1)
         self._changes += 1
@@ -295,12 +300,12 @@ class FeatureStore:
         place = -1 if position is None else position
         if not puts:
             self._opened()
-        elif not self._buffer.append_all(puts, since_s, place):
+        elif not self._buffer.rows.append_all(puts, since_s, place):
             await self._append_later(puts, since_s, place)
         self._changes += 1
         if position is not None:
             self.advance(position, position + 1 if resume_from is None else resume_from)
-        if len(self._buffer) >= self._threshold or self._timer is None:
+        if len(self._buffer.rows) >= self._threshold or self._timer is None:
             self._start_due_write()
 
     async def put_outputs(
@@ -315,7 +320,7 @@ class FeatureStore:
         """
         if not puts:
             self._opened()
-        elif not self._buffer.append_all(puts, since_s, position):
+        elif not self._buffer.rows.append_all(puts, since_s, position):
             await self._append_later(puts, since_s, position, wait_for_cloud=False)
         self._changes += 1
         if on_put is not None:
@@ -348,19 +353,19 @@ class FeatureStore:
     ) -> int:
         """Buffer the outputs once there is room, and return the number of rows in the buffer."""
         await self._wait_for_room(_upload_bytes(puts), wait_for_cloud=wait_for_cloud)
-        return self._buffer.append_all(puts, since_s, position, True)
+        return self._buffer.rows.append_all(puts, since_s, position, True)
 
     def _set_limits(self) -> None:
         """Pass the bounds to the buffer, which refuses a row beyond them; a store that is not open has no room."""
         if self._database is None or self._closing:
-            self._buffer.set_limits(0, 0, 0, 0)
+            self._buffer.rows.set_limits(0, 0, 0, 0)
             return
-        used = self._state.outbox_bytes + self._writing.upload_bytes
-        room_bytes = self._max_buffer_bytes - self._writing.size_bytes
-        self._buffer.set_limits(self._threshold, room_bytes, used, self._max_outbox_bytes)
+        used = self._state.outbox_bytes + self._writing.rows.upload_bytes
+        room_bytes = self._max_buffer_bytes - self._writing.rows.size_bytes
+        self._buffer.rows.set_limits(self._threshold, room_bytes, used, self._max_outbox_bytes)
 
     def _start_due_write(self) -> None:
-        waiting = len(self._buffer)
+        waiting = len(self._buffer.rows)
         due = waiting >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
@@ -370,7 +375,7 @@ class FeatureStore:
     def _exceeds_outbox(self, upload_bytes: int) -> bool:
         if not upload_bytes:
             return False
-        outbox_bytes = self._state.outbox_bytes + self._buffer.upload_bytes + self._writing.upload_bytes
+        outbox_bytes = self._state.outbox_bytes + self._buffer.rows.upload_bytes + self._writing.rows.upload_bytes
         # A single output larger than a bound is accepted once there is nothing else.
         return bool(outbox_bytes) and outbox_bytes + upload_bytes > self._max_outbox_bytes
 
@@ -379,7 +384,7 @@ class FeatureStore:
         return self._buffer_bytes < self._max_buffer_bytes and not self._exceeds_outbox(upload_bytes)
 
     async def _wait_for_room(self, upload_bytes: int, *, wait_for_cloud: bool) -> None:
-        if self._writer is not None and len(self._buffer) >= self._threshold:
+        if self._writer is not None and len(self._buffer.rows) >= self._threshold:
             # Two threads that share the GIL take longer than one after the other.
             await asyncio.wait([self._writer])
         waited = False
@@ -395,7 +400,7 @@ class FeatureStore:
 
     @property
     def _buffer_bytes(self) -> int:
-        return self._buffer.size_bytes + self._writing.size_bytes
+        return self._buffer.rows.size_bytes + self._writing.rows.size_bytes
 
     async def flush(self) -> None:
         """Return once everything put before this call is in the file.
@@ -496,7 +501,7 @@ class FeatureStore:
             self._timer.cancel()
             self._timer = None
         batch = self._writing = self._buffer
-        self._buffer = RowBatch(0, 0, 0, 0)
+        self._buffer = Batch()
         self._set_limits()
         position, resume_from, forget, replay = self._position, self._resume_from, self._forget, self._replay
         changes, self._unwritten_positions = self._changes, 0
@@ -509,9 +514,9 @@ class FeatureStore:
         writer, self._writer = self._writer, None
         if writer is None:
             raise AssertionError("a transaction ended that was not started")
-        batch, self._writing = self._writing, RowBatch(0, 0, 0, 0)
+        batch, self._writing = self._writing, Batch()
         if error is not None:
-            batch.take(self._buffer)
+            batch.extend(self._buffer)
             self._buffer = batch
             self._set_limits()
             self.counts.failed_transactions += 1
@@ -520,15 +525,15 @@ class FeatureStore:
             writer.set_exception(self.last_error)
             writer.exception()  # marks it as retrieved in case no call awaits it
         else:
-            self.counts.rows += len(batch)
+            self.counts.rows += len(batch.rows)
             self.counts.transactions += 1
             self.last_error = None
             self._written = changes
             self._set_limits()
             writer.set_result(None)
-            if len(self._buffer) >= self._threshold:
+            if len(self._buffer.rows) >= self._threshold:
                 self._start_writer()
-            elif self._buffer:
+            elif self._buffer.rows:
                 self._start_timer(self._interval_s)
         self._pulse()
 
