@@ -495,13 +495,13 @@ class Device:
     async def summary(self) -> DeviceSummary:
         """Return a snapshot of the device."""
         counts = self.counts
-        stored, unsent = await self.store.call(lambda database: database.counts())
+        stored, _ = await self.store.call(lambda database: database.counts())
         return DeviceSummary(
             device_id=self.config.device_id,
             tasks=self.tasks,
             produced=counts.produced,
             stored=stored,
-            unsent=unsent,
+            unsent=self.store.unsent,
             runs_ok=counts.runs_ok,
             runs_failed=counts.runs_failed,
             escalated=counts.escalated,

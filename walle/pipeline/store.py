@@ -23,6 +23,7 @@ MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
 _MAX_CHECKED_TOPICS = 1000
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
+_FORGET_S = 30.0  # that acknowledged rows stay for a transaction of outputs: one of their own rewrites the same pages
 _RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
 
 
@@ -135,6 +136,8 @@ class FeatureStore:
         self._written = 0
         self._writer: asyncio.Future[None] | None = None
         self._timer: asyncio.Task[None] | None = None
+        self._forget_timer: asyncio.Task[None] | None = None
+        self._outbox_is_full = False  # for a call that waits, or waited since the last transaction
         self._progress = asyncio.Event()  # replaced at every transaction, after it is set
         self._closing = False
 
@@ -176,8 +179,7 @@ class FeatureStore:
         self._closing = True
         self._set_limits()
         self._pulse()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timers()
         try:
             await self._flush()
         finally:
@@ -213,6 +215,13 @@ class FeatureStore:
         return StoreReport(
             tuple(database.losses), tuple(database.set_asides), database.damaged_features, database.lost_commits
         )
+
+    @property
+    def unsent(self) -> int:
+        """The number of uploads in the file that the cloud has not acknowledged."""
+        state = self.state
+        acked = self._forget[1] if self._forget[0] == state.epoch else 0
+        return state.last_seq - max(state.acked, acked)
 
     @property
     def position(self) -> int:
@@ -391,6 +400,9 @@ class FeatureStore:
         while not self._has_room(upload_bytes):
             self.counts.waits += not waited
             waited = True
+            self._outbox_is_full = True
+            if self._forget_timer is not None:
+                self._start_timer(self._interval_s)
             if self._buffer_bytes:  # only rows in the file can be sent and acknowledged, which makes room
                 await asyncio.shield(self._start_writer())
             elif wait_for_cloud:
@@ -412,12 +424,16 @@ class FeatureStore:
         await self._flush()
 
     def forget(self, upto_seq: int) -> None:
-        """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction."""
+        """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction, 30 s later at most."""
         epoch = self.state.epoch
-        if epoch != self._forget[0] or upto_seq > self._forget[1]:
-            self._forget = (epoch, upto_seq)
-            self._changes += 1
+        if epoch == self._forget[0] and upto_seq <= self._forget[1]:
+            return
+        self._forget = (epoch, upto_seq)
+        self._changes += 1
+        if self._outbox_is_full or 2 * self._state.outbox_bytes > self._max_outbox_bytes:
             self._start_timer(self._interval_s)
+        elif self._forget_timer is None:
+            self._forget_timer = asyncio.create_task(self._write_later(_FORGET_S))
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
@@ -477,9 +493,18 @@ class FeatureStore:
 
     async def _write_later(self, delay_s: float) -> None:
         await self.clock.sleep(delay_s)
-        self._timer = None
+        if asyncio.current_task() is self._timer:
+            self._timer = None
+        else:
+            self._forget_timer = None
         if not self._closing:
             self._start_writer()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._forget_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._forget_timer = None
 
     async def _flush(self) -> None:
         goal = self._changes
@@ -497,9 +522,7 @@ class FeatureStore:
         database = self._database
         if database is None:
             raise StoreClosedError(self.path, "is not open")
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timers()
         batch = self._writing = self._buffer
         self._buffer = Batch()
         self._set_limits()
@@ -529,6 +552,7 @@ class FeatureStore:
             self.counts.transactions += 1
             self.last_error = None
             self._written = changes
+            self._outbox_is_full = False
             self._set_limits()
             writer.set_result(None)
             if len(self._buffer.rows) >= self._threshold:
