@@ -46,7 +46,8 @@ def logged_day(path: Path) -> list[Event]:
     days: dict[tuple[str, int], list[Event]] = collections.defaultdict(list)
     for record in open_log(path.parent, path.name).records():
         days[record.stream, record.event.ts_ms // DAY_MS].append(record.event)
-    return sorted(max(days.values(), key=len), key=lambda event: event.ts_ms)
+    busiest = max(days.values(), key=len)
+    return sorted(busiest, key=lambda event: event.ts_ms)
 
 
 def rows(days: dict[str, PhoneDay]) -> list[tuple[str, list[str]]]:

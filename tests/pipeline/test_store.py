@@ -343,3 +343,49 @@ def test_a_killed_process_leaves_whole_transactions_only(path: pathlib.Path) -> 
 async def test_puts_take_their_encoding_as_it_is(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
         assert store.encode("t", 1, upload=False) == Put("t", plain.encode(1), False)
+
+
+@pytest.mark.asyncio
+async def test_acknowledged_rows_leave_with_the_next_outputs_or_after_30_seconds(path: pathlib.Path) -> None:
+    clock = ManualClock()
+    async with FeatureStore(path, clock=clock) as store:
+        for value in range(3):
+            await store.put("t", value)
+        await store.flush()
+        assert store.unsent == 3
+        store.forget(1)
+        await clock.advance(29.0)
+        assert (rows_in(path, "outbox"), store.unsent, store.counts.transactions) == (3, 2, 1)
+        await store.put("t", 3)
+        await clock.advance(0.02)
+        await store.flush()
+        assert (rows_in(path, "outbox"), store.unsent, store.counts.transactions) == (3, 3, 2)
+        store.forget(2)
+        await clock.advance(29.0)
+        assert rows_in(path, "outbox") == 3
+        await clock.advance(1.0)
+        await store.flush()
+        assert (rows_in(path, "outbox"), store.unsent, store.counts.transactions) == (2, 2, 3)
+
+
+@pytest.mark.asyncio
+async def test_a_put_that_waits_for_the_outbox_does_not_wait_for_that(path: pathlib.Path) -> None:
+    clock = ManualClock()
+    async with FeatureStore(path, clock=clock, max_outbox_bytes=10_000) as store:
+        await store.put("t", bytes(4_000))
+        await store.flush()
+        store.forget(1)
+        waiting = asyncio.create_task(store.put("t", bytes(8_000)))
+        await clock.advance(0.02)
+        async with asyncio.timeout(5):
+            await waiting
+        store.forget(2)
+        await store.flush()
+        await store.put("t", bytes(4_000))
+        await store.flush()
+        waiting = asyncio.create_task(store.put("t", bytes(8_000)))
+        await clock.advance(0.0)
+        store.forget(3)  # while the put waits
+        await clock.advance(0.02)
+        async with asyncio.timeout(5):
+            await waiting
