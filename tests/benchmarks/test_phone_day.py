@@ -1,4 +1,4 @@
-"""The figure of a phone's day: every feature arrives, its sessions are those of the events, and its costs are counted."""
+"""The figure of a phone's day: every feature arrives, sessions are those of the events, and costs are counted."""
 
 from pathlib import Path
 
