@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from walle.clock import Clock
 from walle.errors import PipelineError
+from walle.pipeline.tunnel.slots import PrioritySlots
 
 
 class RequestExpiredError(PipelineError):
@@ -17,11 +17,8 @@ class Handlers:
     """A pool of at most `limit` running handlers. Requests that wait start by priority, then in order of arrival."""
 
     def __init__(self, limit: int, clock: Clock) -> None:
-        self._limit = limit
+        self._slots = PrioritySlots(limit)
         self._clock = clock
-        self._running = 0
-        self._order = 0
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
 
     async def run(
         self, handler: Callable[[], Awaitable[bytes]], *, priority: int = 0, left_s: float | None = None
@@ -35,40 +32,8 @@ class Handlers:
         """
         if left_s is not None and left_s <= 0:
             raise RequestExpiredError("the request was too old when it was read")
-        async with self._deadline(left_s), self._slot(priority):
+        async with self._deadline(left_s), self._slots.slot(priority):
             return await handler()
-
-    @contextlib.asynccontextmanager
-    async def _slot(self, priority: int) -> AsyncIterator[None]:
-        if self._running < self._limit:
-            self._running += 1
-        else:
-            granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._order += 1
-            entry = (-priority, self._order, granted)
-            heapq.heappush(self._waiting, entry)
-            try:
-                await granted
-            except asyncio.CancelledError:
-                if granted.done() and not granted.cancelled():
-                    self._release()
-                else:
-                    self._waiting.remove(entry)
-                    heapq.heapify(self._waiting)
-                raise
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        """Hand the slot to the first request that waits, or free it."""
-        while self._waiting:
-            granted = heapq.heappop(self._waiting)[2]
-            if not granted.done():
-                granted.set_result(None)
-                return
-        self._running -= 1
 
     @contextlib.asynccontextmanager
     async def _deadline(self, left_s: float | None) -> AsyncIterator[None]:
