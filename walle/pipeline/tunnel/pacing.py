@@ -10,6 +10,7 @@ import collections
 _TARGET_S = 0.025  # of waiting in buffers
 _LEAST_BYTES = 32 << 10
 _FIRST_BYTES = 64 << 10
+_STEP_BYTES = 16 << 10  # that the bound grows by in a round trip, at most
 _RECENT_S = 0.3  # of which the least delay counts as the present one
 _BASE_S = 60.0  # the least delay of that time is the link's own; routes change
 
@@ -31,7 +32,7 @@ class InFlightBound:
         """Take note that `size_bytes` were acknowledged `delay_s` after they were written."""
         queued_s = self._current(delay_s, now_s) - self._least(delay_s, now_s)
         if queued_s <= _TARGET_S:
-            share = 1.0 if self._starting else (1 - queued_s / _TARGET_S) * _LEAST_BYTES / self.limit_bytes
+            share = 1.0 if self._starting else (1 - queued_s / _TARGET_S) * _STEP_BYTES / self.limit_bytes
             self.limit_bytes = min(self._most_bytes, self.limit_bytes + int(size_bytes * share))
         elif now_s - self._shrunk_s > delay_s:  # once a round trip
             self._starting = False
