@@ -14,14 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import zstandard
 
 from walle.errors import ConfigError
+from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES
 
 _LOG = logging.getLogger(__name__)
 
 DICTIONARY_BYTES = 16 << 10  # of a trained dictionary, unless another size is asked for
-MAX_DICTIONARY_BYTES = 128 << 10
 MIN_SAMPLES = 50  # zstd's training refuses far fewer, and overfits a few more
 _LEVEL = 3
-_MAGIC = b"\x37\xa4\x30\xec"
 _TRAINING_BYTES = 8 << 20  # of samples: more do not change the result
 
 type DictionaryLookup = Callable[[str], Awaitable[bytes | None]]
@@ -40,7 +39,7 @@ class Dictionary:
     """
 
     def __init__(self, data: bytes) -> None:
-        if not data.startswith(_MAGIC):
+        if not data.startswith(DICTIONARY_MARK):
             raise DictionaryError("not a zstd dictionary: it does not begin with zstd's mark; train one")
         if len(data) > MAX_DICTIONARY_BYTES:
             raise DictionaryError(f"a dictionary of {len(data)} bytes; at most {MAX_DICTIONARY_BYTES} are accepted")
