@@ -15,7 +15,7 @@ from walle.pipeline.events import MAX_TS_MS, Event, EventError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, overload
 
 _TUMBLING, _SLIDING, _SESSION = range(3)
@@ -395,6 +395,17 @@ def _of_nothing(function: str) -> Any:
 
 def _pair(how: str | tuple[str, str]) -> tuple[str | None, str]:
     return (None, how) if isinstance(how, str) else (how[0], how[1])
+
+
+def encode_events(events: Sequence[Event]) -> bytes | list[dict[str, Any]]:
+    """Return events as plain data for a task VM: their bytes, or a list of dicts where contents hold arrays."""
+    encoded = _core.encode_events(events)
+    return [event.to_dict() for event in events] if encoded is None else encoded
+
+
+def decode_events(encoded: bytes | Iterable[Mapping[str, Any]]) -> Events:
+    """Return the events that `encode_events` encoded."""
+    return Events.from_bytes(encoded) if isinstance(encoded, bytes) else Events(encoded)
 
 
 def _of_view(view: _core.EventView) -> Events:
