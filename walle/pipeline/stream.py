@@ -146,6 +146,18 @@ class Events:
         except ValueError as error:
             raise _event_error(error) from None
 
+    def pick(self, index: int, *fields: str, default: Any = None) -> list[Any]:
+        """Return some fields of one event, `default` for those that are missing, without making the event.
+
+        Raises:
+            IndexError: there is no such event.
+        """
+        columns = self._columns()
+        try:
+            return columns.pick(index + len(columns) if index < 0 else index, fields, default)
+        except ValueError as error:
+            raise _event_error(error) from None
+
     def numbers(self, field: str, default: float = 0.0, limit: float = float("inf")) -> list[float]:
         """Return the field of each event as a float; `default` if it is no number, or above `limit` in size."""
         try:

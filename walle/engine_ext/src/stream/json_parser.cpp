@@ -69,7 +69,9 @@ void JsonParser::value(int depth) {
   skip_space();
   if (at_ == end_) refuse_here();
   switch (*at_) {
-    case '"': return text();
+    case '"':
+      text();
+      return;
     case '{': return object(depth);
     case '[': return array(depth);
     case 't': return word("true", 0xc3);
@@ -85,7 +87,7 @@ void JsonParser::word(std::string_view text, std::uint8_t byte) {
   *out_++ = byte;
 }
 
-void JsonParser::text() {
+std::string_view JsonParser::text() {
   if (peek() != '"') refuse_here();
   const char* from = ++at_;
 #if defined(__SSE2__)
@@ -98,15 +100,15 @@ void JsonParser::text() {
         std::memcpy(out_ + 1, from, 16);  // the output has room beyond its end
         out_ += 1 + length;
         at_ = from + length + 1;
-        return;
+        return {from, length};
       }
     }
   }
 #endif
-  long_text(from);
+  return long_text(from);
 }
 
-void JsonParser::long_text(const char* from) {
+std::string_view JsonParser::long_text(const char* from) {
   const char* scan = from;
   bool is_ascii = true;
 #if defined(__SSE2__)
@@ -132,6 +134,7 @@ void JsonParser::long_text(const char* from) {
   std::memcpy(out_, from, length);
   out_ += length;
   at_ = scan + 1;
+  return {from, length};
 }
 
 std::uint32_t JsonParser::hex4(const char* from) const {
@@ -152,7 +155,7 @@ std::uint32_t JsonParser::hex4(const char* from) const {
   return code;
 }
 
-void JsonParser::escaped_text(const char* from, const char* first_escape) {
+std::string_view JsonParser::escaped_text(const char* from, const char* first_escape) {
   std::uint8_t* body = out_ + 5;  // behind the longest head; the text is moved to its own
   std::uint8_t* to = body;
   const char* plain = from;
@@ -201,6 +204,7 @@ void JsonParser::escaped_text(const char* from, const char* first_escape) {
   std::memmove(out_, body, length);
   out_ += length;
   ++at_;
+  return {reinterpret_cast<const char*>(out_) - length, length};
 }
 
 void JsonParser::check_utf8(const char* from, const char* to) const {
@@ -334,16 +338,24 @@ void JsonParser::array(int depth) {
   close(head, count, false);
 }
 
-std::uint32_t JsonParser::fingerprint(const std::uint8_t* head) const noexcept {
-  const auto length = static_cast<std::size_t>(out_ - head);  // with its head
+// Notes in `open_` where the key may be equal to another one of its object.
+void JsonParser::mark_key(std::string_view key) noexcept {
   std::uint64_t first = 0, last = 0;
-  if (length >= 8) {
-    std::memcpy(&first, head, 8);
-    std::memcpy(&last, out_ - 8, 8);
+  if (key.size() >= 8) {
+    std::memcpy(&first, key.data(), 8);
+    std::memcpy(&last, key.data() + key.size() - 8, 8);
   } else {
-    for (std::size_t i = 0; i < length; ++i) first = first << 8 | head[i];
+    for (std::size_t i = 0; i < key.size(); ++i) first = first << 8 | static_cast<unsigned char>(key[i]);
   }
-  return static_cast<std::uint32_t>(((first * 0x9e3779b97f4a7c15) ^ (last * 0xc2b2ae3d27d4eb4f)) * 0xff51afd7ed558ccd >> 32);
+  first += key.size();
+  const auto print =
+      static_cast<std::uint32_t>(((first * 0x9e3779b97f4a7c15) ^ (last * 0xc2b2ae3d27d4eb4f)) * 0xff51afd7ed558ccd >> 32);
+  keys_.back().fingerprint = print;
+  std::uint32_t& stamp = stamps_[print % kStamps];
+  const std::uint32_t before = stamp;
+  stamp = open_.back().number;
+  if (before < open_.front().number) return;  // of no object that is open
+  for (Open& open : open_) open.may_have_equal_keys = open.may_have_equal_keys || open.number == before;
 }
 
 void JsonParser::object(int depth) {
@@ -352,18 +364,12 @@ void JsonParser::object(int depth) {
   std::uint8_t* head = out_++;
   std::uint32_t count = 0;
   const std::size_t first_key = keys_.size();
-  const std::uint32_t number = ++objects_;
-  bool may_have_equal = false;
+  open_.push_back({++objects_, false});
   skip_space();
   if (!take('}')) {
     for (;;) {
-      std::uint8_t* key = out_;
-      text();
-      const std::uint32_t print = fingerprint(key);
-      keys_.push_back({static_cast<std::uint32_t>(key - start_), print});
-      std::uint32_t& stamp = stamps_[print % kStamps];
-      may_have_equal = may_have_equal || stamp == number;
-      stamp = number;
+      keys_.push_back({static_cast<std::uint32_t>(out_ - start_), 0});
+      mark_key(text());
       ++count;
       skip_space();
       if (!take(':')) refuse_here();
@@ -374,9 +380,9 @@ void JsonParser::object(int depth) {
       skip_space();
     }
   }
-  // Objects within this one may have overwritten its stamps.
-  may_have_equal = may_have_equal || (objects_ != number && count > 1);
-  if (may_have_equal && has_equal_keys(first_key)) merge_equal_keys(head, first_key, count);
+  const bool may_have_equal_keys = open_.back().may_have_equal_keys;
+  open_.pop_back();
+  if (may_have_equal_keys && has_equal_keys(first_key)) merge_equal_keys(head, first_key, count);
   keys_.resize(first_key);
   close(head, count, true);
 }

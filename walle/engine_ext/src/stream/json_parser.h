@@ -22,6 +22,8 @@ class JsonParser {
   JsonParser(std::string_view json, std::uint8_t* out)
       : begin_(json.data()), at_(json.data()), end_(json.data() + json.size()), start_(out), out_(out) {
     stamps_.assign(kStamps, 0);
+    open_.reserve(kMaxDepth + 1);
+    keys_.reserve(64);
   }
 
   void skip_space() noexcept {
@@ -38,7 +40,8 @@ class JsonParser {
 
   // Parses a value of at most `depth` levels of containers. They throw JsonFault.
   void value(int depth);
-  void text();
+  // Parses a text and returns it, where it stands in the JSON or in the output.
+  std::string_view text();
   [[noreturn]] void refuse(std::string what) const;
   [[noreturn]] void refuse_here() const;
 
@@ -56,12 +59,12 @@ class JsonParser {
   void array(int depth);
   void number();
   void word(std::string_view text, std::uint8_t byte);
-  void long_text(const char* from);
-  void escaped_text(const char* from, const char* first_escape);
+  std::string_view long_text(const char* from);
+  std::string_view escaped_text(const char* from, const char* first_escape);
   std::uint32_t hex4(const char* from) const;
   void real(const char* from, std::size_t length);
   void check_utf8(const char* from, const char* to) const;
-  std::uint32_t fingerprint(const std::uint8_t* key_head) const noexcept;
+  void mark_key(std::string_view key) noexcept;
   bool has_equal_keys(std::size_t first_key);
   void merge_equal_keys(std::uint8_t* head, std::size_t first_key, std::uint32_t& count);
   std::string_view key_text(const Key& key) const noexcept;
@@ -70,6 +73,11 @@ class JsonParser {
   const char *begin_, *at_, *end_;
   std::uint8_t *start_, *out_;
   Vector<Key> keys_;              // of the open objects
+  struct Open {
+    std::uint32_t number;
+    bool may_have_equal_keys;
+  };
+  std::vector<Open> open_;         // objects, each within the one before it
   Vector<std::uint32_t> stamps_;  // by fingerprint: the latest object with such a key
   std::uint32_t objects_ = 0;
 };

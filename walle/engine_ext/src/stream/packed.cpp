@@ -1,7 +1,9 @@
 #include "stream/packed.h"
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 namespace walle::stream {
 
@@ -37,6 +39,21 @@ int compare_with_real(__int128 left, double right) noexcept {
 __int128 whole_of(const Value& value) noexcept {
   return value.kind == Kind::large ? static_cast<__int128>(value.large) : static_cast<__int128>(value.integer);
 }
+
+constexpr std::uint8_t kReadHead = 0xff;
+
+// By head: the bytes that follow it, where the head alone says how many; kReadHead otherwise.
+constexpr auto kBodyBytes = [] {
+  std::array<std::uint8_t, 256> bytes{};
+  for (int head = 0x80; head <= 0x9f; ++head) bytes[head] = kReadHead;
+  for (int head = 0xa0; head <= 0xbf; ++head) bytes[head] = static_cast<std::uint8_t>(head & 0x1f);
+  for (int head = 0xc1; head <= 0xdf; ++head) bytes[head] = kReadHead;
+  bytes[0xc2] = bytes[0xc3] = 0;
+  for (const auto& [head, body] : {std::pair{0xca, 4}, {0xcb, 8}, {0xcc, 1}, {0xcd, 2}, {0xce, 4}, {0xcf, 8}, {0xd0, 1},
+                                   {0xd1, 2}, {0xd2, 4}, {0xd3, 8}})
+    bytes[head] = static_cast<std::uint8_t>(body);
+  return bytes;
+}();
 
 }  // namespace
 
@@ -179,19 +196,28 @@ bool PackedReader::read(Value& value) noexcept {
 }
 
 bool PackedReader::skip() noexcept {
-  std::uint64_t items[kMaxDepth + 1];  // left at each level
+  std::uint64_t outer[kMaxDepth];  // items left at the levels around
   int depth = 0;
-  items[0] = 1;
+  std::uint64_t items = 1;
   for (;;) {
-    while (items[depth] == 0)
-      if (--depth < 0) return true;
-    --items[depth];
+    while (items == 0) {
+      if (depth == 0) return true;
+      items = outer[--depth];
+    }
+    --items;
+    if (at_ >= size_) return false;
+    const std::uint8_t body = kBodyBytes[data_[at_]];
+    if (body != kReadHead) {
+      if (left() <= body) return false;
+      at_ += 1 + std::size_t{body};
+      continue;
+    }
     Value value;
     if (!read(value)) return false;
-    if (value.kind != Kind::list && value.kind != Kind::map) continue;
-    if (value.length == 0) continue;
+    if ((value.kind != Kind::list && value.kind != Kind::map) || value.length == 0) continue;
     if (depth == kMaxDepth) return false;
-    items[++depth] = std::uint64_t{value.length} * (value.kind == Kind::map ? 2 : 1);
+    outer[depth++] = items;
+    items = std::uint64_t{value.length} * (value.kind == Kind::map ? 2 : 1);
   }
 }
 

@@ -342,6 +342,42 @@ PyObject* make_list(std::size_t size, Item item) {
   return list;
 }
 
+// pick(index, fields, default): the fields of one event, a list; `default` where one is missing.
+PyObject* view_pick(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("pick", count, 3)) return nullptr;
+  const Py_ssize_t index = PyLong_AsSsize_t(arguments[0]);
+  if (index == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  if (index < 0 || index >= view_length(self)) return PyErr_Format(PyExc_IndexError, "event %zd of %zd", index, view_length(self));
+  if (!PyTuple_CheckExact(arguments[1])) return PyErr_Format(PyExc_TypeError, "pick() takes a tuple of fields");
+  return call_checked([&]() -> PyObject* {
+    const View& view = view_of(self);
+    const std::uint32_t row = view.rows[static_cast<std::size_t>(index)];
+    stream::Vector<Value> values;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments[1]); ++i) {
+      std::string_view name;
+      if (!read_text(PyTuple_GET_ITEM(arguments[1], i), "a field", name)) return nullptr;
+      values.push_back(view.batch->events->field(row, FieldPath(name)));
+    }
+    return make_list(values.size(), [&](std::size_t i) {
+      return values[i].kind == Kind::missing ? Py_NewRef(arguments[2]) : view.batch->object(values[i]);
+    });
+  });
+}
+
+// rows(): of each event a tuple of its ids, its time, and its bytes.
+PyObject* view_rows(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const View& view = view_of(self);
+    const EventBatch& events = *view.batch->events;
+    return make_list(view.rows.size(), [&](std::size_t i) {
+      const std::uint32_t row = view.rows[i];
+      const std::string_view bytes = events.row(row);
+      return Py_BuildValue("(NNLy#)", view.batch->text(events.event_id(row)), view.batch->text(events.page_id(row)),
+                           static_cast<long long>(events.ts_ms(row)), bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+    });
+  });
+}
+
 PyObject* view_fields(PyObject* self, PyObject*) {
   return call_checked([&] {
     const View& view = view_of(self);
@@ -797,8 +833,10 @@ PyMethodDef view_methods[] = {{"named", fast_method(view_named), METH_FASTCALL, 
                               {"slice", fast_method(view_slice), METH_FASTCALL, nullptr},
                               {"row", view_row, METH_O, nullptr},
                               {"fields", view_fields, METH_NOARGS, nullptr},
+                              {"rows", view_rows, METH_NOARGS, nullptr},
                               {"encode", view_encode, METH_NOARGS, nullptr},
                               {"column", fast_method(view_column), METH_FASTCALL, nullptr},
+                              {"pick", fast_method(view_pick), METH_FASTCALL, nullptr},
                               {"numbers", fast_method(view_numbers), METH_FASTCALL, nullptr},
                               {"texts", fast_method(view_texts), METH_FASTCALL, nullptr},
                               {"groups", view_groups, METH_NOARGS, nullptr},
