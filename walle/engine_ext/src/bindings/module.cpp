@@ -1,6 +1,8 @@
 // The native module `_core`. Every VM loads its own Python objects of it (own GIL, own types); the C++ state is shared.
 #include "bindings/bind.h"
+#include "bindings/stream/event_columns.h"
 #include "bindings/stream/stream_types.h"
+#include "stream/memory.h"
 
 PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_gil()) {
   module.doc() = "The compute container's native core (§4).";
@@ -11,6 +13,9 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_session(module);
   walle::bind_files(module);
   walle::bind_vm(module);
+  // Set once, before any VM: PyMem_Raw counts what a VM's thread allocates.
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) walle::stream::memory_functions() = {PyMem_RawMalloc, PyMem_RawFree};
+  if (walle::add_event_columns(module.ptr()) < 0) throw pybind11::error_already_set();
   // Events are matched outside VMs; task code gets no types that protect_types.h does not cover.
   if (PyInterpreterState_Get() == PyInterpreterState_Main() && walle::add_stream_types(module.ptr()) < 0)
     throw pybind11::error_already_set();
