@@ -32,6 +32,8 @@ from walle.pipeline.tunnel.listener import listen
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
+_RECEIVE_BYTES = 256 << 10  # of one read of a connection
+
 
 class TunnelServerError(PipelineError):
     """A tunnel server that is configured wrongly, or used before its start or after its end."""
@@ -134,6 +136,7 @@ class TunnelServer:
         # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
         self.decompressor = zstandard.ZstdDecompressor()
+        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._address = sock or (host, port)
         self._reuse_port = reuse_port
         self._ssl_context = ssl_context
