@@ -92,6 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         set_limits = getattr(transport, "set_read_buffer_limits", None)
         if set_limits is not None:  # TLS transports have it
             set_limits(_READ_AHEAD_BYTES)
+        else:  # aiofastnet's: bytes wait here only once its buffer of encrypted ones is full
+            self._transport.set_write_buffer_limits(high=0)
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
@@ -202,7 +204,9 @@ class Connection(asyncio.BufferedProtocol):
     def _count_buffered(self) -> None:
         buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
         if not self._writable.is_set():
-            buffered_bytes += self._transport.get_write_buffer_size()
+            # aiofastnet leaves what is encrypted already out of the usual size.
+            size = getattr(self._transport, "get_local_write_buffer_size", self._transport.get_write_buffer_size)
+            buffered_bytes += size()
         if buffered_bytes != self.buffered_bytes:
             self._server.set_buffered(buffered_bytes, self)
 
