@@ -2,6 +2,7 @@
 #include "bindings/bind.h"
 #include "bindings/stream/event_columns.h"
 #include "bindings/stream/stream_types.h"
+#include "bindings/tunnel/upload_scan.h"
 #include "stream/memory.h"
 
 PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_gil()) {
@@ -17,6 +18,7 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) walle::stream::memory_functions() = {PyMem_RawMalloc, PyMem_RawFree};
   if (walle::add_event_columns(module.ptr()) < 0) throw pybind11::error_already_set();
   // Events are matched outside VMs; task code gets no types that protect_types.h does not cover.
-  if (PyInterpreterState_Get() == PyInterpreterState_Main() && walle::add_stream_types(module.ptr()) < 0)
+  if (PyInterpreterState_Get() == PyInterpreterState_Main() &&
+      (walle::add_stream_types(module.ptr()) < 0 || walle::add_tunnel_functions(module.ptr()) < 0))
     throw pybind11::error_already_set();
 }
