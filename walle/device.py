@@ -149,6 +149,7 @@ class DeviceSummary:
     cut_visits: int
     visits_cut: int
     losses: tuple[str, ...]  # a line for each loss of the feature store since the start, see `StoreReport`
+    lost_uploads: dict[str, int]  # of those, the number of uploads by cause
 
 
 class Device:
@@ -556,6 +557,7 @@ class Device:
             cut_visits=self.stream.counts.cut_visits,
             visits_cut=self.stream.pages.evicted,
             losses=self.store.report.lines(),
+            lost_uploads=self.store.report.lost_uploads,
         )
 
 
