@@ -462,6 +462,9 @@ class TunnelClient:
             link.ack_came.clear()
             acked, latencies = link.acked, link.take_latencies()
             self._check_epoch(link)
+            if acked > self._outbox.last_seq:
+                made = self._outbox.last_seq
+                raise TunnelClosedError(f"the cloud acknowledged upload {acked}; the outbox has made {made}")
             await self._outbox.forget(acked)
             if acked > self._acked:
                 self._acked = acked
