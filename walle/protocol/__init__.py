@@ -26,8 +26,10 @@ from walle.protocol.push import (
 )
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.tunnel import (
+    DICTIONARY_MARK,
     MAX_DEADLINE_MS,
     MAX_DICTIONARIES,
+    MAX_DICTIONARY_BYTES,
     MAX_SEQ,
     OLDEST_PROTOCOL,
     PRIORITIES,
@@ -54,8 +56,10 @@ from walle.protocol.tunnel import (
 )
 
 __all__ = [
+    "DICTIONARY_MARK",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
+    "MAX_DICTIONARY_BYTES",
     "MAX_ID_CHARS",
     "MAX_SEQ",
     "OLDEST_PROTOCOL",

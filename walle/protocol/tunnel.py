@@ -10,6 +10,8 @@ PROTOCOL_VERSION = 3
 OLDEST_PROTOCOL = 2  # that the cloud still serves
 MAX_SEQ = 2**62  # of an upload; a Hello with a higher one is forged
 MAX_DICTIONARIES = 16  # in one Hello
+MAX_DICTIONARY_BYTES = 128 << 10
+DICTIONARY_MARK = b"\x37\xa4\x30\xec"  # the first bytes of a zstd dictionary
 MAX_DEADLINE_MS = 3_600_000  # of a request
 PRIORITIES = range(-100, 101)  # of requests; a higher one is sent and started first
 
