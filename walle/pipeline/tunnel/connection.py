@@ -63,8 +63,12 @@ class _ConnectionState(enum.Enum):
     CLOSED = enum.auto()  # refused or lost; further frames are dropped
 
 
-class Connection(asyncio.Protocol):
-    """One device's connection: frames to calls of the server, and back."""
+class Connection(asyncio.BufferedProtocol):
+    """One device's connection: frames to calls of the server, and back.
+
+    All connections of a server are read into one buffer: a read is processed before the next one begins, and only an
+    unfinished frame is copied. A TLS transport would otherwise allocate its largest read for each small one.
+    """
 
     def __init__(self, server: "TunnelServer") -> None:
         self.device_id = ""
@@ -102,6 +106,8 @@ class Connection(asyncio.Protocol):
         set_limits = getattr(transport, "set_read_buffer_limits", None)
         if set_limits is not None:  # TLS transports have it
             set_limits(_READ_AHEAD_BYTES)
+        else:  # aiofastnet's: bytes wait here only once its buffer of encrypted ones is full
+            self._transport.set_write_buffer_limits(high=0)
         tls = transport.get_extra_info("ssl_object")
         self._server.counts.resumed += bool(tls is not None and tls.session_reused)
         self._server.joined(self)
@@ -126,12 +132,16 @@ class Connection(asyncio.Protocol):
         if self._owed_ack:
             self._write_ack()
 
-    def data_received(self, data: bytes) -> None:
-        self._server.counts.bytes_in += len(data)
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer has the largest size
+        return self._server.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        server = self._server
+        server.counts.bytes_in += nbytes
         if self._is_closed:
             return
         self._has_sent = True
-        self._decoder.add(data)
+        self._decoder.add(server.receive_buffer[:nbytes])
         self._take()
 
     def _take(self) -> None:
@@ -143,8 +153,7 @@ class Connection(asyncio.Protocol):
                     if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] in _UPLOADS:
                         server.pause_uploads(self)
                         break
-                    if uploads := decoder.uploads(_CHUNK, _CHUNK_BYTES):
-                        self._on_uploads(uploads)
+                    if self._take_due() or self._take_others():
                         if decoder.buffered_bytes == 0:
                             break
                         continue
@@ -164,6 +173,29 @@ class Connection(asyncio.Protocol):
         decoder.trim()
         if self.buffered_bytes or decoder.buffered_bytes:
             self._count_buffered()
+
+    def _take_due(self) -> bool:
+        """Queue the uploads that come next and are due; return whether there is one."""
+        server = self._server
+        uploads, size_bytes = self._decoder.records(
+            Received,
+            (self.device_id, self.epoch, int(server.clock.time() * 1000)),
+            (self._due, self._acked + server.limits.window),
+            _CHUNK,
+            _CHUNK_BYTES,
+        )
+        if not uploads:
+            return False
+        self._due += len(uploads)
+        server.enqueue(uploads, size_bytes, self)
+        return True
+
+    def _take_others(self) -> bool:
+        """Process the uploads that come next, of which the first is not due or wrong; return whether there is one."""
+        uploads = self._decoder.uploads(_CHUNK, _CHUNK_BYTES)
+        if uploads:
+            self._on_uploads(uploads)
+        return bool(uploads)
 
     def _on_uploads(self, uploads: list[UploadFields]) -> None:
         """Queue what is due; acknowledge what is known. Uploads before one out of turn are complete and in order."""
@@ -193,7 +225,9 @@ class Connection(asyncio.Protocol):
     def _count_buffered(self) -> None:
         buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
         if not self._writable.is_set():
-            buffered_bytes += self._transport.get_write_buffer_size()
+            # aiofastnet leaves what is encrypted already out of the usual size.
+            size = getattr(self._transport, "get_local_write_buffer_size", self._transport.get_write_buffer_size)
+            buffered_bytes += size()
         if buffered_bytes != self.buffered_bytes:
             self._server.set_buffered(buffered_bytes, self)
 

@@ -10,11 +10,12 @@ this connection, 0 for none. docs/protocol.md is the full description.
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import zstandard
 
 from walle import protocol
+from walle.engine_ext import _core
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.layouts import (
     ACK,
@@ -114,11 +115,24 @@ class Decoder:
         self, *, max_body_bytes: int = MAX_BODY_BYTES, decompressor: zstandard.ZstdDecompressor | None = None
     ) -> None:
         self.max_body_bytes = max_body_bytes
-        self.dictionaries: Mapping[int, Dictionary] = {}  # of this connection, by their numbers
         self._decompressor = decompressor or zstandard.ZstdDecompressor()
-        self._buffer: bytes | bytearray = b""  # the latest bytes themselves where no frame was incomplete before them
+        self.dictionaries = {}
+        # The latest bytes themselves where no frame was incomplete before them.
+        self._buffer: bytes | bytearray | memoryview = b""
         self._at = 0  # where the next frame begins
         self._error: FrameError | None = None
+
+    @property
+    def dictionaries(self) -> Mapping[int, Dictionary]:
+        """The dictionaries of this connection, by their numbers."""
+        return self._dictionaries
+
+    @dictionaries.setter
+    def dictionaries(self, dictionaries: Mapping[int, Dictionary]) -> None:
+        self._dictionaries = dictionaries
+        self._decompressors: dict[int, Callable[..., bytes]] = {0: self._decompressor.decompress}
+        for number, dictionary in dictionaries.items():
+            self._decompressors[number] = dictionary.decompressor.decompress
 
     @property
     def buffered_bytes(self) -> int:
@@ -131,10 +145,13 @@ class Decoder:
         self._at = 0
 
     def trim(self) -> None:
-        """Release the bytes that were read; a reader that waits for more holds only the others."""
-        if self._at:
+        """Release the bytes that were read, and copy the others from the reader's buffer, which it may use again."""
+        if self._at == len(self._buffer):
+            self._buffer = b""
+            self._at = 0
+        elif self._at or type(self._buffer) is memoryview:
             rest = memoryview(self._buffer)[self._at :]
-            self._buffer = bytearray(rest) if rest else b""
+            self._buffer = bytearray(rest)
             self._at = 0
 
     def feed(self, data: bytes) -> list[protocol.Frame]:
@@ -149,8 +166,8 @@ class Decoder:
             frames.append(frame)
         return frames
 
-    def add(self, data: bytes) -> None:
-        """Append bytes for `next` to read."""
+    def add(self, data: bytes | memoryview) -> None:
+        """Append bytes for `next` to read. Those of a memoryview must stay unchanged until `trim`."""
         if self._error is not None:
             return
         if self._at == len(self._buffer):
@@ -196,6 +213,33 @@ class Decoder:
             frame = kind.unpack(self._decompress(kind, body, dictionary) if flags else bytes(body))
         self._at = end
         return frame
+
+    def records[Record: tuple[object, ...]](
+        self,
+        record: type[Record],
+        values: tuple[str, str, int],
+        seqs: tuple[int, int],
+        limit: int,
+        limit_bytes: int,
+    ) -> tuple[list[Record], int]:
+        """Return the uploads that come next, each a `record`, and the bytes of their payloads.
+
+        A record is (device_id, epoch, seq, topic, payload, sent_ms, received_ms), of which `values` gives all but the
+        upload's own. The native form of `uploads`: it stops where that does, and before a frame with a fault or with a
+        number that is not due. `seqs` are the first and the last due. `uploads` reads what it stops at.
+        """
+        if self._error is not None:
+            return [], 0
+        found, self._at, payload_bytes = _core.scan_uploads(
+            self._buffer,
+            self._at,
+            self._decompressors,
+            (self.max_body_bytes, limit, limit_bytes),
+            record,
+            values,
+            seqs,
+        )
+        return found, payload_bytes
 
     def uploads(self, limit: int, limit_bytes: int) -> list[UploadFields]:
         """Return the fields of the uploads that come next, alone or in batches, without a message each.

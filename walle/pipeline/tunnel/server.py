@@ -31,9 +31,11 @@ from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
-from walle.pipeline.tunnel.listener import listen
+from walle.pipeline.tunnel.listener import Listener, listen
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
+
+_RECEIVE_BYTES = 256 << 10  # of one read of a connection
 
 
 class TunnelServerError(PipelineError):
@@ -114,7 +116,8 @@ class TunnelServer:
     `dictionaries(digest)` returns the bytes of a zstd dictionary with that SHA-256, None if there is none.
     `port` 0 picks a free port, which is `.port`. With `reuse_port`, several processes listen at one address, and the
     kernel divides new connections among them. A bound socket `sock` takes the place of `host` and `port`; the server
-    closes it.
+    closes it. `fast_transports` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is
+    installed.
 
     Iteration ends after `close`, when the queue is empty.
     """
@@ -130,6 +133,7 @@ class TunnelServer:
         port: int = 0,
         reuse_port: bool = False,
         sock: socket.socket | None = None,
+        fast_transports: bool | None = None,
         limits: ServerLimits | None = None,
         dictionaries: DictionaryLookup | None = None,
         clock: Clock | None = None,
@@ -153,10 +157,12 @@ class TunnelServer:
         # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
         self.decompressor = zstandard.ZstdDecompressor()
+        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._address = sock or (host, port)
         self._reuse_port = reuse_port
+        self._fast_transports = fast_transports
         self._ssl_context = ssl_context
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connections: set[Connection] = set()
@@ -192,7 +198,6 @@ class TunnelServer:
         """Listen. Raises OSError if the address is in use."""
         if self._listener is not None or self._closed:
             raise TunnelServerError("a tunnel server starts once; make another")
-        # Every TCP transport sets TCP_NODELAY, so that no acknowledgement waits for Nagle's 40 ms.
         self._listener = await listen(
             lambda: Connection(self),
             self._address,
@@ -200,6 +205,7 @@ class TunnelServer:
             reuse_port=self._reuse_port,
             handshake_s=self.limits.hello_s,
             shutdown_s=self.limits.linger_s,
+            fast=self._fast_transports,
         )
         self._sweeper = asyncio.create_task(self._sweep(), name="tunnel server sweep")
 
