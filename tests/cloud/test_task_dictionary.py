@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.shop_cloud import TASK_CONFIG, User, shop_cloud
+from tests.sim.shop_cloud import User, shop_cloud
+from tests.sim.visits import TASK_CONFIG
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 
 _PATH = "resources/features.dict"

@@ -93,7 +93,7 @@ class Link(asyncio.Protocol):
         self.ack_came = asyncio.Event()
         self.drain: protocol.Drain | None = None
         self.leaving = asyncio.Event()  # a Drain came, or the client wants a new connection
-        self.is_leaving = False  # nothing new is sent any more
+        self._is_leaving = False
         self.bound = InFlightBound(self.window_bytes)
         self.in_flight_bytes = 0  # of uploads on the wire
         self._credit_used = 0  # topics and payloads of the same uploads
@@ -228,6 +228,15 @@ class Link(asyncio.Protocol):
             and self._credit_used + upload_bytes(upload) <= self.window_bytes
             and self.in_flight_bytes < self.bound.limit_bytes
         )
+
+    @property
+    def is_leaving(self) -> bool:
+        """True once nothing new is sent any more."""
+        return self._is_leaving
+
+    def leave(self) -> None:
+        """Send nothing new from now on."""
+        self._is_leaving = True
 
     @property
     def credit_bytes(self) -> int:
