@@ -45,6 +45,7 @@ def laid_out(folder: Path, main: str) -> tuple[Path, Manifest]:
 
 async def output_of(runner: TaskRunner, folder: Path, main: str, visit: tuple[Event, ...] = VISIT, recent: Any = VISIT) -> Any:
     trigger = Trigger(visit[-1], 3, visit, recent)
+    folder.mkdir(exist_ok=True)
     return (await runner.run(*laid_out(folder / "task", main), trigger, {}, {})).output
 
 

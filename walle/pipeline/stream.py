@@ -34,13 +34,16 @@ class Events:
     Takes events, or the plain data of events (`Event.to_dict`), or both.
     """
 
-    __slots__ = ("_objects", "_view")
+    __slots__ = ("_objects", "_source", "_view")
     _objects: tuple[Event, ...] | None  # None: not made yet
-    _view: _core.EventView | None  # None: not encoded yet
+    _source: tuple[Event, ...] | None  # the events that the columns were made from; None where they came as bytes
+    _view: _core.EventView | None  # None: no columns yet
 
     def __init__(self, events: Iterable[Event | Mapping[str, Any]] = ()) -> None:
         self._view = None
-        self._objects = tuple(event if isinstance(event, Event) else Event.from_dict(event) for event in events)
+        self._objects = self._source = tuple(
+            [event if isinstance(event, Event) else Event.from_dict(event) for event in events]
+        )
 
     @classmethod
     def from_bytes(cls, encoded: bytes) -> Events:
@@ -70,14 +73,21 @@ class Events:
             raise _event_error(error) from None
 
     def encode(self) -> bytes:
-        """Return the events encoded as plain data: a list of lists of four fields."""
-        return self._columns().encode()
+        """Return the events encoded as plain data: a list of lists of four fields.
+
+        Raises:
+            EventError: contents hold an array, an int of more than 64 bits, or an object that is not plain data.
+        """
+        encoded = self._columns().encode() if self._source is None else _core.encode_events(self._events())
+        if encoded is None:
+            raise EventError("contents", "have values that bytes of events do not hold: arrays, objects, or large ints")
+        return encoded
 
     # --- selection ----------------------------------------------------------------------------------------------------
 
     def named(self, event_id: str | None = None, page_id: str | None = None) -> Events:
         """Return the events of this event id and of this page id."""
-        return _of_view(self._columns().named(event_id, page_id, False))
+        return self._select(self._columns().named(event_id, page_id, False))
 
     def where(self, field: str, comparison: str, value: str | float | bool) -> Events:
         """Return the events whose field compares with a constant, as `where` in task.toml's [trigger] does.
@@ -88,7 +98,7 @@ class Events:
             EventError: an argument is wrong.
         """
         try:
-            return _of_view(self._columns().where(field, comparison, value))
+            return self._select(self._columns().where(field, comparison, value))
         except ValueError as error:
             raise _event_error(error) from None
 
@@ -107,7 +117,7 @@ class Events:
         Source: §5.1, which has the first form only.
         """
         if isinstance(key, str):
-            return _of_view(self._columns().named(key, key, True))
+            return self._select(self._columns().named(key, key, True))
         groups: dict[Any, list[int]] = {}
         for index, event in enumerate(self._events()):
             groups.setdefault(key(event), []).append(index)
@@ -121,7 +131,7 @@ class Events:
         """
         if end_ms < start_ms:
             raise EventError("time_window", f"ends at {end_ms}, before it starts at {start_ms}")
-        return _of_view(self._columns().between(start_ms, end_ms))
+        return self._select(self._columns().between(start_ms, end_ms))
 
     def filter(self, rule: Callable[[Event], object]) -> Events:
         """Return the events for which `rule` is true. `where` and `named` do not call Python for each event."""
@@ -183,19 +193,19 @@ class Events:
         Raises:
             EventError: a field is not a path, or the field of an event is a list or an object.
         """
-        return Groups(self._columns().groups()).group_by(*fields)
+        return Groups(self._columns().groups(), self._source).group_by(*fields)
 
     def tumbling(self, size_ms: int, *, offset_ms: int = 0) -> Groups:
         """Return windows of `size_ms` that begin at its multiples, as `Groups.tumbling`."""
-        return Groups(self._columns().groups()).tumbling(size_ms, offset_ms=offset_ms)
+        return Groups(self._columns().groups(), self._source).tumbling(size_ms, offset_ms=offset_ms)
 
     def sliding(self, size_ms: int, every_ms: int, *, offset_ms: int = 0) -> Groups:
         """Return windows of `size_ms` that begin at multiples of `every_ms`, as `Groups.sliding`."""
-        return Groups(self._columns().groups()).sliding(size_ms, every_ms, offset_ms=offset_ms)
+        return Groups(self._columns().groups(), self._source).sliding(size_ms, every_ms, offset_ms=offset_ms)
 
     def sessions(self, gap_ms: int) -> Groups:
         """Return windows that end where no event comes for more than `gap_ms`, as `Groups.sessions`."""
-        return Groups(self._columns().groups()).sessions(gap_ms)
+        return Groups(self._columns().groups(), self._source).sessions(gap_ms)
 
     # --- aggregations -------------------------------------------------------------------------------------------------
 
@@ -204,7 +214,7 @@ class Events:
 
         Without events, counts and sums are 0, `distinct` is empty, and the others are None.
         """
-        table = Groups(self._columns().groups()).aggregate(**aggregations)
+        table = Groups(self._columns().groups(), self._source).aggregate(**aggregations)
         return {name: table[name][0] if table[name] else _of_nothing(_pair(how)[1]) for name, how in aggregations.items()}
 
     def count(self, field: str | None = None) -> int:
@@ -251,27 +261,36 @@ class Events:
     def _events(self) -> tuple[Event, ...]:
         if self._objects is None:
             assert self._view is not None
+            if self._source is not None:
+                source = self._source
+                self._objects = tuple([source[index] for index in self._view.indices()])
+                return self._objects
             try:
-                self._objects = tuple(Event(*fields) for fields in self._view.fields())
+                self._objects = tuple([Event(*fields) for fields in self._view.fields()])
             except ValueError as error:
                 raise _event_error(error) from None
         return self._objects
 
     def _columns(self) -> _core.EventView:
         if self._view is None:
-            encoded = _core.encode_events(self._objects or ())
+            encoded = _core.encode_columns(self._source or ())
             if encoded is None:
-                raise EventError("contents", "have values that columns do not hold: arrays, other objects, or large ints")
+                raise EventError("event_id", "or page id of an event is not UTF-8, which columns must be")
             try:
                 self._view = _core.open_events(encoded)
             except ValueError as error:
                 raise _event_error(error) from None
         return self._view
 
+    def _select(self, view: _core.EventView) -> Events:
+        return _of_view(view, self._source)
+
     def _take(self, indices: list[int]) -> Events:
-        taken = Events()
+        if self._view is None:
+            events = self._events()
+            return Events([events[index] for index in indices])
+        taken = self._select(self._view.take(indices))
         taken._objects = None if self._objects is None else tuple([self._objects[index] for index in indices])
-        taken._view = None if self._view is None else self._view.take(indices)
         return taken
 
     def __iter__(self) -> Iterator[Event]:
@@ -290,7 +309,7 @@ class Events:
     def __getitem__(self, index: int | slice) -> Event | Events:
         if isinstance(index, slice):
             return self._take(list(range(*index.indices(len(self)))))
-        if self._objects is not None or self._view is None:
+        if self._objects is not None or self._source is not None or self._view is None:
             return self._events()[index]
         place = index + len(self._view) if index < 0 else index
         try:
@@ -314,10 +333,11 @@ class Groups:
     adds `start_ms` and `end_ms`; it has the events with start_ms <= ts_ms < end_ms, and at least one.
     """
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "_source")
 
-    def __init__(self, groups: _core.EventGroups) -> None:
+    def __init__(self, groups: _core.EventGroups, source: tuple[Event, ...] | None = None) -> None:
         self._groups = groups
+        self._source = source
 
     def group_by(self, *fields: str) -> Groups:
         """Return the groups, each split by the fields."""
@@ -327,7 +347,7 @@ class Groups:
                 groups = groups.by(field)
         except ValueError as error:
             raise _event_error(error) from None
-        return Groups(groups)
+        return Groups(groups, self._source)
 
     def tumbling(self, size_ms: int, *, offset_ms: int = 0) -> Groups:
         """Return the groups, each split into windows of `size_ms` that begin at its multiples after `offset_ms`.
@@ -352,7 +372,7 @@ class Groups:
 
     def _windows(self, kind: int, size_ms: int, every_ms: int, offset_ms: int) -> Groups:
         try:
-            return Groups(self._groups.windows(kind, size_ms, every_ms, offset_ms))
+            return Groups(self._groups.windows(kind, size_ms, every_ms, offset_ms), self._source)
         except ValueError as error:
             raise _event_error(error) from None
 
@@ -381,9 +401,9 @@ class Groups:
 
     def count(self) -> dict[Any, int]:
         """Return the number of events of each group, by key."""
-        return dict(zip(self.keys(), self._groups.aggregate(((None, "count"),))[0], strict=True))
+        return dict(zip(self.group_keys(), self._groups.aggregate(((None, "count"),))[0], strict=True))
 
-    def keys(self) -> list[Any]:
+    def group_keys(self) -> list[Any]:
         """Return the key of each group."""
         columns = list(self._groups.keys().values())
         if not columns:
@@ -391,7 +411,7 @@ class Groups:
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def __iter__(self) -> Iterator[tuple[Any, Events]]:
-        return zip(self.keys(), [_of_view(view) for view in self._groups.views()], strict=True)
+        return zip(self.group_keys(), [_of_view(view, self._source) for view in self._groups.views()], strict=True)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -420,9 +440,9 @@ def decode_events(encoded: bytes | Iterable[Mapping[str, Any]]) -> Events:
     return Events.from_bytes(encoded) if isinstance(encoded, bytes) else Events(encoded)
 
 
-def _of_view(view: _core.EventView) -> Events:
+def _of_view(view: _core.EventView, source: tuple[Event, ...] | None = None) -> Events:
     events = _new(Events)
-    events._view, events._objects = view, None
+    events._view, events._source, events._objects = view, source, None
     return events
 
 

@@ -136,20 +136,9 @@ Value EventBatch::field(std::size_t row, const FieldPath& path) const {
   PackedReader reader(data_, size_, contents_[row].at);
   Value found;
   reader.read(found);
-  for (const std::string& key : path.keys()) {
-    if (found.kind != Kind::map) return {};
-    bool is_found = false;
-    for (std::uint32_t left = found.length; left != 0 && !is_found; --left) {
-      Value name;
-      if (!reader.read(name)) return {};
-      // A key that is a container has its items left to read: no such contents are made, and none are read further.
-      if (name.kind == Kind::list || name.kind == Kind::map) return {};
-      is_found = name.kind == Kind::text && text(name) == key;
-      if (!is_found && !reader.skip()) return {};
-    }
-    if (!is_found || !reader.read(found)) return {};
-  }
-  return found;
+  for (const std::string& key : path.keys())
+    if (found.kind != Kind::map || !reader.find(key, found.length) || !reader.read(found)) return {};
+  return found.kind == Kind::extension ? Value{} : found;
 }
 
 Vector<Value> EventBatch::fields(const Vector<std::uint32_t>& rows, const FieldPath& path, std::string_view name) const {

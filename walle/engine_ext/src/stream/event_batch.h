@@ -65,7 +65,7 @@ class EventBatch {
   std::string_view id(std::uint32_t number) const noexcept { return text(ids_[number]); }
   std::optional<std::uint32_t> find_id(std::string_view text) const noexcept;
 
-  // Returns the value of the field; `missing` where the event does not have it.
+  // Returns the value of the field; `missing` where the event does not have it, and for an extension, which columns do not hold.
   Value field(std::size_t row, const FieldPath& path) const;
   // Returns the field of each row. A large share of the batch is read once and kept.
   Vector<Value> fields(const Vector<std::uint32_t>& rows, const FieldPath& path, std::string_view name) const;

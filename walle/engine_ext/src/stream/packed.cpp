@@ -221,6 +221,32 @@ bool PackedReader::skip() noexcept {
   }
 }
 
+bool PackedReader::find(std::string_view key, std::uint32_t pairs) noexcept {
+  const bool is_short = key.size() < 32;
+  const auto head = static_cast<std::uint8_t>(0xa0 | key.size());
+  for (; pairs != 0 && at_ < size_; --pairs) {
+    const std::uint8_t byte = data_[at_];
+    if (byte >= 0xa0 && byte <= 0xbf) {
+      const std::size_t length = byte & 0x1f;
+      if (left() <= length) return false;
+      const bool is_found = is_short && byte == head && std::memcmp(data_ + at_ + 1, key.data(), length) == 0;
+      at_ += 1 + length;
+      if (is_found) return true;
+    } else {
+      Value name;
+      if (!read(name) || name.kind != Kind::text) return false;  // no such contents are made
+      if (std::string_view(reinterpret_cast<const char*>(data_) + name.place, name.length) == key) return true;
+    }
+    if (at_ >= size_) return false;
+    const std::uint8_t body = kBodyBytes[data_[at_]];
+    if (body != kReadHead && left() > body)
+      at_ += 1 + std::size_t{body};
+    else if (!skip())
+      return false;
+  }
+  return false;
+}
+
 std::uint8_t* write_large(std::uint8_t* out, std::uint64_t integer) noexcept {
   if (integer <= 0x7f) return store(out, integer, 1);
   if (integer <= 0xff) return store(out, 0xcc, integer, 1);

@@ -48,6 +48,8 @@ class PackedReader {
   bool read(Value& value) noexcept;
   // Skips the next value with all that is in it. False where the bytes are damaged or nested deeper than kMaxDepth.
   bool skip() noexcept;
+  // Moves to the value of the key, of a map of which this many pairs follow; false where it does not have the key.
+  bool find(std::string_view key, std::uint32_t pairs) noexcept;
   std::size_t at() const noexcept { return at_; }
   std::size_t left() const noexcept { return size_ - at_; }
 

@@ -364,6 +364,14 @@ PyObject* view_pick(PyObject* self, PyObject* const* arguments, Py_ssize_t count
   });
 }
 
+// indices(): the place of each event in its batch.
+PyObject* view_indices(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const Rows& rows = view_of(self).rows;
+    return make_list(rows.size(), [&](std::size_t i) { return PyLong_FromUnsignedLong(rows[i]); });
+  });
+}
+
 // rows(): of each event a tuple of its ids, its time, and its bytes.
 PyObject* view_rows(PyObject* self, PyObject*) {
   return call_checked([&] {
@@ -770,9 +778,7 @@ PyObject* read_json_events(PyObject* module, PyObject* json) {
   return view;
 }
 
-// encode_events(events): the bytes of a list of events, None where walle.plain must decide. An event with an attribute `encoded`
-// is copied from there.
-PyObject* encode_events(PyObject*, PyObject* given) {
+PyObject* encode(PyObject* given, bool lenient) {
   PyObject* names[5] = {};
   static constexpr const char* kNames[] = {"encoded", "event_id", "page_id", "ts_ms", "contents"};
   PyObject* events = PySequence_Tuple(given);
@@ -800,7 +806,7 @@ PyObject* encode_events(PyObject*, PyObject* given) {
       for (int field = 1; field < 5; ++field) {
         PyObject* value = PyObject_GetAttr(event, names[field]);
         if (value == nullptr) return nullptr;
-        const int left = append_packed(value, out);
+        const int left = append_packed(value, out, lenient && field == 4);
         Py_DECREF(value);
         if (left < 0) return nullptr;
         if (left > 0) Py_RETURN_NONE;
@@ -812,6 +818,13 @@ PyObject* encode_events(PyObject*, PyObject* given) {
   Py_XDECREF(events);
   return result;
 }
+
+// encode_events(events): the bytes of a list of events, None where walle.plain must decide. An event with an attribute `encoded`
+// is copied from there.
+PyObject* encode_events(PyObject*, PyObject* events) { return encode(events, false); }
+
+// encode_columns(events): as encode_events, but columns do not have the values in contents on which walle.plain must decide.
+PyObject* encode_columns(PyObject*, PyObject* events) { return encode(events, true); }
 
 // unpack_event(bytes): the four fields of an encoded event.
 PyObject* unpack_event(PyObject*, PyObject* bytes) {
@@ -833,6 +846,7 @@ PyMethodDef view_methods[] = {{"named", fast_method(view_named), METH_FASTCALL, 
                               {"slice", fast_method(view_slice), METH_FASTCALL, nullptr},
                               {"row", view_row, METH_O, nullptr},
                               {"fields", view_fields, METH_NOARGS, nullptr},
+                              {"indices", view_indices, METH_NOARGS, nullptr},
                               {"rows", view_rows, METH_NOARGS, nullptr},
                               {"encode", view_encode, METH_NOARGS, nullptr},
                               {"column", fast_method(view_column), METH_FASTCALL, nullptr},
@@ -863,6 +877,7 @@ PyType_Spec groups_spec = {"walle.engine_ext._core.EventGroups", sizeof(Object<G
 PyMethodDef functions[] = {{"open_events", open_events, METH_O, nullptr},
                            {"read_json_events", read_json_events, METH_O, nullptr},
                            {"encode_events", encode_events, METH_O, nullptr},
+                           {"encode_columns", encode_columns, METH_O, nullptr},
                            {"unpack_event", unpack_event, METH_O, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 

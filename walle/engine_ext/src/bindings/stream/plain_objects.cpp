@@ -1,5 +1,7 @@
 #include "bindings/stream/plain_objects.h"
 
+#include <iterator>
+
 namespace walle {
 
 using stream::Kind;
@@ -117,7 +119,9 @@ PyObject* object_of(const Value& value, const std::uint8_t* data, std::size_t si
   return object_of(reader, data);
 }
 
-int append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, int depth) {
+namespace {
+
+int append_exact(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenient, int depth) {
   if (PyUnicode_CheckExact(object)) return append_text(object, out);
   if (PyLong_CheckExact(object)) return append_integer(object, out);
   if (object == Py_None || PyBool_Check(object)) {
@@ -144,7 +148,7 @@ int append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, int depth
     while (PyDict_Next(object, &at, &key, &item)) {
       if (!PyUnicode_CheckExact(key)) return 1;
       int left = append_text(key, out);
-      if (left == 0) left = append_packed(item, out, depth - 1);
+      if (left == 0) left = append_packed(item, out, lenient, depth - 1);
       if (left != 0) return left;
     }
     return 0;
@@ -155,9 +159,21 @@ int append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, int depth
   if (length > UINT32_MAX) return 1;
   append_head(out, stream::write_list_head, static_cast<std::uint32_t>(length));
   for (Py_ssize_t i = 0; i < length; ++i) {
-    const int left = append_packed(is_list ? PyList_GET_ITEM(object, i) : PyTuple_GET_ITEM(object, i), out, depth - 1);
+    const int left = append_packed(is_list ? PyList_GET_ITEM(object, i) : PyTuple_GET_ITEM(object, i), out, lenient, depth - 1);
     if (left != 0) return left;
   }
+  return 0;
+}
+
+}  // namespace
+
+int append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenient, int depth) {
+  const std::size_t size = out.size();
+  const int left = append_exact(object, out, lenient, depth);
+  if (left != 1 || !lenient) return left;
+  static constexpr std::uint8_t kStandIn[] = {0xc7, 0, 0x7f};
+  out.resize(size);
+  out.insert(out.end(), std::begin(kStandIn), std::end(kStandIn));
   return 0;
 }
 

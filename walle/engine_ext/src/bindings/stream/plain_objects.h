@@ -16,6 +16,7 @@ PyObject* object_of(const stream::Value& value, const std::uint8_t* data, std::s
 
 // Appends the encoding of the object. Returns 0; 1 for an object that walle.plain must decide on (an array, an int of more than
 // 64 bits, a subclass, deep nesting, or no plain data), after which `out` is unusable; -1 with a Python error.
-int append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, int depth = stream::kMaxDepth);
+// With `lenient`, an extension without bytes stands in place of each such value, and the result is never 1.
+int append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenient, int depth = stream::kMaxDepth);
 
 }  // namespace walle
