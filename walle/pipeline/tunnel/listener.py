@@ -22,8 +22,8 @@ _BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its clo
 _ACCEPTS = 64  # in one turn of the event loop, so that connected devices are served in between
 _ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-# What a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by itself:
-# pages that a connection never uses take no memory, which makes 34 KiB a connection, and 47 with buffers of two records.
+# What a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by itself, so
+# that its unused pages take no memory: a connection takes 34 KiB, and 47 with buffers of two records.
 _RECORDS_BYTES = 16 * (16 * 1024 + 64)
 
 
