@@ -43,7 +43,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "vm": ("core",),
     "bindings/stream": ("core", "stream"),
     "bindings/store": ("core", "bindings/stream"),
-    "bindings": (*_PLAN, "run", "files", "vm", "bindings/stream", "bindings/store"),
+    "bindings/tunnel": (),
+    "bindings": (*_PLAN, "run", "files", "stream", "vm", "bindings/stream", "bindings/store", "bindings/tunnel"),
 }
 
 # What each instruction set's folder may include, beside the folders of the sets before it in sets.inc.

@@ -171,8 +171,9 @@ async def test_no_upload_leaves_under_an_epoch_that_ended_while_its_batch_was_be
             await store.call(lambda database: alter(database, damaged))
             assert await outbox.batch(damaged - 1, 10) == []  # another reader finds it: a new epoch begins
             assert outbox.epoch != epoch
-            await until(lambda: rig.cloud.server.counts.connections > 1)
+            # The client may wait for credit, which acknowledgements give.
             rig.cloud.pumping = asyncio.create_task(pump(rig.cloud.server, rig.cloud.ingest))
+            await until(lambda: rig.cloud.server.counts.connections > 1)
             while await rig.cloud.ingest.count() < rows - 1:  # noqa: ASYNC110 - an ingest sets no event
                 await asyncio.sleep(0.01)
         uploads = await rig.cloud.ingest.query(limit=1000)

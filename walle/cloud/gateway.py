@@ -31,7 +31,7 @@ from walle.errors import ConfigError
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.server import Received, ResumePoint, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
-from walle.protocol import Hello
+from walle.protocol import MAX_DICTIONARY_BYTES, Hello
 
 _LOG = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class GatewayNode:
                 authenticate=self._authenticate,
                 resume=self._resume,
                 on_request=inference.answer,
+                dictionaries=self._dictionary,
                 host=config.host,
                 port=config.tunnel_port,
             )
@@ -142,6 +143,17 @@ class GatewayNode:
 
     async def _resume(self, hello: Hello) -> ResumePoint:
         return await self._pump.resume(hello)
+
+    async def _dictionary(self, digest: str) -> bytes | None:
+        """Return the shared file of that hash if it is short enough for a dictionary."""
+
+        def read() -> bytes | None:
+            if not self._home.files.has(digest):
+                return None
+            with self._home.files.open(digest) as file:
+                return file.read(MAX_DICTIONARY_BYTES + 1)
+
+        return await asyncio.to_thread(read)
 
     async def _note_delays(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
