@@ -11,6 +11,7 @@ def _send(
     bytes_per_s: float,
     delay_s: float,
     seconds: float,
+    start_s: float = 0.0,
     lost: int = 0,
     has_requests: bool = True,
 ) -> list[float]:
