@@ -33,6 +33,7 @@ class TunnelCloud:
     dictionaries: Any = None
     drain_rng: random.Random = dataclasses.field(default_factory=lambda: random.Random(5))
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of pump
+    fast_transports: bool | None = None
 
     server: TunnelServer = dataclasses.field(init=False)
     ingest: Ingest = dataclasses.field(init=False)
@@ -56,6 +57,7 @@ class TunnelCloud:
             limits=self.limits,
             dictionaries=self.dictionaries,
             rng=self.drain_rng,
+            fast_transports=self.fast_transports,
         )
         await self.server.start()
         self.pumping = asyncio.create_task(pump(self.server, self.ingest, **self.options))

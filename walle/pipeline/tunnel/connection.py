@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         server = self._server
         server.counts.bytes_in += nbytes
-        if self._is_closed:
+        if self._state is _ConnectionState.CLOSED:
             return
         self._has_sent = True
         self._decoder.add(server.receive_buffer[:nbytes])
@@ -170,8 +170,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse("dictionary", f"{error}; send without dictionaries", 0.0)
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
-        decoder.trim()
-        if self.buffered_bytes or decoder.buffered_bytes:
+        if decoder.trim() or self.buffered_bytes:
             self._count_buffered()
 
     def _take_due(self) -> bool:

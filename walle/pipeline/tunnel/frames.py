@@ -145,15 +145,18 @@ class Decoder:
         self._buffer = b""
         self._at = 0
 
-    def trim(self) -> None:
-        """Release the bytes that were read, and copy the others from the reader's buffer, which it may use again."""
-        if self._at == len(self._buffer):
+    def trim(self) -> int:
+        """Release the bytes that were read, and copy the others from the reader's buffer, which it may use again.
+
+        Return how many others there are.
+        """
+        rest_bytes = len(self._buffer) - self._at
+        if rest_bytes == 0:
             self._buffer = b""
-            self._at = 0
         elif self._at or type(self._buffer) is memoryview:
-            rest = memoryview(self._buffer)[self._at :]
-            self._buffer = bytearray(rest)
-            self._at = 0
+            self._buffer = bytearray(memoryview(self._buffer)[self._at :])
+        self._at = 0
+        return rest_bytes
 
     def feed(self, data: bytes) -> list[protocol.Frame]:
         """Return the messages that `data` completes.

@@ -9,11 +9,10 @@ import asyncio
 import contextlib
 import errno
 import importlib
-import importlib.util
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 _LOG = logging.getLogger(__name__)
@@ -22,9 +21,11 @@ _BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its clo
 _ACCEPTS = 64  # in one turn of the event loop, so that connected devices are served in between
 _ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-# What a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by itself:
-# pages that a connection never uses take no memory, which makes 34 KiB a connection, and 47 with buffers of two records.
+# Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
+# itself, so that its unused pages take no memory: a connection takes 34 KiB, and 47 with buffers of two records.
 _RECORDS_BYTES = 16 * (16 * 1024 + 64)
+
+type ConnectAccepted = Callable[..., Awaitable[tuple[asyncio.Transport, asyncio.BaseProtocol]]]
 
 
 class Listener(Protocol):
@@ -60,14 +61,28 @@ async def listen(
         "ssl_handshake_timeout": handshake_s,
         "ssl_shutdown_timeout": shutdown_s,
     }
-    if fast or (fast is None and importlib.util.find_spec("aiofastnet") is not None):
+    connect_accepted = _fast_transports(fast)
+    if connect_accepted is not None:
         sockets = [address] if isinstance(address, socket.socket) else await _bind(loop, address, reuse_port)
-        return _FastListener(loop, sockets, protocol_factory, options)
+        return _FastListener(loop, sockets, protocol_factory, connect_accepted, options)
     if isinstance(address, socket.socket):
         _send_at_once(address)
         return await loop.create_server(protocol_factory, sock=address, backlog=_BACKLOG, **options)
     host, port = address
     return await loop.create_server(protocol_factory, host, port, reuse_port=reuse_port, backlog=_BACKLOG, **options)
+
+
+def _fast_transports(fast: bool | None) -> ConnectAccepted | None:
+    """Return aiofastnet's `connect_accepted_socket`, None for the event loop's own transports."""
+    if fast is False:
+        return None
+    try:
+        found: ConnectAccepted = importlib.import_module("aiofastnet").connect_accepted_socket
+    except ImportError:
+        if fast:
+            raise
+        return None
+    return found
 
 
 async def _bind(loop: asyncio.AbstractEventLoop, address: tuple[str, int], reuse_port: bool) -> list[socket.socket]:
@@ -99,13 +114,14 @@ class _FastListener:
         loop: asyncio.AbstractEventLoop,
         sockets: list[socket.socket],
         protocol_factory: Callable[[], asyncio.BaseProtocol],
+        connect_accepted: ConnectAccepted,
         options: dict[str, Any],
     ) -> None:
         self.sockets = sockets
         self._loop = loop
         self._protocol_factory = protocol_factory
         self._options = options
-        self._connect_accepted = importlib.import_module("aiofastnet").connect_accepted_socket
+        self._connect_accepted = connect_accepted
         self._handshakes: set[asyncio.Task[None]] = set()
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         for listening in sockets:
