@@ -149,6 +149,7 @@ class DeviceSummary:
     cut_visits: int
     visits_cut: int
     losses: tuple[str, ...]  # a line for each loss of the feature store since the start, see `StoreReport`
+    lost_uploads: dict[str, int]  # of those, the number of uploads by cause
 
 
 class Device:
@@ -475,6 +476,21 @@ class Device:
             await self._take_recorded(can_wait=can_wait)
             journal.trim(self.store.state.resume_from)
 
+    async def on_json(self, json: bytes) -> int:
+        """Take events in JSON, a list of objects or JSON lines, each as `on_event`; return their number.
+
+        They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
+        of contents that no condition tests.
+
+        Raises:
+            EventError: the JSON or an event is wrong; none of the events is taken.
+            StoreClosedError, EventJournalError: as `on_event`; the events before are taken.
+        """
+        events = Event.list_from_json(json)
+        for event in events:
+            await self.on_event(event)
+        return len(events)
+
     async def _take_recorded(self, *, can_wait: bool) -> None:
         while self._recorded:
             position, event = self._recorded[0]
@@ -541,6 +557,7 @@ class Device:
             cut_visits=self.stream.counts.cut_visits,
             visits_cut=self.stream.pages.evicted,
             losses=self.store.report.lines(),
+            lost_uploads=self.store.report.lost_uploads,
         )
 
 

@@ -111,7 +111,8 @@ def decode(frame: bytes, dictionaries: dict[int, bytes] | None = None) -> Messag
         learned = zstandard.ZstdCompressionDict((dictionaries or {})[number]) if number else None
         body = zstandard.ZstdDecompressor(dict_data=learned).decompress(body, allow_extra_data=False)
     if kind == 19:
-        uploads, at = [], 0
+        uploads: list[dict[str, Any]] = []
+        at = 0
         while at < len(body) or not uploads:
             upload, at = _unpack(3, body, at)
             uploads.append(upload)

@@ -17,6 +17,7 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
+from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.credential import credential_device
@@ -102,7 +103,9 @@ class GatewayNode:
             undo.push_async_callback(_ended, renewing)
             undo.push_async_callback(self._drain, asyncio.create_task(self._pump.run(), name="pump supervisor"))
             watch = TunnelWatch(self._tunnel, self._pump.status)
-            app.include_router(watch_router(releases, monitor, self._answerer, {"tunnel": watch}))
+            losses = LossesWatch(self._ingest.losses, self._clock)
+            undo.push_async_callback(_ended, asyncio.create_task(losses.run()))
+            app.include_router(watch_router(releases, monitor, self._answerer, {"tunnel": watch, "losses": losses}))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
             pushing = WallePush(app, self._answerer)

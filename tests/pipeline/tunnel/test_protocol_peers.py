@@ -156,3 +156,46 @@ async def test_the_real_client_follows_a_plain_cloud_that_drains(make_client: Ma
             await client.drained()
             assert len(first.uploads["device-0", "epoch-1"]) == 5
             assert len(second.uploads["device-0", "epoch-1"]) == 10
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Drain", {"after_s": 0.0, "spread_s": 0.0, "host": "bad host\0", "port": 80}),
+        ("Drain", {"after_s": 0.0, "spread_s": 0.0, "host": "a..b", "port": 80}),
+        ("Drain", {"after_s": 0.0, "spread_s": 0.0, "host": "fine", "port": 70_000}),
+        ("Refusal", {"code": "draining", "message": "", "retry_s": 0.0, "host": "x" * 64, "port": 80}),
+        ("Ack", {"seq": 6}),  # of 5 that were made
+    ],
+)
+async def test_impossible_values_of_a_cloud_end_the_connection_and_nothing_else(
+    make_client: MakeClient, authority: Authority, name: str, values: dict[str, Any]
+) -> None:
+    outbox = MemoryOutbox()
+    plain = PlainCloud(TOKENS, authority.server_context())
+    async with plain.serve(), asyncio.timeout(10):
+        client = make_client(outbox, plain.port)
+        async with running(client) as task:
+            fill(outbox, 5)
+            await client.drained()
+            plain.ends[-1].say(name, **values)
+            await until(lambda: len(plain.ends) == 2 and client.connected)
+            fill(outbox, 5)
+            await client.drained()
+            assert not task.done()
+        assert len(plain.uploads["device-0", "epoch-1"]) == 10
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("window", [0, -1])
+async def test_a_welcome_with_impossible_values_is_refused(
+    make_client: MakeClient, authority: Authority, window: int
+) -> None:
+    plain = PlainCloud(TOKENS, authority.server_context(), window=window)
+    async with plain.serve(), asyncio.timeout(10):
+        client = make_client(MemoryOutbox(), plain.port)
+        async with running(client):
+            await until(lambda: len(plain.ends) >= 3)
+            assert "impossible values" in str(client.last_error)
+            assert not client.connected

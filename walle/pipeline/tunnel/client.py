@@ -378,7 +378,7 @@ class TunnelClient:
             await self._clock.sleep(min(max(0.0, after_s), _LONGEST_RETRY_S))
             if drain.host:
                 self._redirect, self._redirect_failures = (drain.host, drain.port), 0
-        link.is_leaving = True
+        link.leave()
         _LOG.info("tunnel of %s: moving to %s", self._device_id, self._redirect or "a new connection")
         await _first(self._clock.sleep(_MOVE_S), self._settled(link))
 
@@ -388,7 +388,7 @@ class TunnelClient:
 
     async def _upload(self, link: Link) -> None:
         sent, waited = link.acked, False
-        while not link.is_leaving:
+        while not self._is_over(link):
             await link.writable.wait()
             sent = max(sent, link.acked)  # acknowledgements of an earlier connection's uploads may come
             uploads = await self._outbox.batch(sent, _BATCH)
@@ -412,7 +412,7 @@ class TunnelClient:
                     await link.room()
                 await link.writable_for_uploads()
                 self._check_epoch(link)  # the outbox may have started a new one meanwhile
-                if link.is_leaving:
+                if self._is_over(link):
                     break
                 allowed = self._allowed(link, group)
                 link.send(allowed, self._encode_uploads(link, allowed))
@@ -420,6 +420,10 @@ class TunnelClient:
                 if len(allowed) < len(group):
                     break
         await link.over()
+
+    def _is_over(self, link: Link) -> bool:
+        """Return whether no further upload may go over this link."""
+        return link.is_leaving or link.ended
 
     def _is_little(self, uploads: list[protocol.Upload]) -> bool:
         return len(uploads) < _BATCH and sum(map(upload_bytes, uploads)) < _FRAME_BYTES
@@ -462,6 +466,9 @@ class TunnelClient:
             link.ack_came.clear()
             acked, latencies = link.acked, link.take_latencies()
             self._check_epoch(link)
+            if acked > self._outbox.last_seq:
+                made = self._outbox.last_seq
+                raise TunnelClosedError(f"the cloud acknowledged upload {acked}; the outbox has made {made}")
             await self._outbox.forget(acked)
             if acked > self._acked:
                 self._acked = acked

@@ -72,7 +72,9 @@ def train_dictionary(samples: Sequence[bytes], size_bytes: int = DICTIONARY_BYTE
         raise DictionaryError(f"{len(samples)} features; at least {MIN_SAMPLES} are needed to train a dictionary")
     step = max(1, sum(map(len, samples)) // _TRAINING_BYTES)
     try:
-        data = zstandard.train_dictionary(size_bytes, samples[::step], level=_LEVEL, dict_id=_dictionary_id(samples))
+        data = zstandard.train_dictionary(
+            size_bytes, list(samples[::step]), level=_LEVEL, dict_id=_dictionary_id(samples)
+        )
     except zstandard.ZstdError as error:
         raise DictionaryError(f"no dictionary can be trained from these features: {error}") from error
     return data.as_bytes()

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
@@ -17,6 +18,7 @@ from walle.pipeline.tunnel.sessions import ResumingContext
 from walle.pipeline.tunnel.slots import PrioritySlots
 
 WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
+_HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_:-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")  # a name, or an IP address
 CLOSE_S = 2.0  # for the last bytes of a connection to leave
 
 
@@ -54,6 +56,26 @@ def upload_bytes(upload: protocol.Upload) -> int:
     return len(upload.topic.encode()) + len(upload.payload)
 
 
+def is_address(host: str, port: int) -> bool:
+    """Return whether a device may be sent there; an empty host is the address that it has."""
+    return not host or (_HOST.fullmatch(host) is not None and 0 < port < 1 << 16)
+
+
+def _is_sound(welcome: protocol.Welcome) -> bool:
+    try:
+        numbers = protocol.numbers_from_text(welcome.dictionaries)
+    except protocol.ProtocolError:
+        return False
+    return (
+        welcome.protocol == protocol.PROTOCOL_VERSION
+        and 0 <= welcome.acked <= protocol.MAX_SEQ
+        and welcome.chain >= 0
+        and welcome.window > 0
+        and welcome.window_bytes > 0
+        and all(0 < number <= protocol.MAX_DICTIONARIES for number in numbers)
+    )
+
+
 class Link(asyncio.Protocol):
     """One connection: decodes frames, and wakes the calls that wait for them."""
 
@@ -71,7 +93,7 @@ class Link(asyncio.Protocol):
         self.ack_came = asyncio.Event()
         self.drain: protocol.Drain | None = None
         self.leaving = asyncio.Event()  # a Drain came, or the client wants a new connection
-        self.is_leaving = False  # nothing new is sent any more
+        self._is_leaving = False
         self.bound = InFlightBound(self.window_bytes)
         self.in_flight_bytes = 0  # of uploads on the wire
         self._credit_used = 0  # topics and payloads of the same uploads
@@ -129,18 +151,19 @@ class Link(asyncio.Protocol):
                 if answer is not None and not answer.done():
                     answer.set_result(frame)
                     self._moved.set()
-            case protocol.Welcome() if self._welcome is None:
+            case protocol.Welcome() if self._welcome is None and _is_sound(frame):
                 self._welcome = frame
                 self._moved.set()
-            case protocol.Drain() if self._welcome is not None:
+            case protocol.Drain() if self._welcome is not None and is_address(frame.host, frame.port):
                 self.drain = frame
                 self.leaving.set()
-            case protocol.Refusal():
+            case protocol.Refusal() if is_address(frame.host, frame.port):
                 self._end(TunnelRefusedError(frame))
             case protocol.Pong():
                 pass  # it only shows that the cloud is there
             case _:
-                self._end(TunnelClosedError(f"the cloud sent a {type(frame).__name__} out of turn"))
+                name = type(frame).__name__
+                self._end(TunnelClosedError(f"the cloud sent a {name} out of turn, or with impossible values"))
 
     def _on_ack(self, seq: int) -> None:
         self.acked = seq
@@ -205,6 +228,15 @@ class Link(asyncio.Protocol):
             and self._credit_used + upload_bytes(upload) <= self.window_bytes
             and self.in_flight_bytes < self.bound.limit_bytes
         )
+
+    @property
+    def is_leaving(self) -> bool:
+        """True once nothing new is sent any more."""
+        return self._is_leaving
+
+    def leave(self) -> None:
+        """Send nothing new from now on."""
+        self._is_leaving = True
 
     @property
     def credit_bytes(self) -> int:

@@ -53,7 +53,7 @@ class InFlightBound:
         if self._base is None or delay_s <= self._base[1]:
             self._base = self._next_base = (now_s, delay_s)
         elif self._next_base is None or delay_s <= self._next_base[1]:
-            self._next_base = (now_s, delay_s)
+            self._next_base = (now_s, delay_s)  # set before `_base` is too old, since this delay is one
         if now_s - self._base[0] > _BASE_S:
-            self._base, self._next_base = self._next_base or (now_s, delay_s), None
+            self._base, self._next_base = self._next_base, None
         return self._base[1]
