@@ -5,16 +5,25 @@ import collections
 from walle.pipeline.tunnel.pacing import InFlightBound
 
 
-def _send(bound: InFlightBound, *, bytes_per_s: float, delay_s: float, seconds: float, lost: int = 0) -> list[float]:
+def _send(
+    bound: InFlightBound,
+    *,
+    bytes_per_s: float,
+    delay_s: float,
+    seconds: float,
+    start_s: float = 0.0,
+    lost: int = 0,
+    has_requests: bool = True,
+) -> list[float]:
     """Keep the link as full as the bound allows; return how long each piece waited in the link's buffer.
 
     Each `lost`-th piece arrives one delay later, and so do those behind it.
     """
     piece = 10_000
-    now_s, free_s, arrives_s, in_flight, count = 0.0, 0.0, 0.0, 0, 0
+    now_s, free_s, arrives_s, in_flight, count = start_s, 0.0, 0.0, 0, 0
     answers: collections.deque[tuple[float, float]] = collections.deque()  # (when, sent)
     waits = []
-    while now_s < seconds:
+    while now_s < start_s + seconds:
         while in_flight < bound.limit_bytes:
             count += 1
             waits.append(max(0.0, free_s - now_s))
@@ -25,6 +34,8 @@ def _send(bound: InFlightBound, *, bytes_per_s: float, delay_s: float, seconds: 
             in_flight += piece
         now_s, sent_s = answers.popleft()
         in_flight -= piece
+        if has_requests:
+            bound.note_request(now_s)
         bound.acknowledged(piece, now_s - sent_s, now_s)
     return waits
 
@@ -44,10 +55,22 @@ def test_a_fast_link_gets_the_whole_credit() -> None:
     assert bound.limit_bytes == 1 << 20
 
 
-def test_single_losses_do_not_empty_the_link() -> None:
+def test_losses_cost_less_while_there_are_no_requests() -> None:
+    sent = {}
+    for has_requests in (True, False):
+        bound = InFlightBound(1 << 20)
+        waits = _send(bound, bytes_per_s=1.25e6, delay_s=0.1, seconds=30, lost=20, has_requests=has_requests)
+        sent[has_requests] = len(waits) * 10_000 / (30 * 1.25e6)
+    assert sent[True] > 0.3
+    assert sent[False] > max(0.8, 1.2 * sent[True])
+
+
+def test_a_request_makes_room_within_a_few_round_trips() -> None:
     bound = InFlightBound(1 << 20)
-    waits = _send(bound, bytes_per_s=1.25e6, delay_s=0.1, seconds=30, lost=100)
-    assert len(waits) * 10_000 > 0.5 * 30 * 1.25e6
+    waits = _send(bound, bytes_per_s=1.25e6, delay_s=0.1, seconds=20, has_requests=False)
+    assert max(waits[len(waits) // 2 :]) < 0.35
+    waits = _send(bound, bytes_per_s=1.25e6, delay_s=0.1, seconds=5, start_s=20.0)
+    assert max(waits[-50:]) < 0.1
 
 
 def test_the_bound_stays_within_its_limits() -> None:

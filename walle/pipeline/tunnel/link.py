@@ -291,6 +291,7 @@ class Link(asyncio.Protocol):
         The cloud is told how long this side waits, which is until `due_s`, and when it stops waiting before an answer.
         """
         self._waiting_requests += 1
+        self.bound.note_request(self._clock.monotonic())
         try:
             async with self._turn.slot(request.priority):
                 while not self.writable.is_set():

@@ -2,12 +2,15 @@
 
 Uploads fill every buffer on the way, and a request would wait behind them. As LEDBAT does (RFC 6817), the bound follows
 the delay: a delay above the least one means that bytes wait in a buffer. Losses and slow commits also delay single
-acknowledgements, so the least delay of a short time is compared.
+acknowledgements, so the least delay of a short time is compared. A device that makes no requests lets more wait, and
+uploads faster on a link that loses packets.
 """
 
 import collections
 
-_TARGET_S = 0.025  # of waiting in buffers
+_TARGET_S = 0.025  # of waiting in buffers, while there are requests
+_ALONE_S = 0.15  # the same otherwise
+_REQUESTS_S = 10.0  # after a request, others are expected
 _LEAST_BYTES = 32 << 10
 _FIRST_BYTES = 64 << 10
 _STEP_BYTES = 16 << 10  # that the bound grows by in a round trip, at most
@@ -24,20 +27,26 @@ class InFlightBound:
         self._least_bytes = min(_LEAST_BYTES, most_bytes)
         self._starting = True  # doubles each round trip, until bytes begin to wait
         self._shrunk_s = -1.0
+        self._requests_until_s = -1.0
         self._recent: collections.deque[tuple[float, float]] = collections.deque()
         self._base: tuple[float, float] | None = None  # (time, delay)
         self._next_base: tuple[float, float] | None = None
 
+    def note_request(self, now_s: float) -> None:
+        """Take note that a request was made."""
+        self._requests_until_s = now_s + _REQUESTS_S
+
     def acknowledged(self, size_bytes: int, delay_s: float, now_s: float) -> None:
         """Take note that `size_bytes` were acknowledged `delay_s` after they were written."""
         queued_s = self._current(delay_s, now_s) - self._least(delay_s, now_s)
-        if queued_s <= _TARGET_S:
-            share = 1.0 if self._starting else (1 - queued_s / _TARGET_S) * _STEP_BYTES / self.limit_bytes
+        target_s = _TARGET_S if now_s < self._requests_until_s else _ALONE_S
+        if queued_s <= target_s:
+            share = 1.0 if self._starting else (1 - queued_s / target_s) * _STEP_BYTES / self.limit_bytes
             self.limit_bytes = min(self._most_bytes, self.limit_bytes + int(size_bytes * share))
         elif now_s - self._shrunk_s > delay_s:  # once a round trip
             self._starting = False
             self._shrunk_s = now_s
-            kept = max(0.5, _TARGET_S / queued_s)
+            kept = max(0.5, target_s / queued_s)
             self.limit_bytes = max(self._least_bytes, int(self.limit_bytes * kept))
 
     def _current(self, delay_s: float, now_s: float) -> float:

@@ -255,7 +255,8 @@ class TunnelServer:
         if self._listener is None or self._sweeper is None:
             return
         listener, self._listener = self._listener, None
-        listener.close()
+        if not self.is_draining:
+            listener.close()
         for connection in list(self._connections):
             connection.refuse(
                 "closing", "the cloud stops this tunnel for now", self.limits.closing_retry_s, *self._redirect
