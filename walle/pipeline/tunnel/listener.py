@@ -131,12 +131,16 @@ class _FastListener:
             loop.add_reader(listening, self._accept, listening)
 
     def close(self) -> None:
-        """Stop accepting, and end the handshakes under way."""
-        for listening in self.sockets:
+        """Stop accepting. Handshakes under way go on. May be called twice."""
+        listening_sockets, self.sockets = self.sockets, []
+        for listening in listening_sockets:
             if (retry := self._retries.pop(listening, None)) is not None:
                 retry.cancel()
             self._loop.remove_reader(listening)
             listening.close()
+
+    def abort_clients(self) -> None:
+        """End the handshakes under way."""
         for handshake in self._handshakes:
             handshake.cancel()
 
