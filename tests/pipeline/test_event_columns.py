@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 from typing import Any
@@ -137,6 +138,22 @@ def test_windows_are_those_of_the_slow_meaning(events: list[Event], size_ms: int
     assert by_page.group_keys() == [
         (page, start, end) for page, held in pages.items() for start, end, _ in slow_events.tumbling(held, size_ms, 0)
     ]
+
+
+@given(events_of, st.sampled_from([None, 0.0, 2.5]), st.sampled_from([float("inf"), 3.0]))
+def test_a_spread_is_that_of_the_sorted_numbers(events: list[Event], default: float | None, limit: float) -> None:
+    found = [slow_events.field_of(event, "n") for event in events]
+    numbers: list[Any] = [
+        float(value) if slow_events.is_number(value) and -limit <= value <= limit else default for value in found
+    ]
+    gaps = [max(0, after.ts_ms - before.ts_ms) for before, after in itertools.pairwise(events)]
+    for values, spread in (
+        ([number for number in numbers if number is not None], columns(events).spread("n", default, limit)),
+        (gaps, columns(events).spread("gap_ms")),
+    ):
+        ordered = [Event("x", "", 0, {"n": value}) for value in sorted(values)]
+        expected = [slow_events.aggregate(ordered, "n", how) for how in ("mean", "std", "q1", "median", "q3", "max")]
+        assert spread is None if not values else spread is not None and same(list(spread), expected)
 
 
 def test_errors_name_the_field_and_the_event() -> None:
