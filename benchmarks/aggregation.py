@@ -42,7 +42,13 @@ def page_visits(rng: random.Random, visits: int) -> list[Event]:
     for visit in range(visits):
         ts_ms = visit * 60_000
         for index in range(EVENTS_A_VISIT):
-            kind = BASIC_KINDS[0] if index == 0 else BASIC_KINDS[4] if index == EVENTS_A_VISIT - 1 else rng.choice(BASIC_KINDS[1:4])
+            kind = (
+                BASIC_KINDS[0]
+                if index == 0
+                else BASIC_KINDS[4]
+                if index == EVENTS_A_VISIT - 1
+                else rng.choice(BASIC_KINDS[1:4])
+            )
             ts_ms += rng.randint(50, 2_000)
             held = {"item_id": f"i{rng.randint(0, 9)}", "price": rng.randint(1, 900), "depth": rng.random()}
             events.append(Event(kind, f"page/{visit}", ts_ms, held))
@@ -61,10 +67,8 @@ def by_dicts(events: Sequence[Event]) -> tuple[dict[tuple[str, str], int], dict[
         if page is None:
             pages[page_id] = page = [0, ts_ms, ts_ms, 0]
         page[0] += 1
-        if ts_ms < page[1]:
-            page[1] = ts_ms
-        if ts_ms > page[2]:
-            page[2] = ts_ms
+        page[1] = min(page[1], ts_ms)
+        page[2] = max(page[2], ts_ms)
         page[3] += event.contents["price"]
     return kinds, {page: (one[0], one[2] - one[1], one[3], one[3] / one[0]) for page, one in pages.items()}
 
@@ -95,21 +99,28 @@ def measure_aggregation(visits: int, rounds: int) -> dict[str, Any]:
     opened = Events.from_bytes(encoded)
     kinds, pages = by_dicts(events)
     kind_table, page_table = by_columns(opened)
-    if dict(zip(zip(kind_table["page_id"], kind_table["event_id"], strict=True), kind_table["count"], strict=True)) != kinds:
+    if (
+        dict(zip(zip(kind_table["page_id"], kind_table["event_id"], strict=True), kind_table["count"], strict=True))
+        != kinds
+    ):
         raise RuntimeError("the counts by kind differ")
     rows = zip(*(page_table[name] for name in ("page_id", "events", "dwell", "total", "mean")), strict=True)
     if {page: tuple(row) for page, *row in rows} != pages:
         raise RuntimeError("the pages' aggregates differ")
-    seconds = best_seconds(
-        {
-            "dict loop": lambda: by_dicts(events),
-            "columns open": lambda: by_columns(opened),
-            "columns open, first use": lambda: by_columns(first_uses.pop()),
-            "decode and dict loop": lambda: by_dicts([Event(*row) for row in plain.decode(encoded)]),
-            "columns from bytes": lambda: by_columns(Events.from_bytes(encoded)),
-        },
-        rounds,
-    ) if (first_uses := [Events.from_bytes(encoded) for _ in range(rounds)]) else {}
+    seconds = (
+        best_seconds(
+            {
+                "dict loop": lambda: by_dicts(events),
+                "columns open": lambda: by_columns(opened),
+                "columns open, first use": lambda: by_columns(first_uses.pop()),
+                "decode and dict loop": lambda: by_dicts([Event(*row) for row in plain.decode(encoded)]),
+                "columns from bytes": lambda: by_columns(Events.from_bytes(encoded)),
+            },
+            rounds,
+        )
+        if (first_uses := [Events.from_bytes(encoded) for _ in range(rounds)])
+        else {}
+    )
     return {
         "events": len(events),
         "thousand_events_per_cpu_s": {name: len(events) / one / 1000 for name, one in seconds.items()},

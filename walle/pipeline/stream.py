@@ -180,8 +180,8 @@ class Events:
     ) -> tuple[float, float, float, float, float, float] | None:
         """Return (mean, std, q1, median, q3, max) of a field's numbers, read as `numbers` does; None if there are none.
 
-        Events without such a number are left out if `default` is None. The field `gap_ms` is the time from each event to
-        the next one, 0 where time went back. Of n numbers in order, a quartile is the one at (n - 1) * part // 4.
+        Events without such a number are left out if `default` is None. The field `gap_ms` is the time from each event
+        to the next one, 0 where time went back. Of n numbers in order, a quartile is the one at (n - 1) * part // 4.
         """
         try:
             return self._columns().spread(field, default, limit)
@@ -228,7 +228,9 @@ class Events:
         Without events, counts and sums are 0, `distinct` is empty, and the others are None.
         """
         table = Groups(self._columns().groups(), self._source).aggregate(**aggregations)
-        return {name: table[name][0] if table[name] else _of_nothing(_pair(how)[1]) for name, how in aggregations.items()}
+        return {
+            name: table[name][0] if table[name] else _of_nothing(_pair(how)[1]) for name, how in aggregations.items()
+        }
 
     def count(self, field: str | None = None) -> int:
         """Return the number of events, or of those that have the field."""

