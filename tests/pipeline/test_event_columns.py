@@ -75,7 +75,7 @@ def test_events_come_back_from_their_bytes(events: list[Event]) -> None:
 def test_where_is_the_test_of_a_trigger_condition(events: list[Event], field: str, comparison: str, value: Any) -> None:
     if value is None or (isinstance(value, bool) and comparison not in ("==", "!=")):
         with pytest.raises(EventError):
-            columns(events).where(field, comparison, value)
+            columns(events).where(field, comparison, value)  # type: ignore[arg-type]
         return
     assert list(columns(events).where(field, comparison, value)) == slow_events.where(events, field, comparison, value)
 
@@ -286,7 +286,8 @@ def test_of_equal_keys_the_last_value_counts(pairs: list[tuple[str, int]]) -> No
     "number",
     ["0", "-0", "-0.0", "1e5", "1E400", "-1e400", "1e-400", "0.1", "123456789012345678", "18446744073709551615",
      "5e-324", "-9223372036854775808", "2.2250738585072011e-308", "9007199254740993.0", "0.30000000000000004", "1e22",
-     "1e23", "123456789.123456789", "0.000001", "100000000000000000000000.0", "0.00000000000000000000000000000000012e5"],
+     "1e23", "123456789.123456789", "0.000001", "100000000000000000000000.0",
+     "0.00000000000000000000000000000000012e5"],
 )  # fmt: skip
 def test_numbers_are_those_of_json_loads(number: str) -> None:
     assert Events.from_json(event_json(number)).encode() == plain.encode([("x", "p", 5, {"v": json.loads(number)})])
@@ -364,4 +365,4 @@ def test_their_types_cannot_be_made_or_changed() -> None:
         with pytest.raises(TypeError):
             type("Sub", (kind,), {})
         with pytest.raises(TypeError):
-            kind.x = 1  # type: ignore[attr-defined]
+            kind.x = 1  # type: ignore[union-attr]

@@ -234,7 +234,7 @@ class Events:
 
     def count(self, field: str | None = None) -> int:
         """Return the number of events, or of those that have the field."""
-        return len(self) if field is None else self._reduce(field, "count")  # type: ignore[no-any-return]
+        return len(self) if field is None else self._reduce(field, "count")
 
     def sum(self, field: str) -> int | float:
         """Return the sum of a field's numbers, exact for integers."""

@@ -113,7 +113,7 @@ def _scroll(events: Any) -> Any:
 
 def _exposed(events: Any, first_ms: Any) -> Any:
     """Return the number of exposed items, and of the first ones the id and the time of their first exposure."""
-    seen = {}
+    seen: dict[str, int] = {}
     for event in events:
         seen.setdefault(text(event.contents.get("item_id")), event.ts_ms - first_ms)
     seen.pop("", None)
