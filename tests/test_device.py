@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import logging
 import os
 import pickle
@@ -21,7 +22,7 @@ from walle import plain
 from walle.cli import app
 from walle.device import Device, DeviceConfig
 from walle.pipeline.database import StoreLockedError
-from walle.pipeline.events import Event
+from walle.pipeline.events import Event, EventError
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[1]
@@ -387,6 +388,21 @@ async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: 
         assert visits >= 150  # at least 50 in each of the three processes
         assert produced == stored == visits == await shop.received()
         assert await pages(shop) == [f"page/{number}" for number in range(visits)]
+
+
+@pytest.mark.asyncio
+async def test_events_in_json_become_features_and_a_wrong_batch_is_refused_whole(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device)
+        lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(6)]
+        assert await device.on_json(b"\n".join(lines[:3])) == 3
+        with pytest.raises(EventError, match="event_id: of event 1 is missing"):
+            await device.on_json(b"[%s, {}]" % lines[3])
+        assert await device.on_json(b"[%s]" % b",".join(lines[3:])) == 3
+        async with asyncio.timeout(LIMIT_S):
+            await device.settled()
+        assert device.stream.counts.events == 6
+        assert await pages(shop) == ["page/0", "page/1"]
 
 
 @pytest.mark.asyncio

@@ -29,9 +29,7 @@ def where(events: Sequence[Event], field: str, comparison: str, value: Any) -> l
 
 
 def named(events: Sequence[Event], event_id: str | None, page_id: str | None) -> list[Event]:
-    return [
-        event for event in events if event_id in (None, event.event_id) and page_id in (None, event.page_id)
-    ]
+    return [event for event in events if event_id in (None, event.event_id) and page_id in (None, event.page_id)]
 
 
 def group_key(event: Event, field: str) -> Any:
@@ -109,11 +107,9 @@ def aggregate(events: Sequence[Event], field: str | None, function: str) -> Any:
             return [value for _, value in dict.fromkeys((type(value) is bool, value) for value in present)]
         case "std":
             mean = sum(numbers) / len(numbers) if numbers else 0.0
-            squares = [(value - mean) ** 2 for value in numbers]
+            squares = [(value - mean) * (value - mean) for value in numbers]
             return math.sqrt(sum(squares) / len(numbers)) if numbers else None
         case "q1" | "median" | "q3":
             part = ("q1", "median", "q3").index(function) + 1
             return ordered[(len(ordered) - 1) * part // 4] if ordered else None
     raise ValueError(function)
-
-

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 from typing import Any
@@ -21,7 +22,9 @@ numbers = st.one_of(
     st.sampled_from([0.0, -0.0, 0.5, 1.0, 2.0, 1e16, -1e16, 0.1, 1e300]),
     st.floats(-1e6, 1e6),
 )
-scalars = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=3), st.sampled_from(["a", "b", "\u00e9\U0001f600"]))
+scalars = st.one_of(
+    st.none(), st.booleans(), numbers, st.text(max_size=3), st.sampled_from(["a", "b", "\u00e9\U0001f600"])
+)
 contents = st.fixed_dictionaries(
     {},
     optional={
@@ -72,7 +75,7 @@ def test_events_come_back_from_their_bytes(events: list[Event]) -> None:
 def test_where_is_the_test_of_a_trigger_condition(events: list[Event], field: str, comparison: str, value: Any) -> None:
     if value is None or (isinstance(value, bool) and comparison not in ("==", "!=")):
         with pytest.raises(EventError):
-            columns(events).where(field, comparison, value)
+            columns(events).where(field, comparison, value)  # type: ignore[arg-type]
         return
     assert list(columns(events).where(field, comparison, value)) == slow_events.where(events, field, comparison, value)
 
@@ -97,9 +100,7 @@ def test_selections_are_those_of_the_slow_meaning(
 @given(events_of, st.sampled_from(FIELDS), st.sampled_from(FUNCTIONS))
 def test_aggregations_are_those_of_python(events: list[Event], field: str, function: str) -> None:
     view = columns(events)
-    if function == "distinct" and any(
-        isinstance(slow_events.field_of(event, field), dict | list) for event in events
-    ):
+    if function == "distinct" and any(isinstance(slow_events.field_of(event, field), dict | list) for event in events):
         with pytest.raises(EventError, match=r"of event \d+ is a list or an object"):
             view.distinct(field)
         return
@@ -122,11 +123,16 @@ def test_groups_are_those_of_a_dict(events: list[Event], fields: list[str]) -> N
 
 
 @given(events_of, st.integers(1, 30), st.integers(1, 30), st.integers(-20, 20))
-def test_windows_are_those_of_the_slow_meaning(events: list[Event], size_ms: int, every_ms: int, offset_ms: int) -> None:
+def test_windows_are_those_of_the_slow_meaning(
+    events: list[Event], size_ms: int, every_ms: int, offset_ms: int
+) -> None:
     view, every_ms = columns(events), min(every_ms, size_ms)
     for groups, expected in (
         (view.tumbling(size_ms, offset_ms=offset_ms), slow_events.tumbling(events, size_ms, offset_ms)),
-        (view.sliding(size_ms, every_ms, offset_ms=offset_ms), slow_events.sliding(events, size_ms, every_ms, offset_ms)),
+        (
+            view.sliding(size_ms, every_ms, offset_ms=offset_ms),
+            slow_events.sliding(events, size_ms, every_ms, offset_ms),
+        ),
         (view.sessions(size_ms), slow_events.sessions(events, size_ms)),
     ):
         assert groups.group_keys() == [(start, end) for start, end, _ in expected]
@@ -137,6 +143,22 @@ def test_windows_are_those_of_the_slow_meaning(events: list[Event], size_ms: int
     assert by_page.group_keys() == [
         (page, start, end) for page, held in pages.items() for start, end, _ in slow_events.tumbling(held, size_ms, 0)
     ]
+
+
+@given(events_of, st.sampled_from([None, 0.0, 2.5]), st.sampled_from([float("inf"), 3.0]))
+def test_a_spread_is_that_of_the_sorted_numbers(events: list[Event], default: float | None, limit: float) -> None:
+    found = [slow_events.field_of(event, "n") for event in events]
+    numbers: list[Any] = [
+        float(value) if slow_events.is_number(value) and -limit <= value <= limit else default for value in found
+    ]
+    gaps = [max(0, after.ts_ms - before.ts_ms) for before, after in itertools.pairwise(events)]
+    for values, spread in (
+        ([number for number in numbers if number is not None], columns(events).spread("n", default, limit)),
+        (gaps, columns(events).spread("gap_ms")),
+    ):
+        ordered = [Event("x", "", 0, {"n": value}) for value in sorted(values)]
+        expected = [slow_events.aggregate(ordered, "n", how) for how in ("mean", "std", "q1", "median", "q3", "max")]
+        assert spread is None if not values else spread is not None and same(list(spread), expected)
 
 
 def test_errors_name_the_field_and_the_event() -> None:
@@ -247,7 +269,14 @@ def test_bytes_that_are_not_utf8_are_refused(held: bytes) -> None:
     assert Events.from_json(text).encode() == encoded
 
 
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", "a long key with more than sixteen bytes", "\\u0061"]), st.integers(0, 99)), max_size=80))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "a long key with more than sixteen bytes", "\\u0061"]), st.integers(0, 99)
+        ),
+        max_size=80,
+    )
+)
 def test_of_equal_keys_the_last_value_counts(pairs: list[tuple[str, int]]) -> None:
     text = event_json("{" + ",".join(f'"{key}": [{value}, {{"b": 0}}]' for key, value in pairs) + "}")
     assert Events.from_json(text).encode() == plain.encode([("x", "p", 5, json.loads(text)["contents"])])
@@ -255,9 +284,10 @@ def test_of_equal_keys_the_last_value_counts(pairs: list[tuple[str, int]]) -> No
 
 @pytest.mark.parametrize(
     "number",
-    ["0", "-0", "-0.0", "1e5", "1E400", "-1e400", "1e-400", "0.1", "123456789012345678", "18446744073709551615", "5e-324",
-     "-9223372036854775808", "2.2250738585072011e-308", "9007199254740993.0", "0.30000000000000004", "1e22", "1e23",
-     "123456789.123456789", "0.000001", "100000000000000000000000.0", "0.00000000000000000000000000000000012e5"],
+    ["0", "-0", "-0.0", "1e5", "1E400", "-1e400", "1e-400", "0.1", "123456789012345678", "18446744073709551615",
+     "5e-324", "-9223372036854775808", "2.2250738585072011e-308", "9007199254740993.0", "0.30000000000000004", "1e22",
+     "1e23", "123456789.123456789", "0.000001", "100000000000000000000000.0",
+     "0.00000000000000000000000000000000012e5"],
 )  # fmt: skip
 def test_numbers_are_those_of_json_loads(number: str) -> None:
     assert Events.from_json(event_json(number)).encode() == plain.encode([("x", "p", 5, {"v": json.loads(number)})])
@@ -335,4 +365,4 @@ def test_their_types_cannot_be_made_or_changed() -> None:
         with pytest.raises(TypeError):
             type("Sub", (kind,), {})
         with pytest.raises(TypeError):
-            kind.x = 1  # type: ignore[attr-defined]
+            kind.x = 1  # type: ignore[union-attr]

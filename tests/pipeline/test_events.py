@@ -85,3 +85,34 @@ def test_every_public_name_of_this_part_is_found_and_no_other() -> None:
     assert set(pipeline._MODULES) == set(pipeline.__all__)
     with pytest.raises(AttributeError):
         _ = pipeline.Nothing
+
+
+def test_events_from_json_keep_their_bytes_and_decode_contents_when_they_are_read() -> None:
+    text = json.dumps([EVENT.to_dict(), {**EVENT.to_dict(), "contents": {"a": [1, {"b": 2.5}]}}]).encode()
+    first, second = Event.list_from_json(text)
+    assert type(first) is events.EncodedEvent
+    with pytest.raises(AttributeError):
+        vars(Event)["contents"].__get__(first)  # the slot is empty
+    assert first.encode() == EVENT.encode()
+    assert first.size_bytes() == EVENT.size_bytes() == len(EVENT.encode())
+    assert first == EVENT
+    assert hash(first) == hash(EVENT)
+    assert pickle.loads(pickle.dumps(first)) == EVENT
+    assert second.contents == {"a": [1, {"b": 2.5}]}
+    assert second.contents is second.contents
+    with pytest.raises(AttributeError):
+        first.other  # noqa: B018
+    with pytest.raises(EventError, match="ts_ms: of event 0 is missing"):
+        Event.list_from_json(b'{"event_id": "x", "page_id": "", "contents": {}}')
+
+
+@pytest.mark.parametrize("value", [2**64, {1}, memoryview(b"12"), "x" * MAX_EVENT_BYTES, [[]] * 3, {"a": b"1"}, (1, 2)])
+def test_the_size_of_an_event_is_that_of_its_encoding(value: object) -> None:
+    event = Event("x", "p", 5, {"v": value})
+    try:
+        size = len(event.encode())
+    except EventError as error:
+        with pytest.raises(EventError, match=error.what[:20]):
+            event.size_bytes()
+        return
+    assert event.size_bytes() == size

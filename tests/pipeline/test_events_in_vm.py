@@ -37,15 +37,17 @@ async def runner() -> AsyncIterator[TaskRunner]:
 
 
 def laid_out(folder: Path, main: str) -> tuple[Path, Manifest]:
+    folder.parent.mkdir(exist_ok=True)
     files = {"main.py": textwrap.dedent(main).encode(), "task.toml": CONFIG}
     bundle = build_bundle(task_version(files), Signer.generate())
     unpack(bundle.manifest, bundle.blobs, folder)
     return folder, bundle.manifest
 
 
-async def output_of(runner: TaskRunner, folder: Path, main: str, visit: tuple[Event, ...] = VISIT, recent: Any = VISIT) -> Any:
+async def output_of(
+    runner: TaskRunner, folder: Path, main: str, visit: tuple[Event, ...] = VISIT, recent: Any = VISIT
+) -> Any:
     trigger = Trigger(visit[-1], 3, visit, recent)
-    folder.mkdir(exist_ok=True)
     return (await runner.run(*laid_out(folder / "task", main), trigger, {}, {})).output
 
 

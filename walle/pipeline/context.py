@@ -265,7 +265,8 @@ def run(
     `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
-    `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
+    `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. A phase whose place in `phases` is
+    "cloud" runs there. `run_id` is for `take_log`.
     """
     ctx = Context(decode_events(events), device, _open_log(run_id), trigger.get("visit", "whole"))
     present = _load()

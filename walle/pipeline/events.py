@@ -178,7 +178,7 @@ class Event:
 
 
 class EncodedEvent(Event):
-    """An event that was read from JSON. `encoded` is what `encode` returns; the contents are decoded when first read."""
+    """An event that was read from JSON. `encode` returns `encoded`; the contents are decoded when first read."""
 
     __slots__ = ("encoded",)
     encoded: bytes

@@ -175,6 +175,19 @@ class Events:
         except ValueError as error:
             raise _event_error(error) from None
 
+    def spread(
+        self, field: str, default: float | None = None, limit: float = float("inf")
+    ) -> tuple[float, float, float, float, float, float] | None:
+        """Return (mean, std, q1, median, q3, max) of a field's numbers, read as `numbers` does; None if there are none.
+
+        Events without such a number are left out if `default` is None. The field `gap_ms` is the time from each event
+        to the next one, 0 where time went back. Of n numbers in order, a quartile is the one at (n - 1) * part // 4.
+        """
+        try:
+            return self._columns().spread(field, default, limit)
+        except ValueError as error:
+            raise _event_error(error) from None
+
     def texts(self, field: str, max_chars: int = 1024) -> list[str]:
         """Return the field of each event as text: at most `max_chars` of a text, an int of up to 2^53 as its digits.
 
@@ -215,11 +228,13 @@ class Events:
         Without events, counts and sums are 0, `distinct` is empty, and the others are None.
         """
         table = Groups(self._columns().groups(), self._source).aggregate(**aggregations)
-        return {name: table[name][0] if table[name] else _of_nothing(_pair(how)[1]) for name, how in aggregations.items()}
+        return {
+            name: table[name][0] if table[name] else _of_nothing(_pair(how)[1]) for name, how in aggregations.items()
+        }
 
     def count(self, field: str | None = None) -> int:
         """Return the number of events, or of those that have the field."""
-        return len(self) if field is None else self._reduce(field, "count")  # type: ignore[no-any-return]
+        return len(self) if field is None else self._reduce(field, "count")
 
     def sum(self, field: str) -> int | float:
         """Return the sum of a field's numbers, exact for integers."""

@@ -10,7 +10,6 @@ of 0, texts that are "". Visits of real logs have 2 to 6 events on average; more
 """
 
 import itertools
-import math
 
 from actions import action_counts
 from fields import KINDS, MAX_NUMBER, TEXT_CHARS, number, text
@@ -44,7 +43,7 @@ def ipv_feature(events):
         "source": text(source),
         "exit_reason": text(reason),
         "times": {kind: _span(kind_times[kind], first_ms) for kind in KINDS[1:-1] if kind in by_kind},
-        "gaps_ms": _gaps(times),
+        "gaps_ms": _spread(events.spread("gap_ms")) if len(times) > 2 else {},
         "scroll": _scroll(by_kind["page_scroll"]) if "page_scroll" in by_kind else {},
         "exposed": _exposed(by_kind["exposure"], kind_times["exposure"], first_ms) if "exposure" in by_kind else {},
         "clicks": _clicks(kind_times["click"], named, first_ms) if clicks else [],
@@ -83,19 +82,10 @@ def _span(times, first_ms):
     return {"first_ms": first - first_ms, "last_ms": last - first_ms, "mean_gap_ms": round(mean, 1)}
 
 
-def _spread(values):
-    """Return mean, standard deviation, quartiles and maximum; zeros for no numbers."""
-    ordered = sorted(values) or [0]
-    count = len(ordered)
-    mean = sum(ordered) / count
-    deviation = math.sqrt(sum([(value - mean) ** 2 for value in ordered]) / count)
-    quartiles = [ordered[(count - 1) * part // 4] for part in (1, 2, 3)]
-    return {"mean": round(mean, 1), "std": round(deviation, 1), "quartiles": quartiles, "max": ordered[-1]}
-
-
-def _gaps(times):
-    gaps = [after - before if after > before else 0 for before, after in itertools.pairwise(times)]
-    return _spread(gaps) if len(gaps) > 1 else {}
+def _spread(numbers):
+    """Return mean, standard deviation, quartiles and maximum; `numbers` are those of `Events.spread`."""
+    mean, deviation, *quartiles, highest = numbers
+    return {"mean": round(mean, 1), "std": round(deviation, 1), "quartiles": quartiles, "max": highest}
 
 
 def _scroll(events):
@@ -107,7 +97,7 @@ def _scroll(events):
         "down": round(sum([move for move in moves if move > 0]), 3),
         "up": round(-sum([move for move in moves if move < 0]), 3),
         "turns": sum([before * after < 0 for before, after in itertools.pairwise(moves)]),
-        "velocity": _spread(events.numbers("velocity", 0.0, MAX_NUMBER)),
+        "velocity": _spread(events.spread("velocity", 0.0, MAX_NUMBER)),
     }
 
 

@@ -1,4 +1,5 @@
 import importlib
+import itertools
 import json
 import struct
 import tomllib
@@ -13,15 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.ipv.generator import ShoppingEvents, event_bytes
-from apps.ipv.logs import logged_visits
+from apps.ipv.logs import LOGS, generated_visits, logged_visits, open_log
 from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, trained_weights, write_encoder
 from apps.ipv.make_simulation import simulation_visits
+from apps.ipv.training_data import task_module
+from tests.apps.ipv import slow_features
 from walle import plain
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.pipeline.event_log import EventLog
-from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event
+from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event, EventError
 from walle.pipeline.stream import Events
 
 APP = Path(__file__).parents[3] / "apps" / "ipv"
@@ -330,6 +333,36 @@ def test_no_event_log_breaks_the_task(load_task: Load, numpy_graph: Any, events:
     assert all(-1 <= value <= 1 for value in state)
     json.dumps(output["feature"], allow_nan=False)
     assert sum(output["feature"]["counts"].values()) <= output["feature"]["events"] == len(events)
+
+
+def is_taken(event: Event) -> bool:
+    """Return whether a device takes the event: it refuses one with an int of more than 64 bits."""
+    try:
+        event.encode()
+    except EventError:
+        return False
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(events=any_events)
+def test_the_feature_is_byte_for_byte_that_of_plain_python(events: list[Event]) -> None:
+    events = list(filter(is_taken, events))
+    feature = task_module("features").ipv_feature(Events(events))
+    expected = slow_features.ipv_feature(Events(events))
+    assert plain.encode(feature) == plain.encode(expected)
+
+
+def test_features_of_generated_and_real_visits_are_byte_for_byte_those_of_plain_python() -> None:
+    visits = [visit for _, visit in generated_visits(3, 20, 20)]
+    for name in LOGS:
+        visits += [visit for _, visit in itertools.islice(logged_visits(open_log(DATA, name)), 400)]
+    ipv_feature = task_module("features").ipv_feature
+    for visit in visits:
+        text = json.dumps([event.to_dict() for event in visit]).encode()
+        expected = plain.encode(slow_features.ipv_feature(Events(visit)))
+        assert plain.encode(ipv_feature(Events.from_json(text))) == expected
+        assert plain.encode(ipv_feature(Events.from_bytes(Events(visit).encode()))) == expected
 
 
 def simulation() -> list[list[Event]]:

@@ -63,6 +63,7 @@ class EventBatch {
   // Ids of events and of pages share their numbers, from 0 on.
   std::size_t id_count() const noexcept { return ids_.size(); }
   std::string_view id(std::uint32_t number) const noexcept { return text(ids_[number]); }
+  Value id_value(std::uint32_t number) const noexcept;
   std::optional<std::uint32_t> find_id(std::string_view text) const noexcept;
 
   // Returns the value of the field; `missing` where the event does not have it, and for an extension, which columns do not hold.
@@ -86,8 +87,6 @@ class EventBatch {
 
   std::uint32_t number_of(Span id);
   std::size_t slot_of(std::string_view text) const noexcept;
-  Value id_value(std::uint32_t number) const noexcept;
-
   std::shared_ptr<const void> owner_;
   const std::uint8_t* data_;
   std::size_t size_;

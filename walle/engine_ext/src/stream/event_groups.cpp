@@ -145,10 +145,12 @@ EventGroups refine(const EventGroups& groups, const Vector<std::uint32_t>& parts
   }
   made.count = static_cast<std::uint32_t>(old_of.size());
   for (const EventGroups::Key& key : groups.keys) {
-    EventGroups::Key& copy = made.keys.emplace_back(EventGroups::Key{key.name, Vector<Value>(made.count)});
+    EventGroups::Key& copy = made.keys.emplace_back(
+        EventGroups::Key{key.name, Vector<Value>(made.count), Vector<std::uint32_t>(key.ids.empty() ? 0 : made.count)});
     for (std::uint32_t i = 0; i < made.count; ++i) copy.values[i] = key.values[old_of[i]];
+    for (std::uint32_t i = 0; i < copy.ids.size(); ++i) copy.ids[i] = key.ids[old_of[i]];
   }
-  EventGroups::Key& key = made.keys.emplace_back(EventGroups::Key{std::string(name), Vector<Value>(made.count)});
+  EventGroups::Key& key = made.keys.emplace_back(EventGroups::Key{std::string(name), Vector<Value>(made.count), {}});
   for (std::uint32_t i = 0; i < made.count; ++i) key.values[i] = part_value(part_of[i]);
   return made;
 }
@@ -187,15 +189,23 @@ EventGroups group_by(const EventGroups& groups, std::string_view field) {
   Vector<std::uint32_t> parts(groups.rows.size());
   if (path.source() == FieldPath::Source::event_id || path.source() == FieldPath::Source::page_id) {
     const std::uint32_t* ids = path.source() == FieldPath::Source::event_id ? batch.event_ids() : batch.page_ids();
-    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = ids[groups.rows[i]];
-    return refine(groups, parts, static_cast<std::uint32_t>(batch.id_count()), field, [&](std::uint32_t part) {
-      Value value;
-      value.kind = Kind::text;
-      const std::string_view id = batch.id(part);
-      value.length = static_cast<std::uint32_t>(id.size());
-      value.place = static_cast<std::uint64_t>(reinterpret_cast<const std::uint8_t*>(id.data()) - batch.data());
-      return value;
+    Vector<std::uint32_t> numbers, found;  // parts by id, and back: the parts of a batch are few, its ids may be many
+    numbers.assign(batch.id_count(), kNone);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      std::uint32_t& number = numbers[ids[groups.rows[i]]];
+      if (number == kNone) {
+        number = static_cast<std::uint32_t>(found.size());
+        found.push_back(ids[groups.rows[i]]);
+      }
+      parts[i] = number;
+    }
+    Vector<std::uint32_t> key_ids;
+    EventGroups made = refine(groups, parts, static_cast<std::uint32_t>(found.size()), field, [&](std::uint32_t part) {
+      key_ids.push_back(found[part]);
+      return batch.id_value(found[part]);
     });
+    made.keys.back().ids = std::move(key_ids);
+    return made;
   }
   const Vector<Value> values = batch.fields(groups.rows, path, field);
   ValueNumbers numbers(batch);
@@ -260,11 +270,13 @@ EventGroups split_by_window(const EventGroups& groups, WindowKind kind, std::int
   }
   made.count = static_cast<std::uint32_t>(old_of.size());
   for (const EventGroups::Key& key : groups.keys) {
-    EventGroups::Key& copy = made.keys.emplace_back(EventGroups::Key{key.name, Vector<Value>(made.count)});
+    EventGroups::Key& copy = made.keys.emplace_back(
+        EventGroups::Key{key.name, Vector<Value>(made.count), Vector<std::uint32_t>(key.ids.empty() ? 0 : made.count)});
     for (std::uint32_t i = 0; i < made.count; ++i) copy.values[i] = key.values[old_of[i]];
+    for (std::uint32_t i = 0; i < copy.ids.size(); ++i) copy.ids[i] = key.ids[old_of[i]];
   }
   for (const auto& [name, column] : {std::pair{"start_ms", &starts}, std::pair{"end_ms", &ends}}) {
-    EventGroups::Key& key = made.keys.emplace_back(EventGroups::Key{name, Vector<Value>(made.count)});
+    EventGroups::Key& key = made.keys.emplace_back(EventGroups::Key{name, Vector<Value>(made.count), {}});
     for (std::uint32_t i = 0; i < made.count; ++i) key.values[i] = integer_value((*column)[i]);
   }
   return made;
@@ -348,6 +360,23 @@ Vector<Value> last_values(const EventGroups& groups, const Vector<Value>& values
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i].is_present()) found[groups.groups[i]] = values[i];
   return found;
+}
+
+Spread spread_of(Vector<Value>& numbers) {
+  std::stable_sort(numbers.begin(), numbers.end(), comes_before);
+  Spread spread{};
+  for (const Value& number : numbers) spread.total.add(number);
+  const double mean = spread.total.as_real() / static_cast<double>(numbers.size());
+  Total squares;
+  for (const Value& number : numbers) {
+    Value square;
+    square.kind = Kind::real;
+    square.real = (as_real(number) - mean) * (as_real(number) - mean);
+    squares.add(square);
+  }
+  spread.deviation = std::sqrt(squares.as_real() / static_cast<double>(numbers.size()));
+  for (std::size_t part = 1; part <= 4; ++part) spread.quartiles[part - 1] = numbers[(numbers.size() - 1) * part / 4];
+  return spread;
 }
 
 Vector<double> deviations(const EventGroups& groups, const Vector<Value>& values) {

@@ -8,7 +8,8 @@ namespace walle::stream {
 struct EventGroups {
   struct Key {
     std::string name;
-    Vector<Value> values;  // by group
+    Vector<Value> values;       // by group
+    Vector<std::uint32_t> ids;  // the ids that the values are; empty for a field of the contents
   };
   std::shared_ptr<const EventBatch> batch;
   Vector<std::uint32_t> rows, groups;  // of the same length
@@ -53,6 +54,14 @@ Vector<Total> sums(const EventGroups& groups, const Vector<Value>& values);
 Vector<Value> extremes(const EventGroups& groups, const Vector<Value>& values, bool largest);
 Vector<Value> first_values(const EventGroups& groups, const Vector<Value>& values);
 Vector<Value> last_values(const EventGroups& groups, const Vector<Value>& values);
+// Sum, standard deviation (of the population), quartiles and maximum of numbers, of which there is at least one; added in order.
+struct Spread {
+  Total total;
+  double deviation;
+  Value quartiles[4];  // the last one is the maximum
+};
+Spread spread_of(Vector<Value>& numbers);
+
 // The standard deviation of each group's numbers (of the population); NaN without numbers.
 Vector<double> deviations(const EventGroups& groups, const Vector<Value>& values);
 // The number at index (n - 1) * part / parts of each group's n numbers in order; missing without numbers.

@@ -69,9 +69,7 @@ void JsonParser::value(int depth) {
   skip_space();
   if (at_ == end_) refuse_here();
   switch (*at_) {
-    case '"':
-      text();
-      return;
+    case '"': text(); return;
     case '{': return object(depth);
     case '[': return array(depth);
     case 't': return word("true", 0xc3);

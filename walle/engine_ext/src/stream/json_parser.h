@@ -72,12 +72,12 @@ class JsonParser {
 
   const char *begin_, *at_, *end_;
   std::uint8_t *start_, *out_;
-  Vector<Key> keys_;              // of the open objects
+  Vector<Key> keys_;  // of the open objects
   struct Open {
     std::uint32_t number;
     bool may_have_equal_keys;
   };
-  std::vector<Open> open_;         // objects, each within the one before it
+  std::vector<Open> open_;        // objects, each within the one before it
   Vector<std::uint32_t> stamps_;  // by fingerprint: the latest object with such a key
   std::uint32_t objects_ = 0;
 };

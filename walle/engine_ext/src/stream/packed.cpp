@@ -49,8 +49,8 @@ constexpr auto kBodyBytes = [] {
   for (int head = 0xa0; head <= 0xbf; ++head) bytes[head] = static_cast<std::uint8_t>(head & 0x1f);
   for (int head = 0xc1; head <= 0xdf; ++head) bytes[head] = kReadHead;
   bytes[0xc2] = bytes[0xc3] = 0;
-  for (const auto& [head, body] : {std::pair{0xca, 4}, {0xcb, 8}, {0xcc, 1}, {0xcd, 2}, {0xce, 4}, {0xcf, 8}, {0xd0, 1},
-                                   {0xd1, 2}, {0xd2, 4}, {0xd3, 8}})
+  for (const auto& [head, body] :
+       {std::pair{0xca, 4}, {0xcb, 8}, {0xcc, 1}, {0xcd, 2}, {0xce, 4}, {0xcf, 8}, {0xd0, 1}, {0xd1, 2}, {0xd2, 4}, {0xd3, 8}})
     bytes[head] = static_cast<std::uint8_t>(body);
   return bytes;
 }();

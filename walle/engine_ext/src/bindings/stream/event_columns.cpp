@@ -131,8 +131,7 @@ bool check_count(const char* name, Py_ssize_t count, Py_ssize_t expected) {
   return false;
 }
 
-// --- views
-// ----------------------------------------------------------------------------------------------------------------------
+// --- views --------------------------------------------------------------------------------
 
 PyObject* new_view(std::shared_ptr<Batch> batch, Rows rows) {
   PyTypeObject* type = batch->view_type;
@@ -347,7 +346,8 @@ PyObject* view_pick(PyObject* self, PyObject* const* arguments, Py_ssize_t count
   if (!check_count("pick", count, 3)) return nullptr;
   const Py_ssize_t index = PyLong_AsSsize_t(arguments[0]);
   if (index == -1 && PyErr_Occurred() != nullptr) return nullptr;
-  if (index < 0 || index >= view_length(self)) return PyErr_Format(PyExc_IndexError, "event %zd of %zd", index, view_length(self));
+  if (index < 0 || index >= view_length(self))
+    return PyErr_Format(PyExc_IndexError, "event %zd of %zd", index, view_length(self));
   if (!PyTuple_CheckExact(arguments[1])) return PyErr_Format(PyExc_TypeError, "pick() takes a tuple of fields");
   return call_checked([&]() -> PyObject* {
     const View& view = view_of(self);
@@ -441,6 +441,46 @@ PyObject* view_column(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   });
 }
 
+PyObject* whole_of(__int128 number) {
+  if (number >= INT64_MIN && number <= INT64_MAX) return PyLong_FromLongLong(static_cast<long long>(number));
+  std::uint8_t bytes[16];
+  std::memcpy(bytes, &number, 16);
+  return PyLong_FromNativeBytes(bytes, 16, Py_ASNATIVEBYTES_NATIVE_ENDIAN);
+}
+
+PyObject* object_of_total(const stream::Total& total) {
+  return total.is_real ? PyFloat_FromDouble(total.as_real()) : whole_of(total.whole);
+}
+
+PyObject* mean_of(const stream::Total& total) {
+  if (total.count == 0) Py_RETURN_NONE;
+  constexpr __int128 kExact = __int128{1} << 53;
+  if (total.is_real || (total.whole <= kExact && total.whole >= -kExact))
+    return PyFloat_FromDouble(total.as_real() / static_cast<double>(total.count));
+  PyObject *sum = whole_of(total.whole), *count = PyLong_FromUnsignedLongLong(total.count);
+  PyObject* mean = sum == nullptr || count == nullptr ? nullptr : PyNumber_TrueDivide(sum, count);
+  Py_XDECREF(sum);
+  Py_XDECREF(count);
+  return mean;
+}
+
+double real_of(const Value& number) noexcept {
+  if (number.kind == Kind::real) return number.real;
+  return number.kind == Kind::large ? static_cast<double>(number.large) : static_cast<double>(number.integer);
+}
+
+// Whether the value is a number of at most `limit` in size, which NaN is not.
+bool is_within(const Value& value, double limit) noexcept {
+  if (!value.is_number()) return false;
+  if (value.kind == Kind::real) return value.real <= limit && value.real >= -limit;
+  Value bound;
+  bound.kind = Kind::real;
+  bound.real = limit;
+  if (stream::compare_numbers(value, bound) > 0) return false;
+  bound.real = -limit;
+  return stream::compare_numbers(value, bound) >= 0;
+}
+
 // numbers(field, default, limit): the field of each event as a float; `default`, a float, where it is no number, or of more than
 // `limit` in size.
 PyObject* view_numbers(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -452,18 +492,9 @@ PyObject* view_numbers(PyObject* self, PyObject* const* arguments, Py_ssize_t co
     if (!read_text(arguments[0], "the field", name)) return nullptr;
     const View& view = view_of(self);
     const stream::Vector<Value> values = view.batch->events->fields(view.rows, FieldPath(name), name);
-    Value bounds[2];
-    bounds[0].kind = bounds[1].kind = Kind::real;
-    bounds[0].real = -limit;
-    bounds[1].real = limit;
     return make_list(values.size(), [&](std::size_t i) {
       const Value& value = values[i];
-      const auto is_within = [&](int low, int high) { return (low == 0 || low == 1) && (high == 0 || high == -1); };
-      if (!value.is_number() || !is_within(stream::compare_numbers(value, bounds[0]), stream::compare_numbers(value, bounds[1])))
-        return Py_NewRef(arguments[1]);
-      return PyFloat_FromDouble(value.kind == Kind::real    ? value.real
-                                : value.kind == Kind::large ? static_cast<double>(value.large)
-                                                            : static_cast<double>(value.integer));
+      return is_within(value, limit) ? PyFloat_FromDouble(real_of(value)) : Py_NewRef(arguments[1]);
     });
   });
 }
@@ -498,8 +529,47 @@ PyObject* view_texts(PyObject* self, PyObject* const* arguments, Py_ssize_t coun
   });
 }
 
-// --- groups
-// ---------------------------------------------------------------------------------------------------------------------
+// spread(field, default or None, limit): (mean, std, q1, median, q3, max) of the field's numbers, as `numbers` reads them; of
+// `gap_ms`, of the times between each event and the one before it, 0 where time went back. None leaves out events without a
+// number.
+PyObject* view_spread(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("spread", count, 3)) return nullptr;
+  const double limit = PyFloat_AsDouble(arguments[2]);
+  const bool has_default = arguments[1] != Py_None;
+  const double fallback = PyErr_Occurred() == nullptr && has_default ? PyFloat_AsDouble(arguments[1]) : 0;
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  return call_checked([&]() -> PyObject* {
+    std::string_view name;
+    if (!read_text(arguments[0], "the field", name)) return nullptr;
+    const View& view = view_of(self);
+    const EventBatch& events = *view.batch->events;
+    stream::Vector<Value> found;
+    if (name == "gap_ms") {
+      for (std::size_t i = 1; i < view.rows.size(); ++i)
+        found.push_back(
+            stream::integer_value(std::max<std::int64_t>(0, events.ts_ms(view.rows[i]) - events.ts_ms(view.rows[i - 1]))));
+    } else {
+      found = events.fields(view.rows, FieldPath(name), name);
+      std::size_t kept = 0;
+      for (const Value& value : found) {
+        const bool is_kept = is_within(value, limit);
+        if (!is_kept && !has_default) continue;
+        Value number;
+        number.kind = Kind::real;
+        number.real = is_kept ? real_of(value) : fallback;
+        found[kept++] = number;
+      }
+      found.resize(kept);
+    }
+    if (found.empty()) Py_RETURN_NONE;
+    const stream::Spread spread = stream::spread_of(found);
+    PyObject *mean = mean_of(spread.total), *objects[4];
+    for (int i = 0; i < 4; ++i) objects[i] = view.batch->object(spread.quartiles[i]);
+    return Py_BuildValue("(NdNNNN)", mean, spread.deviation, objects[0], objects[1], objects[2], objects[3]);
+  });
+}
+
+// --- groups -------------------------------------------------------------------------------------
 
 PyObject* new_groups(std::shared_ptr<Batch> batch, stream::EventGroups groups) {
   PyTypeObject* type = batch->groups_type;
@@ -555,9 +625,9 @@ PyObject* groups_keys(PyObject* self, PyObject*) {
     for (const auto& key : groups.groups.keys) {
       if (keys == nullptr) break;
       PyObject* name = PyUnicode_FromStringAndSize(key.name.data(), static_cast<Py_ssize_t>(key.name.size()));
-      PyObject* values = name == nullptr
-                             ? nullptr
-                             : make_list(key.values.size(), [&](std::size_t i) { return groups.batch->object(key.values[i]); });
+      PyObject* values = name == nullptr ? nullptr : make_list(key.values.size(), [&](std::size_t i) {
+        return key.ids.empty() ? groups.batch->object(key.values[i]) : groups.batch->text(key.ids[i]);
+      });
       if (values == nullptr || PyDict_SetItem(keys, name, values) < 0) Py_CLEAR(keys);
       Py_XDECREF(name);
       Py_XDECREF(values);
@@ -595,29 +665,6 @@ bool read_function(PyObject* object, Function& function) {
   return false;
 }
 
-PyObject* whole_of(__int128 number) {
-  if (number >= INT64_MIN && number <= INT64_MAX) return PyLong_FromLongLong(static_cast<long long>(number));
-  std::uint8_t bytes[16];
-  std::memcpy(bytes, &number, 16);
-  return PyLong_FromNativeBytes(bytes, 16, Py_ASNATIVEBYTES_NATIVE_ENDIAN);
-}
-
-PyObject* object_of_total(const stream::Total& total) {
-  return total.is_real ? PyFloat_FromDouble(total.as_real()) : whole_of(total.whole);
-}
-
-PyObject* mean_of(const stream::Total& total) {
-  if (total.count == 0) Py_RETURN_NONE;
-  constexpr __int128 kExact = __int128{1} << 53;
-  if (total.is_real || (total.whole <= kExact && total.whole >= -kExact))
-    return PyFloat_FromDouble(total.as_real() / static_cast<double>(total.count));
-  PyObject *sum = whole_of(total.whole), *count = PyLong_FromUnsignedLongLong(total.count);
-  PyObject* mean = sum == nullptr || count == nullptr ? nullptr : PyNumber_TrueDivide(sum, count);
-  Py_XDECREF(sum);
-  Py_XDECREF(count);
-  return mean;
-}
-
 PyObject* distinct_of(const Groups& groups, const stream::Vector<Value>& values, std::string_view field) {
   stream::EventGroups present{groups.groups.batch, {}, {}, groups.groups.count, {}};
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -625,7 +672,7 @@ PyObject* distinct_of(const Groups& groups, const stream::Vector<Value>& values,
     present.rows.push_back(groups.groups.rows[i]);
     present.groups.push_back(groups.groups.groups[i]);
   }
-  present.keys.push_back({"", stream::Vector<Value>(groups.groups.count)});  // the group that a value is of
+  present.keys.push_back({"", stream::Vector<Value>(groups.groups.count), {}});  // the group that a value is of
   for (std::uint32_t i = 0; i < groups.groups.count; ++i) present.keys[0].values[i] = stream::integer_value(i);
   const stream::EventGroups pairs = stream::group_by(present, field);
   PyObject* lists = make_list(groups.groups.count, [](std::size_t) { return PyList_New(0); });
@@ -674,6 +721,10 @@ PyObject* aggregate(const Groups& groups, Function function, std::string_view fi
     case Function::span: {
       const auto low = stream::extremes(all, values, false), high = stream::extremes(all, values, true);
       return make_list(all.count, [&](std::size_t i) -> PyObject* {
+        std::int64_t whole = 0;
+        if (low[i].kind == Kind::integer && high[i].kind == Kind::integer &&
+            !__builtin_sub_overflow(high[i].integer, low[i].integer, &whole))
+          return PyLong_FromLongLong(whole);
         PyObject *most = groups.batch->object(high[i]), *least = groups.batch->object(low[i]);
         PyObject* span = most == nullptr || least == nullptr ? nullptr
                          : most == Py_None                   ? Py_NewRef(Py_None)
@@ -733,8 +784,7 @@ PyObject* groups_aggregate(PyObject* self, PyObject* pairs) {
   });
 }
 
-// --- functions
-// ------------------------------------------------------------------------------------------------------------------
+// --- functions --------------------------------------------------------------------------------
 
 // Returns false with a Python error where the module's attributes, which task code can set, are not its types.
 bool read_types(PyObject* module, Types& types) {
@@ -852,6 +902,7 @@ PyMethodDef view_methods[] = {{"named", fast_method(view_named), METH_FASTCALL, 
                               {"column", fast_method(view_column), METH_FASTCALL, nullptr},
                               {"pick", fast_method(view_pick), METH_FASTCALL, nullptr},
                               {"numbers", fast_method(view_numbers), METH_FASTCALL, nullptr},
+                              {"spread", fast_method(view_spread), METH_FASTCALL, nullptr},
                               {"texts", fast_method(view_texts), METH_FASTCALL, nullptr},
                               {"groups", view_groups, METH_NOARGS, nullptr},
                               {nullptr, nullptr, 0, nullptr}};
@@ -874,12 +925,10 @@ constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATI
 PyType_Spec view_spec = {"walle.engine_ext._core.EventView", sizeof(Object<View>), 0, kFlags, view_slots};
 PyType_Spec groups_spec = {"walle.engine_ext._core.EventGroups", sizeof(Object<Groups>), 0, kFlags, groups_slots};
 
-PyMethodDef functions[] = {{"open_events", open_events, METH_O, nullptr},
-                           {"read_json_events", read_json_events, METH_O, nullptr},
-                           {"encode_events", encode_events, METH_O, nullptr},
-                           {"encode_columns", encode_columns, METH_O, nullptr},
-                           {"unpack_event", unpack_event, METH_O, nullptr},
-                           {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {
+    {"open_events", open_events, METH_O, nullptr},     {"read_json_events", read_json_events, METH_O, nullptr},
+    {"encode_events", encode_events, METH_O, nullptr}, {"encode_columns", encode_columns, METH_O, nullptr},
+    {"unpack_event", unpack_event, METH_O, nullptr},   {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

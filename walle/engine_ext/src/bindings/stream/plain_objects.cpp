@@ -100,7 +100,7 @@ PyObject* object_of(stream::PackedReader& reader, const std::uint8_t* data, int 
     case Kind::binary: return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(data) + value.place, value.length);
     case Kind::list:
     case Kind::map: return container_of(reader, data, value, depth);
-    default: PyErr_SetString(PyExc_ValueError, "an array within events cannot be read here"); return nullptr;
+    default: Py_RETURN_NONE;  // an extension, which columns do not hold
   }
 }
 

@@ -1,0 +1,193 @@
+"""Aggregation of page visits (§5.1), and the IPV feature from JSON, each against plain Python in the same run.
+
+aggregation: over many visits in one batch, of each page: events, counts by kind, dwell, sum and mean of a field of the
+contents. "columns open" compares built-in aggregations over open columns with a dict loop over Python events that are
+decoded already; "from bytes" adds opening the columns, and decoding the same bytes, to either side. Results are
+compared first.
+
+ipv: visits of the generator from JSON to the compressed feature (read, compute, encode, zstd with a context that is
+reused) as a share of `json.loads` of the same bytes. The steps are the device's and the task's own.
+
+Rounds alternate between the ways, so that other load affects all; the best round counts, in CPU time.
+
+    python benchmarks/aggregation.py [--visits 2000] [--rounds 9] [--json]
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import zstandard
+
+from apps.ipv.logs import generated_visits
+from apps.ipv.training_data import task_module
+from walle import plain
+from walle.pipeline.events import BASIC_KINDS, Event
+from walle.pipeline.stream import Events
+
+EVENTS_A_VISIT = 19
+_ZSTD_LEVEL = 3  # of the tunnel
+
+
+def page_visits(rng: random.Random, visits: int) -> list[Event]:
+    """Return the events of some page visits, one visit after the other, each on a page of its own."""
+    events = []
+    for visit in range(visits):
+        ts_ms = visit * 60_000
+        for index in range(EVENTS_A_VISIT):
+            kind = (
+                BASIC_KINDS[0]
+                if index == 0
+                else BASIC_KINDS[4]
+                if index == EVENTS_A_VISIT - 1
+                else rng.choice(BASIC_KINDS[1:4])
+            )
+            ts_ms += rng.randint(50, 2_000)
+            held = {"item_id": f"i{rng.randint(0, 9)}", "price": rng.randint(1, 900), "depth": rng.random()}
+            events.append(Event(kind, f"page/{visit}", ts_ms, held))
+    return events
+
+
+def by_dicts(events: Sequence[Event]) -> tuple[dict[tuple[str, str], int], dict[str, Any]]:
+    """Return counts by page and kind, and (events, dwell, sum and mean of price) by page: a plain Python loop."""
+    kinds: dict[tuple[str, str], int] = {}
+    pages: dict[str, list[Any]] = {}
+    for event in events:
+        page_id, ts_ms = event.page_id, event.ts_ms
+        key = (page_id, event.event_id)
+        kinds[key] = kinds.get(key, 0) + 1
+        page = pages.get(page_id)
+        if page is None:
+            pages[page_id] = page = [0, ts_ms, ts_ms, 0]
+        page[0] += 1
+        page[1] = min(page[1], ts_ms)
+        page[2] = max(page[2], ts_ms)
+        page[3] += event.contents["price"]
+    return kinds, {page: (one[0], one[2] - one[1], one[3], one[3] / one[0]) for page, one in pages.items()}
+
+
+def by_columns(events: Events) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Return the same as two tables."""
+    pages = events.group_by("page_id")
+    kinds = pages.group_by("event_id").aggregate(count="count")
+    table = pages.aggregate(events="count", dwell=("ts_ms", "span"), total=("price", "sum"), mean=("price", "mean"))
+    return kinds, table
+
+
+def best_seconds(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the CPU seconds of the best round of each way; rounds alternate between them."""
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(rounds):
+        for name, way in ways.items():
+            started_s = time.process_time()
+            way()
+            best[name] = min(best[name], time.process_time() - started_s)
+    return best
+
+
+def measure_aggregation(visits: int, rounds: int) -> dict[str, Any]:
+    """Return thousand events per CPU second of each way."""
+    events = page_visits(random.Random(7), visits)
+    encoded = Events(events).encode()
+    opened = Events.from_bytes(encoded)
+    kinds, pages = by_dicts(events)
+    kind_table, page_table = by_columns(opened)
+    if (
+        dict(zip(zip(kind_table["page_id"], kind_table["event_id"], strict=True), kind_table["count"], strict=True))
+        != kinds
+    ):
+        raise RuntimeError("the counts by kind differ")
+    rows = zip(*(page_table[name] for name in ("page_id", "events", "dwell", "total", "mean")), strict=True)
+    if {page: tuple(row) for page, *row in rows} != pages:
+        raise RuntimeError("the pages' aggregates differ")
+    seconds = (
+        best_seconds(
+            {
+                "dict loop": lambda: by_dicts(events),
+                "columns open": lambda: by_columns(opened),
+                "columns open, first use": lambda: by_columns(first_uses.pop()),
+                "decode and dict loop": lambda: by_dicts([Event(*row) for row in plain.decode(encoded)]),
+                "columns from bytes": lambda: by_columns(Events.from_bytes(encoded)),
+            },
+            rounds,
+        )
+        if (first_uses := [Events.from_bytes(encoded) for _ in range(rounds)])
+        else {}
+    )
+    return {
+        "events": len(events),
+        "thousand_events_per_cpu_s": {name: len(events) / one / 1000 for name, one in seconds.items()},
+        "times_the_dict_loop": {
+            "columns open": seconds["dict loop"] / seconds["columns open"],
+            "columns open, first use": seconds["dict loop"] / seconds["columns open, first use"],
+            "columns from bytes": seconds["decode and dict loop"] / seconds["columns from bytes"],
+        },
+    }
+
+
+def measure_ipv(visits: int, rounds: int) -> dict[str, Any]:
+    """Return CPU microseconds a visit of `json.loads`, and of the steps from JSON to the compressed feature."""
+    ipv_feature = task_module("features").ipv_feature
+    texts = [
+        json.dumps([event.to_dict() for event in visit], separators=(",", ":")).encode()
+        for _, visit in generated_visits(7, max(1, visits // 50), 50)
+    ]
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
+    opened = [Events.from_json(text) for text in texts]
+    features = [ipv_feature(events) for events in opened]
+    encoded = [plain.encode(feature) for feature in features]
+
+    def whole() -> None:
+        for text in texts:
+            compressor.compress(plain.encode(ipv_feature(Events.from_json(text))))
+
+    seconds = best_seconds(
+        {
+            "json.loads": lambda: [json.loads(text) for text in texts],
+            "JSON to compressed feature": whole,
+            "  read JSON": lambda: [Events.from_json(text) for text in texts],
+            "  feature": lambda: [ipv_feature(events) for events in opened],
+            "  encode": lambda: [plain.encode(feature) for feature in features],
+            "  zstd": lambda: [compressor.compress(data) for data in encoded],
+        },
+        rounds,
+    )
+    return {
+        "visits": len(texts),
+        "json_bytes": sum(map(len, texts)) / len(texts),
+        "feature_bytes": sum(map(len, encoded)) / len(texts),
+        "cpu_us": {name: one / len(texts) * 1e6 for name, one in seconds.items()},
+        "share_of_json_loads": seconds["JSON to compressed feature"] / seconds["json.loads"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--visits", type=int, default=2_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    aggregation = measure_aggregation(options.visits, options.rounds)
+    ipv = measure_ipv(min(options.visits, 400), options.rounds)
+    if options.json:
+        print(json.dumps({"aggregation": aggregation, "ipv": ipv}, indent=1))
+        return
+    print(f"aggregation of {aggregation['events']:,} events, thousand events per CPU second")
+    for name, rate in aggregation["thousand_events_per_cpu_s"].items():
+        times = aggregation["times_the_dict_loop"].get(name)
+        print(f"  {name:28}{rate:>12,.0f}" + (f"{times:>8.1f} x" if times else ""))
+    print(f"IPV, {ipv['json_bytes']:,.0f} bytes of JSON a visit, CPU us a visit")
+    for name, cost in ipv["cpu_us"].items():
+        print(f"  {name:28}{cost:>12,.1f}")
+    print(f"  share of json.loads: {ipv['share_of_json_loads']:.3f}")
+
+
+if __name__ == "__main__":
+    main()
