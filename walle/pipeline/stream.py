@@ -160,7 +160,7 @@ class Events:
         """Return some fields of one event, `default` for those that are missing, without making the event.
 
         Raises:
-            IndexError: there is no such event.
+            IndexError: the index is outside of the view.
         """
         columns = self._columns()
         try:

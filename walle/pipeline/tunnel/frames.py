@@ -92,7 +92,7 @@ class Encoder:
         kind = BY_MESSAGE[version].get(type(frame))
         if kind is None:
             raise FrameError(type(frame).__name__, f"is not a message of protocol {version}")
-        body = kind.pack(frame)
+        body: bytes = kind.pack(frame)
         if len(body) > kind.max_body_bytes:
             raise FrameError(kind.name, f"body of {len(body)} bytes, at most {kind.max_body_bytes} can be sent")
         flags = used = 0

@@ -23,7 +23,7 @@ struct EventFault {
 class FieldPath {
  public:
   enum class Source : std::uint8_t { event_id, page_id, time, contents };
-  // Throws EventFault where it is no path.
+  // Throws EventFault if the text is not a path.
   explicit FieldPath(std::string_view text);
   Source source() const noexcept { return source_; }
   const std::vector<std::string>& keys() const noexcept { return keys_; }
