@@ -14,6 +14,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
@@ -27,10 +28,9 @@ from walle.errors import PipelineError
 from walle.pipeline.tunnel.budget import ByteBudget
 from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint
 from walle.pipeline.tunnel.frames import Encoder
+from walle.pipeline.tunnel.listener import listen
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
-
-_BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its cloud comes back at once
 
 
 class TunnelServerError(PipelineError):
@@ -102,7 +102,9 @@ class TunnelServer:
     `authenticate(credential)` returns the id of the device that a credential stands for, None if it is not known: a
     Hello that claims another id is refused. `resume(hello)` returns where its uploads continue;
     `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of any other
-    error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
+    error it learns only that there was one. `port` 0 picks a free port, which is `.port`. With `reuse_port`, several
+    processes listen at one address, and the kernel divides new connections among them. A bound socket `sock` takes the
+    place of `host` and `port`; the server closes it.
 
     Iteration ends after `close`, when the queue is empty.
     """
@@ -116,6 +118,8 @@ class TunnelServer:
         on_request: RequestHandler,
         host: str = "127.0.0.1",
         port: int = 0,
+        reuse_port: bool = False,
+        sock: socket.socket | None = None,
         limits: ServerLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -130,7 +134,8 @@ class TunnelServer:
         # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
         self.decompressor = zstandard.ZstdDecompressor()
-        self._address = (host, port)
+        self._address = sock or (host, port)
+        self._reuse_port = reuse_port
         self._ssl_context = ssl_context
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -168,16 +173,14 @@ class TunnelServer:
         """Listen. Raises OSError if the address is in use."""
         if self._listener is not None or self._closed:
             raise TunnelServerError("a tunnel server starts once; make another")
-        host, port = self._address
-        # asyncio sets TCP_NODELAY on every TCP transport, so that no acknowledgement waits for Nagle's 40 ms.
-        self._listener = await asyncio.get_running_loop().create_server(
+        # Every TCP transport sets TCP_NODELAY, so that no acknowledgement waits for Nagle's 40 ms.
+        self._listener = await listen(
             lambda: Connection(self),
-            host,
-            port,
-            backlog=_BACKLOG,
-            ssl=self._ssl_context,
-            ssl_handshake_timeout=self.limits.hello_s,
-            ssl_shutdown_timeout=self.limits.linger_s,
+            self._address,
+            ssl_context=self._ssl_context,
+            reuse_port=self._reuse_port,
+            handshake_s=self.limits.hello_s,
+            shutdown_s=self.limits.linger_s,
         )
         self._sweeper = asyncio.create_task(self._sweep(), name="tunnel server sweep")
 
