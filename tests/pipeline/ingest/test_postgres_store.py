@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.ingest.upload_store_contract import MakeStore, UploadStoreContract, received, stored
+from tests.pipeline.ingest.upload_store_contract import MakeStore, UploadStoreContract, received, stored, until
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.pipeline.ingest.pump import PumpStatus, pump
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore, open_uploads
@@ -35,8 +35,7 @@ class Source:
 
     async def arrived(self, limit: int) -> list[Received]:
         await asyncio.sleep(0.002)
-        while self.acked == self.total:
-            await asyncio.sleep(0.005)
+        await until(lambda: self.acked < self.total, 1000)
         upto = min(self.total, self.acked + 20)
         return [received(seq, payload=bytes(200)) for seq in range(self.acked + 1, upto + 1)]
 
@@ -160,10 +159,8 @@ async def test_a_server_that_is_killed_and_restarted_under_load_loses_and_double
                 await asyncio.to_thread(own_server.start)
         failures = status.total_failures
         source.total = source.acked + 100
-        while source.acked < source.total:
-            await asyncio.sleep(0.005)
-        while {row.seq for row in used} != set(range(1, source.total + 1)):
-            await asyncio.sleep(0.02)
+        await until(lambda: source.acked == source.total)
+        await until(lambda: {row.seq for row in used} == set(range(1, source.total + 1)))
         pumping.cancel()
         consuming.cancel()
         await asyncio.gather(pumping, consuming, return_exceptions=True)
@@ -206,21 +203,18 @@ async def test_a_full_disk_is_waited_for(own_server: PostgresServer, small_disk:
     async with open_uploads(f"{dsn}&default_tablespace=small") as store, asyncio.timeout(60):
         source, status = Source(100), PumpStatus()
         pumping = asyncio.create_task(pump(source, store, retry_s=0.05, status=status))
-        while source.acked < 100:
-            await asyncio.sleep(0.005)
+        await until(lambda: source.acked == 100)
         filler = small_disk / "filler"
         with filler.open("wb") as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
                 file.flush()
         source.total = 3000
-        while status.failures < 3:
-            await asyncio.sleep(0.005)
+        await until(lambda: status.failures >= 3)
         assert "No space left on device" in status.error
         assert not status.is_storing
         filler.unlink()
-        while source.acked < 3000:
-            await asyncio.sleep(0.005)
+        await until(lambda: source.acked == 3000)
         assert status.error == ""
         pumping.cancel()
         await asyncio.gather(pumping, return_exceptions=True)

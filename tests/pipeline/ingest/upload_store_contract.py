@@ -36,6 +36,13 @@ async def stored(store: UploadStore) -> list[Received]:
     return [row for _, row in await store.query(limit=10**6)]
 
 
+async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Return once `condition` holds."""
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - the condition is of an object under test, which sets no event
+            await asyncio.sleep(0.005)
+
+
 class UploadStoreContract:
     """Tests of a store. A subclass has a fixture `make_store`, which makes stores at one place."""
 
@@ -311,7 +318,7 @@ class UploadStoreContract:
         assert lags == {"ab": GroupLag(30, 11), "all": GroupLag(30, 11)}
         async with asyncio.timeout(30), store.consume("late", start="latest") as late:
             waiting = asyncio.create_task(anext(late))
-            while "late" not in await store.group_lags():
+            while "late" not in await store.group_lags():  # noqa: ASYNC110 - the store sets no event
                 await asyncio.sleep(0.005)
             new = received(31)
             await store.accept([new])

@@ -49,6 +49,8 @@ _LOG = logging.getLogger(__name__)
 
 _CONNECTIONS = 4
 _CALL_S = 30.0  # until a call to a database that does not answer fails
+# InternalClientError: asyncpg's, where a connection is lost during COPY.
+_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 _COLUMNS = ("position", "stream", "seq", "topic", "payload", "sent_ms", "received_ms")
 
 type _Connection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
@@ -71,7 +73,7 @@ class PostgresUploadStore(UploadStore):
             pool = await asyncpg.create_pool(
                 self._dsn, min_size=1, max_size=_CONNECTIONS, command_timeout=_CALL_S, timeout=_CALL_S
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+        except (*_ERRORS, ValueError) as error:
             raise self._failure(error) from error
         self._pool = pool
         try:
@@ -91,7 +93,7 @@ class PostgresUploadStore(UploadStore):
             try:
                 async with asyncio.timeout(_CALL_S):
                     await pool.close()
-            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except _ERRORS:
                 pool.terminate()
 
     @override
@@ -325,7 +327,7 @@ class PostgresUploadStore(UploadStore):
         try:
             async with self._pool.acquire() as connection:
                 yield connection
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except _ERRORS as error:
             raise self._failure(error) from error
 
     @contextlib.asynccontextmanager
