@@ -22,6 +22,7 @@ from walle.clock import ManualClock
 from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayNode
 from walle.errors import ConfigError
 from walle.pipeline.tunnel.ingest import IngestError
+from walle.pipeline.tunnel.service import TunnelService
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
 
 
@@ -196,7 +197,9 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
             patch.setattr("walle.cloud.gateway._FAREWELL_S", 0.2)
             patch.setattr("walle.pipeline.tunnel.service._FAREWELL_S", 0.2)
             await user.visit()
-            await until(lambda: shop.cloud.gateway._tunnel.server.counts.uploads > received)
+            tunnel = shop.cloud.gateway._tunnel
+            assert isinstance(tunnel, TunnelService)
+            await until(lambda: tunnel.server.counts.uploads > received)
             async with asyncio.timeout(LIMIT_S):
                 await shop.cloud.gateway.close()
         assert (await device.summary()).unsent == 1

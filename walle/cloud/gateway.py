@@ -21,7 +21,14 @@ from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.credential import credential_device
-from walle.deploy.cloud.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
+from walle.deploy.cloud.api import (
+    WatchedPart,
+    authorize_by,
+    device_router,
+    install_error_handlers,
+    release_router,
+    watch_router,
+)
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.policy import Policy
@@ -80,7 +87,9 @@ class GatewayNode:
         """Serve, and return where.
 
         Raises:
-            ConfigError: the business app cannot be loaded.
+            ConfigError: the business app cannot be loaded, or a retention rule cannot be read.
+            IngestError: the store of uploads cannot be opened.
+            TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
         """
         config = self._config
@@ -93,11 +102,14 @@ class GatewayNode:
             authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = self._make_tunnel(authority, inference)
             await undo.enter_async_context(self._tunnel)
-            retention = Retention(self._uploads, rules)
-            uploads_watch = UploadsWatch(self._uploads, retention, self._clock)
-            for work in (self._renew_daily(authority), uploads_watch.run(), *([retention.run()] if rules else [])):
+            self._retention = Retention(self._uploads, rules)
+            self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
+            works = [self._renew_daily(authority), self._uploads_watch.run()]
+            if rules:
+                works.append(self._retention.run())
+            for work in works:
                 undo.push_async_callback(_ended, asyncio.create_task(work))
-            parts = {"tunnel": self._watch(self._tunnel), "uploads": uploads_watch}
+            parts: dict[str, WatchedPart] = {"tunnel": self._watch(self._tunnel), "uploads": self._uploads_watch}
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)

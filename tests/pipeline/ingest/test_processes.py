@@ -8,7 +8,7 @@ import random
 import signal
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from walle.credential import device_credential
 from walle.errors import PipelineError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.client import RequestError, TunnelClient, client_context
-from walle.pipeline.tunnel.processes import TunnelProcesses, TunnelProcessError, WorkerSettings
+from walle.pipeline.tunnel.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
 
 _TOKEN = "the fleet's secret"
 _DEVICES = 8
@@ -211,9 +211,6 @@ async def test_a_port_in_use_and_a_store_that_cannot_be_opened_are_refused(
     with pytest.raises(OSError, match="in use"):
         async with TunnelProcesses(2, settings(authority, str(tmp_path / "u.db"), taken_port), on_request=answer):
             raise AssertionError
-    make: Callable[[], TunnelProcesses] = lambda: TunnelProcesses(  # noqa: E731 - made and entered in one line below
-        2, settings(authority, str(tmp_path)), on_request=answer
-    )
     with pytest.raises(TunnelProcessError, match=r"tunnel process \d cannot start: .*unable to open"):
-        async with make():
+        async with TunnelProcesses(2, settings(authority, str(tmp_path)), on_request=answer):
             raise AssertionError

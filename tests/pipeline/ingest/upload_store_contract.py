@@ -275,7 +275,7 @@ class UploadStoreContract:
             return True
 
         async def device(seed: int) -> None:
-            while not await connection((store, other)[rng.randrange(2)]):
+            while not await connection((store, other)[rng.randrange(2)]):  # noqa: ASYNC110 - it connects again
                 await asyncio.sleep(0.001 * rng.random())
 
         async with asyncio.timeout(60):

@@ -118,7 +118,7 @@ class PostgresUploadStore(UploadStore):
         return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
 
     async def _foreign(self, connection: _Connection, keys: Sequence[StreamKey]) -> frozenset[StreamKey]:
-        """Return the streams of devices that another process has claimed, and delay claims of the others until commit."""
+        """Return the streams of devices that another process has claimed; others are not claimed until the commit."""
         query = "SELECT device_id, owner FROM walle.owners WHERE device_id = ANY($1) ORDER BY device_id FOR SHARE"
         rows = await connection.fetch(query, sorted({device_id for device_id, _ in keys}))
         others = {device_id for device_id, owner in rows if owner != self._owner}

@@ -259,12 +259,12 @@ class TunnelProcesses:
         try:
             answer = await self._on_request(device_id, topic, payload)
         except WalleError as error:
-            await channel.send("answer", number, b"", str(error) or type(error).__name__, True)  # noqa: FBT003
-        except Exception as error:  # the device gets an answer after any failure
+            await channel.send("answer", number, b"", str(error) or type(error).__name__, True)
+        except Exception as error:
             _LOG.exception("tunnel: request %r of device %r failed", topic, device_id)
-            await channel.send("answer", number, b"", repr(error), False)  # noqa: FBT003
+            await channel.send("answer", number, b"", repr(error), False)
         else:
-            await channel.send("answer", number, answer, None, True)  # noqa: FBT003
+            await channel.send("answer", number, answer, None, True)
 
 
 def _reserve(host: str, port: int) -> socket.socket:

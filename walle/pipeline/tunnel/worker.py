@@ -89,7 +89,8 @@ class Worker:
 
     async def _request(self, device_id: str, topic: str, payload: bytes) -> bytes:
         number = next(self._ids)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
         try:
             await self._channel.send("request", number, device_id, topic, payload)
             return await answer
