@@ -260,7 +260,7 @@ class TunnelProcesses:
             answer = await self._on_request(device_id, topic, payload)
         except WalleError as error:
             await channel.send("answer", number, b"", str(error) or type(error).__name__, True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: request %r of device %r failed", topic, device_id)
             await channel.send("answer", number, b"", repr(error), False)
         else:
