@@ -14,6 +14,7 @@ from tests.sim.visits import TASK_CONFIG
 from walle import plain
 from walle.cloud import Cloud, CloudConfig
 from walle.errors import ConfigError
+from walle.pipeline.ingest.feature_view import FeatureViewError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.processes import TunnelProcesses
 
@@ -114,3 +115,44 @@ async def test_a_retention_rule_that_is_none_is_refused(tmp_path: Path, rule: st
     with pytest.raises(ConfigError, match="retention"):
         async with Cloud(CloudConfig(folder=tmp_path, retention=(rule,))):
             raise AssertionError
+
+
+VIEW_MAIN = """\
+def execute(ctx, x):
+    if "event" in x:
+        return ctx.escalate({"view": VIEW})
+    return {"found": ctx.features(x["view"], device=ctx.device["id"], page="cart")}
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_phase_in_the_cloud_reads_features_of_its_scenario(tmp_path: Path) -> None:
+    views = ("shop/pages=pages:device,page", "other/pages=pages:device,page")
+    async with (
+        asyncio.timeout(90),
+        shop_cloud(tmp_path, features=views) as shop,
+        shop.device(tmp_path / "d0") as device,
+    ):
+        for number in range(3):
+            await device.tunnel.send("pages", {"page": "cart", "n": number})
+        await device.settled()
+        view = shop.cloud.inference.views["shop/pages"]
+        async with asyncio.timeout(LIMIT_S):
+            while view.position < 3:  # noqa: ASYNC110 - a view sets no event
+                await asyncio.sleep(0.01)
+        user = User(device)
+        await shop.push("v1", main=VIEW_MAIN.replace("VIEW", '"pages"'), config=AUTO)
+        await shop.release("v1", beta=["d0"])
+        await user.until(lambda: bool(device.tasks))
+        await user.visit()
+        await device.settled()
+        rows = await shop.cloud.gateway.uploads("shop/count", 0, 10)
+        answers = [plain.decode(upload.payload) for _, upload in rows]
+        assert answers == [{"found": {"page": "cart", "n": 2}}] * max(1, len(rows))
+
+        latest = shop.cloud.inference._latest
+        assert latest("shop/count", "pages", {"device": "d0", "page": "cart"}) == {"page": "cart", "n": 2}
+        with pytest.raises(FeatureViewError, match="'nothing' is unknown; 'shop' has pages"):
+            latest("shop/count", "nothing", {})
+        with pytest.raises(FeatureViewError, match="'pages' is unknown; 'third' has none"):
+            latest("third/count", "pages", {})

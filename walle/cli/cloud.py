@@ -58,6 +58,12 @@ def up(
             help="Bound of a topic's stored features, TOPIC=30d,20GB, or *=30d for all others; once for each."
         ),
     ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="View of features for ctx.features in the cloud, SCENARIO/VIEW=TOPIC:FIELD,...; once for each."
+        ),
+    ] = None,
     name: Annotated[
         list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
     ] = None,
@@ -89,10 +95,13 @@ def up(
     with _only_one(folder):
         from walle.cloud import CloudConfig
         from walle.cloud.malloc import map_tls_buffers
+        from walle.pipeline.ingest.feature_view import ViewConfig
         from walle.pipeline.ingest.retention import parse_rule
 
         for rule in retain or ():
             parse_rule(rule)
+        for view in features or ():
+            ViewConfig.parse(view)
         if uploads and not uploads.startswith(("postgresql://", "postgres://")):
             raise typer.BadParameter("must be postgresql://USER@HOST/DATABASE, or empty", param_hint="--uploads")
         map_tls_buffers()
@@ -105,6 +114,7 @@ def up(
             tunnel_processes=tunnel_processes,
             uploads=uploads,
             retention=tuple(retain or ()),
+            features=tuple(features or ()),
             scenarios=tuple(scenario or ()),
             business_app=business_app,
             pythons=tuple(python or ()),
