@@ -10,8 +10,8 @@ class CloudConfig:
 
     `business_app` names a factory (`package.module:function`) of the business's own ASGI app, which the gateway serves
     beside Walle's routes with the push answer added; empty for none. Ports 0 are chosen by the system.
-    `uploads` is the URL of a PostgreSQL database for uploads; empty for a file in `folder`. `parse_rule` reads the
-    rules of `retention`, `ViewConfig.parse` the views of `features`. `tunnel_processes` above 1 share the tunnel's port.
+    `uploads` is the URL of a PostgreSQL database, empty for a file in `folder`. `parse_rule` reads the rules of
+    `retention`, `ViewConfig.parse` the views of `features`. `tunnel_processes` above 1 share the tunnel's port.
     """
 
     folder: Path

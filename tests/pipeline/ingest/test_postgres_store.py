@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -99,16 +100,21 @@ class Proxy:
             writer.write(data)
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder for a socket, whose path has 107 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="walle-cut-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("cut", ["before", "after"])
 async def test_a_connection_that_is_cut_at_the_commit_loses_and_doubles_nothing(
-    postgres: PostgresServer, tmp_path: Path, cut: str
+    postgres: PostgresServer, short_folder: Path, cut: str
 ) -> None:
     database = postgres.make_database()
-    folder = tmp_path.parents[1] / f"cut-{cut}"  # short
-    folder.mkdir()
-    proxy = Proxy(folder, postgres)
-    async with proxy.serving(), open_uploads(database.replace(str(postgres.folder), str(folder))) as store:
+    proxy = Proxy(short_folder, postgres)
+    async with proxy.serving(), open_uploads(database.replace(str(postgres.folder), str(short_folder))) as store:
         await store.accept([received(1)])
         proxy.cut = cut
         with pytest.raises(IngestError) as raised:

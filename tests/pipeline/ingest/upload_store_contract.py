@@ -243,6 +243,15 @@ class UploadStoreContract:
         assert (await store.accept([received(3)])).fresh == [received(3)]
 
     @pytest.mark.asyncio
+    async def test_a_store_that_is_closed_has_claimed_no_device(
+        self, store: UploadStore, make_store: MakeStore
+    ) -> None:
+        async with make_store() as closed:
+            await closed.resume(Hello("d", "e", ""))
+            assert (await store.accept([received(1)])).foreign == {("d", "e")}
+        assert (await store.accept([received(1)])).fresh == [received(1)]
+
+    @pytest.mark.asyncio
     async def test_uploads_of_an_old_connection_do_not_come_after_their_moved_copies(
         self, store: UploadStore, other: UploadStore
     ) -> None:

@@ -178,7 +178,7 @@ class Consumer:
 
     @property
     def _has_more(self) -> bool:
-        """Whether a part of the stored uploads was not looked at in the latest `_read`."""
+        """True if a part of the stored uploads was not looked at in the latest `_read`."""
         return bool(self._read_to) and min(self._read_to.values()) < self._head
 
     async def _read(self) -> UploadBatch | None:

@@ -49,6 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 _CONNECTIONS = 4
 _CALL_S = 30.0  # until a call to a database that does not answer fails
+_CLOSE_S = 5.0
 # InternalClientError: asyncpg's, where a connection is lost during COPY.
 _ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 _COLUMNS = ("position", "stream", "seq", "topic", "payload", "sent_ms", "received_ms")
@@ -88,10 +89,14 @@ class PostgresUploadStore(UploadStore):
 
     @override
     async def close(self) -> None:
+        if self._pool is not None:
+            with contextlib.suppress(IngestError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S), self._transaction(durable=False) as connection:
+                    await connection.execute("DELETE FROM walle.owners WHERE owner = $1", self._owner)
         pool, self._pool = self._pool, None
         if pool is not None:
             try:
-                async with asyncio.timeout(_CALL_S):
+                async with asyncio.timeout(_CLOSE_S):
                     await pool.close()
             except _ERRORS:
                 pool.terminate()
@@ -119,9 +124,15 @@ class PostgresUploadStore(UploadStore):
 
     async def _foreign(self, connection: _Connection, keys: Sequence[StreamKey]) -> frozenset[StreamKey]:
         """Return the streams of devices that another process has claimed; others are not claimed until the commit."""
+        devices = sorted({device_id for device_id, _ in keys})
         query = "SELECT device_id, owner FROM walle.owners WHERE device_id = ANY($1) ORDER BY device_id FOR SHARE"
-        rows = await connection.fetch(query, sorted({device_id for device_id, _ in keys}))
-        others = {device_id for device_id, owner in rows if owner != self._owner}
+        rows = await connection.fetch(query, devices)
+        if len(rows) < len(devices):  # a row that does not exist would not delay a claim
+            await connection.execute(
+                "INSERT INTO walle.owners SELECT unnest($1::text[]), '' ON CONFLICT DO NOTHING", devices
+            )
+            rows = await connection.fetch(query, devices)
+        others = {device_id for device_id, owner in rows if owner not in (self._owner, "")}
         return frozenset(key for key in keys if key[0] in others)
 
     async def _write(

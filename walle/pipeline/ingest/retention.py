@@ -20,7 +20,7 @@ ANY_TOPIC = "*"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetentionRule:
-    """Bounds on the stored uploads of a topic; None is no bound.
+    """Bounds on the stored uploads of a topic; None bounds nothing.
 
     Uploads that a consumer group has not committed are kept, unless `keep_unconsumed` is False.
     """

@@ -251,7 +251,12 @@ class SqliteUploadStore(UploadStore):
 
     def _close(self) -> None:
         database, self._database = self._database, None
-        if database is not None:
+        if database is None:
+            return
+        try:
+            with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
+                database.execute("DELETE FROM owners WHERE owner = ?", (self._owner,))
+        finally:
             database.close()
 
     def _close_reader(self) -> None:

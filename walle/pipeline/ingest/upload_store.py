@@ -80,7 +80,7 @@ class UploadStore(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Wait for running calls and close the store. May be called twice; `start` may follow."""
+        """Wait for running calls, release this object's devices, and close. May be called twice; `start` may follow."""
 
     @abc.abstractmethod
     async def reopen(self) -> None:
