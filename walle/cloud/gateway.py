@@ -17,6 +17,7 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
+from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
@@ -40,6 +41,7 @@ from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
 from walle.pipeline.tunnel.service import TunnelService
+from walle.protocol import MAX_DICTIONARY_BYTES
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,12 +106,17 @@ class GatewayNode:
             await undo.enter_async_context(self._tunnel)
             self._retention = Retention(self._uploads, rules)
             self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
-            works = [self._renew_daily(authority), self._uploads_watch.run()]
+            losses = LossesWatch(self._uploads.losses, self._clock)
+            works = [self._renew_daily(authority), self._uploads_watch.run(), losses.run()]
             if rules:
                 works.append(self._retention.run())
             for work in works:
                 undo.push_async_callback(_ended, asyncio.create_task(work))
-            parts: dict[str, WatchedPart] = {"tunnel": self._watch(self._tunnel), "uploads": self._uploads_watch}
+            parts: dict[str, WatchedPart] = {
+                "tunnel": self._watch(self._tunnel),
+                "uploads": self._uploads_watch,
+                "losses": losses,
+            }
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
@@ -126,6 +133,7 @@ class GatewayNode:
                 ssl_context=authority.server_context(),
                 authenticate=self._authenticate,
                 on_request=inference.answer,
+                dictionaries=self._dictionary,
                 host=config.host,
                 port=config.tunnel_port,
                 on_stored=self._note_batch,
@@ -139,7 +147,11 @@ class GatewayNode:
             device_token=self._home.device_token,
         )
         return TunnelProcesses(
-            config.tunnel_processes, settings, on_request=inference.answer, on_stored=self._delays_ms.extend
+            config.tunnel_processes,
+            settings,
+            on_request=inference.answer,
+            dictionaries=self._dictionary,
+            on_stored=self._delays_ms.extend,
         )
 
     def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
@@ -166,6 +178,17 @@ class GatewayNode:
 
     async def _authenticate(self, credential: str) -> str | None:
         return credential_device(self._home.device_token, credential)
+
+    async def _dictionary(self, digest: str) -> bytes | None:
+        """Return the shared file of that hash if it is short enough for a dictionary."""
+
+        def read() -> bytes | None:
+            if not self._home.files.has(digest):
+                return None
+            with self._home.files.open(digest) as file:
+                return file.read(MAX_DICTIONARY_BYTES + 1)
+
+        return await asyncio.to_thread(read)
 
     async def _note_batch(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)

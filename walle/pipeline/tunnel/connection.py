@@ -7,13 +7,23 @@ in the stream of uploads, and the reasons for which it is not read.
 import asyncio
 import contextlib
 import enum
+import functools
 import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from walle import protocol
 from walle.errors import WalleError
-from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, FrameError, UploadFields, encode_ack
+from walle.pipeline.tunnel.dictionaries import Dictionary
+from walle.pipeline.tunnel.frames import (
+    MAX_BODY_BYTES,
+    Decoder,
+    FrameError,
+    UnknownDictionaryError,
+    UploadFields,
+    encode_ack,
+)
+from walle.pipeline.tunnel.handlers import RequestExpiredError
 
 if TYPE_CHECKING:
     from walle.pipeline.tunnel.server import TunnelServer
@@ -23,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 _HELLO_BODY_BYTES = 4096  # a Hello needs no more
 _CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
 _CHUNK_BYTES = 256 << 10
+_UPLOADS = (protocol.Upload, protocol.UploadBatch)
 _READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
 
 
@@ -52,8 +63,12 @@ class _ConnectionState(enum.Enum):
     CLOSED = enum.auto()  # refused or lost; further frames are dropped
 
 
-class Connection(asyncio.Protocol):
-    """One device's connection: frames to calls of the server, and back."""
+class Connection(asyncio.BufferedProtocol):
+    """One device's connection: frames to calls of the server, and back.
+
+    All connections of a server are read into one buffer: a read is processed before the next one begins, and only an
+    unfinished frame is copied. A TLS transport would otherwise allocate its largest read for each small one.
+    """
 
     def __init__(self, server: "TunnelServer") -> None:
         self.device_id = ""
@@ -75,6 +90,9 @@ class Connection(asyncio.Protocol):
         self._since_s = 0.0  # time of the latest progress
         self._has_sent = False  # since the latest sweep, which moves `_since_s` then
         self._tasks: set[asyncio.Task[None]] = set()
+        self._version = protocol.OLDEST_PROTOCOL  # of the frames that are sent: until the Hello, those that all read
+        self._answers: dict[int, asyncio.Task[None]] = {}  # to requests, by their ids
+        self._request_since_s: float | None = None  # when the request that waits for memory came
 
     @property
     def _is_closed(self) -> bool:
@@ -88,6 +106,10 @@ class Connection(asyncio.Protocol):
         set_limits = getattr(transport, "set_read_buffer_limits", None)
         if set_limits is not None:  # TLS transports have it
             set_limits(_READ_AHEAD_BYTES)
+        else:  # aiofastnet's: bytes wait here only once its buffer of encrypted ones is full
+            self._transport.set_write_buffer_limits(high=0)
+        tls = transport.get_extra_info("ssl_object")
+        self._server.counts.resumed += bool(tls is not None and tls.session_reused)
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
@@ -110,12 +132,16 @@ class Connection(asyncio.Protocol):
         if self._owed_ack:
             self._write_ack()
 
-    def data_received(self, data: bytes) -> None:
-        self._server.counts.bytes_in += len(data)
-        if self._is_closed:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer has the largest size
+        return self._server.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        server = self._server
+        server.counts.bytes_in += nbytes
+        if self._state is _ConnectionState.CLOSED:
             return
         self._has_sent = True
-        self._decoder.add(data)
+        self._decoder.add(server.receive_buffer[:nbytes])
         self._take()
 
     def _take(self) -> None:
@@ -124,25 +150,51 @@ class Connection(asyncio.Protocol):
         try:
             while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
                 if self._state is _ConnectionState.OPEN:
-                    if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] is protocol.Upload:
+                    if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] in _UPLOADS:
                         server.pause_uploads(self)
                         break
-                    if uploads := decoder.uploads(_CHUNK, _CHUNK_BYTES):
-                        self._on_uploads(uploads)
+                    if self._take_due() or self._take_others():
                         if decoder.buffered_bytes == 0:
                             break
                         continue
                     ahead = decoder.peek()
-                    if ahead is None or (ahead[0] is protocol.Request and not server.admit_request(ahead[1], self)):
+                    if ahead is None:
+                        break
+                    if ahead[0] is protocol.Request and not server.admit_request(ahead[1], self):
+                        self._request_since_s = server.clock.monotonic()
                         break
                 frame = decoder.next()
                 if frame is None or not self._on_other(frame):
                     break
+        except UnknownDictionaryError as error:
+            self.refuse("dictionary", f"{error}; send without dictionaries", 0.0)
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
-        decoder.trim()
-        if self.buffered_bytes or decoder.buffered_bytes:
+        if decoder.trim() or self.buffered_bytes:
             self._count_buffered()
+
+    def _take_due(self) -> bool:
+        """Queue the uploads that come next and are due; return whether there is one."""
+        server = self._server
+        uploads, size_bytes = self._decoder.records(
+            Received,
+            (self.device_id, self.epoch, int(server.clock.time() * 1000)),
+            (self._due, self._acked + server.limits.window),
+            _CHUNK,
+            _CHUNK_BYTES,
+        )
+        if not uploads:
+            return False
+        self._due += len(uploads)
+        server.enqueue(uploads, size_bytes, self)
+        return True
+
+    def _take_others(self) -> bool:
+        """Process the uploads that come next, of which the first is not due or wrong; return whether there is one."""
+        uploads = self._decoder.uploads(_CHUNK, _CHUNK_BYTES)
+        if uploads:
+            self._on_uploads(uploads)
+        return bool(uploads)
 
     def _on_uploads(self, uploads: list[UploadFields]) -> None:
         """Queue what is due; acknowledge what is known. Uploads before one out of turn are complete and in order."""
@@ -172,7 +224,9 @@ class Connection(asyncio.Protocol):
     def _count_buffered(self) -> None:
         buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
         if not self._writable.is_set():
-            buffered_bytes += self._transport.get_write_buffer_size()
+            # aiofastnet leaves what is encrypted already out of the usual size.
+            size = getattr(self._transport, "get_local_write_buffer_size", self._transport.get_write_buffer_size)
+            buffered_bytes += size()
         if buffered_bytes != self.buffered_bytes:
             self._server.set_buffered(buffered_bytes, self)
 
@@ -185,15 +239,22 @@ class Connection(asyncio.Protocol):
             self._due = max(self._due, seq + 1)
             self._write_ack()
 
-    def refuse(self, code: str, message: str, retry_s: float) -> None:
-        """Send the reason, and disconnect once it is sent."""
+    def refuse(self, code: str, message: str, retry_s: float, host: str = "", port: int = 0) -> None:
+        """Send the reason, and where to connect instead if not here; disconnect once it is sent."""
         if self._is_closed:
             return
         self._server.counts.refusals[code] += 1
-        self._write(protocol.Refusal(code, message, retry_s))
+        self._write(protocol.Refusal(code, message, retry_s, host, port))
         self._state = _ConnectionState.CLOSED
         self._since_s = self._server.clock.monotonic()
         self._transport.close()
+
+    def ask_to_move(self, drain: protocol.Drain) -> bool:
+        """Send the device elsewhere; return False if it does not know how to, or has not said Hello yet."""
+        if self._version < 3 or self._state is not _ConnectionState.OPEN:
+            return self._is_closed
+        self._write(drain)
+        return True
 
     def drop_for_memory(self, why: str) -> None:
         """Close the connection and release what it has buffered."""
@@ -256,13 +317,11 @@ class Connection(asyncio.Protocol):
                 self.pause()
                 self._spawn(self._greet(frame))
             case protocol.Request() if self._state is _ConnectionState.OPEN:
-                self._server.counts.requests += 1
-                if len(self._tasks) < self._server.limits.requests:
-                    held = self._server.hold_request(len(frame.payload), self)
-                    self._spawn(self._answer(frame, held)).add_done_callback(lambda _: held.close())
-                else:
-                    what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
-                    self._write(protocol.Response(frame.request_id, b"", what))
+                self._on_request(frame)
+            case protocol.Cancel() if self._state is _ConnectionState.OPEN:
+                if (answer := self._answers.pop(frame.request_id, None)) is not None:
+                    self._server.counts.cancelled_requests += 1
+                    answer.cancel()
             case protocol.Ping() if self._state is _ConnectionState.OPEN:
                 if self._writable.is_set():
                     self._write(protocol.Pong(frame.token))
@@ -271,11 +330,35 @@ class Connection(asyncio.Protocol):
                 self.refuse("order", f"{name} came while the connection was {self._state.name.lower()}", 60.0)
         return not self._is_closed
 
+    def _on_request(self, request: protocol.Request) -> None:
+        server, now_s = self._server, self._server.clock.monotonic()
+        server.counts.requests += 1
+        waited_s = 0.0 if self._request_since_s is None else now_s - self._request_since_s
+        self._request_since_s = None
+        if request.priority not in protocol.PRIORITIES:
+            raise FrameError("Request.priority", f"{request.priority} is not from -100 to 100")
+        if not 0 <= request.deadline_ms <= protocol.MAX_DEADLINE_MS:
+            raise FrameError(
+                "Request.deadline_ms", f"{request.deadline_ms} is not from 0 to {protocol.MAX_DEADLINE_MS}"
+            )
+        if request.request_id in self._answers:
+            raise FrameError("Request.request_id", f"{request.request_id} is the id of a request that is not answered")
+        if len(self._tasks) < server.limits.requests:
+            held = server.hold_request(len(request.payload), self)
+            answer = self._spawn(self._answer(request, held, waited_s))
+            self._answers[request.request_id] = answer
+            answer.add_done_callback(lambda _: held.close())
+        else:
+            what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
+            self._write(protocol.Response(request.request_id, b"", what, "busy"))
+
     async def _greet(self, hello: protocol.Hello) -> None:
         server = self._server
         try:
-            if hello.protocol != protocol.PROTOCOL_VERSION:
-                what = f"protocol {hello.protocol} is not supported; the cloud has protocol {protocol.PROTOCOL_VERSION}"
+            self._version = min(max(hello.protocol, protocol.OLDEST_PROTOCOL), protocol.PROTOCOL_VERSION)
+            if hello.protocol < protocol.OLDEST_PROTOCOL:
+                spoken = f"{protocol.OLDEST_PROTOCOL} to {protocol.PROTOCOL_VERSION}"
+                what = f"protocol {hello.protocol} is not supported; the cloud speaks {spoken}; update walle here"
                 self.refuse("protocol", what, -1.0)
             elif not hello.device_id or not hello.epoch:
                 self.refuse("hello", "device_id and epoch cannot be empty", -1.0)
@@ -284,43 +367,62 @@ class Connection(asyncio.Protocol):
             elif device_id != hello.device_id:
                 self.refuse("identity", f"the credential is not that of device {hello.device_id!r}", -1.0)
             else:
+                digests = protocol.digests_from_text(hello.dictionaries)
+                found = {number: await server.dictionaries.get(digest) for number, digest in enumerate(digests, 1)}
                 point = await server.resume(hello)
                 if self._state is _ConnectionState.CHECKING:
-                    self._open(hello, point)
+                    known = {number: dictionary for number, dictionary in found.items() if dictionary is not None}
+                    self._open(hello, point, known)
         except protocol.ProtocolError as error:
             self.refuse("hello", str(error), -1.0)
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: device %r could not be looked up", hello.device_id)
             self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
 
-    def _open(self, hello: protocol.Hello, point: ResumePoint) -> None:
+    def _open(self, hello: protocol.Hello, point: ResumePoint, dictionaries: dict[int, Dictionary]) -> None:
+        server = self._server
+        if server.is_draining:
+            server.redirect(self)
+            return
         self.device_id, self.epoch = hello.device_id, hello.epoch
         self._acked, self._due = point.seq, point.seq + 1
         self._state = _ConnectionState.OPEN
         self._since_s = self._server.clock.monotonic()
         self._decoder.max_body_bytes = MAX_BODY_BYTES
-        self._server.admit(self)
-        self._write(protocol.Welcome(point.seq, self._server.limits.window, point.chain))
+        self._decoder.dictionaries = dictionaries
+        server.admit(self)
+        limits, numbers = server.limits, ",".join(map(str, dictionaries))
+        self._write(
+            protocol.Welcome(point.seq, limits.window, point.chain, self._version, limits.window_bytes, numbers)
+        )
         self.resume()
 
-    async def _answer(self, request: protocol.Request, held: contextlib.ExitStack) -> None:
-        payload, error_text, request_id = b"", "", request.request_id
+    async def _answer(self, request: protocol.Request, held: contextlib.ExitStack, waited_s: float) -> None:
+        payload, error_text, code, request_id = b"", "", "", request.request_id
+        left_s = request.deadline_ms / 1000 - waited_s if request.deadline_ms else None
+        server, counts = self._server, self._server.counts
+
+        handler = functools.partial(server.on_request, self.device_id, request.topic, request.payload)
         try:
-            payload = await self._server.on_request(self.device_id, request.topic, request.payload)
+            payload = await server.handlers.run(handler, priority=request.priority, left_s=left_s)
+        except RequestExpiredError as error:
+            counts.expired_requests += 1
+            error_text, code = str(error), "expired"
         except WalleError as error:
-            error_text = str(error) or type(error).__name__
+            error_text, code = str(error) or type(error).__name__, "failed"
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: request %r of device %r failed", request.topic, self.device_id)
-            error_text = "the cloud failed at this request"
+            error_text, code = "the cloud failed at this request", "internal"
         finally:
-            del request
+            del request, handler
             held.close()
-        self._server.counts.failed_requests += bool(error_text)
+        counts.failed_requests += bool(error_text)
         await self._wait_writable(len(payload))
         try:
-            self._write(protocol.Response(request_id, payload, error_text[:2000]))
+            self._write(protocol.Response(request_id, payload, error_text[:2000], code))
         except FrameError as error:
-            self._write(protocol.Response(request_id, b"", f"the answer cannot be sent: {error}"))
+            self._write(protocol.Response(request_id, b"", f"the answer cannot be sent: {error}", "internal"))
+        self._answers.pop(request_id, None)
 
     async def _wait_writable(self, answer_bytes: int) -> None:
         """Return once an answer may be written. Another answer may fill the buffer again first."""
@@ -349,7 +451,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self, frame: protocol.Frame) -> None:
         if not self._is_closed:
-            self._send(self._server.encoder.encode(frame))
+            self._send(self._server.encoder.encode(frame, version=self._version))
 
     def _send(self, data: bytes) -> None:
         if not self._is_closed:

@@ -19,6 +19,7 @@ from typing import Any, Self
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
 from walle.pipeline.tunnel.channel import Channel, ChannelError
+from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.server import RequestHandler
 from walle.pipeline.tunnel.service import TunnelState
 
@@ -78,12 +79,14 @@ class TunnelProcesses:
         settings: WorkerSettings,
         *,
         on_request: RequestHandler,
+        dictionaries: DictionaryLookup | None = None,
         on_stored: Callable[[list[float]], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.restarts = 0
         self._settings = settings
         self._on_request = on_request
+        self._dictionaries = dictionaries
         self._on_stored = on_stored
         self._clock = clock or SystemClock()
         self._slots = [_Slot(number) for number in range(count)]
@@ -247,24 +250,32 @@ class TunnelProcesses:
                     slot.ready.set()
             case ["failed", str(error)]:
                 slot.error = error
-            case ["request", int(number), str(device_id), str(topic), bytes(payload)]:
+            case ["request", int(number), *question]:
                 assert slot.channel is not None
-                answering = self._answer(slot.channel, number, device_id, topic, payload)
-                requests[number] = asyncio.create_task(answering)
+                requests[number] = asyncio.create_task(self._answer(slot.channel, number, question))
                 requests[number].add_done_callback(lambda _: requests.pop(number, None))
             case ["cancel", int(number)] if number in requests:
                 requests[number].cancel()
 
-    async def _answer(self, channel: Channel, number: int, device_id: str, topic: str, payload: bytes) -> None:
+    async def _answer(self, channel: Channel, number: int, question: list[Any]) -> None:
         try:
-            answer = await self._on_request(device_id, topic, payload)
+            answer = await self._result(question)
         except WalleError as error:
             await channel.send("answer", number, b"", str(error) or type(error).__name__, True)
         except Exception as error:  # noqa: BLE001 - the device gets an answer after any failure
-            _LOG.exception("tunnel: request %r of device %r failed", topic, device_id)
+            _LOG.exception("tunnel: a question of a tunnel process failed: %.100r", question[:-1])
             await channel.send("answer", number, b"", repr(error), False)
         else:
             await channel.send("answer", number, answer, None, True)
+
+    async def _result(self, question: list[Any]) -> bytes | None:
+        match question:
+            case [str(device_id), str(topic), bytes(payload)]:
+                return await self._on_request(device_id, topic, payload)
+            case [str(digest)] if self._dictionaries is not None:
+                return await self._dictionaries(digest)
+            case _:
+                return None
 
 
 def _reserve(host: str, port: int) -> socket.socket:

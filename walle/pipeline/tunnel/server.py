@@ -14,6 +14,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -27,10 +28,14 @@ from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError
 from walle.pipeline.tunnel.budget import ByteBudget
 from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint
+from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
-from walle.pipeline.tunnel.listener import listen
+from walle.pipeline.tunnel.handlers import Handlers
+from walle.pipeline.tunnel.listener import Listener, listen
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
+
+_RECEIVE_BYTES = 256 << 10  # of one read of a connection
 
 
 class TunnelServerError(PipelineError):
@@ -47,6 +52,9 @@ class ServerCounts:
     duplicates: int = 0
     requests: int = 0
     failed_requests: int = 0
+    expired_requests: int = 0
+    cancelled_requests: int = 0
+    resumed: int = 0  # connections whose TLS session was resumed
     pauses: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -58,6 +66,8 @@ class ServerLimits:
     """Bounds on the memory that devices take in a server, and timeouts."""
 
     window: int = 256  # uploads of a device that may be unacknowledged
+    window_bytes: int = 1 << 20  # and their bytes; a device that sends more is not read for a while
+    handlers: int = 1024  # requests of all devices that are answered at once; others wait by priority
     queue_uploads: int = 10_000  # uploads waiting for the consumer, over all devices
     memory_bytes: int = 64 << 20  # unprocessed bytes, requests and uploads, over all devices; see `ByteBudget`
     device_bytes: int = 16 << 20  # the same of one device; twice the largest frame
@@ -101,10 +111,13 @@ class TunnelServer:
 
     `authenticate(credential)` returns the id of the device that a credential stands for, None if it is not known: a
     Hello that claims another id is refused. `resume(hello)` returns where its uploads continue;
-    `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of any other
-    error it learns only that there was one. `port` 0 picks a free port, which is `.port`. With `reuse_port`, several
-    processes listen at one address, and the kernel divides new connections among them. A bound socket `sock` takes the
-    place of `host` and `port`; the server closes it.
+    `on_request(device_id, topic, payload)` answers a request, and is cancelled when the device cancels it or its
+    deadline passes. The device gets the message of a WalleError; of any other error it learns only that there was one.
+    `dictionaries(digest)` returns the bytes of a zstd dictionary with that SHA-256, None if there is none.
+    `port` 0 picks a free port, which is `.port`. With `reuse_port`, several processes listen at one address, and the
+    kernel divides new connections among them. A bound socket `sock` takes the place of `host` and `port`; the server
+    closes it. `fast_transports` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is
+    installed.
 
     Iteration ends after `close`, when the queue is empty.
     """
@@ -120,24 +133,36 @@ class TunnelServer:
         port: int = 0,
         reuse_port: bool = False,
         sock: socket.socket | None = None,
+        fast_transports: bool | None = None,
         limits: ServerLimits | None = None,
+        dictionaries: DictionaryLookup | None = None,
         clock: Clock | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         if ssl_context.minimum_version < ssl.TLSVersion.TLSv1_3:
             raise TunnelServerError("the tunnel speaks TLS 1.3 only: set ssl_context.minimum_version to TLSv1_3")
         self.counts = ServerCounts()
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
+        self.handlers = Handlers(self.limits.handlers, self.clock)
+        self.dictionaries = DictionaryCache(dictionaries)
+        # Above the credit: an upload counts until the consumer comes back, longer than until its Ack.
+        self._pause_bytes = min(self.limits.device_bytes, 4 * self.limits.window_bytes)
+        self.is_draining = False
+        self._rng = rng or random.Random()
+        self._redirect = ("", 0)  # of devices that come while it drains
         self.authenticate = authenticate
         self.resume = resume
         self.on_request = on_request
         # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
         self.decompressor = zstandard.ZstdDecompressor()
+        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._address = sock or (host, port)
         self._reuse_port = reuse_port
+        self._fast_transports = fast_transports
         self._ssl_context = ssl_context
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connections: set[Connection] = set()
@@ -154,7 +179,7 @@ class TunnelServer:
 
     @property
     def port(self) -> int:
-        if self._listener is None:
+        if self._listener is None or self.is_draining:
             raise TunnelServerError("the tunnel server has no port before start() and after close()")
         return cast("int", self._listener.sockets[0].getsockname()[1])
 
@@ -173,7 +198,6 @@ class TunnelServer:
         """Listen. Raises OSError if the address is in use."""
         if self._listener is not None or self._closed:
             raise TunnelServerError("a tunnel server starts once; make another")
-        # Every TCP transport sets TCP_NODELAY, so that no acknowledgement waits for Nagle's 40 ms.
         self._listener = await listen(
             lambda: Connection(self),
             self._address,
@@ -181,8 +205,46 @@ class TunnelServer:
             reuse_port=self._reuse_port,
             handshake_s=self.limits.hello_s,
             shutdown_s=self.limits.linger_s,
+            fast=self._fast_transports,
         )
         self._sweeper = asyncio.create_task(self._sweep(), name="tunnel server sweep")
+
+    async def drain(self, *, host: str = "", port: int = 0, over_s: float = 10.0, grace_s: float = 10.0) -> None:
+        """Send every device to `host` and `port`, or to the same address again if it is empty; then close.
+
+        New connections are not accepted. The devices move at random times within `over_s`, each once what it has in
+        flight is acknowledged and answered; so the consumer must go on meanwhile. Those that are left `grace_s` later
+        are disconnected. Devices of protocol 2 are disconnected one after the other, and connect to the same address.
+        """
+        if self._listener is None or self._closed:
+            return
+        self._listener.close()
+        self.is_draining = True
+        self._redirect = (host, port)
+        drain = protocol.Drain(0.0, over_s, host, port)
+        older = [connection for connection in self._connections if not connection.ask_to_move(drain)]
+        self._rng.shuffle(older)
+        moving = self.spawn(self._redirect_all(older, over_s))
+        waiting = asyncio.create_task(self.clock.sleep(over_s + grace_s))
+        try:
+            while self._connections and not waiting.done():
+                self._emptied.clear()
+                emptied = asyncio.create_task(self._emptied.wait())
+                await asyncio.wait([waiting, emptied], return_when=asyncio.FIRST_COMPLETED)
+                emptied.cancel()
+        finally:
+            waiting.cancel()
+            moving.cancel()
+        await self.close()
+
+    async def _redirect_all(self, connections: list[Connection], over_s: float) -> None:
+        for connection in connections:
+            await self.clock.sleep(over_s / len(connections))
+            self.redirect(connection)
+
+    def redirect(self, connection: Connection) -> None:
+        """Disconnect a device and tell it where to connect."""
+        connection.refuse("draining", "the cloud is about to stop this tunnel", 0.0, *self._redirect)
 
     async def close(self) -> None:
         """Tell the devices to reconnect later, disconnect, and end the iteration once the queue is empty."""
@@ -195,7 +257,9 @@ class TunnelServer:
         listener, self._listener = self._listener, None
         listener.close()
         for connection in list(self._connections):
-            connection.refuse("closing", "the cloud stops this tunnel for now", self.limits.closing_retry_s)
+            connection.refuse(
+                "closing", "the cloud stops this tunnel for now", self.limits.closing_retry_s, *self._redirect
+            )
         try:
             async with asyncio.timeout(self.limits.linger_s):
                 while self._connections:
@@ -288,7 +352,7 @@ class TunnelServer:
         self.counts.uploads += len(uploads)
         if not self._arrival.is_set():
             self._arrival.set()
-        if self.are_uploads_full or connection.upload_bytes >= self.limits.device_bytes:
+        if self.are_uploads_full or connection.upload_bytes >= self._pause_bytes:
             self.pause_uploads(connection)
 
     @property
@@ -312,7 +376,7 @@ class TunnelServer:
     def _resume_paused(self) -> None:
         # At half of each bound, so that connections do not pause and resume at each upload.
         if self._paused and self._queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
-            half_bytes = self.limits.device_bytes // 2
+            half_bytes = self._pause_bytes // 2
             for connection in [paused for paused in self._paused if paused.upload_bytes <= half_bytes]:
                 del self._paused[connection]
                 connection.resume()

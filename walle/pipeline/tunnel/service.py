@@ -10,6 +10,7 @@ from typing import Self
 from walle.clock import Clock, SystemClock
 from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.connection import Received, ResumePoint
+from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.server import Authenticate, RequestHandler, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 from walle.protocol import Hello
@@ -21,6 +22,9 @@ _COUNTS = (
     "duplicates",
     "requests",
     "failed_requests",
+    "expired_requests",
+    "cancelled_requests",
+    "resumed",
     "pauses",
     "bytes_in",
     "bytes_out",
@@ -59,6 +63,7 @@ class TunnelService:
         ssl_context: ssl.SSLContext,
         authenticate: Authenticate,
         on_request: RequestHandler,
+        dictionaries: DictionaryLookup | None = None,
         host: str,
         port: int,
         reuse_port: bool = False,
@@ -71,6 +76,7 @@ class TunnelService:
             authenticate=authenticate,
             resume=self._resume,
             on_request=on_request,
+            dictionaries=dictionaries,
             host=host,
             port=port,
             reuse_port=reuse_port,

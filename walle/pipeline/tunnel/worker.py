@@ -34,7 +34,7 @@ class Worker:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._ids = itertools.count()
-        self._answers: dict[int, asyncio.Future[bytes]] = {}
+        self._answers: dict[int, asyncio.Future[bytes | None]] = {}
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
 
     async def run(self) -> None:
@@ -57,6 +57,7 @@ class Worker:
                     ssl_context=context,
                     authenticate=authenticate,
                     on_request=self._request,
+                    dictionaries=self._dictionary,
                     host=host,
                     port=port,
                     reuse_port=True,
@@ -74,7 +75,7 @@ class Worker:
         """Process the main process's messages until the last one."""
         while message := await self._channel.receive():
             match message:
-                case ["answer", int(number), bytes(payload), error, is_known]:
+                case ["answer", int(number), payload, error, is_known]:
                     answer = self._answers.pop(number, None)
                     if answer is None or answer.done():
                         continue
@@ -88,11 +89,20 @@ class Worker:
                     return
 
     async def _request(self, device_id: str, topic: str, payload: bytes) -> bytes:
+        answer = await self._ask(device_id, topic, payload)
+        assert answer is not None
+        return answer
+
+    async def _dictionary(self, digest: str) -> bytes | None:
+        return await self._ask(digest)
+
+    async def _ask(self, *question: str | bytes) -> bytes | None:
+        """Return the main process's answer."""
         number = next(self._ids)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
-            await self._channel.send("request", number, device_id, topic, payload)
+            await self._channel.send("request", number, *question)
             return await answer
         except asyncio.CancelledError:
             await self._channel.send("cancel", number)
