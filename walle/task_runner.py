@@ -156,6 +156,7 @@ class TaskRunner:
         payload: Any,
         device: Mapping[str, Attribute],
         *,
+        callbacks: Callbacks | None = None,
         on_log: OnLog | None = None,
     ) -> Any:
         """Run one phase that a device sent, as fallback inference does, and return its result.
@@ -169,7 +170,7 @@ class TaskRunner:
         version = _Version.of(files, manifest)
         log = self._log(manifest, on_log)
         result = await self._call(
-            version, log, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest), callbacks=None
+            version, log, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest), callbacks=callbacks
         )
         try:
             lines, output = parse_lines(result["log"]), result["output"]

@@ -22,6 +22,7 @@ from walle.clock import ManualClock
 from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayNode
 from walle.errors import ConfigError
 from walle.pipeline.tunnel.ingest import IngestError
+from walle.pipeline.tunnel.service import TunnelService
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
 
 
@@ -194,8 +195,11 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
         with monkeypatch.context() as patch:
             patch.setattr("walle.pipeline.tunnel.ingest.Ingest._accept", full)
             patch.setattr("walle.cloud.gateway._FAREWELL_S", 0.2)
+            patch.setattr("walle.pipeline.tunnel.service._FAREWELL_S", 0.2)
             await user.visit()
-            await until(lambda: shop.cloud.gateway._tunnel.counts.uploads > received)
+            tunnel = shop.cloud.gateway._tunnel
+            assert isinstance(tunnel, TunnelService)
+            await until(lambda: tunnel.server.counts.uploads > received)
             async with asyncio.timeout(LIMIT_S):
                 await shop.cloud.gateway.close()
         assert (await device.summary()).unsent == 1
@@ -214,7 +218,7 @@ async def test_uploads_that_can_never_be_stored_are_told_at_once(
         async def broken(*_: object) -> None:
             raise IngestError(tmp_path, "is damaged")
 
-        monkeypatch.setattr(shop.cloud.gateway._ingest, "accept", broken)
+        monkeypatch.setattr(shop.cloud.gateway._uploads, "accept", broken)
         await device.tunnel.send("topic", 1)
         await until(lambda: "uploads are not stored" in caplog.text)
         assert "is damaged" in caplog.text

@@ -85,7 +85,7 @@ async def _metric(http: httpx.AsyncClient, name: str) -> float:
 
 async def _check_nothing_lost(cloud: Cloud, fleet: Fleet) -> None:
     """Every upload that was made is stored once, in order."""
-    rows = await cloud.gateway._ingest.query(limit=10**6)
+    rows = await cloud.gateway._uploads.query(limit=10**6)
     for number in range(_DEVICES):
         seqs = [row.seq for _, row in rows if row.device_id == f"device-{number}"]
         assert seqs == list(range(1, fleet.made + 1))
@@ -176,7 +176,7 @@ async def test_a_damaged_file_is_opened_again_once_it_is_restored(tmp_path: Path
 async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_that_connects(tmp_path: Path) -> None:
     async with Cloud(CloudConfig(folder=tmp_path)) as cloud, httpx.AsyncClient(base_url=cloud.address.url) as http:
         await _health(http, ok=True)
-        await cloud.gateway._ingest.close()
+        await cloud.gateway._uploads.close()
         fleet = Fleet(cloud)
         fleet.make(3)
         async with running(fleet.clients[0]):

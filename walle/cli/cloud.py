@@ -41,6 +41,29 @@ def up(
     tunnel_port: Annotated[
         int, typer.Option(help="Port of the tunnel; 0: chosen by the system.", min=0, max=65535)
     ] = DEFAULT_TUNNEL_PORT,
+    tunnel_processes: Annotated[
+        int,
+        typer.Option(help="Processes that share the tunnel's port; one for each core that it may use.", min=1, max=256),
+    ] = 1,
+    uploads: Annotated[
+        str,
+        typer.Option(
+            help="Where features go: postgresql://USER@HOST/DATABASE; a file in FOLDER if empty.",
+            envvar="WALLE_UPLOADS",
+        ),
+    ] = "",
+    retain: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Bound of a topic's stored features, TOPIC=30d,20GB, or *=30d for all others; once for each."
+        ),
+    ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="View of features for ctx.features in the cloud, SCENARIO/VIEW=TOPIC:FIELD,...; once for each."
+        ),
+    ] = None,
     name: Annotated[
         list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
     ] = None,
@@ -72,7 +95,15 @@ def up(
     with _only_one(folder):
         from walle.cloud import CloudConfig
         from walle.cloud.malloc import map_tls_buffers
+        from walle.pipeline.ingest.feature_view import ViewConfig
+        from walle.pipeline.ingest.retention import parse_rule
 
+        for rule in retain or ():
+            parse_rule(rule)
+        for view in features or ():
+            ViewConfig.parse(view)
+        if uploads and not uploads.startswith(("postgresql://", "postgres://")):
+            raise typer.BadParameter("must be postgresql://USER@HOST/DATABASE, or empty", param_hint="--uploads")
         map_tls_buffers()
         config = CloudConfig(
             folder=folder.resolve(),
@@ -80,6 +111,10 @@ def up(
             http_port=http_port,
             tunnel_port=tunnel_port,
             tunnel_names=names or (host,),
+            tunnel_processes=tunnel_processes,
+            uploads=uploads,
+            retention=tuple(retain or ()),
+            features=tuple(features or ()),
             scenarios=tuple(scenario or ()),
             business_app=business_app,
             pythons=tuple(python or ()),

@@ -10,15 +10,21 @@ class CloudConfig:
 
     `business_app` names a factory (`package.module:function`) of the business's own ASGI app, which the gateway serves
     beside Walle's routes with the push answer added; empty for none. Ports 0 are chosen by the system.
+    `uploads` is the URL of a PostgreSQL database, empty for a file in `folder`. `parse_rule` reads the rules of
+    `retention`, `ViewConfig.parse` the views of `features`. `tunnel_processes` above 1 share the tunnel's port.
     """
 
     folder: Path
     host: str = "127.0.0.1"
     http_port: int = 0
     tunnel_port: int = 0
+    tunnel_processes: int = 1
     tunnel_names: tuple[str, ...] = ()  # what devices call this host, beside localhost; for the certificate
     scenarios: tuple[str, ...] = ()  # task repositories to make at start
     business_app: str = ""
+    uploads: str = ""
+    retention: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     simulation_vms: int = 2
     inference_vms: int = 2
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those

@@ -20,24 +20,34 @@ from walle.cloud.home import CloudHome
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.tunnel_watch import TunnelWatch
+from walle.cloud.uploads_watch import UploadsWatch
 from walle.credential import credential_device
-from walle.deploy.cloud.api import authorize_by, device_router, install_error_handlers, release_router, watch_router
+from walle.deploy.cloud.api import (
+    WatchedPart,
+    authorize_by,
+    device_router,
+    install_error_handlers,
+    release_router,
+    watch_router,
+)
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.errors import ConfigError
-from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import Received, ResumePoint, TunnelServer
-from walle.pipeline.tunnel.supervisor import PumpSupervisor
-from walle.protocol import MAX_DICTIONARY_BYTES, Hello
+from walle.pipeline.ingest.retention import Retention, parse_rule
+from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
+from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
+from walle.pipeline.tunnel.service import TunnelService
+from walle.protocol import MAX_DICTIONARY_BYTES
 
 _LOG = logging.getLogger(__name__)
 
 _DELAYS_KEPT = 50_000
 _RENEW_S = 86_400.0  # between two looks at the certificate
-_FAREWELL_S = 3.0  # for requests under way, and for uploads that have arrived, when the gateway closes
+_FAREWELL_S = 3.0  # for requests under way when the gateway closes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,33 +89,35 @@ class GatewayNode:
         """Serve, and return where.
 
         Raises:
-            ConfigError: the business app cannot be loaded.
+            ConfigError: the business app cannot be loaded, or a retention rule cannot be read.
+            IngestError: the store of uploads cannot be opened.
+            TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
         """
         config = self._config
         app = self._app(releases, monitor)
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
-            self._ingest = await undo.enter_async_context(Ingest(self._home.uploads_db))
+            rules = dict(parse_rule(rule) for rule in config.retention)
+            uploads: UploadStore = open_uploads(config.uploads or self._home.uploads_db, clock=self._clock)
+            self._uploads = await undo.enter_async_context(uploads)
             authority = self._home.authority(config.tunnel_names, clock=self._clock)
-            self._tunnel = TunnelServer(
-                ssl_context=authority.server_context(),
-                authenticate=self._authenticate,
-                resume=self._resume,
-                on_request=inference.answer,
-                dictionaries=self._dictionary,
-                host=config.host,
-                port=config.tunnel_port,
-            )
-            self._pump = PumpSupervisor(self._tunnel, self._ingest, consumer=self._note_delays, clock=self._clock)
-            await self._tunnel.start()
-            renewing = asyncio.create_task(_renew_daily(authority, self._clock))
-            undo.push_async_callback(_ended, renewing)
-            undo.push_async_callback(self._drain, asyncio.create_task(self._pump.run(), name="pump supervisor"))
-            watch = TunnelWatch(self._tunnel, self._pump.status)
-            losses = LossesWatch(self._ingest.losses, self._clock)
-            undo.push_async_callback(_ended, asyncio.create_task(losses.run()))
-            app.include_router(watch_router(releases, monitor, self._answerer, {"tunnel": watch, "losses": losses}))
+            self._tunnel = self._make_tunnel(authority, inference)
+            await undo.enter_async_context(self._tunnel)
+            self._retention = Retention(self._uploads, rules)
+            self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
+            losses = LossesWatch(self._uploads.losses, self._clock)
+            works = [self._renew_daily(authority), self._uploads_watch.run(), losses.run()]
+            if rules:
+                works.append(self._retention.run())
+            for work in works:
+                undo.push_async_callback(_ended, asyncio.create_task(work))
+            parts: dict[str, WatchedPart] = {
+                "tunnel": self._watch(self._tunnel),
+                "uploads": self._uploads_watch,
+                "losses": losses,
+            }
+            app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
             pushing = WallePush(app, self._answerer)
@@ -113,20 +125,46 @@ class GatewayNode:
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
 
+    def _make_tunnel(self, authority: Authority, inference: InferencePeer) -> TunnelService | TunnelProcesses:
+        config = self._config
+        if config.tunnel_processes == 1:
+            return TunnelService(
+                self._uploads,
+                ssl_context=authority.server_context(),
+                authenticate=self._authenticate,
+                on_request=inference.answer,
+                dictionaries=self._dictionary,
+                host=config.host,
+                port=config.tunnel_port,
+                on_stored=self._note_batch,
+                clock=self._clock,
+            )
+        settings = WorkerSettings(
+            host=config.host,
+            port=config.tunnel_port,
+            uploads=config.uploads or str(self._home.uploads_db),
+            server_pem=authority.server_path,
+            device_token=self._home.device_token,
+        )
+        return TunnelProcesses(
+            config.tunnel_processes,
+            settings,
+            on_request=inference.answer,
+            dictionaries=self._dictionary,
+            on_stored=self._delays_ms.extend,
+        )
+
+    def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
+        if isinstance(tunnel, TunnelService):
+            return TunnelWatch(lambda: [tunnel.state()])
+        return TunnelWatch(tunnel.states, processes=tunnel.count, ended=tunnel.ended, restarts=lambda: tunnel.restarts)
+
     async def close(self) -> None:
         """Stop serving; uploads that have arrived are stored first, if the disk takes them.
 
         What was not acknowledged the devices send again.
         """
         await self._undo.aclose()
-
-    async def _drain(self, pumping: asyncio.Task[None]) -> None:
-        try:
-            await self._tunnel.close()
-            await asyncio.wait([pumping], timeout=_FAREWELL_S)
-        finally:
-            pumping.cancel()
-            await asyncio.gather(pumping, return_exceptions=True)
 
     def _app(self, releases: ReleasesPeer, monitor: MonitorPeer) -> FastAPI:
         app = FastAPI(title="Walle", description="Releases, task repositories and devices of a Walle cloud.")
@@ -141,9 +179,6 @@ class GatewayNode:
     async def _authenticate(self, credential: str) -> str | None:
         return credential_device(self._home.device_token, credential)
 
-    async def _resume(self, hello: Hello) -> ResumePoint:
-        return await self._pump.resume(hello)
-
     async def _dictionary(self, digest: str) -> bytes | None:
         """Return the shared file of that hash if it is short enough for a dictionary."""
 
@@ -155,8 +190,20 @@ class GatewayNode:
 
         return await asyncio.to_thread(read)
 
-    async def _note_delays(self, batch: list[Received]) -> None:
+    async def _note_batch(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
+
+    async def _renew_daily(self, authority: Authority) -> None:
+        """Issue a new certificate for the tunnel before the old one expires, until cancelled."""
+        while True:
+            await self._clock.sleep(_RENEW_S)
+            try:
+                if await asyncio.to_thread(authority.renew):
+                    _LOG.info("the tunnel's certificate was renewed")
+                    if isinstance(self._tunnel, TunnelProcesses):
+                        await self._tunnel.renew_certificate()
+            except (AuthorityError, OSError) as error:
+                _LOG.error("the tunnel's certificate cannot be renewed, trying again in a day: %s", error)
 
     # --- called by the release node -----------------------------------------------------------------------------------
 
@@ -170,23 +217,14 @@ class GatewayNode:
     # --- called by an operator ----------------------------------------------------------------------------------------
 
     async def stats(self) -> GatewayStats:
-        counts = self._tunnel.counts
-        return GatewayStats(await self._ingest.count(), counts.connections, tuple(self._delays_ms))
+        tunnel = self._tunnel
+        states = [tunnel.state()] if isinstance(tunnel, TunnelService) else [*tunnel.states(), *tunnel.ended()]
+        connections = sum(state.counts["connections"] for state in states)
+        return GatewayStats(await self._uploads.count(), connections, tuple(self._delays_ms))
 
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
         """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""
-        return await self._ingest.query(topic=topic, after=after, limit=limit)
-
-
-async def _renew_daily(authority: Authority, clock: Clock) -> None:
-    """Issue a new certificate for the tunnel before the old one expires, until cancelled."""
-    while True:
-        await clock.sleep(_RENEW_S)
-        try:
-            if await asyncio.to_thread(authority.renew):
-                _LOG.info("the tunnel's certificate was renewed")
-        except (AuthorityError, OSError) as error:
-            _LOG.error("the tunnel's certificate cannot be renewed, trying again in a day: %s", error)
+        return await self._uploads.query(topic=topic, after=after, limit=limit)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

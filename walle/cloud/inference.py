@@ -5,6 +5,7 @@ import contextlib
 import functools
 import shutil
 from pathlib import Path
+from typing import Any
 
 from walle import plain
 from walle.cloud.config import CloudConfig
@@ -12,6 +13,8 @@ from walle.cloud.home import CloudHome
 from walle.cloud.peers import ReleasesPeer
 from walle.deploy.cloud.bundle import unpack
 from walle.errors import DeployError
+from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig
+from walle.pipeline.ingest.upload_store import open_uploads
 from walle.protocol import Manifest
 from walle.task_runner import PHASE_TOPIC, TaskRunner
 
@@ -25,9 +28,15 @@ class InferenceError(DeployError):
 
 
 class InferenceNode:
-    """Answers tunnel requests with the task version that asked, in VMs of the cloud."""
+    """Answers tunnel requests with the task version that asked, in VMs of the cloud.
+
+    A phase may ask for features that devices uploaded (`ctx.features`): `views` has the latest of each key.
+    """
 
     def __init__(self, config: CloudConfig) -> None:
+        self.views: dict[str, FeatureView] = {}
+        self._config = config
+        self._undo = contextlib.AsyncExitStack()
         self._home = CloudHome(config.folder)
         self._runner = TaskRunner(config.inference_vms)
         self._versions: dict[tuple[str, str], asyncio.Task[tuple[Path, Manifest]]] = {}
@@ -37,8 +46,22 @@ class InferenceNode:
         self._releases = releases
         shutil.rmtree(self._home.inference_folder, ignore_errors=True)
         self._home.inference_folder.mkdir(parents=True)
+        configs = [ViewConfig.parse(text) for text in self._config.features]
+        if configs:
+            await self._follow(configs)
+
+    async def _follow(self, configs: list[ViewConfig]) -> None:
+        """Keep views of the stored uploads up to date."""
+        async with contextlib.AsyncExitStack() as undo:
+            location = self._config.uploads or self._home.uploads_db
+            uploads = await undo.enter_async_context(open_uploads(location))
+            for config in configs:
+                view = self.views[config.name] = FeatureView(config, uploads)
+                undo.push_async_callback(_ended, asyncio.create_task(view.run()))
+            self._undo = undo.pop_all()
 
     async def close(self) -> None:
+        await self._undo.aclose()
         for laying in list(self._versions.values()):
             laying.cancel()
         await asyncio.gather(*self._versions.values(), return_exceptions=True)
@@ -61,12 +84,22 @@ class InferenceNode:
         except (plain.PlainDataError, KeyError, TypeError) as error:
             raise InferenceError(f"the request of {device_id} cannot be read: {error!r}") from error
         files, manifest = await self._version(task, version)
-        result = await self._runner.phase(files, manifest, phase, value, device)
+        callbacks = {"features": functools.partial(self._latest, task)}
+        result = await self._runner.phase(files, manifest, phase, value, device, callbacks=callbacks)
         try:
             return plain.encode(result)
         except plain.PlainDataError as error:
             what = f"{phase} of {task} {version} returned a value that cannot be sent: {error}"
             raise InferenceError(what) from error
+
+    def _latest(self, task: str, name: str, key: dict[str, Any]) -> Any:
+        """Return the latest feature of a key in a view of the task's scenario."""
+        scenario = task.partition("/")[0]
+        view = self.views.get(f"{scenario}/{name}")
+        if view is None:
+            known = ", ".join(sorted(each.partition("/")[2] for each in self.views if each.startswith(f"{scenario}/")))
+            raise FeatureViewError(f"feature view {name!r} is unknown; {scenario!r} has {known or 'none'}")
+        return view.latest(key)
 
     async def _version(self, task: str, version: str) -> tuple[Path, Manifest]:
         """Return the folder and manifest of a version, unpacked at first use; concurrent callers share that."""
@@ -97,3 +130,8 @@ class InferenceNode:
             shutil.rmtree(folder)
         unpack(manifest, blobs, folder)
         return folder, manifest
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

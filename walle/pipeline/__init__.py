@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from walle.pipeline.event_journal import EventJournal
     from walle.pipeline.event_log import EventLog
     from walle.pipeline.events import Event
+    from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
     from walle.pipeline.outbox import Outbox
     from walle.pipeline.store import FeatureStore
     from walle.pipeline.stream_engine import StreamEngine
@@ -29,6 +30,8 @@ _MODULES = {
     "TriggerTrie": "trie",
     "TunnelClient": "tunnel.client",
     "TunnelServer": "tunnel.server",
+    "UploadStore": "ingest.upload_store",
+    "open_uploads": "ingest.upload_store",
 }
 
 __all__ = [
@@ -42,6 +45,8 @@ __all__ = [
     "TriggerTrie",
     "TunnelClient",
     "TunnelServer",
+    "UploadStore",
+    "open_uploads",
 ]
 
 

@@ -165,6 +165,16 @@ class Context:
             _sessions[name] = load_model(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
         return _sessions[name]
 
+    def features(self, view: str, **key: Any) -> Any:
+        """Return the latest feature that devices uploaded for a key of a view, None if there is none.
+
+        Only in a phase that runs in the cloud: its operator names the views (`walle cloud up --features`).
+
+        Raises:
+            CallbackError: the phase runs on the device, the view does not exist, or it has another key.
+        """
+        return callbacks.call("features", view, key)
+
     def escalate(self, payload: Any) -> Any:
         """Have the cloud run the present phase on `payload`, which is plain data and arrays, and return its result.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walle.clock import ManualClock
@@ -92,6 +92,7 @@ async def test_query_pages_filters_and_keeps_the_order(ingest: Ingest) -> None:
     assert pages == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
 
 
+@settings(deadline=None)  # each example opens a file
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 12)), max_size=12).map(

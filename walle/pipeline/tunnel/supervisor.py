@@ -1,6 +1,6 @@
-"""Supervision of the pump: it is restarted after a failure, the file opened again, and its state is known.
+"""Supervision of the pump: it is restarted after a failure, the store opened again, and its state is known.
 
-A pump ends where the file cannot be used, and devices then get no acknowledgement. The supervisor reopens the file with
+A pump ends where the store cannot be used, and devices then get no acknowledgement. The supervisor reopens it with
 exponential backoff until that works, which it does after an operator has mended or restored the file. Nothing is lost
 meanwhile: what was not stored is back in the server's queue, and the devices keep what was not acknowledged.
 """
@@ -10,7 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from walle.clock import Clock, SystemClock
-from walle.pipeline.tunnel.ingest import Ingest, IngestError, PumpStatus, UploadSource, pump
+from walle.pipeline.ingest.pump import PumpStatus, UploadSource, pump
+from walle.pipeline.ingest.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello
 
@@ -27,7 +28,7 @@ class PumpSupervisor:
     def __init__(
         self,
         server: UploadSource,
-        ingest: Ingest,
+        store: UploadStore,
         *,
         consumer: Callable[[list[Received]], Awaitable[None]] | None = None,
         retry_s: float = 1.0,
@@ -37,7 +38,7 @@ class PumpSupervisor:
     ) -> None:
         self.status = PumpStatus()
         self._server = server
-        self._ingest = ingest
+        self._store = store
         self._consumer = consumer
         self._retry_s = retry_s
         self._backoff_s = backoff_s
@@ -55,14 +56,14 @@ class PumpSupervisor:
             self.status.is_running = False
 
     async def resume(self, hello: Hello) -> ResumePoint:
-        """Return what `Ingest.resume` does. A file that cannot be used is opened again, though no upload arrives.
+        """Return what `UploadStore.resume` does. A file that cannot be used is opened again, though no upload arrives.
 
         Raises:
             ProtocolError: the Hello holds values that no device sends.
             IngestError: the file cannot be used now.
         """
         try:
-            return await self._ingest.resume(hello)
+            return await self._store.resume(hello)
         except IngestError as error:
             if not error.may_pass:
                 self.status.failed(error)
@@ -74,7 +75,7 @@ class PumpSupervisor:
         self._broken.clear()
         work = pump(
             self._server,
-            self._ingest,
+            self._store,
             consumer=self._consumer,
             retry_s=self._retry_s,
             clock=self._clock,
@@ -103,7 +104,7 @@ class PumpSupervisor:
             _LOG.critical("uploads are not stored: %s; opening the file again in %.1f s", self.status.error, delay_s)
             await self._clock.sleep(delay_s)
             try:
-                await self._ingest.reopen()
+                await self._store.reopen()
             except IngestError as error:
                 self.status.failed(error)
             else:

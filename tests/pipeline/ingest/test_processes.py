@@ -1,0 +1,216 @@
+"""Several tunnel processes on one port, real ones: kills, hand-overs of devices, requests, and their end."""
+
+import asyncio
+import collections
+import contextlib
+import os
+import random
+import signal
+import socket
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.ingest.upload_store_contract import until
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.postgres_server import PostgresServer
+from tests.sim.tunnel_rig import fill, running
+from walle.cloud.authority import Authority
+from walle.credential import device_credential
+from walle.errors import PipelineError
+from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.tunnel.client import RequestError, TunnelClient, client_context
+from walle.pipeline.tunnel.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
+
+_TOKEN = "the fleet's secret"
+_DEVICES = 8
+
+
+class AnswerError(PipelineError):
+    """An answer of the main process that is an error."""
+
+
+async def answer(device_id: str, topic: str, payload: bytes) -> bytes:
+    if topic == "fails":
+        raise AnswerError(f"no {payload.decode()} for {device_id}")
+    if topic == "breaks":
+        raise ZeroDivisionError
+    return f"{device_id} {topic} ".encode() + payload
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "uploads.db")
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    return postgres.make_database()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def settings(authority: Authority, location: str, port: int = 0) -> WorkerSettings:
+    return WorkerSettings(
+        host="127.0.0.1", port=port, uploads=location, server_pem=authority.server_path, device_token=_TOKEN
+    )
+
+
+def make_client(authority: Authority, outbox: MemoryOutbox, port: int, number: int) -> TunnelClient:
+    return TunnelClient(
+        outbox,
+        device_id=f"device-{number}",
+        token=device_credential(_TOKEN, f"device-{number}"),
+        host="127.0.0.1",
+        port=port,
+        ssl_context=client_context(authority.ca_path),
+        rng=random.Random(number),
+        backoff_s=0.01,
+        backoff_max_s=0.1,
+    )
+
+
+@contextlib.asynccontextmanager
+async def fleet(authority: Authority, port: int) -> AsyncIterator[tuple[list[MemoryOutbox], list[TunnelClient]]]:
+    outboxes = [MemoryOutbox() for _ in range(_DEVICES)]
+    clients = [make_client(authority, outbox, port, number) for number, outbox in enumerate(outboxes)]
+    async with contextlib.AsyncExitStack() as undo:
+        for client in clients:
+            await undo.enter_async_context(running(client))
+        yield outboxes, clients
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(180)
+async def test_killed_processes_lose_and_double_nothing(authority: Authority, location: str) -> None:
+    rng, made = random.Random(11), 0
+    async with (
+        open_uploads(location) as store,
+        TunnelProcesses(3, settings(authority, location), on_request=answer) as processes,
+        fleet(authority, processes.port) as (outboxes, clients),
+        asyncio.timeout(150),
+    ):
+        used = collections.Counter[tuple[str, int]]()
+
+        async def consume() -> None:
+            async for batch in store.consume("g"):
+                used.update((row.device_id, row.seq) for row in batch.uploads)
+                await batch.commit()
+
+        consuming = asyncio.create_task(consume())
+        for kills in range(1, 7):
+            for outbox in outboxes:
+                fill(outbox, 150, size=1500, seed=made)
+            made += 150
+            await asyncio.sleep(rng.uniform(0.02, 0.3))
+            os.kill(rng.choice(processes.pids), signal.SIGKILL)
+            await until(lambda kills=kills: processes.restarts >= kills)  # type: ignore[misc]
+            await until(lambda: len(processes.pids) >= 2)
+        await asyncio.gather(*(client.drained() for client in clients))
+        rows = await store.query(limit=10**6)
+        for number in range(_DEVICES):
+            seqs = [row.seq for _, row in rows if row.device_id == f"device-{number}"]
+            assert seqs == list(range(1, made + 1))
+        await until(lambda: len(used) == made * _DEVICES)
+        assert set(used.values()) == {1}
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+        await until(lambda: len(processes.pids) == 3)
+        total = sum(state.stored for state in [*processes.states(), *processes.ended()])
+        assert total <= made * _DEVICES  # a killed process has not reported its last half second
+
+
+@pytest.mark.asyncio
+async def test_connections_are_spread_and_a_device_that_moves_is_taken_over(
+    authority: Authority, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "uploads.db")
+    async with (
+        open_uploads(location) as store,
+        TunnelProcesses(2, settings(authority, location), on_request=answer) as processes,
+        asyncio.timeout(60),
+    ):
+        outbox = MemoryOutbox()
+        for round_number in range(12):  # one connection each
+            fill(outbox, 5, seed=round_number)
+            client = make_client(authority, outbox, processes.port, 0)
+            async with running(client):
+                await client.drained()
+        assert [row.seq for _, row in await store.query(device_id="device-0")] == list(range(1, 61))
+        await until(lambda: sum(state.stored for state in processes.states()) == 60)
+        assert all(state.counts["connections"] > 0 for state in processes.states())
+
+
+@pytest.mark.asyncio
+async def test_requests_are_answered_by_the_main_process(authority: Authority, tmp_path: Path) -> None:
+    async with (
+        TunnelProcesses(2, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes,
+        fleet(authority, processes.port) as (_, clients),
+        asyncio.timeout(60),
+    ):
+        answers = await asyncio.gather(*(client.request("what", bytes([65 + n])) for n, client in enumerate(clients)))
+        assert answers == [f"device-{n} what {chr(65 + n)}".encode() for n in range(_DEVICES)]
+        with pytest.raises(RequestError, match="no tea for device-3"):
+            await clients[3].request("fails", b"tea")
+        with pytest.raises(RequestError, match="the cloud failed at this request"):
+            await clients[3].request("breaks", b"")
+        big = os.urandom(300_000)
+        assert await clients[0].request("big", big) == b"device-0 big " + big
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_hangs_is_reported_and_the_others_go_on(authority: Authority, tmp_path: Path) -> None:
+    location = str(tmp_path / "uploads.db")
+    async with (
+        TunnelProcesses(2, settings(authority, location), on_request=answer) as processes,
+        asyncio.timeout(60),
+    ):
+        pid = processes.pids[0]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await until(lambda: any("has not reported" in state.error for state in processes.states()))
+            assert [bool(state.error) for state in processes.states()] == [True, False]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await until(lambda: not any(state.error for state in processes.states()))
+
+
+@pytest.mark.asyncio
+async def test_processes_end_with_the_main_process_and_store_what_arrived(authority: Authority, tmp_path: Path) -> None:
+    location = str(tmp_path / "uploads.db")
+    async with (
+        TunnelProcesses(2, settings(authority, location), on_request=answer) as processes,
+        fleet(authority, processes.port) as (outboxes, clients),
+    ):
+        fill(outboxes[0], 100)
+        await clients[0].drained()
+        pids, port = processes.pids, processes.port
+        assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+    with contextlib.closing(sqlite3.connect(location)) as database:
+        assert database.execute("SELECT count(*) FROM uploads").fetchone() == (100,)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.asyncio
+async def test_a_port_in_use_and_a_store_that_cannot_be_opened_are_refused(
+    authority: Authority, tmp_path: Path, taken_port: int
+) -> None:
+    with pytest.raises(OSError, match="in use"):
+        async with TunnelProcesses(2, settings(authority, str(tmp_path / "u.db"), taken_port), on_request=answer):
+            raise AssertionError
+    with pytest.raises(TunnelProcessError, match=r"tunnel process \d cannot start: .*unable to open"):
+        async with TunnelProcesses(2, settings(authority, str(tmp_path)), on_request=answer):
+            raise AssertionError

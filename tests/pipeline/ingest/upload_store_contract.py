@@ -1,0 +1,454 @@
+"""Contract of the stores of uploads, which the tests of each store inherit."""
+
+import asyncio
+import collections
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from walle.clock import ManualClock
+from walle.pipeline.checksums import first_link, next_link, row_checksum
+from walle.pipeline.ingest.partitions import PARTITIONS, partition
+from walle.pipeline.ingest.receipt import Accepted
+from walle.pipeline.ingest.retention import Retention, RetentionRule
+from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize, UploadStore
+from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.tunnel.server import Received
+from walle.protocol import Hello, Origin, ProtocolError, origins_to_text
+
+type MakeStore = Callable[[], UploadStore]
+
+
+def received(seq: int, *, device: str = "d", epoch: str = "e", topic: str = "t", payload: bytes = b"x") -> Received:
+    return Received(device, epoch, seq, topic, payload, 10 * seq, 10 * seq + 1)
+
+
+def chain_of(rows: list[Received], epoch: str = "e") -> int:
+    chain = first_link(epoch)
+    for row in rows:
+        chain = next_link(chain, row_checksum(row.topic, row.payload, row.sent_ms))
+    return chain
+
+
+async def stored(store: UploadStore) -> list[Received]:
+    return [row for _, row in await store.query(limit=10**6)]
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    """Return once `condition` holds."""
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - the condition is of an object under test, which sets no event
+            await asyncio.sleep(0.005)
+
+
+class UploadStoreContract:
+    """Tests of a store. A subclass has a fixture `make_store`, which makes stores at one place."""
+
+    @pytest_asyncio.fixture
+    async def store(self, make_store: MakeStore) -> AsyncIterator[UploadStore]:
+        async with make_store() as store:
+            yield store
+
+    @pytest_asyncio.fixture
+    async def other(self, store: UploadStore, make_store: MakeStore) -> AsyncIterator[UploadStore]:
+        """The same store, as another process has it."""
+        async with make_store() as other:
+            yield other
+
+    # --- receipt ------------------------------------------------------------------------------------------------------
+
+    @pytest.mark.asyncio
+    async def test_a_batch_is_stored_with_its_numbers(self, store: UploadStore) -> None:
+        batch = [received(1), received(1, device="other"), received(2), received(1, epoch="later")]
+        accepted = await store.accept(batch)
+        assert accepted == Accepted({("d", "e"): 2, ("other", "e"): 1, ("d", "later"): 1}, batch)
+        assert await store.acked("d", "e") == 2
+        assert await store.acked("d", "later") == 1
+        assert await store.acked("nobody", "e") == 0
+        assert await store.count() == await store.head() == 4
+        assert await stored(store) == batch
+        assert [position for position, _ in await store.query()] == [1, 2, 3, 4]
+
+    @pytest.mark.asyncio
+    async def test_what_is_known_is_dropped_and_what_follows_a_gap_is_not_taken(self, store: UploadStore) -> None:
+        await store.accept([received(1), received(2)])
+        accepted = await store.accept([received(1), received(2), received(3), received(5), received(3)])
+        assert accepted == Accepted({("d", "e"): 3}, [received(3)])
+        assert await store.count() == 3
+        assert await store.accept([received(4), received(5)]) == Accepted({("d", "e"): 5}, [received(4), received(5)])
+        assert await store.accept([received(9, device="new")]) == Accepted({("new", "e"): 0}, [])
+
+    @pytest.mark.asyncio
+    async def test_query_pages_filters_and_keeps_the_order(self, store: UploadStore) -> None:
+        await store.accept([received(n, device=f"d{n % 2}", topic="ab"[n % 3 == 0]) for n in (1, 1, 2)])
+        batch = [received(n, device="d9", topic="ab"[n % 3 == 0], payload=bytes([n])) for n in range(1, 11)]
+        await store.accept(batch)
+        assert [row for _, row in await store.query(device_id="d9", topic="b")] == [batch[2], batch[5], batch[8]]
+        pages, after = [], 0
+        while page := await store.query(device_id="d9", after=after, limit=3):
+            pages.append([row.seq for _, row in page])
+            after = page[-1][0]
+        assert pages == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_any_mess_of_batches_over_two_processes_leaves_each_number_once_without_gaps(
+        self, store: UploadStore, other: UploadStore, seed: int
+    ) -> None:
+        rng = random.Random(seed)
+        fresh = []
+        for _ in range(20):
+            batch = [received(rng.randint(1, 15), device=rng.choice("abc")) for _ in range(rng.randrange(14))]
+            accepted = await rng.choice([store, other]).accept(batch)
+            fresh += accepted.fresh
+            assert set(accepted.highest) == {row[:2] for row in batch}
+        assert await stored(store) == fresh
+        for device in "abc":
+            seqs = [row.seq for row in fresh if row.device_id == device]
+            assert seqs == list(range(1, await other.acked(device, "e") + 1))
+
+    @pytest.mark.asyncio
+    async def test_concurrent_batches_of_one_device_are_stored_once(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        rows = [received(seq) for seq in range(1, 41)]
+        batches = [rows[: rng.randint(1, 40)] for rng in map(random.Random, range(12))]
+        results = await asyncio.gather(
+            *((store, other)[number % 2].accept(batch) for number, batch in enumerate(batches))
+        )
+        assert sorted(row.seq for result in results for row in result.fresh) == list(
+            range(1, max(map(len, batches)) + 1)
+        )
+        assert await stored(store) == rows[: max(map(len, batches))]
+
+    @pytest.mark.asyncio
+    async def test_all_is_found_again(self, make_store: MakeStore) -> None:
+        for start in (1, 3, 5):
+            async with make_store() as store:
+                await store.accept([received(seq) for seq in range(1, start + 2)])
+                assert await store.acked("d", "e") == start + 1
+                assert await store.count() == start + 1
+
+    @pytest.mark.asyncio
+    async def test_a_closed_store_says_so(self, make_store: MakeStore) -> None:
+        store = make_store()
+        with pytest.raises(IngestError, match="is not open"):
+            await store.count()
+        await store.start()
+        await store.close()
+        await store.close()
+        with pytest.raises(IngestError, match="is not open") as raised:
+            await store.accept([received(1)])
+        assert not raised.value.may_pass
+        await store.reopen()
+        assert (await store.accept([received(1)])).highest == {("d", "e"): 1}
+        await store.close()
+
+    @pytest.mark.asyncio
+    async def test_any_text_and_number_of_a_device_is_stored(self, store: UploadStore) -> None:
+        rows = [Received("d", "e", 1, "naïve\u2028'\"\\ topic", b"\0\xff", -(2**63), 2**62), received(2, payload=b"")]
+        await store.accept(rows)
+        assert await stored(store) == rows
+        await store.accept([received(3, topic="a\0b")])
+        assert await store.acked("d", "e") == 3
+        assert await store.resume(Hello("d", "e", "")) == (3, chain_of([*rows, received(3, topic="a\0b")]))
+
+    # --- resumption and losses ----------------------------------------------------------------------------------------
+
+    @pytest.mark.asyncio
+    async def test_resume_returns_number_and_chain(self, store: UploadStore) -> None:
+        assert await store.resume(Hello("d", "e", "")) == (0, first_link("e"))
+        rows = [received(seq, payload=bytes([seq])) for seq in (1, 2, 3)]
+        await store.accept(rows)
+        assert await store.resume(Hello("d", "e", "")) == (3, chain_of(rows))
+        for hello in (
+            Hello("d", "e", "", acked=-1),
+            Hello("d", "e", "", acked=1, acked_chain=2**61),
+            Hello("d", "e", "", origins="x"),
+            Hello("d\0", "e", ""),
+            Hello("d", "e\0", ""),
+            Hello("d", "e", "", origins="o\0:1:1:1"),
+        ):
+            with pytest.raises(ProtocolError):
+                await store.resume(hello)
+
+    @pytest.mark.asyncio
+    async def test_uploads_continue_after_a_loss_that_a_hello_shows(self, store: UploadStore) -> None:
+        await store.accept([received(1)])
+        assert await store.resume(Hello("d", "e", "", acked=4, acked_chain=9)) == (4, 9)
+        assert await store.resume(Hello("d", "e", "", acked=4, acked_chain=9)) == (4, 9)
+        assert (await store.accept([received(2), received(5)])).fresh == [received(5)]
+        assert await store.resume(Hello("d", "e", "")) == (5, next_link(9, row_checksum("t", b"x", 50)))
+        (recorded,) = await store.losses()
+        assert recorded[:2] == ("d", Loss("e", 2, 4, LossCause.CLOUD_RESTORED))
+        assert await store.losses("nobody") == []
+
+    @pytest.mark.asyncio
+    async def test_reports_of_a_device_are_recorded_once_and_are_no_uploads(self, store: UploadStore) -> None:
+        losses = [Loss("a", 3, 5, LossCause.DEVICE_RESTORED), Loss("a", 3, None, LossCause.DAMAGED)]
+        reports = [loss.encode() for loss in losses]
+        payloads = [reports[0], reports[1], reports[0], b"garbage"]
+        batch = [received(seq, topic=LOSS_TOPIC, payload=payload) for seq, payload in enumerate(payloads, start=1)]
+        accepted = await store.accept([*batch, received(5)])
+        assert accepted == Accepted({("d", "e"): 5}, [received(5)])
+        assert [recorded.loss for recorded in await store.losses("d")] == losses
+        assert await store.count() == 1
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("is_one_batch", [False, True])
+    async def test_a_moved_upload_is_stored_once(self, store: UploadStore, is_one_batch: bool) -> None:
+        """The device restarts in epoch f: its unsent uploads 3, 4, 5 of epoch e become 1, 2, 3."""
+        old = [received(seq, payload=bytes([seq])) for seq in (1, 2, 3, 4)]  # 3 and 4 arrived; the device does not know
+        await store.accept(old[:2] if is_one_batch else old)
+        origins = origins_to_text([Origin("e", 2, 2, 3)])
+        assert await store.resume(Hello("d", "f", "", origins=origins)) == (0, first_link("f"))
+        moved = [Received("d", "f", seq, "t", bytes([seq + 2]), 10 * (seq + 2), 99) for seq in (1, 2, 3)]
+        accepted = await store.accept([*old[2:], *moved] if is_one_batch else moved)
+        assert accepted.fresh == ([*old[2:], moved[2]] if is_one_batch else [moved[2]])
+        assert await stored(store) == [*old, moved[2]]
+        later = received(4, epoch="f", payload=bytes([4]))  # not moved, though it looks like one
+        assert (await store.accept([later])).fresh == [later]
+
+    @pytest.mark.asyncio
+    async def test_an_upload_that_looks_like_a_moved_one_but_differs_is_stored(self, store: UploadStore) -> None:
+        await store.accept([received(1), received(2)])
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 1, 1, 1)])))
+        different = Received("d", "f", 1, "t", b"another", 20, 21)
+        assert (await store.accept([different])).fresh == [different]
+
+    @pytest.mark.asyncio
+    async def test_acknowledged_uploads_of_an_older_epoch_that_are_absent_are_recorded(
+        self, store: UploadStore
+    ) -> None:
+        await store.accept([received(1)])
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 7, 7, 2)])))
+        assert [recorded.loss for recorded in await store.losses()] == [Loss("e", 2, 7, LossCause.CLOUD_RESTORED)]
+
+    # --- several processes --------------------------------------------------------------------------------------------
+
+    @pytest.mark.asyncio
+    async def test_a_device_that_connects_to_another_process_is_taken_over(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        await store.resume(Hello("d", "e", ""))
+        await store.accept([received(1), received(1, device="stays")])
+        assert await other.resume(Hello("d", "e", "")) == (1, chain_of([received(1)]))
+        late = await store.accept([received(2), received(2, device="stays")])  # from its old connection
+        assert late == Accepted({("stays", "e"): 2}, [received(2, device="stays")], frozenset({("d", "e")}))
+        assert (await other.accept([received(2)])).fresh == [received(2)]
+        await store.resume(Hello("d", "e", ""))
+        assert (await other.accept([received(3)])).foreign == {("d", "e")}
+        assert (await store.accept([received(3)])).fresh == [received(3)]
+
+    @pytest.mark.asyncio
+    async def test_a_store_that_is_closed_has_claimed_no_device(
+        self, store: UploadStore, make_store: MakeStore
+    ) -> None:
+        async with make_store() as closed:
+            await closed.resume(Hello("d", "e", ""))
+            assert (await store.accept([received(1)])).foreign == {("d", "e")}
+        assert (await store.accept([received(1)])).fresh == [received(1)]
+
+    @pytest.mark.asyncio
+    async def test_uploads_of_an_old_connection_do_not_come_after_their_moved_copies(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        """Without the claim, the old process would store uploads that the new one has under a newer epoch."""
+        await store.resume(Hello("d", "e", ""))
+        await other.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 0, 0, 2)])))
+        moved = [received(seq, epoch="f") for seq in (1, 2)]
+        assert (await other.accept(moved)).fresh == moved
+        assert (await store.accept([received(1), received(2)])).fresh == []
+        assert await stored(store) == moved
+
+    @pytest.mark.asyncio
+    async def test_claims_and_batches_at_once_store_each_upload_once(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        rng = random.Random(3)
+        total = 120
+        sent = collections.Counter[int]()
+
+        async def connection(side: UploadStore) -> bool:
+            """Send some uploads; return whether all are stored."""
+            highest, _ = await side.resume(Hello("d", "e", ""))
+            while highest < total:
+                rows = [received(seq) for seq in range(highest + 1, min(total, highest + 10) + 1)]
+                accepted = await side.accept(rows)
+                sent.update(row.seq for row in accepted.fresh)
+                if accepted.foreign or rng.random() < 0.3:
+                    return False
+                highest = accepted.highest["d", "e"]
+            return True
+
+        async def device(seed: int) -> None:
+            while not await connection((store, other)[rng.randrange(2)]):  # noqa: ASYNC110 - it connects again
+                await asyncio.sleep(0.001 * rng.random())
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(device(seed) for seed in range(4)))  # connections overlap
+        assert sent == collections.Counter(range(1, total + 1))
+        assert [row.seq for row in await stored(store)] == list(range(1, total + 1))
+
+    # --- consumer groups ----------------------------------------------------------------------------------------------
+
+    @pytest.mark.asyncio
+    async def test_a_group_reads_all_in_order_and_continues_where_it_committed(
+        self, store: UploadStore, make_store: MakeStore
+    ) -> None:
+        rows = [received(seq, device=f"d{n}") for seq in range(1, 11) for n in range(7)]
+        await store.accept(rows)
+        async with asyncio.timeout(30), store.consume("g", batch_limit=25) as consumer:
+            first, second = await anext(consumer), await anext(consumer)
+            assert first.uploads + second.uploads == rows[:50]
+            assert await first.commit()
+        async with make_store() as again, asyncio.timeout(30), again.consume("g", batch_limit=25) as consumer:
+            batch = await anext(consumer)
+            assert batch.uploads == rows[25:50]  # the second batch was not committed
+            assert len(await anext(consumer)) == 20
+            waiting = asyncio.create_task(anext(consumer))
+            new = [received(11, device="d3"), received(11, device="d4")]
+            await store.accept(new)
+            last = await waiting
+            assert last.uploads == new
+            assert await last.commit()  # and the two before it
+        assert (await store.group_lags())["g"] == GroupLag(0, None)
+
+    @pytest.mark.asyncio
+    async def test_a_group_gets_its_topics_only_and_groups_do_not_touch_one_another(self, store: UploadStore) -> None:
+        rows = [received(seq, topic="abc"[seq % 3]) for seq in range(1, 31)]
+        await store.accept(rows)
+        async with asyncio.timeout(30), store.consume("ab", topics=["a", "b"]) as some, store.consume("all") as every:
+            assert (await anext(some)).uploads == [row for row in rows if row.topic in "ab"]
+            assert (await anext(every)).uploads == rows
+        lags = await store.group_lags()
+        assert lags == {"ab": GroupLag(30, 11), "all": GroupLag(30, 11)}
+        async with asyncio.timeout(30), store.consume("late", start="latest") as late:
+            waiting = asyncio.create_task(anext(late))
+            while "late" not in await store.group_lags():  # noqa: ASYNC110 - the store sets no event
+                await asyncio.sleep(0.005)
+            new = received(31)
+            await store.accept([new])
+            assert (await waiting).uploads == [new]
+
+    @pytest.mark.asyncio
+    async def test_members_share_the_devices_and_take_over_from_one_that_closes(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        devices = [f"device-{n}" for n in range(40)]
+        sums = collections.Counter[tuple[str, int]]()
+        counts = collections.Counter[str]()
+        done = asyncio.Event()
+        total = 40 * 30
+
+        async def member(name: str, side: UploadStore, limit: int) -> None:
+            async with side.consume("g", batch_limit=16, poll_s=0.01) as consumer:
+                async for batch in consumer:
+                    sums.update((row.device_id, row.seq) for row in batch.uploads)
+                    counts[name] += len(batch)
+                    assert await batch.commit()
+                    if len(sums) == total:
+                        done.set()
+                    if counts[name] >= limit:
+                        return
+
+        async def send() -> None:
+            for seq in range(1, 31):
+                await store.accept([received(seq, device=device) for device in devices])
+                await asyncio.sleep(0.1)
+
+        async with asyncio.timeout(60):
+            tasks = [
+                asyncio.create_task(member("a", store, 10**6)),
+                asyncio.create_task(member("b", other, 10**6)),
+                asyncio.create_task(member("c", other, 50)),  # ends early
+            ]
+            await send()
+            await done.wait()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert set(sums.values()) == {1}  # nobody died: each came once
+        assert counts["a"] > total // 10
+        assert counts["b"] > total // 10
+
+    @pytest.mark.asyncio
+    async def test_uploads_of_a_member_that_vanishes_come_again_to_another(
+        self, make_store: MakeStore, store: UploadStore
+    ) -> None:
+        clock = ManualClock()
+        async with make_store() as first, make_store() as second:
+            first.clock = second.clock = clock
+            await store.accept([received(1), received(2)])
+            dead = first.consume("g", lease_s=30.0)
+            taken = await anext(dead)
+            alive = second.consume("g", lease_s=30.0)
+            waiting = asyncio.create_task(anext(alive))
+            async with asyncio.timeout(30):
+                while not waiting.done():
+                    assert clock.time() < 1_700_000_000 + 60
+                    await asyncio.sleep(0.02)
+                    await clock.advance(1.0)
+            assert clock.time() >= 1_700_000_000 + 30
+            batch = await waiting
+            assert batch.uploads == taken.uploads
+            assert not await taken.commit()  # too late: it comes to the other
+            assert await batch.commit()
+            await dead.close()
+            await alive.close()
+
+    @pytest.mark.asyncio
+    async def test_a_position_never_goes_back_and_a_group_can_be_forgotten(self, store: UploadStore) -> None:
+        await store.accept([received(seq) for seq in range(1, 11)])
+        part = partition("d")
+        await store.join_group("g", "earliest")
+        assert len(await store.balance("g", "m", busy=(), now_ms=0, lease_ms=1000)) == PARTITIONS
+        assert await store.commit("g", "m", {part: 8}) == {part}
+        assert await store.commit("g", "m", {part: 3}) == {part}
+        assert await store.commit("g", "nobody", {part: 10}) == set()
+        assert (await store.balance("g", "m", busy=(), now_ms=0, lease_ms=1000))[part] == 8
+        half = await store.balance("g", "n", busy=(), now_ms=0, lease_ms=1000)
+        assert half == {}  # a live member's partitions are not taken; it releases what is above its share
+        kept = await store.balance("g", "m", busy=[part], now_ms=0, lease_ms=1000)
+        assert part in kept
+        assert len(kept) == PARTITIONS // 2
+        assert len(await store.balance("g", "n", busy=(), now_ms=0, lease_ms=1000)) == PARTITIONS // 2
+        await store.forget_group("g")
+        assert await store.group_lags() == {}
+
+    # --- retention ----------------------------------------------------------------------------------------------------
+
+    @pytest.mark.asyncio
+    async def test_old_uploads_are_deleted_by_age_and_bytes_and_positions_stay(self, store: UploadStore) -> None:
+        clock = ManualClock(start_s=20.0)
+        store.clock = clock
+        await store.accept([received(seq, topic="ab"[seq % 2], payload=bytes(100)) for seq in range(1, 1001)])
+        assert await store.topics() == {"a": TopicSize(500, 50_000), "b": TopicSize(500, 50_000)}
+        rules = {"a": RetentionRule(max_age_s=15.0), "*": RetentionRule(max_bytes=10_050)}  # received before 5 s
+        retention = Retention(store, rules)
+        await retention.apply()
+        rows = await store.query(limit=10_000)
+        assert [row.seq for _, row in rows if row.topic == "a"] == [seq for seq in range(500, 1001) if seq % 2 == 0]
+        assert [row.seq for _, row in rows if row.topic == "b"] == list(range(801, 1001, 2))
+        assert await store.topics() == {"a": TopicSize(251, 25_100), "b": TopicSize(100, 10_000)}
+        assert retention.deleted == {"a": TopicSize(249, 24_900), "b": TopicSize(400, 40_000)}
+        assert await store.count() == 351
+        await clock.advance(10_000)
+        await retention.apply()
+        assert (await store.accept([received(1001, topic="a")])).highest == {("d", "e"): 1001}
+        assert await store.head() == 1001  # no position is used again
+
+    @pytest.mark.asyncio
+    async def test_what_a_group_has_not_committed_is_kept_unless_the_rule_says_otherwise(
+        self, store: UploadStore
+    ) -> None:
+        await store.accept([received(seq) for seq in range(1, 101)])
+        async with asyncio.timeout(30), store.consume("g", batch_limit=60) as consumer:
+            assert await (await anext(consumer)).commit()
+            await Retention(store, {"*": RetentionRule(max_bytes=0)}).apply()
+            assert [row.seq for row in await stored(store)] == list(range(61, 101))
+            await Retention(store, {"*": RetentionRule(max_bytes=0, keep_unconsumed=False)}).apply()
+            assert [row.seq for row in await stored(store)] == [100]
+            assert [row.seq for row in (await anext(consumer)).uploads] == [100]

@@ -1,0 +1,97 @@
+"""A PostgreSQL server of its own for tests, in a temporary folder, which can be killed and started again."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_USER = "postgres"
+_SETTINGS = {
+    "listen_addresses": "''",  # a socket in its folder is all that it has
+    "fsync": "off",  # it is killed, but the machine is not
+    "max_connections": "50",
+    "shared_buffers": "16MB",
+    "log_min_messages": "warning",
+}
+
+
+def missing() -> str:
+    """Return why no server can run here, empty if one can."""
+    if importlib.util.find_spec("asyncpg") is None:
+        return "asyncpg is not installed"
+    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
+        return "PostgreSQL's initdb and pg_ctl are not on the path"
+    return ""
+
+
+class PostgresServer:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._data = folder / "data"
+        self._databases = 0
+
+    def _run(self, *command: str | Path) -> None:
+        """Run a program of PostgreSQL's, which refuses to run as root."""
+        user = _USER if os.getuid() == 0 else None
+        done = subprocess.run(
+            command, cwd=self.folder, user=user, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
+
+    def make(self) -> None:
+        self._run("initdb", "--auth=trust", "--no-sync", "--wal-segsize=1", "-U", _USER, "-D", self._data)
+        lines = [f"{name} = {value}" for name, value in _SETTINGS.items()]
+        lines.append(f"unix_socket_directories = '{self.folder}'")
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-l", self.folder / "log", "-w", "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
+
+    def kill(self) -> None:
+        """Kill the server; its other processes end when they notice."""
+        pid = int((self._data / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+
+    def dsn(self, database: str = "postgres") -> str:
+        return f"postgresql://{_USER}@/{database}?host={self.folder}"
+
+    def make_database(self) -> str:
+        """Return the URL of a new database."""
+        self._databases += 1
+        name = f"uploads_{self._databases}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.dsn(name)
+
+    def execute(self, statement: str) -> None:
+        self._run(
+            "psql", "-q", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", _USER, "-d", "postgres", "-c", statement
+        )
+
+
+@contextlib.contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Give a running server; it ends with the block."""
+    folder = Path(tempfile.mkdtemp(prefix="walle-pg-"))  # short: the path of a socket has 107 characters at most
+    try:
+        if os.getuid() == 0:
+            shutil.chown(folder, _USER)
+        server = PostgresServer(folder)
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(RuntimeError):  # it is down already
+                server.stop("immediate")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

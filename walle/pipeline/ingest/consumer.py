@@ -1,0 +1,233 @@
+"""Members of a consumer group, which read stored uploads in order and commit how far they are.
+
+    async with uploads.consume("ranker", topics=["shop/ipv"]) as consumer:
+        async for batch in consumer:
+            ...                     # use batch.uploads
+            await batch.commit()
+
+The devices are shared among the members by hash, so that one member gets all uploads of a device, in order. An upload
+comes at least once: again where it was not committed before the member ended, or before another took its devices over.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Collection
+from typing import Self
+
+from walle.pipeline.ingest.partitions import partition
+from walle.pipeline.ingest.upload_store import IngestError, Start, UploadStore
+from walle.pipeline.tunnel.server import Received
+
+_LOG = logging.getLogger(__name__)
+
+_SCAN = 20_000  # positions that one query looks at
+_BALANCE_S = 1.0  # between two looks at the other members
+_RETRY_S = 0.5  # while the store cannot be used
+
+
+@dataclasses.dataclass(frozen=True)
+class UploadBatch:
+    """Uploads in the order they were stored. Committing moves the partitions `parts` to `position`."""
+
+    uploads: list[Received]
+    position: int
+    parts: frozenset[int]
+    _consumer: "Consumer" = dataclasses.field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.uploads)
+
+    async def commit(self) -> bool:
+        """Record that the group has used this batch and all earlier ones of this member.
+
+        Return False if another member has taken some of the devices over meanwhile: it gets those uploads again.
+
+        Raises:
+            IngestError: the store cannot be used, and a retry would fail too.
+        """
+        return await self._consumer.commit(self)
+
+
+class Consumer:
+    """One member of a group: an async iterator of batches, for use in one task."""
+
+    def __init__(
+        self,
+        store: UploadStore,
+        group: str,
+        topics: Collection[str] | None,
+        *,
+        start: Start,
+        batch_limit: int,
+        lease_s: float,
+        poll_s: float,
+    ) -> None:
+        self.group = group
+        self.member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._store = store
+        self._topics = None if topics is None else tuple(topics)
+        self._start: Start = start
+        self._batch_limit = batch_limit
+        self._lease_s = lease_s
+        self._poll_s = poll_s
+        self._balanced_s = float("-inf")  # time of the latest look at the other members
+        self._read_to: dict[int, int] = {}  # by partition of this member: position of the latest read
+        self._committed: dict[int, int] = {}
+        self._busy: dict[int, int] = {}  # partitions with uploads not committed: position of the last of them
+        self._head = 0  # of the latest `_read`
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> UploadBatch:
+        """Return the next batch as soon as there is one. A store that cannot be used for now is waited for.
+
+        Raises:
+            IngestError: the store cannot be used, and a retry would fail too.
+            StopAsyncIteration: after `close`.
+        """
+        while not self._is_closed:
+            changed = self._store.changed
+            if self._store.clock.monotonic() - self._balanced_s >= min(_BALANCE_S, self._lease_s / 3):
+                await self._retried(self._balance)
+            batch = await self._retried(self._read)
+            if batch is not None:
+                return batch
+            if not self._has_more:
+                await self._wait(changed)
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        """Release this member's devices to the others. What was not committed comes again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(IngestError):  # the lease ends then
+            await self._commit_idle()
+            await self._store.leave_group(self.group, self.member)
+
+    async def commit(self, batch: UploadBatch) -> bool:
+        positions = dict.fromkeys(batch.parts, batch.position)
+        kept = await self._retried(lambda: self._store.commit(self.group, self.member, positions))
+        used = {partition(received.device_id) for received in batch.uploads}
+        self._note_commit(dict.fromkeys(kept, batch.position))
+        for part in batch.parts - kept:
+            self._drop(part)
+        return used <= kept
+
+    # --- partitions ---
+
+    async def _balance(self) -> None:
+        now_s = self._store.clock.monotonic()
+        await self._commit_idle()
+        now_ms, lease_ms = int(self._store.clock.time() * 1000), int(self._lease_s * 1000)
+        found = await self._store.balance(
+            self.group, self.member, busy=self._busy.keys(), now_ms=now_ms, lease_ms=lease_ms
+        )
+        if not found:  # the group is new, or was forgotten
+            await self._store.join_group(self.group, self._start)
+            found = await self._store.balance(
+                self.group, self.member, busy=self._busy.keys(), now_ms=now_ms, lease_ms=lease_ms
+            )
+        for part in self._read_to.keys() - found.keys():
+            self._drop(part)
+        for part, position in found.items():
+            if part not in self._read_to or position != self._committed[part]:  # or another member had it meanwhile
+                self._drop(part)
+                self._read_to[part] = self._committed[part] = position
+        self._balanced_s = now_s
+
+    async def _commit_idle(self) -> None:
+        """Commit the positions of partitions without uploads of this group's topics."""
+        idle = {
+            part: position
+            for part, position in self._read_to.items()
+            if part not in self._busy and position > self._committed[part]
+        }
+        if idle:
+            kept = await self._store.commit(self.group, self.member, idle)
+            self._note_commit({part: idle[part] for part in kept})
+            for part in idle.keys() - kept:
+                self._drop(part)
+
+    def _note_commit(self, positions: dict[int, int]) -> None:
+        for part, position in positions.items():
+            if part in self._committed:
+                self._committed[part] = max(position, self._committed[part])
+            if self._busy.get(part, position + 1) <= position:
+                del self._busy[part]
+
+    def _drop(self, part: int) -> None:
+        self._read_to.pop(part, None)
+        self._committed.pop(part, None)
+        self._busy.pop(part, None)
+
+    # --- reading ---
+
+    @property
+    def _has_more(self) -> bool:
+        """True if a part of the stored uploads was not looked at in the latest `_read`."""
+        return bool(self._read_to) and min(self._read_to.values()) < self._head
+
+    async def _read(self) -> UploadBatch | None:
+        """Read on from the least position, so that partitions with different positions meet."""
+        self._head = await self._store.head()
+        if not self._read_to:
+            return None
+        after = min(self._read_to.values())
+        if max(self._read_to.values()) > self._head:  # the store went back in time
+            for part in list(self._read_to):
+                self._drop(part)
+            self._balanced_s = float("-inf")
+            return None
+        parts = frozenset(part for part, position in self._read_to.items() if position == after)
+        higher = [position for position in self._read_to.values() if position > after]
+        upto = min(self._head, after + _SCAN, *higher)
+        if after >= upto:
+            return None
+        found = await self._store.read(parts, self._topics, after, upto, self._batch_limit)
+        if len(found) == self._batch_limit:
+            upto = found[-1][0]
+        for part in parts:
+            self._read_to[part] = upto
+        if not found:
+            return None
+        uploads = [received for _, received in found]
+        for part in {partition(received.device_id) for received in uploads}:
+            self._busy[part] = upto
+        return UploadBatch(uploads, upto, parts, self)
+
+    async def _wait(self, changed: asyncio.Event) -> None:
+        """Return when this process has stored an upload, or after `poll_s`."""
+        waiting = [asyncio.create_task(changed.wait()), asyncio.create_task(self._store.clock.sleep(self._poll_s))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _retried[T](self, call: Callable[[], Awaitable[T]]) -> T:
+        has_failed = False
+        while True:
+            try:
+                return await call()
+            except IngestError as error:
+                if not error.may_pass:
+                    raise
+                if not has_failed:
+                    _LOG.error("consumer group %r: %s; trying again every %s s", self.group, error, _RETRY_S)
+                has_failed = True
+                await self._store.clock.sleep(_RETRY_S)

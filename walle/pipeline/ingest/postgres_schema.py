@@ -1,0 +1,74 @@
+"""Schema of the PostgreSQL store of uploads, and the errors after which a retry may succeed."""
+
+import asyncpg
+
+FORMAT = 1
+
+# `head` has one row, which a transaction that stores uploads locks before it takes positions and until it has
+# committed: positions have no gaps and become visible in their order.
+SCHEMA = """
+CREATE SCHEMA IF NOT EXISTS walle;
+CREATE TABLE IF NOT EXISTS walle.head (
+    single BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (single), position BIGINT NOT NULL, format INT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS walle.streams (
+    stream BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL,
+    highest BIGINT NOT NULL, chain BIGINT NOT NULL, moved BIGINT NOT NULL DEFAULT 0, part INT NOT NULL,
+    UNIQUE (device_id, epoch)
+);
+CREATE TABLE IF NOT EXISTS walle.owners (device_id TEXT PRIMARY KEY, owner TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS walle.origins (
+    stream BIGINT NOT NULL, origin BIGINT NOT NULL, seq_offset BIGINT NOT NULL, upto BIGINT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS origins_by_stream ON walle.origins (stream);
+CREATE TABLE IF NOT EXISTS walle.uploads (
+    position BIGINT PRIMARY KEY, stream BIGINT NOT NULL, seq BIGINT NOT NULL, topic TEXT NOT NULL,
+    payload BYTEA NOT NULL, sent_ms BIGINT NOT NULL, received_ms BIGINT NOT NULL,
+    UNIQUE (stream, seq)
+);
+CREATE INDEX IF NOT EXISTS uploads_by_topic ON walle.uploads (topic, position);
+CREATE TABLE IF NOT EXISTS walle.topics (topic TEXT PRIMARY KEY, uploads BIGINT NOT NULL, bytes BIGINT NOT NULL);
+CREATE TABLE IF NOT EXISTS walle.losses (
+    loss BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL,
+    first_seq BIGINT NOT NULL, last_seq BIGINT, cause TEXT NOT NULL, recorded_ms BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS losses_once
+    ON walle.losses (device_id, epoch, first_seq, coalesce(last_seq, -1), cause);
+CREATE TABLE IF NOT EXISTS walle.positions (
+    consumers TEXT NOT NULL, part INT NOT NULL, position BIGINT NOT NULL, member TEXT,
+    until_ms BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (consumers, part)
+);
+CREATE TABLE IF NOT EXISTS walle.members (
+    consumers TEXT NOT NULL, member TEXT NOT NULL, until_ms BIGINT NOT NULL, PRIMARY KEY (consumers, member)
+);
+"""
+_SCHEMA_LOCK = 0x57414C4C  # of an advisory lock: several processes may start at once
+_TRANSIENT_CLASSES = {
+    "08",  # connection
+    "40",  # rolled back: serialization, deadlock
+    "53",  # insufficient resources: disk full, out of memory, too many connections
+    "55",  # lock not available
+    "57",  # shut down, crashed, cannot connect now, cancelled
+    "58",  # system error: I/O
+}
+
+
+async def make_schema(connection: asyncpg.Connection) -> int:
+    """Make what does not exist; return the format."""
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
+        if await connection.fetchval("SELECT to_regclass('walle.head')") is None:
+            await connection.execute(SCHEMA)
+            await connection.execute("INSERT INTO walle.head (position, format) VALUES (0, $1)", FORMAT)
+        found: int = await connection.fetchval("SELECT format FROM walle.head")
+        return found
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether a retry may succeed: the server restarts, is full or is not reached."""
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "")[:2] in _TRANSIENT_CLASSES
+    return not isinstance(
+        error, ValueError
+    )  # ValueError: a URL that is wrong. Else InterfaceError of a lost connection, OSError, TimeoutError

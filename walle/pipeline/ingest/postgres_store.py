@@ -1,0 +1,420 @@
+"""Store of uploads in a PostgreSQL database, in the schema `walle`.
+
+A batch is one transaction: it locks the rows of its streams, takes positions, and copies the uploads in (COPY). The
+database decides between processes: a claim of a device waits for the transactions that have its uploads, and refuses
+later ones of the process that had the device before. Claims and positions of consumers are committed without a sync.
+A lost connection is replaced at the next call; a batch whose commit was cut is sent again, and what it stored is known.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from typing import cast, override
+from urllib.parse import urlsplit, urlunsplit
+
+from walle.clock import Clock, SystemClock
+from walle.pipeline.checksums import first_link
+from walle.pipeline.ingest.partitions import partition
+from walle.pipeline.ingest.receipt import (
+    Accepted,
+    Contents,
+    Place,
+    RecordedLoss,
+    SortedBatch,
+    StoredStream,
+    StreamKey,
+    StreamOrigin,
+    check_hello,
+    moved_places,
+    sort_batch,
+)
+from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, UploadStore
+from walle.pipeline.losses import Loss, LossCause
+from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.protocol import Hello, Origin
+
+try:
+    import asyncpg
+
+    from walle.pipeline.ingest import postgres_groups
+    from walle.pipeline.ingest.postgres_schema import FORMAT, make_schema, may_pass
+except ImportError as _error:
+    raise IngestError(
+        "PostgreSQL", "asyncpg is not installed; install walle[postgres], or keep uploads in a file"
+    ) from _error
+
+_LOG = logging.getLogger(__name__)
+
+_CONNECTIONS = 4
+_CALL_S = 30.0  # until a call to a database that does not answer fails
+_CLOSE_S = 5.0
+# InternalClientError: asyncpg's, where a connection is lost during COPY.
+_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+_COLUMNS = ("position", "stream", "seq", "topic", "payload", "sent_ms", "received_ms")
+
+type _Connection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+
+
+class PostgresUploadStore(UploadStore):
+    """The received uploads in the database that `dsn` names, as libpq does: `postgresql://user@host:5432/name`."""
+
+    def __init__(self, dsn: str, *, clock: Clock | None = None) -> None:
+        super().__init__()
+        self.clock = clock or SystemClock()
+        self._dsn = dsn
+        self._place = _without_password(dsn)  # in errors
+        self._owner = secrets.token_hex(8)  # of the devices that resumed here
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    @override
+    async def start(self) -> None:
+        try:
+            pool = await asyncpg.create_pool(
+                self._dsn, min_size=1, max_size=_CONNECTIONS, command_timeout=_CALL_S, timeout=_CALL_S
+            )
+        except (*_ERRORS, ValueError) as error:
+            raise self._failure(error) from error
+        self._pool = pool
+        try:
+            async with self._connection() as connection:
+                found = await make_schema(cast("asyncpg.Connection[asyncpg.Record]", connection))
+        except BaseException:
+            await self.close()
+            raise
+        if found != FORMAT:
+            await self.close()
+            raise IngestError(self._place, f"has format {found}, this version of walle reads {FORMAT}")
+
+    @override
+    async def close(self) -> None:
+        if self._pool is not None:
+            with contextlib.suppress(IngestError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S), self._transaction(durable=False) as connection:
+                    await connection.execute("DELETE FROM walle.owners WHERE owner = $1", self._owner)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await pool.close()
+            except _ERRORS:
+                pool.terminate()
+
+    @override
+    async def reopen(self) -> None:
+        await self.close()
+        await self.start()
+
+    # --- receipt ---
+
+    @override
+    async def accept(self, batch: Sequence[Received]) -> Accepted:
+        keys = sorted({received[:2] for received in batch})  # in one order, so that no two transactions block another
+        async with self._transaction() as connection:
+            foreign = await self._foreign(connection, keys)
+            streams = await _lock_streams(connection, [key for key in keys if key not in foreign])
+            older = await _stored(connection, moved_places(batch, streams))
+            sorted_batch = sort_batch(batch, streams, older)
+            sorted_batch.rows = [(*row[:2], _text(row[2]), *row[3:]) for row in sorted_batch.rows]
+            await self._write(connection, streams, sorted_batch)
+        if sorted_batch.fresh:
+            self._notify()
+        return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
+
+    async def _foreign(self, connection: _Connection, keys: Sequence[StreamKey]) -> frozenset[StreamKey]:
+        """Return the streams of devices that another process has claimed; others are not claimed until the commit."""
+        devices = sorted({device_id for device_id, _ in keys})
+        query = "SELECT device_id, owner FROM walle.owners WHERE device_id = ANY($1) ORDER BY device_id FOR SHARE"
+        rows = await connection.fetch(query, devices)
+        if len(rows) < len(devices):  # a row that does not exist would not delay a claim
+            await connection.execute(
+                "INSERT INTO walle.owners SELECT unnest($1::text[]), '' ON CONFLICT DO NOTHING", devices
+            )
+            rows = await connection.fetch(query, devices)
+        others = {device_id for device_id, owner in rows if owner not in (self._owner, "")}
+        return frozenset(key for key in keys if key[0] in others)
+
+    async def _write(
+        self, connection: _Connection, streams: Mapping[StreamKey, StoredStream], sorted_batch: SortedBatch
+    ) -> None:
+        changed = [(stream.number, stream.highest, stream.chain) for stream in streams.values()]
+        await connection.execute(
+            "UPDATE walle.streams AS s SET highest = n.highest, chain = n.chain"
+            " FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS n (stream, highest, chain)"
+            " WHERE s.stream = n.stream",
+            *(list(column) for column in zip(*changed, strict=True)) if changed else ([], [], []),
+        )
+        for recorded in sorted_batch.losses:
+            await self._record(connection, recorded)
+        if not sorted_batch.rows:
+            return
+        sizes = [(topic, *size) for topic, size in sorted(sorted_batch.topic_sizes().items())]
+        await connection.execute(
+            "INSERT INTO walle.topics AS t SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])"
+            " ON CONFLICT (topic)"
+            " DO UPDATE SET uploads = t.uploads + excluded.uploads, bytes = t.bytes + excluded.bytes",
+            *(list(column) for column in zip(*sizes, strict=True)),
+        )
+        head: int = await connection.fetchval(
+            "UPDATE walle.head SET position = position + $1 RETURNING position", len(sorted_batch.rows)
+        )
+        first = head - len(sorted_batch.rows) + 1
+        records = [(position, *row) for position, row in enumerate(sorted_batch.rows, start=first)]
+        await connection.copy_records_to_table("uploads", schema_name="walle", columns=_COLUMNS, records=records)
+
+    @override
+    async def acked(self, device_id: str, epoch: str) -> int:
+        query = "SELECT highest FROM walle.streams WHERE device_id = $1 AND epoch = $2"
+        async with self._connection() as connection:
+            return await connection.fetchval(query, device_id, epoch) or 0
+
+    @override
+    async def resume(self, hello: Hello) -> ResumePoint:
+        origins = check_hello(hello)
+        async with self._transaction(durable=False) as connection:
+            # Waits for a transaction with this device's uploads; the queries below see what that stored.
+            await connection.execute(
+                "INSERT INTO walle.owners AS o VALUES ($1, $2)"
+                " ON CONFLICT (device_id) DO UPDATE SET owner = excluded.owner WHERE o.owner <> excluded.owner",
+                hello.device_id,
+                self._owner,
+            )
+            key = (hello.device_id, hello.epoch)
+            stream = await _find(connection, key)
+            if stream is None and not origins and hello.acked == 0:  # stored with its first upload
+                return ResumePoint(0, first_link(hello.epoch))
+            if stream is not None and stream.highest >= hello.acked:
+                return ResumePoint(stream.highest, stream.chain)
+        async with self._transaction() as connection:
+            known = await _find(connection, key) is not None
+            stream = (await _lock_streams(connection, [key]))[key]
+            if not known:
+                await self._link_origins(connection, stream, hello.device_id, origins)
+            if stream.highest < hello.acked:
+                await self._record_restore(connection, hello.device_id, hello.epoch, stream.highest, hello.acked)
+                stream.highest, stream.chain = hello.acked, hello.acked_chain
+                await connection.execute(
+                    "UPDATE walle.streams SET highest = $1, chain = $2 WHERE stream = $3",
+                    stream.highest,
+                    stream.chain,
+                    stream.number,
+                )
+            return ResumePoint(stream.highest, stream.chain)
+
+    async def _link_origins(
+        self, connection: _Connection, stream: StoredStream, device_id: str, origins: Sequence[Origin]
+    ) -> None:
+        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this store lacks."""
+        for origin in origins:
+            key = (device_id, origin.epoch)
+            older = await _find(connection, key)
+            highest = older.highest if older else 0
+            if highest < origin.acked:
+                await self._record_restore(connection, device_id, origin.epoch, highest, origin.acked)
+            if origin.upto:
+                # Uploads of the older epoch may have arrived and not be stored yet.
+                older = older or (await _lock_streams(connection, [key]))[key]
+                insert = "INSERT INTO walle.origins VALUES ($1, $2, $3, $4)"
+                await connection.execute(insert, stream.number, older.number, origin.offset, origin.upto)
+                stream.moved = max(stream.moved, origin.upto)
+        await connection.execute("UPDATE walle.streams SET moved = $1 WHERE stream = $2", stream.moved, stream.number)
+
+    async def _record_restore(
+        self, connection: _Connection, device_id: str, epoch: str, highest: int, acked: int
+    ) -> None:
+        loss = Loss(epoch, highest + 1, acked, LossCause.CLOUD_RESTORED)
+        await self._record(connection, RecordedLoss(device_id, loss, int(self.clock.time() * 1000)))
+
+    async def _record(self, connection: _Connection, recorded: RecordedLoss) -> None:
+        device_id, loss, now_ms = recorded
+        status = await connection.execute(
+            "INSERT INTO walle.losses (device_id, epoch, first_seq, last_seq, cause, recorded_ms)"
+            " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+            device_id,
+            _text(loss.epoch),
+            loss.first_seq,
+            loss.last_seq,
+            loss.cause.value,
+            now_ms,
+        )
+        if status == "INSERT 0 1":
+            _LOG.error("received uploads in %s: device %r: %s", self._place, device_id, loss)
+
+    @override
+    async def losses(self, device_id: str | None = None) -> list[RecordedLoss]:
+        query = (
+            "SELECT device_id, epoch, first_seq, last_seq, cause, recorded_ms FROM walle.losses"
+            " WHERE $1::text IS NULL OR device_id = $1 ORDER BY loss"
+        )
+        async with self._connection() as connection:
+            rows = await connection.fetch(query, device_id)
+        return [RecordedLoss(row[0], Loss(row[1], row[2], row[3], LossCause(row[4])), row[5]) for row in rows]
+
+    @override
+    async def count(self) -> int:
+        async with self._connection() as connection:
+            return int(await connection.fetchval("SELECT coalesce(sum(uploads), 0) FROM walle.topics"))
+
+    @override
+    async def query(
+        self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
+    ) -> list[tuple[int, Received]]:
+        wanted: dict[str, object] = {"position >": after}
+        if device_id is not None:
+            wanted["device_id ="] = device_id
+        if topic is not None:
+            wanted["topic ="] = topic
+        where = " AND ".join(f"{column} ${number}" for number, column in enumerate(wanted, start=2))
+        async with self._connection() as connection:
+            return await postgres_groups.uploads(connection, where, limit, *wanted.values())
+
+    # --- consumer groups and retention ---
+
+    @override
+    async def join_group(self, group: str, start: Start) -> None:
+        async with self._transaction(durable=False) as connection:
+            await postgres_groups.join(connection, group, start)
+
+    @override
+    async def balance(
+        self, group: str, member: str, *, busy: Collection[int], now_ms: int, lease_ms: int
+    ) -> dict[int, int]:
+        async with self._transaction(durable=False) as connection:
+            return await postgres_groups.balance(connection, group, member, busy, now_ms, lease_ms)
+
+    @override
+    async def leave_group(self, group: str, member: str) -> None:
+        async with self._transaction(durable=False) as connection:
+            await postgres_groups.leave(connection, group, member)
+
+    @override
+    async def head(self) -> int:
+        async with self._connection() as connection:
+            return await postgres_groups.head(connection)
+
+    @override
+    async def read(
+        self, partitions: Collection[int], topics: Collection[str] | None, after: int, upto: int, limit: int
+    ) -> list[tuple[int, Received]]:
+        async with self._connection() as connection:
+            return await postgres_groups.read(connection, partitions, topics, after, upto, limit)
+
+    @override
+    async def commit(self, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
+        async with self._transaction(durable=False) as connection:
+            return await postgres_groups.commit(connection, group, member, positions)
+
+    @override
+    async def group_lags(self) -> dict[str, GroupLag]:
+        async with self._connection() as connection:
+            return await postgres_groups.lags(connection)
+
+    @override
+    async def forget_group(self, group: str) -> None:
+        async with self._transaction() as connection:
+            await postgres_groups.forget(connection, group)
+
+    @override
+    async def topics(self) -> dict[str, TopicSize]:
+        async with self._connection() as connection:
+            rows = await connection.fetch('SELECT topic, uploads, bytes FROM walle.topics ORDER BY topic COLLATE "C"')
+        return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}
+
+    @override
+    async def trim(
+        self, topic: str, *, before_ms: int | None, over_bytes: int, keep_unconsumed: bool, limit: int
+    ) -> TopicSize:
+        async with self._transaction(durable=False) as connection:
+            return await postgres_groups.trim(connection, topic, before_ms, over_bytes, limit, keep=keep_unconsumed)
+
+    # --- connections ---
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[_Connection]:
+        """Give a connection. Errors within the block become IngestError."""
+        if self._pool is None:
+            raise IngestError(self._place, "is not open")
+        try:
+            async with self._pool.acquire() as connection:
+                yield connection
+        except _ERRORS as error:
+            raise self._failure(error) from error
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, *, durable: bool = True) -> AsyncIterator[_Connection]:
+        """Give a connection with a transaction. A commit that is not `durable` may be undone by a power cut."""
+        async with self._connection() as connection, connection.transaction():
+            # A lost row lock or an idle holder must not stop the others for longer than a call may take.
+            await connection.execute(
+                f"SET LOCAL synchronous_commit = {'on' if durable else 'off'};"
+                f" SET LOCAL idle_in_transaction_session_timeout = '{_CALL_S:.0f}s'"
+            )
+            yield connection
+
+    def _failure(self, error: Exception) -> IngestError:
+        return IngestError(self._place, str(error) or type(error).__name__, may_pass=may_pass(error))
+
+
+async def _find(connection: _Connection, key: StreamKey) -> StoredStream | None:
+    query = "SELECT stream, highest, chain, moved FROM walle.streams WHERE device_id = $1 AND epoch = $2"
+    row = await connection.fetchrow(query, *key)
+    return StoredStream(*row) if row else None
+
+
+async def _lock_streams(connection: _Connection, keys: Sequence[StreamKey]) -> dict[StreamKey, StoredStream]:
+    """Return the rows of streams, made if they do not exist, and keep other transactions from changing them."""
+    if not keys:
+        return {}
+    devices, epochs = [key[0] for key in keys], [key[1] for key in keys]
+    query = (
+        "SELECT s.device_id, s.epoch, s.stream, s.highest, s.chain, s.moved FROM walle.streams AS s"
+        " JOIN unnest($1::text[], $2::text[]) AS k (device_id, epoch) USING (device_id, epoch)"
+        " ORDER BY s.stream FOR UPDATE OF s"
+    )
+    found = await connection.fetch(query, devices, epochs)
+    if len(found) < len(keys):
+        chains, parts = [first_link(epoch) for epoch in epochs], [partition(device_id) for device_id in devices]
+        await connection.execute(
+            "INSERT INTO walle.streams (device_id, epoch, highest, chain, part)"
+            " SELECT device_id, epoch, 0, chain, part"
+            " FROM unnest($1::text[], $2::text[], $3::bigint[], $4::int[]) AS n (device_id, epoch, chain, part)"
+            " ON CONFLICT DO NOTHING",
+            devices,
+            epochs,
+            chains,
+            parts,
+        )
+        found = await connection.fetch(query, devices, epochs)
+    streams = {(row[0], row[1]): StoredStream(*row[2:]) for row in found}
+    moved = [stream.number for stream in streams.values() if stream.moved]
+    if moved:
+        origins = await connection.fetch(
+            "SELECT stream, origin, seq_offset, upto FROM walle.origins WHERE stream = ANY($1::bigint[])", moved
+        )
+        for stream in streams.values():
+            stream.origins = tuple(StreamOrigin(*row[1:]) for row in origins if row[0] == stream.number)
+    return streams
+
+
+async def _stored(connection: _Connection, places: Iterable[Place]) -> dict[Place, Contents]:
+    wanted = list(places)
+    if not wanted:
+        return {}
+    rows = await connection.fetch(
+        "SELECT stream, seq, topic, payload, sent_ms FROM walle.uploads"
+        " JOIN unnest($1::bigint[], $2::bigint[]) AS w (stream, seq) USING (stream, seq)",
+        *(list(column) for column in zip(*wanted, strict=True)),
+    )
+    return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}
+
+
+def _text(text: str) -> str:
+    """Return text that PostgreSQL can hold: without NUL characters."""
+    return text.replace("\0", "\ufffd")
+
+
+def _without_password(dsn: str) -> str:
+    parts = urlsplit(dsn)
+    user, at, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))

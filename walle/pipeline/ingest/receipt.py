@@ -1,0 +1,152 @@
+"""Rules of the receipt of a batch, without I/O: new uploads, duplicates, gaps, moved uploads and reports of losses.
+
+A store reads the streams of a batch and the earlier uploads that its moved uploads may repeat, calls `sort_batch`, and
+writes the result, all in one transaction.
+"""
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
+from walle.pipeline.losses import LOSS_TOPIC, Loss, LossError
+from walle.pipeline.tunnel.server import Received
+from walle.protocol import MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
+
+_LOG = logging.getLogger(__name__)
+
+type StreamKey = tuple[str, str]  # device_id, epoch
+type Place = tuple[int, int]  # stream, seq
+type Contents = tuple[str, bytes, int]  # topic, payload, sent_ms
+
+
+class Accepted(NamedTuple):
+    """The result of one batch: numbers to acknowledge, and the uploads that are new, in order.
+
+    `foreign` streams are of devices that have connected to another process since: nothing of them is stored.
+    """
+
+    highest: dict[StreamKey, int]
+    fresh: list[Received]
+    foreign: frozenset[StreamKey] = frozenset()
+
+
+class RecordedLoss(NamedTuple):
+    """A loss of a device's uploads, and when this store recorded it, by the cloud's clock."""
+
+    device_id: str
+    loss: Loss
+    recorded_ms: int
+
+
+class StreamOrigin(NamedTuple):
+    """An older stream: its upload `seq + offset` is upload `seq` of the newer one, for seq <= `upto`."""
+
+    number: int
+    offset: int
+    upto: int
+
+
+@dataclasses.dataclass(slots=True)
+class StoredStream:
+    """The row of one (device, epoch). Uploads up to `moved` continue the older streams `origins`."""
+
+    number: int
+    highest: int
+    chain: int
+    moved: int
+    origins: tuple[StreamOrigin, ...] = ()
+
+
+@dataclasses.dataclass
+class SortedBatch:
+    """A batch sorted for writing. `rows` are (stream, seq, topic, payload, sent_ms, received_ms) of `fresh`."""
+
+    fresh: list[Received] = dataclasses.field(default_factory=list)
+    rows: list[tuple[int, int, str, bytes, int, int]] = dataclasses.field(default_factory=list)
+    losses: list[RecordedLoss] = dataclasses.field(default_factory=list)
+
+    def topic_sizes(self) -> dict[str, tuple[int, int]]:
+        """Return (uploads, payload bytes) of each topic."""
+        uploads, size_bytes = collections.Counter[str](), collections.Counter[str]()
+        for _, _, topic, payload, _, _ in self.rows:
+            uploads[topic] += 1
+            size_bytes[topic] += len(payload)
+        return {topic: (count, size_bytes[topic]) for topic, count in uploads.items()}
+
+
+def check_hello(hello: Hello) -> tuple[Origin, ...]:
+    """Return the origins that a Hello names.
+
+    Raises:
+        ProtocolError: the Hello holds values that no device sends.
+    """
+    origins = origins_from_text(hello.origins)
+    if not 0 <= hello.acked <= MAX_SEQ or not 0 <= hello.acked_chain < CHAIN_MODULUS:
+        raise ProtocolError("hello.acked", f"{hello.acked} with chain {hello.acked_chain} is out of range")
+    names = {"hello.device_id": [hello.device_id], "hello.epoch": [hello.epoch]}
+    names["hello.origins"] = [origin.epoch for origin in origins]
+    for field, texts in names.items():
+        if any("\0" in text for text in texts):
+            raise ProtocolError(field, "contains a NUL character")
+    return origins
+
+
+def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[Place]:
+    """Yield the places in older streams that uploads of the batch may repeat."""
+    if not any(stream.moved for stream in streams.values()):
+        return
+    for received in batch:
+        stream = streams.get(received[:2])
+        if stream is not None and stream.highest < received.seq <= stream.moved:
+            yield from _older_places(stream, received.seq)
+
+
+def sort_batch(
+    batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream], older: Mapping[Place, Contents]
+) -> SortedBatch:
+    """Sort the uploads of a batch, and move `highest` and `chain` of their streams on.
+
+    In each stream, numbers go up by one from the highest. Lower ones are duplicates and are dropped, as are those after
+    a missing one, and those without a stream in `streams`. `older` has the contents that are stored at `moved_places`.
+    """
+    result = SortedBatch()
+    fresh, rows = result.fresh, result.rows
+    has_moved = any(stream.moved for stream in streams.values())
+    in_batch: dict[Place, Contents] = {}
+    for received in batch:
+        stream = streams.get(received[:2])
+        if stream is None or received.seq != stream.highest + 1:
+            continue
+        stream.highest += 1
+        stream.chain = next_link(stream.chain, row_checksum(received.topic, received.payload, received.sent_ms))
+        if received.topic == LOSS_TOPIC:
+            _add_report(result.losses, received)
+            continue
+        if has_moved:
+            contents = received[3:6]
+            if received.seq <= stream.moved:
+                places = _older_places(stream, received.seq)
+                if any(contents == in_batch.get(place, older.get(place)) for place in places):
+                    continue
+            in_batch[stream.number, received.seq] = contents
+        fresh.append(received)
+        rows.append((stream.number, *received[2:]))
+    return result
+
+
+def _older_places(stream: StoredStream, seq: int) -> Iterator[Place]:
+    for origin in stream.origins:
+        if seq <= origin.upto:
+            yield origin.number, seq + origin.offset
+
+
+def _add_report(losses: list[RecordedLoss], received: Received) -> None:
+    try:
+        loss = Loss.decode(received.payload)
+    except LossError as error:
+        _LOG.warning("device %r: %s", received.device_id, error)
+    else:
+        losses.append(RecordedLoss(received.device_id, loss, received.received_ms))

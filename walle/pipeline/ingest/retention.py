@@ -1,0 +1,117 @@
+"""Retention of stored uploads: by age and by bytes, per topic, in short deletions that delay no receipt."""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Mapping
+
+from walle.clock import Clock
+from walle.errors import ConfigError
+from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
+
+_LOG = logging.getLogger(__name__)
+
+_STEP = 500  # uploads of one deletion
+_PAUSE_S = 0.02  # between two deletions
+_AGES_S = {"h": 3600, "d": 86_400}
+_SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+ANY_TOPIC = "*"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetentionRule:
+    """Bounds on the stored uploads of a topic; None bounds nothing.
+
+    Uploads that a consumer group has not committed are kept, unless `keep_unconsumed` is False.
+    """
+
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+    keep_unconsumed: bool = True
+
+
+def parse_rule(text: str) -> tuple[str, RetentionRule]:
+    """Return topic and rule of `TOPIC=30d`, `TOPIC=20GB`, `TOPIC=30d,20GB` or the same with `,force`.
+
+    The topic `*` is for all topics without a rule of their own; `force` deletes what groups have not committed, too.
+
+    Raises:
+        ConfigError: the text is none of these.
+    """
+    topic, _, bounds = text.rpartition("=")
+    age_s, size_bytes, keep = None, None, True
+    for bound in bounds.split(","):
+        unit = bound.lstrip("0123456789.")
+        number = bound.removesuffix(unit)
+        try:
+            if bound == "force":
+                keep = False
+            elif unit in _AGES_S:
+                age_s = float(number) * _AGES_S[unit]
+            elif unit in _SIZES:
+                size_bytes = int(float(number) * _SIZES[unit])
+            else:
+                raise ValueError(bound)  # noqa: TRY301 - the same error as for a number that is none
+        except ValueError as error:
+            what = f"{bound!r} is not an age (12h, 30d), a size (500MB, 20GB, 1TB) or force"
+            raise ConfigError(f"retention {text!r}: {what}; write TOPIC=30d,20GB") from error
+    if not topic or (age_s is None and size_bytes is None):
+        raise ConfigError(f"retention {text!r} names no topic or no bound; write TOPIC=30d,20GB or *=30d")
+    return topic, RetentionRule(max_age_s=age_s, max_bytes=size_bytes, keep_unconsumed=keep)
+
+
+class Retention:
+    """Deletes what the rules do not keep. `deleted` counts since this object was made, by topic.
+
+    Args:
+        rules: by topic; ANY_TOPIC is for all others.
+    """
+
+    def __init__(self, store: UploadStore, rules: Mapping[str, RetentionRule]) -> None:
+        self.deleted: dict[str, TopicSize] = {}
+        self.failures = 0
+        self._store = store
+        self._rules = dict(rules)
+
+    async def run(self, every_s: float = 60.0) -> None:
+        """Apply the rules every `every_s` seconds, until cancelled. A store that cannot be used is tried again."""
+        while True:
+            try:
+                await self.apply()
+            except IngestError as error:
+                self.failures += 1
+                _LOG.warning("old uploads are not deleted: %s", error)
+            await self._clock.sleep(every_s)
+
+    async def apply(self) -> None:
+        """Delete all that the rules do not keep.
+
+        Raises:
+            IngestError: the store cannot be used.
+        """
+        for topic, size in (await self._store.topics()).items():
+            rule = self._rules.get(topic) or self._rules.get(ANY_TOPIC)
+            if rule is not None:
+                await self._apply(topic, size, rule)
+
+    @property
+    def _clock(self) -> Clock:
+        return self._store.clock
+
+    async def _apply(self, topic: str, size: TopicSize, rule: RetentionRule) -> None:
+        before_ms = None if rule.max_age_s is None else math.floor((self._clock.time() - rule.max_age_s) * 1000)
+        over_bytes = 0 if rule.max_bytes is None else max(0, size.size_bytes - rule.max_bytes)
+        while True:
+            deleted = await self._store.trim(
+                topic,
+                before_ms=before_ms,
+                over_bytes=over_bytes,
+                keep_unconsumed=rule.keep_unconsumed,
+                limit=_STEP,
+            )
+            before = self.deleted.get(topic, TopicSize(0, 0))
+            self.deleted[topic] = TopicSize(before.uploads + deleted.uploads, before.size_bytes + deleted.size_bytes)
+            if deleted.uploads < _STEP:
+                return
+            over_bytes = max(0, over_bytes - deleted.size_bytes)
+            await self._clock.sleep(_PAUSE_S)

@@ -1,0 +1,118 @@
+"""Schema of the SQLite store of uploads, its migrations, and transactions on it."""
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from typing import cast
+
+from walle.pipeline.checksums import first_link, next_link, row_checksum
+from walle.pipeline.ingest.partitions import partition
+
+FORMAT = 3  # in PRAGMA user_version
+_BUSY_S = 5.0  # that a transaction waits for those of other processes
+_BUSY_POLL_S = 0.001
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS streams (
+    stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
+    chain INTEGER NOT NULL, moved INTEGER NOT NULL DEFAULT 0, part INTEGER NOT NULL,
+    UNIQUE (device_id, epoch)
+);
+CREATE TABLE IF NOT EXISTS owners (device_id TEXT PRIMARY KEY, owner TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS origins (
+    stream INTEGER NOT NULL, origin INTEGER NOT NULL, seq_offset INTEGER NOT NULL, upto INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS origins_by_stream ON origins (stream);
+CREATE TABLE IF NOT EXISTS uploads (
+    position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
+    payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL,
+    UNIQUE (stream, seq)
+);
+CREATE INDEX IF NOT EXISTS uploads_by_topic ON uploads (topic);
+CREATE TABLE IF NOT EXISTS topics (
+    topic TEXT PRIMARY KEY, uploads INTEGER NOT NULL, bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS losses (
+    loss INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, first_seq INTEGER NOT NULL,
+    last_seq INTEGER, cause TEXT NOT NULL, recorded_ms INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS losses_once ON losses (device_id, epoch, first_seq, ifnull(last_seq, -1), cause);
+CREATE TABLE IF NOT EXISTS positions (
+    consumers TEXT NOT NULL, part INTEGER NOT NULL, position INTEGER NOT NULL, member TEXT,
+    until_ms INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (consumers, part)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS members (
+    consumers TEXT NOT NULL, member TEXT NOT NULL, until_ms INTEGER NOT NULL, PRIMARY KEY (consumers, member)
+) WITHOUT ROWID;
+"""
+
+
+def make_schema(database: sqlite3.Connection) -> None:
+    """Bring an empty file or one of an older format to this one, in one transaction."""
+    with transaction(database):
+        found = database.execute("PRAGMA user_version").fetchone()[0]  # another process may have done it
+        if found == 1:
+            _add_chains(database)
+        if found in (1, 2):
+            database.create_function("part_of", 1, partition, deterministic=True)
+            database.execute("ALTER TABLE streams ADD COLUMN part INTEGER NOT NULL DEFAULT 0")
+            database.execute("UPDATE streams SET part = part_of(device_id)")
+        for statement in _SCHEMA.split(";"):
+            database.execute(statement)
+        if found in (1, 2):
+            database.execute(
+                "INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM uploads GROUP BY topic"
+            )
+        database.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _add_chains(database: sqlite3.Connection) -> None:
+    """Compute the chain values, which format 1 lacks, from all uploads."""
+    database.execute("ALTER TABLE streams ADD COLUMN chain INTEGER NOT NULL DEFAULT 0")
+    database.execute("ALTER TABLE streams ADD COLUMN moved INTEGER NOT NULL DEFAULT 0")
+    for stream, epoch in database.execute("SELECT stream, epoch FROM streams").fetchall():
+        chain = first_link(epoch)
+        query = "SELECT topic, payload, sent_ms FROM uploads WHERE stream = ? ORDER BY seq"
+        for topic, payload, sent_ms in database.execute(query, (stream,)):
+            chain = next_link(chain, row_checksum(topic, payload, sent_ms))
+        database.execute("UPDATE streams SET chain = ? WHERE stream = ?", (chain, stream))
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection, *, durable: bool = True) -> Iterator[None]:
+    """Run the block in a write transaction. One that is not `durable` is not synced: a power cut may undo it."""
+    if not durable:
+        database.execute("PRAGMA synchronous = NORMAL")
+    try:
+        _begin(database)
+        try:
+            yield
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:  # a full disk may have rolled back already
+                database.execute("ROLLBACK")
+            raise
+    finally:
+        if not durable:
+            database.execute("PRAGMA synchronous = FULL")
+
+
+def _begin(database: sqlite3.Connection) -> None:
+    """Begin as soon as other processes' transactions allow. SQLite's own wait polls at up to 100 ms."""
+    give_up_s = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_s:
+                raise
+            time.sleep(_BUSY_POLL_S)
+        else:
+            return
+
+
+def data_version(database: sqlite3.Connection) -> int:
+    """Return a number that changes when another connection has changed the file."""
+    return cast("int", database.execute("PRAGMA data_version").fetchone()[0])

@@ -1,0 +1,410 @@
+"""Store of uploads in one SQLite file, the default.
+
+The file holds the features and, for each (device, epoch), the highest stored number and the chain value there. Both
+change in one transaction per batch, so that uploads that a device repeats after a crash on either side are recognised
+and dropped. A device that starts a new epoch repeats its unsent uploads in it: those that are stored already under the
+older epoch are dropped too. What was lost on either side is in `losses`.
+SQLite runs in its own thread; a batch costs one hop to it. Queries run in another, on a connection of their own: in WAL
+mode they delay no commit. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and
+positions of consumers are not synced: a power cut may undo the latest, and then a device connects again and a consumer
+gets uploads again.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast, override
+
+from walle.clock import Clock, SystemClock
+from walle.pipeline.checksums import first_link
+from walle.pipeline.ingest import sqlite_groups
+from walle.pipeline.ingest.partitions import partition
+from walle.pipeline.ingest.receipt import (
+    Accepted,
+    Contents,
+    Place,
+    RecordedLoss,
+    StoredStream,
+    StreamKey,
+    StreamOrigin,
+    check_hello,
+    moved_places,
+    sort_batch,
+)
+from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, make_schema, transaction
+from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, UploadStore
+from walle.pipeline.losses import Loss, LossCause
+from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.protocol import Hello, Origin
+
+_LOG = logging.getLogger(__name__)
+
+_ROWS_PER_STATEMENT = 32
+_STREAMS_KEPT = 50_000  # in memory
+_TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
+
+
+class SqliteUploadStore(UploadStore):
+    """The received uploads in one SQLite file at `path`, which is created if it does not exist."""
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        super().__init__()
+        self.path = path
+        self.clock = clock or SystemClock()
+        self._owner = secrets.token_hex(8)  # of the devices that resumed here
+        # The thread ends with the object or the program. SQLite requires that one thread uses a connection.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
+        self._database: sqlite3.Connection | None = None
+        self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest-reader")
+        self._reader: sqlite3.Connection | None = None  # made by the first query
+        # As committed, while no other connection changes the file. A transaction takes the streams that it changes
+        # out, so that none of a failed one stays.
+        self._data_version = 0
+        self._streams: dict[StreamKey, StoredStream] = {}
+        self._owned: set[str] = set()  # devices that no other process has claimed
+
+    @override
+    async def start(self) -> None:
+        """Open the file. Raises IngestError if it cannot be opened or has another format."""
+        await self._in_thread(self._open)
+
+    @override
+    async def close(self) -> None:
+        await self._in_thread(self._close_reader, self._reader_thread)
+        await self._in_thread(self._close)
+
+    @override
+    async def reopen(self) -> None:
+        with contextlib.suppress(IngestError):
+            await self.close()
+        await self.start()
+
+    # --- receipt ---
+
+    @override
+    async def accept(self, batch: Sequence[Received]) -> Accepted:
+        accepted = await self._run(lambda database: self._accept(database, batch))
+        if accepted.fresh:
+            self._notify()
+        return accepted
+
+    @override
+    async def acked(self, device_id: str, epoch: str) -> int:
+        query = "SELECT highest FROM streams WHERE device_id = ? AND epoch = ?"
+        row = await self._run(lambda database: database.execute(query, (device_id, epoch)).fetchone())
+        return cast("int", row[0]) if row else 0
+
+    @override
+    async def resume(self, hello: Hello) -> ResumePoint:
+        origins = check_hello(hello)
+        return await self._run(lambda database: self._resume(database, hello, origins))
+
+    @override
+    async def losses(self, device_id: str | None = None) -> list[RecordedLoss]:
+        query = "SELECT device_id, epoch, first_seq, last_seq, cause, recorded_ms FROM losses"
+        values = [] if device_id is None else [device_id]
+        query += " WHERE device_id = ?" * len(values) + " ORDER BY loss"
+        rows = await self._read(lambda database: database.execute(query, values).fetchall())
+        return [RecordedLoss(row[0], Loss(row[1], row[2], row[3], LossCause(row[4])), row[5]) for row in rows]
+
+    @override
+    async def count(self) -> int:
+        query = "SELECT ifnull(sum(uploads), 0) FROM topics"
+        return cast("int", await self._read(lambda database: database.execute(query).fetchone()[0]))
+
+    @override
+    async def query(
+        self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
+    ) -> list[tuple[int, Received]]:
+        of_device = " AND stream IN (SELECT stream FROM streams WHERE device_id = ?)" * (device_id is not None)
+        of_topic = " AND topic = ?" * (topic is not None)
+        # CROSS JOIN keeps the order of the loops: the index of `uploads` first, which yields the positions in order.
+        query = (
+            "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"  # noqa: S608 - made of constants
+            f" FROM uploads CROSS JOIN streams USING (stream) WHERE position > ?{of_device}{of_topic}"
+            " ORDER BY position LIMIT ?"
+        )
+        values = [value for value in (after, device_id, topic, limit) if value is not None]
+        return await self._read(
+            lambda database: [(row[0], Received(*row[1:])) for row in database.execute(query, values)]
+        )
+
+    # --- consumer groups and retention ---
+
+    @override
+    async def join_group(self, group: str, start: Start) -> None:
+        await self._write(lambda database: sqlite_groups.join(database, group, start))
+
+    @override
+    async def balance(
+        self, group: str, member: str, *, busy: Collection[int], now_ms: int, lease_ms: int
+    ) -> dict[int, int]:
+        return await self._write(
+            lambda database: sqlite_groups.balance(database, group, member, busy, now_ms, lease_ms)
+        )
+
+    @override
+    async def leave_group(self, group: str, member: str) -> None:
+        await self._write(lambda database: sqlite_groups.leave(database, group, member))
+
+    @override
+    async def head(self) -> int:
+        return await self._read(sqlite_groups.head)
+
+    @override
+    async def read(
+        self, partitions: Collection[int], topics: Collection[str] | None, after: int, upto: int, limit: int
+    ) -> list[tuple[int, Received]]:
+        return await self._read(lambda database: sqlite_groups.read(database, partitions, topics, after, upto, limit))
+
+    @override
+    async def commit(self, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
+        return await self._write(lambda database: sqlite_groups.commit(database, group, member, positions))
+
+    @override
+    async def group_lags(self) -> dict[str, GroupLag]:
+        return await self._read(sqlite_groups.lags)
+
+    @override
+    async def forget_group(self, group: str) -> None:
+        await self._write(lambda database: sqlite_groups.forget(database, group))
+
+    @override
+    async def topics(self) -> dict[str, TopicSize]:
+        query = "SELECT topic, uploads, bytes FROM topics ORDER BY topic"
+        rows = await self._read(lambda database: database.execute(query).fetchall())
+        return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}
+
+    @override
+    async def trim(
+        self, topic: str, *, before_ms: int | None, over_bytes: int, keep_unconsumed: bool, limit: int
+    ) -> TopicSize:
+        return await self._write(
+            lambda database: sqlite_groups.trim(database, topic, before_ms, over_bytes, limit, keep=keep_unconsumed)
+        )
+
+    # --- in the threads ---
+
+    async def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def on_open_database() -> T:
+            if self._database is None:
+                raise IngestError(self.path, "is not open")
+            return work(self._database)
+
+        return await self._in_thread(on_open_database)
+
+    async def _write[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction that is not synced."""
+
+        def in_transaction(database: sqlite3.Connection) -> T:
+            with transaction(database, durable=False):
+                return work(database)
+
+        return await self._run(in_transaction)
+
+    async def _read[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def on_reader() -> T:
+            if self._database is None:
+                raise IngestError(self.path, "is not open")
+            if self._reader is None:
+                self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+                self._reader.execute("PRAGMA query_only = ON")
+            return work(self._reader)
+
+        return await self._in_thread(on_reader, self._reader_thread)
+
+    async def _in_thread[T](self, work: Callable[[], T], thread: ThreadPoolExecutor | None = None) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread or self._thread, work)
+        except sqlite3.Error as error:
+            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
+            raise IngestError(self.path, str(error), may_pass=primary in _TRANSIENT) from error
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare.
+            database.execute("PRAGMA wal_autocheckpoint = 8000")
+            if self._check_format(database) < FORMAT:
+                make_schema(database)
+            database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
+        except BaseException:
+            database.close()
+            raise
+        self._database = database
+        self._forget()
+
+    def _check_format(self, database: sqlite3.Connection) -> int:
+        found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
+        if not 0 <= found <= FORMAT:
+            raise IngestError(self.path, f"has format {found}, this version of walle reads 1 to {FORMAT}")
+        return found
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        if database is None:
+            return
+        try:
+            with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
+                database.execute("DELETE FROM owners WHERE owner = ?", (self._owner,))
+        finally:
+            database.close()
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _accept(self, database: sqlite3.Connection, batch: Sequence[Received]) -> Accepted:
+        keys = dict.fromkeys(received[:2] for received in batch)
+        with transaction(database):
+            self._forget_if_changed(database)
+            foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
+            streams = {key: self._take(database, key) for key in keys if key not in foreign}
+            sorted_batch = sort_batch(batch, streams, _stored(database, moved_places(batch, streams)))
+            _insert(database, sorted_batch.rows)
+            database.executemany(
+                "INSERT INTO topics VALUES (?, ?, ?) ON CONFLICT (topic)"
+                " DO UPDATE SET uploads = uploads + excluded.uploads, bytes = bytes + excluded.bytes",
+                [(topic, *size) for topic, size in sorted_batch.topic_sizes().items()],
+            )
+            for recorded in sorted_batch.losses:
+                self._record(database, recorded)
+            database.executemany(
+                "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
+                [(stream.highest, stream.chain, stream.number) for stream in streams.values()],
+            )
+        if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
+            self._forget()
+        self._streams.update(streams)
+        return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
+
+    def _forget(self) -> None:
+        self._streams.clear()
+        self._owned.clear()
+
+    def _forget_if_changed(self, database: sqlite3.Connection) -> None:
+        version = data_version(database)
+        if version != self._data_version:
+            self._data_version = version
+            self._forget()
+
+    def _is_owned(self, database: sqlite3.Connection, device_id: str) -> bool:
+        """Return whether no other process has claimed a device."""
+        if device_id not in self._owned:
+            row = database.execute("SELECT owner FROM owners WHERE device_id = ?", (device_id,)).fetchone()
+            if row is not None and row[0] != self._owner:
+                return False
+            self._owned.add(device_id)
+        return True
+
+    def _take(self, database: sqlite3.Connection, key: StreamKey) -> StoredStream:
+        """Remove a row from those in memory and return it; else read it, or add a new one."""
+        if key in self._streams:
+            return self._streams.pop(key)
+        return _find(database, key) or _add(database, key)
+
+    def _resume(self, database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> ResumePoint:
+        row = database.execute("SELECT owner FROM owners WHERE device_id = ?", (hello.device_id,)).fetchone()
+        if row is None or row[0] != self._owner:
+            with transaction(database, durable=False):
+                database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (hello.device_id, self._owner))
+        key = (hello.device_id, hello.epoch)
+        stream = _find(database, key)
+        if stream is None and not origins and hello.acked == 0:  # stored with its first upload
+            return ResumePoint(0, first_link(hello.epoch))
+        if stream is None or stream.highest < hello.acked:
+            self._streams.pop(key, None)
+            with transaction(database):
+                stream = _find(database, key)
+                if stream is None:
+                    stream = _add(database, key)
+                    self._link_origins(database, stream, hello.device_id, origins)
+                if stream.highest < hello.acked:
+                    self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
+                    stream.highest, stream.chain = hello.acked, hello.acked_chain
+                    database.execute(
+                        "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
+                        (stream.highest, stream.chain, stream.number),
+                    )
+        return ResumePoint(stream.highest, stream.chain)
+
+    def _link_origins(
+        self, database: sqlite3.Connection, stream: StoredStream, device_id: str, origins: Sequence[Origin]
+    ) -> None:
+        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this file lacks."""
+        for origin in origins:
+            older = _find(database, (device_id, origin.epoch))
+            highest = older.highest if older else 0
+            if highest < origin.acked:
+                self._record_restore(database, device_id, origin.epoch, highest, origin.acked)
+            if origin.upto:
+                # Uploads of the older epoch may have arrived and not be stored yet.
+                older = older or _add(database, (device_id, origin.epoch))
+                values = (stream.number, older.number, origin.offset, origin.upto)
+                database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
+                stream.moved = max(stream.moved, origin.upto)
+        database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
+
+    def _record_restore(
+        self, database: sqlite3.Connection, device_id: str, epoch: str, highest: int, acked: int
+    ) -> None:
+        loss = Loss(epoch, highest + 1, acked, LossCause.CLOUD_RESTORED)
+        self._record(database, RecordedLoss(device_id, loss, int(self.clock.time() * 1000)))
+
+    def _record(self, database: sqlite3.Connection, recorded: RecordedLoss) -> None:
+        device_id, loss, now_ms = recorded
+        values = (device_id, loss.epoch, loss.first_seq, loss.last_seq, loss.cause.value, now_ms)
+        added = database.execute(
+            "INSERT OR IGNORE INTO losses (device_id, epoch, first_seq, last_seq, cause, recorded_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            values,
+        )
+        if added.rowcount:
+            _LOG.error("received uploads in %s: device %r: %s", self.path, device_id, loss)
+
+
+def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:
+    query = "SELECT stream, highest, chain, moved FROM streams WHERE device_id = ? AND epoch = ?"
+    row = database.execute(query, key).fetchone()
+    if row is None:
+        return None
+    stream = StoredStream(*row)
+    if stream.moved:
+        found = database.execute("SELECT origin, seq_offset, upto FROM origins WHERE stream = ?", (stream.number,))
+        stream.origins = tuple(StreamOrigin(*origin) for origin in found)
+    return stream
+
+
+def _add(database: sqlite3.Connection, key: StreamKey) -> StoredStream:
+    chain = first_link(key[1])
+    insert = "INSERT INTO streams (device_id, epoch, highest, chain, part) VALUES (?, ?, 0, ?, ?)"
+    return StoredStream(cast("int", database.execute(insert, (*key, chain, partition(key[0]))).lastrowid), 0, chain, 0)
+
+
+def _stored(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place, Contents]:
+    query = "SELECT topic, payload, sent_ms FROM uploads WHERE stream = ? AND seq = ?"
+    found = ((place, database.execute(query, place).fetchone()) for place in places)
+    return {place: row for place, row in found if row is not None}
+
+
+def _insert(database: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    """Insert uploads, _ROWS_PER_STATEMENT in each statement.
+
+    SQLite releases the interpreter lock around each statement, and the server's thread holds it most of the time.
+    """
+    insert = "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES "
+    whole = len(rows) - len(rows) % _ROWS_PER_STATEMENT
+    for first in range(0, whole, _ROWS_PER_STATEMENT):
+        values = list(itertools.chain.from_iterable(rows[first : first + _ROWS_PER_STATEMENT]))
+        database.execute(insert + ", ".join(["(?, ?, ?, ?, ?, ?)"] * _ROWS_PER_STATEMENT), values)
+    database.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows[whole:])

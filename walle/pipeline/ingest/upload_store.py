@@ -1,0 +1,236 @@
+"""Interface of the stores of uploads: durable, de-duplicated receipt, consumer groups, and retention.
+
+`SqliteUploadStore` keeps uploads in one file, `PostgresUploadStore` in a PostgreSQL database. Both pass the same tests.
+Any number of processes may use one store at once. A device's uploads are accepted from the process that it connected to
+last: `resume` claims the device for its store object, and `accept` of any other one stores nothing of that device.
+"""
+
+import abc
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+from walle.clock import Clock
+from walle.errors import PipelineError
+from walle.pipeline.ingest.receipt import Accepted, RecordedLoss
+from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.protocol import Hello
+
+if TYPE_CHECKING:
+    from walle.pipeline.ingest.consumer import Consumer
+
+type Start = Literal["earliest", "latest"]
+
+
+class IngestError(PipelineError):
+    """The store of received uploads cannot be read or written.
+
+    `may_pass`: the disk is full, or the database is busy or restarts; a retry may succeed.
+    """
+
+    def __init__(self, path: Path | str, what: str, *, may_pass: bool = False) -> None:
+        super().__init__(f"received uploads in {path}: {what}")
+        self.path = path
+        self.may_pass = may_pass
+
+
+class TopicSize(NamedTuple):
+    """The stored uploads of a topic, and the bytes of their payloads."""
+
+    uploads: int
+    size_bytes: int
+
+
+class GroupLag(NamedTuple):
+    """The uploads after a group's least committed position, and the age of the oldest of them by time of receipt."""
+
+    uploads: int
+    oldest_ms: int | None
+
+
+class UploadStore(abc.ABC):
+    """The received uploads of a cloud. Used within `async with`, or between `start` and `close`.
+
+    Each upload has a position: 1, 2, ... in the order of the commits. A reader that has seen position n sees no smaller
+    one appear later. A cancelled call may still take effect; a batch is stored whole or not at all.
+
+    Every method raises IngestError where the store cannot be used.
+    """
+
+    clock: Clock
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @abc.abstractmethod
+    async def start(self) -> None:
+        """Open the store; it is made if it does not exist."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Wait for running calls, release this object's devices, and close. May be called twice; `start` may follow."""
+
+    @abc.abstractmethod
+    async def reopen(self) -> None:
+        """Close the store and open what is at its place now."""
+
+    # --- receipt ---
+
+    @abc.abstractmethod
+    async def accept(self, batch: Sequence[Received]) -> Accepted:
+        """Store the new uploads of `batch` in one transaction and return the numbers to acknowledge.
+
+        In each (device, epoch), numbers go up by one from the highest stored. Lower ones are duplicates and are
+        dropped; those after a missing one are not stored. `highest` has every (device, epoch) of the batch but the
+        `foreign` ones. Reports of lost uploads are recorded, and are not among the new uploads.
+        """
+
+    @abc.abstractmethod
+    async def acked(self, device_id: str, epoch: str) -> int:
+        """Return the highest durable number, 0 if there is none."""
+
+    @abc.abstractmethod
+    async def resume(self, hello: Hello) -> ResumePoint:
+        """Claim a device, and return where its uploads continue: its highest durable number and the chain value there.
+
+        If this store went back in time, so that the device's uploads up to `hello.acked` are not all here, they are
+        recorded as lost, and the numbers continue after them.
+
+        Raises:
+            ProtocolError: the Hello holds values that no device sends.
+        """
+
+    @abc.abstractmethod
+    async def losses(self, device_id: str | None = None) -> list[RecordedLoss]:
+        """Return the recorded losses, of one device or of all, oldest first."""
+
+    @abc.abstractmethod
+    async def count(self) -> int:
+        """Return how many uploads are stored."""
+
+    @abc.abstractmethod
+    async def query(
+        self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
+    ) -> list[tuple[int, Received]]:
+        """Return at most `limit` uploads after position `after`, with their positions, in the order they were stored.
+
+        To continue, pass the last position as `after`.
+        """
+
+    # --- consumer groups ---
+
+    def consume(
+        self,
+        group: str,
+        *,
+        topics: Collection[str] | None = None,
+        start: Start = "earliest",
+        batch_limit: int = 1000,
+        lease_s: float = 30.0,
+        poll_s: float = 0.1,
+    ) -> "Consumer":
+        """Return a new member of a consumer group: an async iterator of batches, each to be committed by its reader.
+
+        Args:
+            group: its members share the devices, and its position outlives them.
+            topics: those to read; all if None.
+            start: the position of a group that does not exist yet: the first upload, or the next.
+            batch_limit: uploads of a batch at most.
+            lease_s: a member that asks for no batch and commits none for as long loses its devices to the others.
+            poll_s: the delay until uploads that another process stored are found.
+        """
+        from walle.pipeline.ingest.consumer import Consumer
+
+        return Consumer(self, group, topics, start=start, batch_limit=batch_limit, lease_s=lease_s, poll_s=poll_s)
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """An event that is set when this object stores the next upload. Each such event is a new object."""
+        return self._changed
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    @abc.abstractmethod
+    async def join_group(self, group: str, start: Start) -> None:
+        """Make a consumer group if it does not exist."""
+
+    @abc.abstractmethod
+    async def balance(
+        self, group: str, member: str, *, busy: Collection[int], now_ms: int, lease_ms: int
+    ) -> dict[int, int]:
+        """Renew a member's leases and move them towards its fair share; return its partitions' committed positions."""
+
+    @abc.abstractmethod
+    async def leave_group(self, group: str, member: str) -> None:
+        """Release all partitions of a member."""
+
+    @abc.abstractmethod
+    async def head(self) -> int:
+        """Return the highest position, 0 if nothing was ever stored."""
+
+    @abc.abstractmethod
+    async def read(
+        self, partitions: Collection[int], topics: Collection[str] | None, after: int, upto: int, limit: int
+    ) -> list[tuple[int, Received]]:
+        """Return at most `limit` uploads of the partitions' devices, at positions above `after` and up to `upto`."""
+
+    @abc.abstractmethod
+    async def commit(self, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
+        """Record positions by partition; return the partitions that are the member's. Others' are not recorded."""
+
+    @abc.abstractmethod
+    async def group_lags(self) -> dict[str, GroupLag]:
+        """Return the lag of each consumer group."""
+
+    @abc.abstractmethod
+    async def forget_group(self, group: str) -> None:
+        """Remove a consumer group and its positions. Members that still read make it again at its start."""
+
+    # --- retention ---
+
+    @abc.abstractmethod
+    async def topics(self) -> dict[str, TopicSize]:
+        """Return the size of each topic."""
+
+    @abc.abstractmethod
+    async def trim(
+        self, topic: str, *, before_ms: int | None, over_bytes: int, keep_unconsumed: bool, limit: int
+    ) -> TopicSize:
+        """Delete old uploads of a topic in one short transaction; return how many, and their bytes.
+
+        Args:
+            topic: the topic.
+            before_ms: delete those received earlier; none for their age if None.
+            over_bytes: delete the oldest until that many bytes are deleted.
+            keep_unconsumed: delete none after the least committed position of any group.
+            limit: uploads that are looked at.
+        """
+
+
+def open_uploads(location: str | Path, *, clock: Clock | None = None) -> UploadStore:
+    """Return the store at a path (SQLite) or a `postgresql://` URL (PostgreSQL). It is not open yet.
+
+    Raises:
+        IngestError: PostgreSQL is asked for, and asyncpg is not installed.
+    """
+    if isinstance(location, str) and location.startswith(("postgresql://", "postgres://")):
+        from walle.pipeline.ingest.postgres_store import PostgresUploadStore
+
+        return PostgresUploadStore(location, clock=clock)
+    from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
+
+    return SqliteUploadStore(Path(location), clock=clock)

@@ -1,0 +1,323 @@
+"""Several tunnel processes on one port (SO_REUSEPORT): the kernel gives each connection to one of them.
+
+A device may reach another process each time: the store decides which of them has it. A process that ends is started
+again; its devices connect to the others meanwhile.
+"""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from walle.clock import Clock, SystemClock
+from walle.errors import PipelineError, WalleError
+from walle.pipeline.tunnel.channel import Channel, ChannelError
+from walle.pipeline.tunnel.dictionaries import DictionaryLookup
+from walle.pipeline.tunnel.server import RequestHandler
+from walle.pipeline.tunnel.service import TunnelState
+
+_LOG = logging.getLogger(__name__)
+
+_START_S = 60.0
+_STOP_S = 15.0
+_BACKOFF_S = 0.25  # before a process is started again; doubled with each that ended before it was ready
+_BACKOFF_MAX_S = 30.0
+_SILENT_S = 10.0  # without a report: the process hangs
+
+
+class TunnelProcessError(PipelineError):
+    """A tunnel process that cannot start."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """Settings of the tunnel processes. `uploads` is the store's place; `server_pem` has certificate and key."""
+
+    host: str
+    port: int
+    uploads: str
+    server_pem: Path
+    device_token: str
+
+
+@dataclasses.dataclass
+class _Slot:
+    """One of the processes, which may be replaced by another. `state` is its latest report."""
+
+    number: int
+    process: asyncio.subprocess.Process | None = None
+    channel: Channel | None = None
+    state: TunnelState | None = None
+    reported_s: float = 0.0
+    starts: int = 0
+    failures: int = 0  # since it was ready
+    error: str = ""
+    ready: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+
+class TunnelProcesses:
+    """`count` tunnel processes, within `async with`. `port` 0 is chosen by the system.
+
+    Args:
+        on_stored: gets the delays in milliseconds from the events to their receipt.
+
+    Raises, from entering:
+        OSError: the port is in use.
+        TunnelProcessError: a process cannot start.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        settings: WorkerSettings,
+        *,
+        on_request: RequestHandler,
+        dictionaries: DictionaryLookup | None = None,
+        on_stored: Callable[[list[float]], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.restarts = 0
+        self._settings = settings
+        self._on_request = on_request
+        self._dictionaries = dictionaries
+        self._on_stored = on_stored
+        self._clock = clock or SystemClock()
+        self._slots = [_Slot(number) for number in range(count)]
+        self._ended: list[TunnelState] = []  # the counts of processes that have ended
+        self._keeping: list[asyncio.Task[None]] = []
+        self._reserved: socket.socket | None = None
+        self._is_closing = False
+
+    @property
+    def port(self) -> int:
+        assert self._reserved is not None
+        port: int = self._reserved.getsockname()[1]
+        return port
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run."""
+        return [slot.process.pid for slot in self._slots if slot.process is not None and slot.ready.is_set()]
+
+    @property
+    def count(self) -> int:
+        return len(self._slots)
+
+    def states(self) -> list[TunnelState]:
+        """Return the latest report of each process that runs; one that does not report any more has an error."""
+        now_s = self._clock.monotonic()
+        states = []
+        for slot in self._slots:
+            if slot.state is None or not slot.ready.is_set():
+                continue
+            silent_s = now_s - slot.reported_s
+            state = slot.state
+            if silent_s > _SILENT_S:
+                state = dataclasses.replace(state, error=f"process {state.pid} has not reported for {silent_s:.0f} s")
+            states.append(state)
+        return states
+
+    def ended(self) -> list[TunnelState]:
+        """Return one state with the counts of all processes that have ended, or none."""
+        return self._ended
+
+    async def __aenter__(self) -> Self:
+        self._reserved = _reserve(self._settings.host, self._settings.port)
+        try:
+            self._keeping = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
+            ready = [asyncio.create_task(slot.ready.wait()) for slot in self._slots]
+            try:
+                async with asyncio.timeout(_START_S):
+                    while not all(waiting.done() for waiting in ready):
+                        await asyncio.wait(
+                            [*(waiting for waiting in ready if not waiting.done()), *self._keeping],
+                            return_when=asyncio.FIRST_COMPLETED,
+                        )
+                        for keeping in self._keeping:
+                            if keeping.done():
+                                keeping.result()
+            finally:
+                for waiting in ready:
+                    waiting.cancel()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the processes; each stores first what has arrived."""
+        self._is_closing = True
+        for slot in self._slots:
+            if slot.channel is not None:
+                await slot.channel.send("stop")
+        if self._keeping:
+            await asyncio.wait(self._keeping, timeout=_STOP_S)
+        for keeping in self._keeping:
+            keeping.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        if self._reserved is not None:
+            self._reserved.close()
+
+    async def renew_certificate(self) -> None:
+        """Have the processes show the certificate that is in its file now."""
+        for slot in self._slots:
+            if slot.channel is not None:
+                await slot.channel.send("renewed")
+
+    # --- one process ---
+
+    async def _keep(self, slot: _Slot) -> None:
+        """Keep a process running until this closes. Raises TunnelProcessError if the first one cannot start."""
+        while True:
+            slot.starts += 1
+            await self._run(slot)
+            if self._is_closing:
+                return
+            if slot.starts == 1 and slot.failures:
+                raise TunnelProcessError(f"tunnel process {slot.number + 1} cannot start: {slot.error}")
+            self.restarts += 1
+            delay_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0 ** min(slot.failures, 20))
+            _LOG.error("tunnel process %d %s; starting another in %.1f s", slot.number + 1, slot.error, delay_s)
+            await self._clock.sleep(delay_s)
+
+    async def _run(self, slot: _Slot) -> None:
+        """Start a process, and return when it has ended."""
+        settings = self._settings
+        loop_name = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+        process = slot.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "walle.pipeline.tunnel.worker",
+            loop_name,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        channel = slot.channel = Channel(process.stdout, process.stdin)
+        slot.failures += 1
+        slot.error = "ended before it was ready"
+        requests: dict[int, asyncio.Task[None]] = {}
+        try:
+            await channel.send(
+                "start",
+                settings.host,
+                self.port,
+                settings.uploads,
+                str(settings.server_pem),
+                settings.device_token,
+            )
+            try:
+                while message := await channel.receive():
+                    self._take(slot, message, requests)
+            except ChannelError as error:
+                _LOG.error("tunnel process %d: %s", slot.number + 1, error)
+                process.kill()
+            code = await process.wait()
+            if slot.ready.is_set():
+                slot.error = f"(pid {process.pid}) ended with {code}"
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+            slot.ready.clear()
+            slot.process = slot.channel = None
+            if slot.state is not None:
+                self._ended = [_sum([*self._ended, slot.state])]
+                slot.state = None
+            for task in requests.values():
+                task.cancel()
+
+    def _take(self, slot: _Slot, message: list[Any], requests: dict[int, asyncio.Task[None]]) -> None:
+        match message:
+            case ["state", dict(fields), delays_ms]:
+                slot.state, slot.reported_s = TunnelState(**fields), self._clock.monotonic()
+                if self._on_stored is not None:
+                    self._on_stored(delays_ms)
+                if not slot.ready.is_set() and slot.error == "":
+                    slot.ready.set()
+            case ["ready"]:
+                slot.failures, slot.error = 0, ""
+                if slot.state is not None:
+                    slot.ready.set()
+            case ["failed", str(error)]:
+                slot.error = error
+            case ["request", int(number), *question]:
+                assert slot.channel is not None
+                requests[number] = asyncio.create_task(self._answer(slot.channel, number, question))
+                requests[number].add_done_callback(lambda _: requests.pop(number, None))
+            case ["cancel", int(number)] if number in requests:
+                requests[number].cancel()
+
+    async def _answer(self, channel: Channel, number: int, question: list[Any]) -> None:
+        try:
+            answer = await self._result(question)
+        except WalleError as error:
+            await channel.send("answer", number, b"", str(error) or type(error).__name__, True)
+        except Exception as error:  # noqa: BLE001 - the device gets an answer after any failure
+            _LOG.exception("tunnel: a question of a tunnel process failed: %.100r", question[:-1])
+            await channel.send("answer", number, b"", repr(error), False)
+        else:
+            await channel.send("answer", number, answer, None, True)
+
+    async def _result(self, question: list[Any]) -> bytes | None:
+        match question:
+            case [str(device_id), str(topic), bytes(payload)]:
+                return await self._on_request(device_id, topic, payload)
+            case [str(digest)] if self._dictionaries is not None:
+                return await self._dictionaries(digest)
+            case _:
+                return None
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """Return a socket that holds the port for the processes without listening on it.
+
+    Raises:
+        OSError: the port is in use. Sockets with SO_REUSEPORT would share it with another cloud without an error.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        probe.listen(1)
+        port = probe.getsockname()[1]
+    reserved = socket.socket(family)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, port))
+    except BaseException:
+        reserved.close()
+        raise
+    return reserved
+
+
+def _sum(states: list[TunnelState]) -> TunnelState:
+    """Return the counts of ended processes, as of one that does nothing."""
+    counts, refusals = collections.Counter[str](), collections.Counter[str]()
+    for state in states:
+        counts.update(state.counts)
+        refusals.update(state.refusals)
+    return TunnelState(
+        pid=0,
+        is_running=False,
+        error="",
+        queued=0,
+        lag_s=0.0,
+        open_connections=0,
+        held={},
+        held_bytes=0,
+        stored=sum(state.stored for state in states),
+        pump_failures=sum(state.pump_failures for state in states),
+        counts=dict(counts),
+        refusals=dict(refusals),
+    )

@@ -1,0 +1,126 @@
+"""The tunnel in one process: server, store of uploads, and the supervised pump between them."""
+
+import asyncio
+import dataclasses
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from walle.clock import Clock, SystemClock
+from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.tunnel.connection import Received, ResumePoint
+from walle.pipeline.tunnel.dictionaries import DictionaryLookup
+from walle.pipeline.tunnel.server import Authenticate, RequestHandler, TunnelServer
+from walle.pipeline.tunnel.supervisor import PumpSupervisor
+from walle.protocol import Hello
+
+_FAREWELL_S = 3.0  # for uploads that have arrived, when the service closes
+_COUNTS = (
+    "connections",
+    "uploads",
+    "duplicates",
+    "requests",
+    "failed_requests",
+    "expired_requests",
+    "cancelled_requests",
+    "resumed",
+    "pauses",
+    "bytes_in",
+    "bytes_out",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TunnelState:
+    """The state of a tunnel in one process. `lag_s` is the age of the oldest upload that is not stored.
+
+    `error` is the reason why uploads are not stored, empty while they are. `counts`, `refusals`, `stored` and
+    `pump_failures` are since the start, the rest is now.
+    """
+
+    pid: int
+    is_running: bool  # the pump
+    error: str
+    queued: int
+    lag_s: float
+    open_connections: int
+    held: dict[str, int]  # bytes by account
+    held_bytes: int
+    stored: int
+    pump_failures: int
+    counts: dict[str, int]
+    refusals: dict[str, int]
+
+
+class TunnelService:
+    """A tunnel server whose uploads go to a store, within `async with`. The store is the caller's, and open."""
+
+    def __init__(
+        self,
+        store: UploadStore,
+        *,
+        ssl_context: ssl.SSLContext,
+        authenticate: Authenticate,
+        on_request: RequestHandler,
+        dictionaries: DictionaryLookup | None = None,
+        host: str,
+        port: int,
+        reuse_port: bool = False,
+        on_stored: Callable[[list[Received]], Awaitable[None]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self.server = TunnelServer(
+            ssl_context=ssl_context,
+            authenticate=authenticate,
+            resume=self._resume,
+            on_request=on_request,
+            dictionaries=dictionaries,
+            host=host,
+            port=port,
+            reuse_port=reuse_port,
+        )
+        self.pump = PumpSupervisor(self.server, store, consumer=on_stored, clock=self._clock)
+        self._pumping: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raises OSError if the address is in use."""
+        await self.server.start()
+        self._pumping = asyncio.create_task(self.pump.run(), name="pump supervisor")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop listening; uploads that have arrived are stored first, if the store takes them."""
+        assert self._pumping is not None
+        try:
+            await self.server.close()
+            await asyncio.wait([self._pumping], timeout=_FAREWELL_S)
+        finally:
+            self._pumping.cancel()
+            await asyncio.gather(self._pumping, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    def state(self) -> TunnelState:
+        server, status = self.server, self.pump.status
+        oldest_ms = server.oldest_ms
+        return TunnelState(
+            pid=os.getpid(),
+            is_running=status.is_running,
+            error=status.error,
+            queued=server.queued,
+            lag_s=0.0 if oldest_ms is None else max(0.0, server.clock.time() - oldest_ms / 1000),
+            open_connections=server.counts.open,
+            held={account: getattr(server.budget, account) for account in ("buffered", "requests", "uploads")},
+            held_bytes=server.budget.held_bytes,
+            stored=status.stored,
+            pump_failures=status.total_failures,
+            counts={name: getattr(server.counts, name) for name in _COUNTS},
+            refusals=dict(server.counts.refusals),
+        )
+
+    async def _resume(self, hello: Hello) -> ResumePoint:
+        return await self.pump.resume(hello)

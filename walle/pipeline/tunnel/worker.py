@@ -1,0 +1,135 @@
+"""One of several tunnel processes on one port: `python -m walle.pipeline.tunnel.worker`, started by `TunnelProcesses`.
+
+It gets its settings over stdin, passes requests of devices to the main process, and reports its state twice a second.
+It stops when it is told to or when the main process has ended: uploads that have arrived are stored first.
+"""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import itertools
+import signal
+import ssl
+import sys
+
+from walle.credential import credential_device
+from walle.errors import WalleError
+from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.tunnel.channel import Channel
+from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.service import TunnelService
+
+_REPORT_S = 0.5
+_DELAYS_KEPT = 1000  # of the uploads between two reports
+
+
+class RequestFailedError(WalleError):
+    """A request of a device that the main process could not answer; the message is for the device."""
+
+
+class Worker:
+    """The process, between its first message and its last one."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._ids = itertools.count()
+        self._answers: dict[int, asyncio.Future[bytes | None]] = {}
+        self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
+
+    async def run(self) -> None:
+        start = await self._channel.receive()
+        if start is None:
+            return
+        _, host, port, uploads, server_pem, device_token = start
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+        async def authenticate(credential: str) -> str | None:
+            return credential_device(device_token, credential)
+
+        try:
+            context.load_cert_chain(server_pem)
+            async with contextlib.AsyncExitStack() as undo:
+                store = await undo.enter_async_context(open_uploads(uploads))
+                service = TunnelService(
+                    store,
+                    ssl_context=context,
+                    authenticate=authenticate,
+                    on_request=self._request,
+                    dictionaries=self._dictionary,
+                    host=host,
+                    port=port,
+                    reuse_port=True,
+                    on_stored=self._note_delays,
+                )
+                await undo.enter_async_context(service)
+                reporting = asyncio.create_task(self._report(service))
+                undo.callback(reporting.cancel)
+                await self._channel.send("ready")
+                await self._listen(context, server_pem)
+        except (WalleError, OSError) as error:
+            await self._channel.send("failed", str(error))
+
+    async def _listen(self, context: ssl.SSLContext, server_pem: str) -> None:
+        """Process the main process's messages until the last one."""
+        while message := await self._channel.receive():
+            match message:
+                case ["answer", int(number), payload, error, is_known]:
+                    answer = self._answers.pop(number, None)
+                    if answer is None or answer.done():
+                        continue
+                    if error is None:
+                        answer.set_result(payload)
+                    else:
+                        answer.set_exception(RequestFailedError(error) if is_known else RuntimeError(error))
+                case ["renewed"]:
+                    context.load_cert_chain(server_pem)
+                case ["stop"]:
+                    return
+
+    async def _request(self, device_id: str, topic: str, payload: bytes) -> bytes:
+        answer = await self._ask(device_id, topic, payload)
+        assert answer is not None
+        return answer
+
+    async def _dictionary(self, digest: str) -> bytes | None:
+        return await self._ask(digest)
+
+    async def _ask(self, *question: str | bytes) -> bytes | None:
+        """Return the main process's answer."""
+        number = next(self._ids)
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        try:
+            await self._channel.send("request", number, *question)
+            return await answer
+        except asyncio.CancelledError:
+            await self._channel.send("cancel", number)
+            raise
+        finally:
+            self._answers.pop(number, None)
+
+    async def _note_delays(self, batch: list[Received]) -> None:
+        self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
+
+    async def _report(self, service: TunnelService) -> None:
+        while True:
+            delays_ms = list(self._delays_ms)
+            self._delays_ms.clear()
+            await self._channel.send("state", dataclasses.asdict(service.state()), delays_ms)
+            await asyncio.sleep(_REPORT_S)
+
+
+async def _main() -> None:
+    await Worker(await Channel.of_stdio()).run()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the main process ends this one in order
+    if "uvloop" in sys.argv[1:]:  # as the main process
+        import uvloop
+
+        uvloop.run(_main())
+    else:
+        asyncio.run(_main())
