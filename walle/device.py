@@ -41,11 +41,21 @@ from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_states import TaskStateError, state_of_version
 from walle.pipeline.tunnel.client import TunnelClient, client_context
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError, printable
+from walle.protocol import (
+    PROFILE_HEADER,
+    TASKS_HEADER,
+    Attribute,
+    Manifest,
+    Profile,
+    ProtocolError,
+    StatePolicy,
+    printable,
+)
 from walle.protocol import directives_from_header as parse_directives
 from walle.task_log import LogLine, TaskLog, failure_place, last_lines
-from walle.task_runner import PHASE_TOPIC, TaskRunner
+from walle.task_runner import PHASE_TOPIC, TaskRunner, deadline_s
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,6 +65,7 @@ _TUNNEL_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
 _JOURNAL = "events"  # folder of the event journal
+_SWITCH_S = 10.0  # for a run under way and its outputs, beside its deadline, before a version with a state replaces it
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
 
 
@@ -346,25 +357,63 @@ class Device:
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     async def _activate(self, task: str, files: Path, manifest: Manifest) -> None:
-        self.stream.add_task(task, manifest.trigger, manifest.queue_policy)
-        self._active[task] = _Active(files, manifest)
+        async with contextlib.AsyncExitStack() as held:
+            if manifest.state is not None:  # which must be what the last run of the version before left
+                await self._hold_runs(task, held)
+                await self._take_state(files, manifest, manifest.state)
+            self.stream.add_task(task, manifest.trigger, manifest.queue_policy)
+            self._active[task] = _Active(files, manifest)
         self._had_task = True
         self._profile = None
+
+    async def _hold_runs(self, task: str, held: contextlib.AsyncExitStack) -> None:
+        active = self._active.get(task)
+        limit_s = _SWITCH_S + (0 if active is None else deadline_s(active.manifest))
+        try:
+            async with asyncio.timeout(limit_s):
+                await held.enter_async_context(self.stream.between_runs(task))
+        except TimeoutError as error:
+            what = (
+                f"cannot be taken over: the run under way did not end, or could not store its outputs, in {limit_s} s"
+            )
+            raise TaskStateError(task, what) from error
+
+    async def _take_state(self, files: Path, manifest: Manifest, policy: StatePolicy) -> None:
+        """Activate the state that the version begins with: its own, or one that it makes of an older version's."""
+        migrate = functools.partial(self._runner.migrate, files, manifest)
+        states = self.store.task_states
+        state = await state_of_version(states, manifest.name, policy, last_id=self._last_feature_id, migrate=migrate)
+        self.store.activate_state(state)
+
+    async def _last_feature_id(self) -> int:
+        await self.store.flush()
+        return await self.store.call(lambda database: database.last_feature_id())
 
     async def _remove(self, task: str) -> None:
         self.stream.remove_task(task)
         self._active.pop(task, None)
         self._profile = None
+        self.store.remove_states(task)
 
     async def _run_task(self, task: str, trigger: Trigger) -> TaskOutput:
         active = self._active.get(task)
         if active is None:
             return TaskOutput()  # it was removed after the event triggered it
         run = self._runs[task] = _Run(active=active, arrived_s=trigger.arrived_s)
-        callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
+        state = None if active.manifest.state is None else self.store.task_states.active(task)
+        query = functools.partial(self._query, 0 if state is None else state.after_id)
+        callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
         attributes = {**self.config.attributes, "id": self.config.device_id}
         on_log = functools.partial(self._on_log, run)
-        output = await self._runner.run(active.files, active.manifest, trigger, attributes, callbacks, on_log=on_log)
+        output = await self._runner.run(
+            active.files,
+            active.manifest,
+            trigger,
+            attributes,
+            callbacks,
+            state=None if state is None else state.value,
+            on_log=on_log,
+        )
         run.outputs = (output.output is not None) + len(output.puts)
         return output
 
@@ -418,9 +467,10 @@ class Device:
         run.unanswered = False
         return plain.decode(answer)
 
-    async def _query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
-        """Return payloads, oldest first, for a task's `ctx.store.query`."""
-        return [plain.decode(feature.payload) for feature in await self.store.query(topic, since_ms, limit)]
+    async def _query(self, after_id: int, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
+        """Return payloads, oldest first, for a task's `ctx.store.query`; those up to `after_id` are left out."""
+        found = await self.store.query(topic, since_ms, limit)
+        return [plain.decode(feature.payload) for feature in found if feature.id > after_id]
 
     # --- events -------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from walle.pipeline.events import EventError
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamCounts, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_states import TaskState
 from walle.protocol import Attribute
 from walle.task_log import LogLine, OnLog, TaskLog, failure_place
 from walle.task_runner import TaskRunner
@@ -100,7 +101,9 @@ class Simulator:
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
             callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
             on_log = self._on_log_of(str(kind["id"]), trigger.position)
-            return await self._device.run(files, manifest, trigger, kind, callbacks, on_log=on_log)
+            active = store.task_states.active(manifest.name)
+            state = None if active is None else active.value
+            return await self._device.run(files, manifest, trigger, kind, callbacks, state=state, on_log=on_log)
 
         def on_outcome(_task: str, ok: bool, error: Exception | None) -> None:
             if not ok and error is not None:
@@ -109,6 +112,8 @@ class Simulator:
         async with FeatureStore(database) as store:
             engine = StreamEngine(store, run, on_outcome=on_outcome)
             engine.add_task(manifest.name, manifest.trigger)
+            if manifest.state is not None:
+                store.activate_state(TaskState.empty(manifest.name, manifest.state.version))
             for position, event in log:
                 if len(errors) >= _MAX_FAILURES:
                     break

@@ -14,7 +14,7 @@ from walle.pipeline.stream import Events
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 _PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, which a task VM does not load
@@ -117,7 +117,12 @@ class Context:
     """
 
     def __init__(
-        self, events: Sequence[Mapping[str, Any]], device: Mapping[str, Any], log: Log, visit: str = "none"
+        self,
+        events: Sequence[Mapping[str, Any]],
+        device: Mapping[str, Any],
+        log: Log,
+        visit: str = "none",
+        state: dict[str, Any] | None = None,
     ) -> None:
         self.events = Events(events)
         self.visit = visit
@@ -125,6 +130,28 @@ class Context:
         self.log = log
         self.store = Store()
         self.phase = ""
+        self._state = state
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The task's state, a dict of plain data: as the last run that succeeded left it, empty before the first.
+
+        Its changes are stored together with the run's outputs, and dropped if the run fails. Assigning a dict replaces
+        it. The limit is 64 KiB, encoded.
+
+        Raises:
+            TaskContextError: task.toml has no [state], or the phase runs on the cloud.
+        """
+        if self._state is None:
+            raise TaskContextError("the task has no state here; add [state] to task.toml, and use it on the device")
+        return self._state
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        if not isinstance(value, dict):
+            raise TaskContextError(f"a task's state must be a dict, is {type(value).__name__}")
+        _ = self.state
+        self._state = value
 
     def resource(self, name: str) -> memoryview:
         """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded on access.
@@ -223,14 +250,16 @@ def take_log(run_id: int = 0) -> list[tuple[str, str]]:
     return [] if log is None else log.to_plain()
 
 
-def load(run_id: int = 0) -> dict[str, Any]:
+def load(migrates: bool = False, run_id: int = 0) -> dict[str, Any]:
     """Load the task's modules, running no phase; return {"phases": [those it has], "log": [(level, text)]}.
 
     Raises:
-        TaskContextError: `main` has none of them.
+        TaskContextError: `main` has none of them, or it must have `migrate` and has not.
     """
     _open_log(run_id)
     phases = _load()
+    if migrates:
+        _migration()
     return {"phases": phases, "log": take_log(run_id)}
 
 
@@ -242,21 +271,40 @@ def _load() -> list[str]:
     return phases
 
 
+def _migration() -> Callable[[int, dict[str, Any]], object]:
+    migrate = getattr(dispatch.task().main(), "migrate", None)
+    if not callable(migrate):
+        raise TaskContextError('main has no migrate(old_version, state), which on_upgrade = "migrate" calls')
+    return migrate  # type: ignore[no-any-return]
+
+
+def migrate(old_version: int, state: dict[str, Any], run_id: int = 0) -> dict[str, Any]:
+    """Return {"state": what the task's `migrate` made of an older version's state, "log": [(level, text)]}.
+
+    Raises:
+        TaskContextError: the task has no such function.
+    """
+    _open_log(run_id)
+    return {"state": _migration()(old_version, state), "log": take_log(run_id)}
+
+
 def run(
     trigger: Mapping[str, Any],
     events: Sequence[Mapping[str, Any]],
     device: Mapping[str, Any],
     phases: Mapping[str, str] | None = None,
+    state: dict[str, Any] | None = None,
     run_id: int = 0,
 ) -> dict[str, Any]:
-    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)]}.
+    """Take a trigger through the phases; return {"output", "puts", "local", "state", "log": [(level, text)]}.
 
     `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
-    `events` are the page's. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
+    `events` are the page's, `state` is the task's, None if it has none. A phase whose place in `phases` is "cloud" runs
+    there. `run_id` is for `take_log`.
     """
-    ctx = Context(events, device, _open_log(run_id), trigger.get("visit", "whole"))
+    ctx = Context(events, device, _open_log(run_id), trigger.get("visit", "whole"), state)
     present = _load()
     main = dispatch.task().main()
     value: Any = trigger
@@ -265,7 +313,8 @@ def run(
             value = ctx.escalate(value)
         else:
             value = getattr(main, ctx.phase)(ctx, value)
-    return {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": take_log(run_id)}
+    found = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local}
+    return {**found, "state": None if state is None else ctx.state, "log": take_log(run_id)}
 
 
 def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:

@@ -8,10 +8,11 @@ runs only tasks that lag, at the events after their own position; the other outp
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from walle.errors import PipelineError
@@ -21,6 +22,7 @@ from walle.pipeline.sequences import PageSequence, PageVisit, TimeSequence
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.task_queue import QueuedTrigger, TaskQueue, Trigger
+from walle.pipeline.task_states import TaskState
 from walle.pipeline.trie import TriggerTrie
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
@@ -44,12 +46,14 @@ class PositionError(PipelineError):
 class TaskOutput:
     """The result of one run: `output` is stored under the task's name, None if there is nothing to store.
 
-    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. All is plain data.
+    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
+    new state, None if it has none. All is plain data.
     """
 
     output: Any = None
     puts: Sequence[tuple[str, Any]] = ()
     local: Sequence[tuple[str, Any]] = ()
+    state: Mapping[str, Any] | None = None
 
 
 type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]
@@ -125,6 +129,7 @@ class StreamEngine:
             replay.cut_visits, store.position + 1 if replay.cut_position is None else replay.cut_position
         )
         self._turn = asyncio.Lock()
+        self._run_turns: dict[str, asyncio.Lock] = {}  # of each task: held from a run's start until its outputs are put
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
         self._retry = asyncio.Event()  # replaced after it is set: put the outputs again that could not be put
 
@@ -142,6 +147,7 @@ class StreamEngine:
             if old is not None:
                 self._trie.remove(old, task)
         self._conditions[task] = condition
+        self._run_turns.setdefault(task, asyncio.Lock())
         self._policies[task] = policy or QueuePolicy()
         if task in self._queues:
             self._queues[task].policy = self._policies[task]
@@ -159,6 +165,14 @@ class StreamEngine:
             queue.clear_waiting()
             self._queued_bytes += queue.size_bytes
             self._pulse()
+        else:
+            del self._run_turns[task]
+
+    @contextlib.asynccontextmanager
+    async def between_runs(self, task: str) -> AsyncIterator[None]:
+        """Hold the task's next run back: the outputs and the state of the one under way are put, no other starts."""
+        async with self._run_turns.get(task) or contextlib.nullcontext():
+            yield
 
     @property
     def tasks(self) -> dict[str, TriggerCondition]:
@@ -343,16 +357,18 @@ class StreamEngine:
         """Run the triggers of a queue until it is empty."""
         try:
             while queue.triggers:
-                queued = queue.triggers[0]
-                await self._put(queue, queued, await self._run(queue.task, queued.trigger))
+                async with self._run_turns.get(queue.task) or contextlib.nullcontext():
+                    queued = queue.triggers[0]
+                    puts, state = await self._run(queue.task, queued.trigger)
+                    await self._put(queue, queued, puts, state)
         except Exception as error:  # noqa: BLE001 (`settle` raises it)
             if not isinstance(error, StoreClosedError):
                 _LOG.exception("the runs of task %s ended by a fault of the engine", queue.task)
             queue.error = error
             self._pulse()
 
-    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, puts: list[Put]) -> None:
-        """Put the outputs of a run and remove its trigger, in one step. Waits for room where the policy says so."""
+    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, puts: list[Put], state: TaskState | None) -> None:
+        """Put the outputs and the state of a run and remove its trigger, in one step. Waits for room by the policy."""
         store, position, drops = self._store, queued.position, queue.policy.outbox_full is FullPolicy.DROP_NEWEST
         while True:
             if drops and not store.outbox_has_room(puts):
@@ -361,8 +377,10 @@ class StreamEngine:
                 self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
                 puts = [dataclasses.replace(put, upload=False) for put in puts]
             done = functools.partial(self._remove_first, queue)
+            if queue.task not in self._conditions:
+                state = None  # the task was removed meanwhile, and its state with it
             try:
-                await store.put_outputs(puts, position=position, since_s=queued.came_s, on_put=done)
+                await store.put_outputs(puts, position=position, since_s=queued.came_s, state=state, on_put=done)
             except OutboxFullError:
                 if drops:
                     continue
@@ -406,7 +424,8 @@ class StreamEngine:
         self._progress.set()
         self._progress = asyncio.Event()
 
-    async def _run(self, task: str, trigger: Trigger) -> list[Put]:
+    async def _run(self, task: str, trigger: Trigger) -> tuple[list[Put], TaskState | None]:
+        """Run the task; return its outputs, and its state if that has changed. A run that fails has neither."""
         self.counts.triggers += 1
         try:
             output = await self._runner(task, trigger)
@@ -414,6 +433,7 @@ class StreamEngine:
             puts += [self._store.encode(topic, payload, upload=False) for topic, payload in output.local]
             if output.output is not None:
                 puts.append(self._store.encode(task, output.output))
+            state = None if output.state is None else self._store.task_states.changed(task, output.state)
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is None or current.cancelling():
@@ -422,12 +442,12 @@ class StreamEngine:
         except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
         self._on_outcome(task, True, None)
-        return puts
+        return puts, state
 
-    def _failed(self, task: str, error: Exception) -> list[Put]:
+    def _failed(self, task: str, error: Exception) -> tuple[list[Put], TaskState | None]:
         self.counts.failures += 1
         self._on_outcome(task, False, error)
-        return []
+        return [], None
 
 
 def _position(queued: QueuedTrigger) -> int:

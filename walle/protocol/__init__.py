@@ -24,6 +24,7 @@ from walle.protocol.push import (
     directives_from_header,
     directives_to_header,
 )
+from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.tunnel import (
     MAX_SEQ,
@@ -56,6 +57,7 @@ __all__ = [
     "ContentsTest",
     "Directive",
     "Envelope",
+    "FeaturesPolicy",
     "FileEntry",
     "Frame",
     "FullPolicy",
@@ -74,7 +76,9 @@ __all__ = [
     "Refusal",
     "Request",
     "Response",
+    "StatePolicy",
     "TriggerCondition",
+    "UpgradePolicy",
     "Upload",
     "Welcome",
     "canonical_json",

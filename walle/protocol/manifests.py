@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
+from walle.protocol.task_state import StatePolicy
 from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
 
 PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
@@ -35,6 +36,7 @@ class Manifest:
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
+    state: StatePolicy | None = None  # of a task that keeps a state between its runs
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
@@ -52,6 +54,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
+        del fields["state"]
+        if self.state is not None:
+            fields["state"] = self.state.to_json()
         return canonical_json({"format": self.FORMAT, **fields})
 
     @classmethod
@@ -66,6 +71,7 @@ class Manifest:
             raise ProtocolError("manifest.format", f"must be {cls.FORMAT}, is {value.get('format')!r}")
         try:
             condition = TriggerCondition.parse(trigger)
+            state = StatePolicy.parse(value["state"]) if "state" in value else None
         except ProtocolError as error:
             raise ProtocolError(f"manifest.{error.where}", error.what) from error
         files = []
@@ -98,6 +104,7 @@ class Manifest:
             limits=take_map(value, "limits", (int,), "manifest"),
             files=tuple(files),
             policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
+            state=state,
         )
         try:
             _ = manifest.queue_policy

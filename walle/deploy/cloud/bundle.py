@@ -114,6 +114,7 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         phases=config.phases,
         limits=config.limits,
         policies=config.policies,
+        state=config.state,
         files=tuple(entries),
     )
     return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)

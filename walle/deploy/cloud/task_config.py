@@ -12,6 +12,9 @@ execute = "device"
 [limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
 queue_full = "drop-oldest"
+[state]                                   # of a task that uses ctx.state
+version = 2
+on_upgrade = "migrate"
 [simulation]
 events = "simulation/events.jsonl"
 ```
@@ -26,7 +29,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.errors import DeployError
-from walle.protocol import PHASES, ProtocolError, QueuePolicy, TriggerCondition
+from walle.protocol import PHASES, ProtocolError, QueuePolicy, StatePolicy, TriggerCondition
 
 PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "exclusive")
@@ -41,7 +44,7 @@ LIMITS = {  # key: (default, least, most)
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
-_SECTIONS = ("task", "trigger", "phases", "files", "limits", "simulation")
+_SECTIONS = ("task", "trigger", "phases", "files", "limits", "state", "simulation")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -78,6 +81,7 @@ class TaskConfig:
     files: Mapping[str, str]
     limits: Mapping[str, int]
     policies: Mapping[str, str]  # of queues and outbox when they are full
+    state: StatePolicy | None = None  # None: the task has no `ctx.state`
     simulation_events: str = ""  # path in the tree, empty if the task has none
 
     @classmethod
@@ -120,6 +124,7 @@ class TaskConfig:
             files=files,
             limits=limits,
             policies=policies,
+            state=_state(sections["state"]) if "state" in sections else None,
             simulation_events=events,
         )
 
@@ -195,6 +200,13 @@ def _trigger(section: _Section) -> TriggerCondition:
         return TriggerCondition.parse(section.only(*TriggerCondition.KEYS).values)
     except ProtocolError as error:
         raise section.error(error.where.removeprefix("trigger").removeprefix("."), error.what) from error
+
+
+def _state(section: _Section) -> StatePolicy:
+    try:
+        return StatePolicy.parse(section.only(*StatePolicy.KEYS).values)
+    except ProtocolError as error:
+        raise section.error(error.where.removeprefix("state").removeprefix("."), error.what) from error
 
 
 def _files(section: _Section) -> dict[str, str]:
