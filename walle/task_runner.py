@@ -22,6 +22,7 @@ from walle.task_log import OnLog, TaskLog, parse_lines
 _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
 _PHASE = "walle.pipeline.context:phase"
+_LOAD_MIGRATING = "walle.pipeline.context:load_migrating"
 _MIGRATE = "walle.pipeline.context:migrate"
 _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
@@ -100,8 +101,8 @@ class TaskRunner:
         limit_s = max(_LOAD_S, deadline_s(manifest))
         log = self._log(manifest, on_log)
         version = _Version.of(files, manifest)
-        migrates = manifest.state is not None and manifest.state.migrates
-        result = await self._call(version, log, _LOAD, migrates, deadline=limit_s, callbacks=None)
+        function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
+        result = await self._call(version, log, function, deadline=limit_s, callbacks=None)
         try:
             lines = parse_lines(result["log"])
         except (KeyError, TypeError) as error:
@@ -138,7 +139,7 @@ class TaskRunner:
         try:
             lines = parse_lines(result["log"])
             puts, local = ([(topic, payload) for topic, payload in result[key]] for key in ("puts", "local"))
-            output = TaskOutput(result["output"], puts, local, result["state"])
+            output = TaskOutput(result["output"], puts, local, result.get("state"))
         except (KeyError, TypeError, ValueError) as error:
             raise _output_error(manifest, result, error) from error
         log(lines)

@@ -250,17 +250,25 @@ def take_log(run_id: int = 0) -> list[tuple[str, str]]:
     return [] if log is None else log.to_plain()
 
 
-def load(migrates: bool = False, run_id: int = 0) -> dict[str, Any]:
+def load(run_id: int = 0) -> dict[str, Any]:
     """Load the task's modules, running no phase; return {"phases": [those it has], "log": [(level, text)]}.
 
     Raises:
-        TaskContextError: `main` has none of them, or it must have `migrate` and has not.
+        TaskContextError: `main` has none of them.
     """
     _open_log(run_id)
     phases = _load()
-    if migrates:
-        _migration()
     return {"phases": phases, "log": take_log(run_id)}
+
+
+def load_migrating(run_id: int = 0) -> dict[str, Any]:
+    """Load as `load` a task that must have a function `migrate`.
+
+    Raises:
+        TaskContextError: `main` has no phase, or no `migrate`.
+    """
+    _migration()
+    return load(run_id)
 
 
 def _load() -> list[str]:
@@ -296,7 +304,7 @@ def run(
     state: dict[str, Any] | None = None,
     run_id: int = 0,
 ) -> dict[str, Any]:
-    """Take a trigger through the phases; return {"output", "puts", "local", "state", "log": [(level, text)]}.
+    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)]}, and "state".
 
     `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
 
@@ -313,8 +321,10 @@ def run(
             value = ctx.escalate(value)
         else:
             value = getattr(main, ctx.phase)(ctx, value)
-    found = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local}
-    return {**found, "state": None if state is None else ctx.state, "log": take_log(run_id)}
+    result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": take_log(run_id)}
+    if state is not None:
+        result["state"] = ctx.state
+    return result
 
 
 def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
