@@ -37,6 +37,7 @@ from walle.errors import PipelineError
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_journal import EventJournal, EventJournalError
 from walle.pipeline.events import Event, EventError
+from walle.pipeline.live_source import LivePolicy, LiveSource
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
@@ -86,6 +87,7 @@ class DeviceConfig:
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
+    live: LivePolicy = dataclasses.field(default_factory=LivePolicy)  # for events without a position
     journal_sync_s: float = 1.0  # of live events, what a power cut may lose; 0: `on_event` waits for the disk
 
 
@@ -135,7 +137,8 @@ class DeviceSummary:
     """A snapshot of a device. `stored` features are in its file, `unsent` ones are not acknowledged.
 
     `queued` are the triggers of each task that are not done. `dropped`, `uploads_dropped`, `without_visit` and
-    `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. The rest as in `DeviceCounts`.
+    `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. `late`, `out_of_order`, `duplicates`
+    and `clock_jumps` as in `LiveCounts`. The rest as in `DeviceCounts`.
     """
 
     device_id: str
@@ -156,6 +159,10 @@ class DeviceSummary:
     without_visit: int
     cut_visits: int
     visits_cut: int
+    late: int
+    out_of_order: int
+    duplicates: int
+    clock_jumps: int
     losses: tuple[str, ...]  # a line for each loss of the feature store since the start, see `StoreReport`
 
 
@@ -179,6 +186,7 @@ class Device:
         self._profile: str | None = None
         self._journal: EventJournal | None = None  # once there is an event without a position
         self._recorded: collections.deque[tuple[int, Event]] = collections.deque()  # in the journal, not taken yet
+        self._live = LiveSource(config.live)
         self._live_turn = asyncio.Lock()
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
@@ -477,7 +485,8 @@ class Device:
     async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
         """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
-        An event without a position is recorded in the device's journal first: a process that is killed after this call
+        An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
+        is recorded in the device's journal first: a process that is killed after this call
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
         recorded it; the next call takes it then.
 
@@ -494,7 +503,11 @@ class Device:
         async with self._live_turn:
             journal = self._journal or await self._open_journal()
             await self._take_recorded(can_wait=can_wait)
+            self._live.note_clock(self._clock.time(), self._clock.monotonic())
+            if self._live.check(event) is not None:
+                return
             self._recorded.append((journal.append(event), event))
+            self._live.take(event)
             await journal.synced()
             await self._take_recorded(can_wait=can_wait)
             journal.trim(self.store.state.resume_from)
@@ -514,6 +527,7 @@ class Device:
     async def _replay(self, journal: EventJournal) -> None:
         """Take the recorded events again that the last process may not have finished."""
         async for position, event in journal.replay(self.store.resume_from):
+            self._live.restore(event)
             try:
                 await self.stream.on_event(event, position, can_wait=True)
             except EventError as error:  # recorded by a walle with wider bounds
@@ -564,5 +578,6 @@ class Device:
             without_visit=self.stream.counts.without_visit,
             cut_visits=self.stream.counts.cut_visits,
             visits_cut=self.stream.pages.evicted,
+            **dataclasses.asdict(self._live.counts),
             losses=self.store.report.lines(),
         )
