@@ -577,7 +577,7 @@ class Device:
             uploads_dropped=dict(self.stream.counts.uploads_dropped),
             without_visit=self.stream.counts.without_visit,
             cut_visits=self.stream.counts.cut_visits,
-            visits_cut=self.stream.pages.evicted,
+            visits_cut=self.stream.events.counters()["evicted"],
             **dataclasses.asdict(self._live.counts),
             losses=self.store.report.lines(),
         )

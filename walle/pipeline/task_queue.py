@@ -3,9 +3,11 @@
 import asyncio
 import collections
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from walle.pipeline.events import Event
+from walle.pipeline.sequences import RecentEvents
 from walle.protocol import FullPolicy, QueuePolicy
 
 
@@ -22,7 +24,7 @@ class Trigger:
     event: Event
     position: int
     page_events: tuple[Event, ...]
-    recent: tuple[Event, ...]
+    recent: RecentEvents | tuple[Event, ...]
     visit: str = "whole"
     arrived_s: float = 0.0
 
@@ -40,7 +42,7 @@ class Trigger:
 class QueuedTrigger:
     """A trigger in the queues of its tasks, with what a replay needs to make it again.
 
-    `needed_from` and `cut_visits` describe the sequences before its event, as `ReplayState` and
+    `needed_from`, `cut_visits` and `cooldowns` describe the stream before its event, as `ReplayState` and
     `FeatureStore.resume_from` do. `size_bytes` is an upper bound on what it keeps in memory.
     """
 
@@ -48,6 +50,7 @@ class QueuedTrigger:
     came_s: float
     needed_from: int
     cut_visits: tuple[str, ...]
+    cooldowns: Mapping[str, int]
     size_bytes: int
 
     @property

@@ -24,8 +24,4 @@ std::vector<Id>& TriggerTrie::feed(Id event_id, Id page_id, Moment moment, Conte
   return triggered_.tasks();
 }
 
-std::int64_t TriggerTrie::oldest_position() const noexcept {
-  return std::min(consecutive_.oldest_position(event_), skipping_.oldest_position());
-}
-
 }  // namespace walle::stream
