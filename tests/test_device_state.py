@@ -1,4 +1,4 @@
-"""State of a task on a device through upgrades, a rollback, a migration that fails, and a restart."""
+"""State of a task on a device through upgrades, a rollback, a failing migration, a restart; its longer history."""
 
 import asyncio
 from pathlib import Path
@@ -126,3 +126,27 @@ async def test_a_removed_task_leaves_no_state(tmp_path: Path) -> None:
         await shop.releases.rollback(release_id, "the test asks for it")
         await user.until(lambda: user.has(None))
         assert device.store.task_states.active(TASK) is None
+
+
+HISTORY = """\
+def execute(ctx, trigger):
+    before = ctx.history("page_exit", limit=2)
+    return [[event.page_id for event in before], len(ctx.history(page_id=trigger["event"]["page_id"]))]
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_task_asks_for_older_events_and_its_removal_removes_them(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=HISTORY, config=f"{TASK_CONFIG}[history]\nrows = 1000\n")
+        release_id = await shop.release("v1", beta=["d0"])
+        await user.until(lambda: user.has("v1"))
+        for _ in range(3):
+            await user.visit()
+        await device.settled()
+        last = user.visits - 1
+        assert (await outputs(shop))[-1] == [[f"page/{last - 1}", f"page/{last}"], 3]
+        assert (tmp_path / "d0" / "history.db").exists()
+        await shop.releases.rollback(release_id, "the test asks for it")
+        await user.until(lambda: not (tmp_path / "d0" / "history.db").exists())

@@ -35,6 +35,7 @@ from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import PipelineError
 from walle.pipeline.database import StoreError
+from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_journal import EventJournal, EventJournalError
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.live_source import LivePolicy, LiveSource
@@ -65,6 +66,7 @@ _FAILURES_TO_REVERT = 10
 _TUNNEL_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
+_HISTORY = "history.db"
 _JOURNAL = "events"  # folder of the event journal
 _SWITCH_S = 10.0  # for a run under way and its outputs, beside its deadline, before a version with a state replaces it
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
@@ -202,6 +204,8 @@ class Device:
             self.outbox = Outbox(self.store)
             self.counts.produced = self.store.state.produced
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
+            self._history = EventHistory(config.folder / _HISTORY, self._clock)
+            undo.push_async_callback(self._history.aclose)
             self._task_log = TaskLog(config.device_id, self._clock)
             self._runner = TaskRunner(config.vms, task_log=self._task_log)
             undo.push_async_callback(self._runner.close)
@@ -221,6 +225,7 @@ class Device:
             self._tls = client_context(ca_path)
             self.tunnel = self._new_tunnel()
             await undo.enter_async_context(self.agent)
+            await self._history.remove_unused()
             undo.push_async_callback(self._stop_tasks)
             self._spawn(self._keep_tunnel(), "tunnel")
             self._spawn(self._report_periodically(), "report")
@@ -371,6 +376,7 @@ class Device:
                 await self._take_state(files, manifest, manifest.state)
             self.stream.add_task(task, manifest.trigger, manifest.queue_policy)
             self._active[task] = _Active(files, manifest)
+        self._history.set_policy(task, manifest.history)
         self._had_task = True
         self._profile = None
 
@@ -401,7 +407,9 @@ class Device:
         self.stream.remove_task(task)
         self._active.pop(task, None)
         self._profile = None
+        self._history.set_policy(task, None)
         self.store.remove_states(task)
+        await self._history.remove_unused()
 
     async def _run_task(self, task: str, trigger: Trigger) -> TaskOutput:
         active = self._active.get(task)
@@ -411,6 +419,8 @@ class Device:
         state = None if active.manifest.state is None else self.store.task_states.active(task)
         query = functools.partial(self._query, 0 if state is None else state.after_id)
         callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
+        if active.manifest.history is not None:
+            callbacks = {**callbacks, "events.history": functools.partial(self._history.query, task, trigger.position)}
         attributes = {**self.config.attributes, "id": self.config.device_id}
         on_log = functools.partial(self._on_log, run)
         output = await self._runner.run(
@@ -499,6 +509,7 @@ class Device:
             self.counts.bare_events += 1
         if position is not None:
             await self.stream.on_event(event, position, can_wait=can_wait)
+            self._history.add(position, event)
             return
         async with self._live_turn:
             journal = self._journal or await self._open_journal()
@@ -517,6 +528,7 @@ class Device:
             position, event = self._recorded[0]
             await self.stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
             self._recorded.popleft()
+            self._history.add(position, event)
 
     async def _open_journal(self) -> EventJournal:
         config = self.config
@@ -530,6 +542,7 @@ class Device:
             self._live.restore(event)
             try:
                 await self.stream.on_event(event, position, can_wait=True)
+                self._history.add(position, event)
             except EventError as error:  # recorded by a walle with wider bounds
                 _LOG.warning("%s: a recorded event is left out: %s", self.config.device_id, error)
 

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
+from walle.clock import SystemClock
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.release_service import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import VMError
+from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import EventError
 from walle.pipeline.store import FeatureStore
@@ -100,6 +102,9 @@ class Simulator:
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
             callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
+            if manifest.history is not None:
+                older = functools.partial(history.query, manifest.name, trigger.position)
+                callbacks = {**callbacks, "events.history": older}
             on_log = self._on_log_of(str(kind["id"]), trigger.position)
             active = store.task_states.active(manifest.name)
             state = None if active is None else active.value
@@ -109,7 +114,11 @@ class Simulator:
             if not ok and error is not None:
                 errors.append(_describe(error))
 
-        async with FeatureStore(database) as store:
+        async with (
+            contextlib.aclosing(EventHistory(database.with_suffix(".history"), SystemClock())) as history,
+            FeatureStore(database) as store,
+        ):
+            history.set_policy(manifest.name, manifest.history)
             engine = StreamEngine(store, run, on_outcome=on_outcome)
             engine.add_task(manifest.name, manifest.trigger)
             if manifest.state is not None:
@@ -119,6 +128,7 @@ class Simulator:
                     break
                 with contextlib.suppress(EventError):  # a device refuses and skips it too
                     await engine.on_event(event, position, can_wait=True)
+                    history.add(position, event)
                 await engine.settle()  # so that a version is stopped soon after its last allowed failure
             return engine.counts
 

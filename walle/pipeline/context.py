@@ -153,6 +153,17 @@ class Context:
         _ = self.state
         self._state = value
 
+    def history(self, event_id: str = "", page_id: str = "", *, since_ms: int = 0, limit: int = 1000) -> Events:
+        """Return older events of the device up to the one that triggered the run, oldest first; the latest `limit`.
+
+        Those with the given event id, page id and times from `since_ms` on; at most 10,000. The bounds are those of
+        [history] in task.toml. The device reads them at this call.
+
+        Raises:
+            CallbackError: task.toml has no [history], or the phase runs on the cloud.
+        """
+        return Events(callbacks.call("events.history", event_id, page_id, since_ms, limit))
+
     def resource(self, name: str) -> memoryview:
         """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded on access.
 

@@ -13,6 +13,7 @@ What is signed is the exact bytes that were received; nothing is re-encoded befo
 """
 
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
+from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import PHASES, Envelope, FileEntry, Manifest
 from walle.protocol.outcomes import Outcome, OutcomeBatch, OutcomeKind
 from walle.protocol.push import (
@@ -62,6 +63,7 @@ __all__ = [
     "Frame",
     "FullPolicy",
     "Hello",
+    "HistoryPolicy",
     "Manifest",
     "Origin",
     "OutboxMark",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
+from walle.protocol.history import HistoryPolicy
 from walle.protocol.task_state import StatePolicy
 from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
 
@@ -36,6 +37,7 @@ class Manifest:
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
+    history: HistoryPolicy | None = None  # of a task that asks for older events
     state: StatePolicy | None = None  # of a task that keeps a state between its runs
 
     FORMAT = 2
@@ -54,9 +56,10 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
-        del fields["state"]
-        if self.state is not None:
-            fields["state"] = self.state.to_json()
+        for name, policy in (("history", self.history), ("state", self.state)):
+            del fields[name]
+            if policy is not None:
+                fields[name] = policy.to_json()
         return canonical_json({"format": self.FORMAT, **fields})
 
     @classmethod
@@ -71,6 +74,7 @@ class Manifest:
             raise ProtocolError("manifest.format", f"must be {cls.FORMAT}, is {value.get('format')!r}")
         try:
             condition = TriggerCondition.parse(trigger)
+            history = HistoryPolicy.parse(value["history"]) if "history" in value else None
             state = StatePolicy.parse(value["state"]) if "state" in value else None
         except ProtocolError as error:
             raise ProtocolError(f"manifest.{error.where}", error.what) from error
@@ -104,6 +108,7 @@ class Manifest:
             limits=take_map(value, "limits", (int,), "manifest"),
             files=tuple(files),
             policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
+            history=history,
             state=state,
         )
         try:

@@ -12,6 +12,8 @@ execute = "device"
 [limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
 queue_full = "drop-oldest"
+[history]                                 # of a task that uses ctx.history; the defaults are in HistoryPolicy
+days = 30
 [state]                                   # of a task that uses ctx.state
 version = 2
 on_upgrade = "migrate"
@@ -29,7 +31,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.errors import DeployError
-from walle.protocol import PHASES, ProtocolError, QueuePolicy, StatePolicy, TriggerCondition
+from walle.protocol import PHASES, HistoryPolicy, ProtocolError, QueuePolicy, StatePolicy, TriggerCondition
 
 PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "exclusive")
@@ -44,7 +46,7 @@ LIMITS = {  # key: (default, least, most)
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
-_SECTIONS = ("task", "trigger", "phases", "files", "limits", "state", "simulation")
+_SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "simulation")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -81,6 +83,7 @@ class TaskConfig:
     files: Mapping[str, str]
     limits: Mapping[str, int]
     policies: Mapping[str, str]  # of queues and outbox when they are full
+    history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
     simulation_events: str = ""  # path in the tree, empty if the task has none
 
@@ -124,7 +127,8 @@ class TaskConfig:
             files=files,
             limits=limits,
             policies=policies,
-            state=_state(sections["state"]) if "state" in sections else None,
+            history=_policy(sections["history"], HistoryPolicy) if "history" in sections else None,
+            state=_policy(sections["state"], StatePolicy) if "state" in sections else None,
             simulation_events=events,
         )
 
@@ -202,11 +206,11 @@ def _trigger(section: _Section) -> TriggerCondition:
         raise section.error(error.where.removeprefix("trigger").removeprefix("."), error.what) from error
 
 
-def _state(section: _Section) -> StatePolicy:
+def _policy[P: (HistoryPolicy, StatePolicy)](section: _Section, kind: type[P]) -> P:
     try:
-        return StatePolicy.parse(section.only(*StatePolicy.KEYS).values)
+        return kind.parse(section.only(*kind.KEYS).values)
     except ProtocolError as error:
-        raise section.error(error.where.removeprefix("state").removeprefix("."), error.what) from error
+        raise section.error(error.where.removeprefix(section.name).removeprefix("."), error.what) from error
 
 
 def _files(section: _Section) -> dict[str, str]:

@@ -1,6 +1,5 @@
 #include "stream/trigger_trie.h"
 
-#include <algorithm>
 
 namespace walle::stream {
 
