@@ -28,6 +28,7 @@ class SlowLink:
         self._bytes_per_s = bytes_per_s
         self._rng = rng
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator["SlowLink"]:
@@ -42,9 +43,12 @@ class SlowLink:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for writer in self._writers:  # what a stopped device does not read would keep one open
+                writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to, limit=_PACKET_BYTES)
+        self._writers += [writer, far_writer]
         for one, other in ((reader, far_writer), (far_reader, writer)):
             self._tasks.add(asyncio.create_task(self._carry(one, other)))
 

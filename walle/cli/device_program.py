@@ -328,6 +328,7 @@ class DeviceProgram:
             "clock_jumps": summary.clock_jumps,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
+            "lost_uploads": summary.lost_uploads,
             "cloud_error": self._cloud_error,
         }
         if status == self._shown:

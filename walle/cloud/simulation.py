@@ -43,14 +43,17 @@ class Simulator:
     """A runner of bundles in VMs of its own; at most `vms` at once.
 
     `on_log` gets the lines of each load and run, with the id of the simulated device and the position of the event,
-    None for a load. Without it they go into the log of this process.
+    None for a load. Without it they go into the log of this process. `on_output` gets what each run returned.
     """
 
-    def __init__(self, vms: int, *, on_log: OnSimulatedLog | None = None) -> None:
+    def __init__(
+        self, vms: int, *, on_log: OnSimulatedLog | None = None, on_output: Callable[[TaskOutput], None] | None = None
+    ) -> None:
         self._task_log = TaskLog("simulation")
         self._device = TaskRunner(vms, task_log=self._task_log)
         self._cloud = TaskRunner(vms, task_log=self._task_log)
         self._on_log = on_log
+        self._on_output = on_output
 
     async def run(
         self, bundle: Bundle, events: bytes | None, kinds: Sequence[Mapping[str, Attribute]] = DEVICE_KINDS
@@ -108,7 +111,10 @@ class Simulator:
             on_log = self._on_log_of(str(kind["id"]), trigger.position)
             active = store.task_states.active(manifest.name)
             state = None if active is None else active.value
-            return await self._device.run(files, manifest, trigger, kind, callbacks, state=state, on_log=on_log)
+            output = await self._device.run(files, manifest, trigger, kind, callbacks, state=state, on_log=on_log)
+            if self._on_output is not None:
+                self._on_output(output)
+            return output
 
         def on_outcome(_task: str, ok: bool, error: Exception | None) -> None:
             if not ok and error is not None:

@@ -7,8 +7,10 @@ one larger event: a view keeps at most two chunks more than its own events.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from walle.pipeline.events import Event
+from walle.pipeline.stream import encode_events
 
 
 class RecentEvents:
@@ -28,6 +30,10 @@ class RecentEvents:
     def __iter__(self) -> Iterator[Event]:
         events = itertools.chain.from_iterable(self._chunks)
         return itertools.islice(events, self._first, self._first + self._length)
+
+    def encode(self) -> bytes | list[dict[str, Any]]:
+        """Return the events as `encode_events` does, for a task VM."""
+        return encode_events(tuple(self))
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, RecentEvents | tuple) else NotImplemented

@@ -393,7 +393,7 @@ class StreamEngine:
                 uploads = sum(put.upload for put in puts)
                 what = "outputs were stored and not uploaded, because the outbox was full"
                 self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
-                puts = [dataclasses.replace(put, upload=False) for put in puts]
+                puts = [put._replace(upload=False) for put in puts]
             done = functools.partial(self._remove_first, queue)
             if queue.task not in self._conditions:
                 state = None  # the task was removed meanwhile, and its state with it

@@ -8,6 +8,7 @@ from typing import Any
 
 from walle.pipeline.events import Event
 from walle.pipeline.sequences import RecentEvents
+from walle.pipeline.stream import encode_events
 from walle.protocol import FullPolicy, QueuePolicy
 
 
@@ -29,11 +30,14 @@ class Trigger:
     arrived_s: float = 0.0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the trigger as plain data, without `recent` and `arrived_s`."""
+        """Return the trigger as plain data, without `recent` and `arrived_s`.
+
+        `page_events` are as `encode_events` returns them.
+        """
         return {
             "event": self.event.to_dict(),
             "position": self.position,
-            "page_events": [event.to_dict() for event in self.page_events],
+            "page_events": encode_events(self.page_events),
             "visit": self.visit,
         }
 

@@ -39,6 +39,7 @@ class Manifest:
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
     history: HistoryPolicy | None = None  # of a task that asks for older events
     state: StatePolicy | None = None  # of a task that keeps a state between its runs
+    dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
@@ -56,6 +57,8 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
+        if not self.dictionary:
+            del fields["dictionary"]
         for name, policy in (("history", self.history), ("state", self.state)):
             del fields[name]
             if policy is not None:
@@ -110,7 +113,10 @@ class Manifest:
             policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
             history=history,
             state=state,
+            dictionary=take(value, "dictionary", str, "manifest") if "dictionary" in value else "",
         )
+        if manifest.dictionary and manifest.dictionary not in {file.path for file in files}:
+            raise ProtocolError("manifest.dictionary", f"{manifest.dictionary!r} is not one of the files")
         try:
             _ = manifest.queue_policy
         except ProtocolError as error:

@@ -17,6 +17,8 @@ days = 30
 [state]                                   # of a task that uses ctx.state
 version = 2
 on_upgrade = "migrate"
+[tunnel]
+dictionary = "resources/features.dict"    # for the task's uploads; a shared file; walle task dictionary trains it
 [simulation]
 events = "simulation/events.jsonl"
 ```
@@ -46,7 +48,7 @@ LIMITS = {  # key: (default, least, most)
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
-_SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "simulation")
+_SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "tunnel", "simulation")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -86,6 +88,7 @@ class TaskConfig:
     history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
     simulation_events: str = ""  # path in the tree, empty if the task has none
+    dictionary: str = ""  # the same
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Self:
@@ -120,6 +123,7 @@ class TaskConfig:
             section = sections["simulation"].only("events")
             events = section.path("events", section.text("events"))
         files = _files(sections["files"]) if "files" in sections else {}
+        dictionary = _dictionary(sections["tunnel"], files) if "tunnel" in sections else ""
         return cls(
             name=name,
             trigger=trigger,
@@ -130,6 +134,7 @@ class TaskConfig:
             history=_policy(sections["history"], HistoryPolicy) if "history" in sections else None,
             state=_policy(sections["state"], StatePolicy) if "state" in sections else None,
             simulation_events=events,
+            dictionary=dictionary,
         )
 
 
@@ -217,6 +222,13 @@ def _files(section: _Section) -> dict[str, str]:
     if len(section.values) > MAX_FILES:
         raise section.error("", f"lists {len(section.values)} files, more than {MAX_FILES}")
     return {section.path(path, path): section.choice(path, ROUTES) for path in section.values}
+
+
+def _dictionary(section: _Section, files: Mapping[str, str]) -> str:
+    path = section.only("dictionary").text("dictionary")
+    if files.get(path) != "shared":  # the cloud reads it where it keeps shared files
+        raise section.error("dictionary", f'{_shown(path)} must be in [files]: "{path}" = "shared"')
+    return path
 
 
 def _refuse_unknown(where: str, section: str, kind: str, names: Collection[str], known: Collection[str]) -> None:
