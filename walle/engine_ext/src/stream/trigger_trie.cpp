@@ -1,6 +1,5 @@
 #include "stream/trigger_trie.h"
 
-
 namespace walle::stream {
 
 bool TriggerTrie::add(const Condition& condition, Id task) {
