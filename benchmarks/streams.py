@@ -6,11 +6,16 @@ task "hangs" is triggered once a second and overruns its deadline of 2 s each ti
 what they are without the other task. Rounds alternate, so that other load on the machine affects both.
 
     python benchmarks/streams.py [--rounds 3] [--seconds 10] [--hang sleep|loop] [--json]
+    python benchmarks/streams.py --on-event [--rounds 3] [--json]
+
+The second form measures the CPU time of `on_event` itself, with 100 conditions that are matched in part, without a
+trigger and with one at every 20th event.
 """
 
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import tempfile
 import time
@@ -24,7 +29,7 @@ from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.protocol import Manifest
+from walle.protocol import Manifest, TriggerCondition
 from walle.task_runner import TaskRunner
 
 VISITS_A_S = 50
@@ -98,6 +103,41 @@ async def play(folder: Path, seconds: float, hang: str | None) -> tuple[list[flo
     return latencies, hung
 
 
+def shopping(count: int) -> list[Event]:
+    """Return events of visits of 20 events each."""
+    rng, events = random.Random(1), list[Event]()
+    for visit in range(count // 20):
+        page, start_ms = f"item/{visit % 50}", visit * 2000
+        events.append(Event(PAGE_ENTER, page, start_ms, {"from": "home"}))
+        for part in range(18):
+            contents = {"item": {"id": str(visit), "price": 3.5}, "x": part, "y": 0.25}
+            kind = rng.choice(["page_scroll", "exposure", "click"])
+            events.append(Event(kind, page, start_ms + 100 * part, contents))
+        events.append(Event(PAGE_EXIT, page, start_ms + 1900, {}))
+    return events
+
+
+async def on_event_us(count: int, *, triggers: bool) -> float:
+    """Return the CPU time of the process per event, in µs."""
+
+    async def run(_task: str, _trigger: Trigger) -> TaskOutput:
+        return TaskOutput()
+
+    with tempfile.TemporaryDirectory(prefix="walle-streams-") as folder:
+        async with FeatureStore(Path(folder) / "features.db") as store:
+            engine = StreamEngine(store, run)
+            for number in range(100):
+                engine.add_task(f"idle{number}", TriggerCondition.of(["click", f"never{number}"]))
+            if triggers:
+                engine.add_task("visits", TriggerCondition.of([PAGE_EXIT]))
+            events = shopping(count)
+            start_s = time.process_time()
+            for event in events:
+                await engine.on_event(event, can_wait=True)
+            await engine.settle()
+            return (time.process_time() - start_s) / len(events) * 1e6
+
+
 def percentiles(latencies: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(latencies, n=100, method="inclusive")
     return {"p50_ms": round(cuts[49], 3), "p99_ms": round(cuts[98], 3), "max_ms": round(max(latencies), 3)}
@@ -108,8 +148,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--hang", choices=sorted(HANGS), default="sleep")
+    parser.add_argument("--on-event", action="store_true", help="measure the CPU time of on_event instead")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.on_event:
+        rounds = {
+            what: [asyncio.run(on_event_us(40_000, triggers=triggers)) for _ in range(args.rounds)]
+            for what, triggers in (("without_trigger", False), ("every_20th", True))
+        }
+        show({f"{what}_us": round(min(found), 2) for what, found in rounds.items()}, as_json=args.json)
+        return
     alone: list[float] = []
     beside: list[float] = []
     hung = 0
@@ -126,7 +174,11 @@ def main() -> None:
         "hung_runs": hung,
         "p99_difference_ms": round(percentiles(beside)["p99_ms"] - percentiles(alone)["p99_ms"], 3),
     }
-    if args.json:
+    show(result, as_json=args.json)
+
+
+def show(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
         print(json.dumps(result))
         return
     for what, value in result.items():

@@ -23,6 +23,7 @@ from walle.cli import app
 from walle.device import Device, DeviceConfig
 from walle.pipeline.database import StoreLockedError
 from walle.pipeline.events import Event, EventError
+from walle.pipeline.live_source import LivePolicy
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[1]
@@ -443,3 +444,27 @@ async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) ->
                     await process.wait()
         assert list(map(int, output.split())) == [sent // 3, sent // 3]
         assert await pages(shop) == [f"page/{number}" for number in range(sent // 3)]
+
+
+@pytest.mark.asyncio
+async def test_a_live_device_drops_late_events_and_duplicates_and_counts_them(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        policy = LivePolicy(late_ms=5, jump_ms=1000)
+        async with shop.device(tmp_path / "d0", live=policy) as device:
+            await shop.push("v1")
+            await shop.release("v1", beta=["d0"])
+            async with asyncio.timeout(LIMIT_S):
+                while not device.tasks:
+                    await device.checkin()
+            for position in (0, 1, 2, 2, 10, 9, 4, 3, 11):  # 2 again; 9 out of order; 4 and 3 late
+                await device.on_event(event_at(position))
+            await device.settled()
+            summary = await device.summary()
+            assert (summary.late, summary.out_of_order, summary.duplicates, summary.clock_jumps) == (2, 1, 1, 0)
+            assert device.stream.counts.events == 6
+        async with shop.device(tmp_path / "d0", live=policy) as device:  # the journal has the latest events
+            await device.on_event(event_at(11))
+            await device.on_event(event_at(12))
+            summary = await device.summary()
+            assert summary.duplicates == 1
+            assert device.stream.counts.events - device.stream.counts.replayed == 1

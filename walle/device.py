@@ -35,18 +35,30 @@ from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import PipelineError
 from walle.pipeline.database import StoreError
+from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_journal import EventJournal, EventJournalError
 from walle.pipeline.events import Event, EventError
+from walle.pipeline.live_source import LivePolicy, LiveSource
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_states import TaskStateError, state_of_version
 from walle.pipeline.tunnel.client import TunnelClient, client_context
 from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryError
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError, printable
+from walle.protocol import (
+    PROFILE_HEADER,
+    TASKS_HEADER,
+    Attribute,
+    Manifest,
+    Profile,
+    ProtocolError,
+    StatePolicy,
+    printable,
+)
 from walle.protocol import directives_from_header as parse_directives
 from walle.task_log import LogLine, TaskLog, failure_place, last_lines
-from walle.task_runner import PHASE_TOPIC, TaskRunner
+from walle.task_runner import PHASE_TOPIC, TaskRunner, deadline_s
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +68,9 @@ _FAILURES_TO_REVERT = 10
 _TUNNEL_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
+_HISTORY = "history.db"
 _JOURNAL = "events"  # folder of the event journal
+_SWITCH_S = 10.0  # for a run under way and its outputs, beside its deadline, before a version with a state replaces it
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
 
 
@@ -77,6 +91,7 @@ class DeviceConfig:
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
+    live: LivePolicy = dataclasses.field(default_factory=LivePolicy)  # for events without a position
     journal_sync_s: float = 1.0  # of live events, what a power cut may lose; 0: `on_event` waits for the disk
 
 
@@ -127,7 +142,8 @@ class DeviceSummary:
     """A snapshot of a device. `stored` features are in its file, `unsent` ones are not acknowledged.
 
     `queued` are the triggers of each task that are not done. `dropped`, `uploads_dropped`, `without_visit` and
-    `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. The rest as in `DeviceCounts`.
+    `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. `late`, `out_of_order`, `duplicates`
+    and `clock_jumps` as in `LiveCounts`. The rest as in `DeviceCounts`.
     """
 
     device_id: str
@@ -148,6 +164,10 @@ class DeviceSummary:
     without_visit: int
     cut_visits: int
     visits_cut: int
+    late: int
+    out_of_order: int
+    duplicates: int
+    clock_jumps: int
     losses: tuple[str, ...]  # a line for each loss of the feature store since the start, see `StoreReport`
     lost_uploads: dict[str, int]  # of those, the number of uploads by cause
 
@@ -174,6 +194,7 @@ class Device:
         self._profile: str | None = None
         self._journal: EventJournal | None = None  # once there is an event without a position
         self._recorded: collections.deque[tuple[int, Event]] = collections.deque()  # in the journal, not taken yet
+        self._live = LiveSource(config.live)
         self._live_turn = asyncio.Lock()
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
@@ -189,6 +210,8 @@ class Device:
             self.outbox = Outbox(self.store)
             self.counts.produced = self.store.state.produced
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
+            self._history = EventHistory(config.folder / _HISTORY, self._clock)
+            undo.push_async_callback(self._history.aclose)
             self._task_log = TaskLog(config.device_id, self._clock)
             self._runner = TaskRunner(config.vms, task_log=self._task_log)
             undo.push_async_callback(self._runner.close)
@@ -208,6 +231,7 @@ class Device:
             self._tls = client_context(ca_path)
             self.tunnel = self._new_tunnel()
             await undo.enter_async_context(self.agent)
+            await self._history.remove_unused()
             undo.push_async_callback(self._stop_tasks)
             self._spawn(self._keep_tunnel(), "tunnel")
             self._spawn(self._report_periodically(), "report")
@@ -354,17 +378,48 @@ class Device:
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     async def _activate(self, task: str, files: Path, manifest: Manifest) -> None:
-        self.stream.add_task(task, manifest.trigger, manifest.queue_policy)
-        self._active[task] = _Active(files, manifest, _dictionary_of(files, manifest))
+        async with contextlib.AsyncExitStack() as held:
+            if manifest.state is not None:  # which must be what the last run of the version before left
+                await self._hold_runs(task, held)
+                await self._take_state(files, manifest, manifest.state)
+            self.stream.add_task(task, manifest.trigger, manifest.queue_policy)
+            self._active[task] = _Active(files, manifest, _dictionary_of(files, manifest))
         self._use_dictionaries()
+        self._history.set_policy(task, manifest.history)
         self._had_task = True
         self._profile = None
+
+    async def _hold_runs(self, task: str, held: contextlib.AsyncExitStack) -> None:
+        active = self._active.get(task)
+        limit_s = _SWITCH_S + (0 if active is None else deadline_s(active.manifest))
+        try:
+            async with asyncio.timeout(limit_s):
+                await held.enter_async_context(self.stream.between_runs(task))
+        except TimeoutError as error:
+            what = (
+                f"cannot be taken over: the run under way did not end, or could not store its outputs, in {limit_s} s"
+            )
+            raise TaskStateError(task, what) from error
+
+    async def _take_state(self, files: Path, manifest: Manifest, policy: StatePolicy) -> None:
+        """Activate the state that the version begins with: its own, or one that it makes of an older version's."""
+        migrate = functools.partial(self._runner.migrate, files, manifest)
+        states = self.store.task_states
+        state = await state_of_version(states, manifest.name, policy, last_id=self._last_feature_id, migrate=migrate)
+        self.store.activate_state(state)
+
+    async def _last_feature_id(self) -> int:
+        await self.store.flush()
+        return await self.store.call(lambda database: database.last_feature_id())
 
     async def _remove(self, task: str) -> None:
         self.stream.remove_task(task)
         self._active.pop(task, None)
         self._use_dictionaries()
         self._profile = None
+        self._history.set_policy(task, None)
+        self.store.remove_states(task)
+        await self._history.remove_unused()
 
     def _use_dictionaries(self) -> None:
         """Tell the tunnel the dictionaries of the active tasks, by the topics that these have put so far."""
@@ -378,10 +433,22 @@ class Device:
         if active is None:
             return TaskOutput()  # it was removed after the event triggered it
         run = self._runs[task] = _Run(active=active, arrived_s=trigger.arrived_s)
-        callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": self._query}
+        state = None if active.manifest.state is None else self.store.task_states.active(task)
+        query = functools.partial(self._query, 0 if state is None else state.after_id)
+        callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
+        if active.manifest.history is not None:
+            callbacks = {**callbacks, "events.history": functools.partial(self._history.query, task, trigger.position)}
         attributes = {**self.config.attributes, "id": self.config.device_id}
         on_log = functools.partial(self._on_log, run)
-        output = await self._runner.run(active.files, active.manifest, trigger, attributes, callbacks, on_log=on_log)
+        output = await self._runner.run(
+            active.files,
+            active.manifest,
+            trigger,
+            attributes,
+            callbacks,
+            state=None if state is None else state.value,
+            on_log=on_log,
+        )
         run.outputs = (output.output is not None) + len(output.puts)
         self._note_topics(task, output)
         return output
@@ -445,16 +512,18 @@ class Device:
         run.unanswered = False
         return plain.decode(answer)
 
-    async def _query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
-        """Return payloads, oldest first, for a task's `ctx.store.query`."""
-        return [plain.decode(feature.payload) for feature in await self.store.query(topic, since_ms, limit)]
+    async def _query(self, after_id: int, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
+        """Return payloads, oldest first, for a task's `ctx.store.query`; those up to `after_id` are left out."""
+        found = await self.store.query(topic, since_ms, limit)
+        return [plain.decode(feature.payload) for feature in found if feature.id > after_id]
 
     # --- events -------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
         """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
-        An event without a position is recorded in the device's journal first: a process that is killed after this call
+        An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
+        is recorded in the device's journal first: a process that is killed after this call
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
         recorded it; the next call takes it then.
 
@@ -467,11 +536,16 @@ class Device:
             self.counts.bare_events += 1
         if position is not None:
             await self.stream.on_event(event, position, can_wait=can_wait)
+            self._history.add(position, event)
             return
         async with self._live_turn:
             journal = self._journal or await self._open_journal()
             await self._take_recorded(can_wait=can_wait)
+            self._live.note_clock(self._clock.time(), self._clock.monotonic())
+            if self._live.check(event) is not None:
+                return
             self._recorded.append((journal.append(event), event))
+            self._live.take(event)
             await journal.synced()
             await self._take_recorded(can_wait=can_wait)
             journal.trim(self.store.state.resume_from)
@@ -496,6 +570,7 @@ class Device:
             position, event = self._recorded[0]
             await self.stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
             self._recorded.popleft()
+            self._history.add(position, event)
 
     async def _open_journal(self) -> EventJournal:
         config = self.config
@@ -506,8 +581,10 @@ class Device:
     async def _replay(self, journal: EventJournal) -> None:
         """Take the recorded events again that the last process may not have finished."""
         async for position, event in journal.replay(self.store.resume_from):
+            self._live.restore(event)
             try:
                 await self.stream.on_event(event, position, can_wait=True)
+                self._history.add(position, event)
             except EventError as error:  # recorded by a walle with wider bounds
                 _LOG.warning("%s: a recorded event is left out: %s", self.config.device_id, error)
 
@@ -555,7 +632,8 @@ class Device:
             uploads_dropped=dict(self.stream.counts.uploads_dropped),
             without_visit=self.stream.counts.without_visit,
             cut_visits=self.stream.counts.cut_visits,
-            visits_cut=self.stream.pages.evicted,
+            visits_cut=self.stream.events.counters()["evicted"],
+            **dataclasses.asdict(self._live.counts),
             losses=self.store.report.lines(),
             lost_uploads=self.store.report.lost_uploads,
         )

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
+from walle.pipeline.sequences import RecentEvents
 from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
@@ -23,6 +24,8 @@ from walle.task_log import OnLog, TaskLog, parse_lines
 _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
 _PHASE = "walle.pipeline.context:phase"
+_LOAD_MIGRATING = "walle.pipeline.context:load_migrating"
+_MIGRATE = "walle.pipeline.context:migrate"
 _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
 _LOAD_S = 2.0  # the minimum time that a version has for loading
@@ -74,8 +77,8 @@ class _Version:
 
 def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
     """Return the time-level sequence for `ctx.recent`, a callback of the run."""
-    encode: Callable[[], bytes] | None = getattr(trigger.recent, "encode", None)
-    return encode_events(trigger.recent) if encode is None else encode()
+    recent = trigger.recent
+    return recent.encode() if isinstance(recent, RecentEvents) else encode_events(recent)
 
 
 async def _pass_log_on(vm: VM, run_id: int, log: OnLog) -> None:
@@ -106,7 +109,8 @@ class TaskRunner:
         limit_s = max(_LOAD_S, deadline_s(manifest))
         log = self._log(manifest, on_log)
         version = _Version.of(files, manifest)
-        result = await self._call(version, log, _LOAD, deadline=limit_s, callbacks=None)
+        function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
+        result = await self._call(version, log, function, deadline=limit_s, callbacks=None)
         try:
             lines = parse_lines(result["log"])
         except (KeyError, TypeError) as error:
@@ -121,11 +125,13 @@ class TaskRunner:
         device: Mapping[str, Attribute],
         callbacks: Callbacks,
         *,
+        state: Mapping[str, Any] | None = None,
         on_log: OnLog | None = None,
     ) -> TaskOutput:
         """Run the phases of a version on a trigger and return its output.
 
-        `on_log` is called before this returns or raises; not for a run that is cancelled.
+        `state` is the task's, None for a task without [state]; the output has the new one. `on_log` is called before
+        this returns or raises; not for a run that is cancelled.
 
         Raises:
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
@@ -136,17 +142,33 @@ class TaskRunner:
         version = _Version.of(files, manifest)
         places = dict(manifest.phases)
         log = self._log(manifest, on_log)
-        result = await self._call(
-            version, log, _RUN, plain, events, dict(device), places, deadline=deadline_s(manifest), callbacks=callbacks
-        )
+        before = None if state is None else dict(state)
+        args = plain, events, dict(device), places, before
+        result = await self._call(version, log, _RUN, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines = parse_lines(result["log"])
             puts, local = ([(topic, payload) for topic, payload in result[key]] for key in ("puts", "local"))
-            output = TaskOutput(result["output"], puts, local)
+            output = TaskOutput(result["output"], puts, local, result.get("state"))
         except (KeyError, TypeError, ValueError) as error:
             raise _output_error(manifest, result, error) from error
         log(lines)
         return output
+
+    async def migrate(self, files: Path, manifest: Manifest, old_version: int, state: Mapping[str, Any]) -> Any:
+        """Return what the version's `migrate` makes of an older version's state.
+
+        Raises:
+            VMError: as `run`.
+        """
+        version, log = _Version.of(files, manifest), self._log(manifest, None)
+        limit_s = max(_LOAD_S, deadline_s(manifest))
+        result = await self._call(version, log, _MIGRATE, old_version, dict(state), deadline=limit_s, callbacks=None)
+        try:
+            lines, migrated = parse_lines(result["log"]), result["state"]
+        except (KeyError, TypeError) as error:
+            raise _output_error(manifest, result, error) from error
+        log(lines)
+        return migrated
 
     async def phase(
         self,

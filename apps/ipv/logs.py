@@ -6,7 +6,7 @@ from pathlib import Path
 from apps.ipv.generator import ShoppingEvents
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import PAGE_EXIT, Event
-from walle.pipeline.sequences import PageSequence
+from walle.pipeline.trie import EventStream
 
 MAPPINGS = Path(__file__).parent / "mappings"
 LOGS = {  # file of a log: its mapping
@@ -25,10 +25,12 @@ def open_log(folder: Path, name: str) -> EventLog:
 
 def logged_visits(log: EventLog) -> Iterator[UserVisit]:
     """Yield the finished page visits of a log in the order of their exits; a stream of the log is a user."""
-    pages: dict[str, PageSequence] = {}
+    streams: dict[str, EventStream] = {}
     for record in log.records():
-        of_user = pages.setdefault(record.stream, PageSequence())
-        visit = of_user.feed(record.position, record.event, record.event.size_bytes())
+        stream = streams.get(record.stream)
+        if stream is None:
+            stream = streams[record.stream] = EventStream(max_events=1)
+        visit, _ = stream.feed(record.position, record.event)
         if visit is not None and record.event.event_id == PAGE_EXIT:
             yield record.stream, visit.events
 

@@ -53,6 +53,25 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
+async def test_each_kind_of_device_has_a_state_of_its_own(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    assert ctx.state.get("n", 0) == trigger["event"]["contents"]["n"], ctx.state
+    ctx.state = {"n": ctx.state.get("n", 0) + 1}
+    return ctx.state
+"""
+    result = await simulator.run(bundle(main, TASK_CONFIG + "[state]\n"), LOG)
+    assert (result.ok, result.runs, result.first_error) == (True, RUNS, "")
+
+
+@pytest.mark.asyncio
+async def test_a_task_asks_for_older_events(simulator: Simulator) -> None:
+    main = "def execute(ctx, trigger):\n    assert len(ctx.history()) == trigger['position'] + 1\n"
+    result = await simulator.run(bundle(main, TASK_CONFIG + "[history]\n"), LOG)
+    assert (result.ok, result.runs, result.first_error) == (True, RUNS, "")
+
+
+@pytest.mark.asyncio
 async def test_one_failure_on_one_kind_of_device_fails_the_version(simulator: Simulator) -> None:
     main = """\
 def execute(ctx, trigger):

@@ -228,14 +228,14 @@ async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> N
     take, run = "walle.pipeline.context:take_log", "walle.pipeline.context:run"
     for run_id in range(1, 9):
         with pytest.raises(TaskError):
-            await vm.call(run, {"lines": 200}, EVENTS, {}, None, run_id)
+            await vm.call(run, {"lines": 200}, EVENTS, {}, None, None, run_id)
     assert await vm.call(take, 9) == []
     assert await vm.call(take, 1) == [("warning", "200 lines were dropped")]  # there is room for five logs
     assert await vm.call(take, 5) == [("info", str(number)) for number in range(200)]
     assert await vm.call(take, 5) == []
     for run_id in range(10, 10 + context.MAX_KEPT_LOGS):
         with pytest.raises(TaskError):
-            await vm.call(run, {"lines": 1}, EVENTS, {}, None, run_id)
+            await vm.call(run, {"lines": 1}, EVENTS, {}, None, None, run_id)
     assert await vm.call(take, 8) == []
     assert await vm.call(take, 10) == [("info", "0")]
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.pipeline import event_log
-from walle.pipeline.event_log import MAX_REPORTS, EventLog, EventLogError, Fault
+from walle.pipeline.event_faults import Fault
+from walle.pipeline.event_log import MAX_REPORTS, EventLog, EventLogError
 from walle.pipeline.event_mapping import EventMapping, Mapped, MappingError, StreamOrder
 from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event
 

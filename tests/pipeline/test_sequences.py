@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pipeline.python_sequences import PageSequence, TimeSequence
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
-from walle.pipeline.sequences import PageSequence, TimeSequence
 
 
 def event(event_id: str, page_id: str = "p") -> Event:

@@ -18,13 +18,12 @@ from walle.clock import ManualClock
 from walle.pipeline.database import StoreFullError
 from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event, EventError
 from walle.pipeline.outbox import Outbox
-from walle.pipeline.sequences import TimeSequence
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.stream import decode_events
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.pipeline.trie import TriggerError
+from walle.pipeline.trie import EventStream, TriggerError
 from walle.protocol import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 
 VISIT = [
@@ -299,9 +298,9 @@ async def test_a_source_without_positions_goes_on_after_a_restart(tmp_path: path
 PLAYER = """
 import asyncio, random, sys
 from walle.pipeline.events import Event
-from walle.pipeline.sequences import PageSequence, TimeSequence
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trie import EventStream
 from walle.protocol import QueuePolicy, TriggerCondition
 
 def source(count):
@@ -317,7 +316,7 @@ async def run(task, trigger):
 
 async def main(path, count):
     async with FeatureStore(path, threshold=20, interval_s=0.004) as store:
-        engine = StreamEngine(store, run, recent=TimeSequence(max_events=20), pages=PageSequence(max_span=500))
+        engine = StreamEngine(store, run, events=EventStream(max_events=20, max_span=500))
         engine.add_task("exit", TriggerCondition.of(["page_exit"]))
         engine.add_task("pair", TriggerCondition.of(["exposure", "click", "b"]))
         engine.add_task("slow", TriggerCondition(("click",), without_visit=True), QueuePolicy(queue=40))
@@ -370,11 +369,11 @@ def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: pathlib.Path) ->
 
 @pytest.mark.asyncio
 async def test_recent_events_are_bounded(store: FeatureStore) -> None:
-    engine = StreamEngine(store, summarise, recent=TimeSequence(max_events=3))
+    engine = StreamEngine(store, summarise, events=EventStream(max_events=3))
     for position in range(200):
         await engine.on_event(Event("click", "p", position, {}), position)
-    assert len(engine.recent) == 3
-    assert store.resume_from == 200 - 63  # what a condition of the greatest length may have matched
+    assert engine.events.counters()["recent_events"] == 3
+    assert store.resume_from == 200 - 3  # no condition has matched an event before them
 
 
 @pytest.mark.asyncio
@@ -401,3 +400,61 @@ async def test_the_options_of_a_condition_reach_its_trigger(store: FeatureStore)
         await engine.on_event(Event(event_id, "p", ts_ms, {"n": n}))
     await engine.settle()
     assert engine.counts.triggers == 2
+
+
+@pytest.mark.asyncio
+async def test_a_cooldown_and_a_match_under_way_survive_a_restart(tmp_path: pathlib.Path) -> None:
+    cooled = TriggerCondition.of(["click"], cooldown_ms=1000)
+    skipping = TriggerCondition.of(["exposure", "buy"], skip_till_next=True)
+
+    def events(first: int, *kinds_and_times: tuple[str, int]) -> list[tuple[int, Event]]:
+        return [(first + number, Event(kind, "", ts_ms, {})) for number, (kind, ts_ms) in enumerate(kinds_and_times)]
+
+    played = [*events(0, ("exposure", 0), ("click", 10)), *events(2, *[("scroll", 20)] * 200, ("click", 500))]
+    later = events(300, ("click", 900), ("click", 1009), ("buy", 1010), ("click", 1011), ("click", 1500))
+    for part in (played, later):
+        async with FeatureStore(tmp_path / "features.db") as store:
+            engine = StreamEngine(store, summarise, events=EventStream(max_events=5))
+            engine.add_task("cooled", cooled)
+            engine.add_task("skipping", skipping)
+            for position, event in [*(one for one in played if part is later and one[0] >= store.resume_from), *part]:
+                await engine.on_event(event, position, can_wait=True)
+            await engine.settle()
+            found = [
+                (feature.topic, feature.position) for topic in engine.tasks for feature in await store.query(topic)
+            ]
+            assert engine.counts.replayed == (203 if part is later else 0)  # from the match's first event on
+            await engine.close()
+    assert found == [("cooled", 1), ("cooled", 303), ("skipping", 302)]
+
+
+@pytest.mark.asyncio
+async def test_a_match_that_waits_holds_the_replay_back_by_a_bounded_number_of_positions(store: FeatureStore) -> None:
+    engine = StreamEngine(store, summarise, events=EventStream(max_events=5, max_span=50))
+    engine.add_task("t", TriggerCondition.of(["exposure", "buy"], skip_till_next=True))
+    await play(engine, [Event("exposure", "", 0, {}), *[Event("click", "", 1, {})] * 200])
+    assert store.position - store.resume_from == 50
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_waits_in_its_cooldown_when_it_is_killed_runs_again(tmp_path: pathlib.Path) -> None:
+    condition = TriggerCondition.of(["click"], cooldown_ms=100)
+    times = [0, 50, 100, 150, 200, 210]
+    release = asyncio.Event()
+
+    async def wait(task: str, trigger: Trigger) -> TaskOutput:
+        await release.wait()
+        return TaskOutput(trigger.position)
+
+    for is_last in (False, True):
+        async with FeatureStore(tmp_path / "features.db") as store:
+            engine = StreamEngine(store, wait)
+            engine.add_task("t", condition)
+            for position in range(store.resume_from, len(times)):
+                await engine.on_event(Event("click", "", times[position], {}), position)
+            if is_last:
+                release.set()
+                await engine.settle()
+                found = [feature.position for feature in await store.query("t")]
+            await engine.close()
+    assert found == [0, 2, 4]

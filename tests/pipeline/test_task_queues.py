@@ -10,10 +10,10 @@ import pytest_asyncio
 
 from walle import plain
 from walle.pipeline.events import MAX_CONTENTS_DEPTH, PAGE_ENTER, PAGE_EXIT, Event, EventError
-from walle.pipeline.sequences import PageSequence, TimeSequence
 from walle.pipeline.store import FeatureStore, StoreClosedError
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.trie import EventStream
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 ON_CLICK = TriggerCondition(("click",), without_visit=True)
@@ -194,10 +194,14 @@ async def test_a_replay_waits_for_a_task_rather_than_drop_its_triggers(tmp_path:
 
 @pytest.mark.asyncio
 async def test_sequences_that_are_empty_need_no_replay(store: FeatureStore) -> None:
-    engine = StreamEngine(store, Gate(), recent=TimeSequence(max_bytes=1))
+    engine = StreamEngine(store, Gate(), events=EventStream(max_bytes=1))
     for position in range(100):
         await engine.on_event(CLICK, position)
-    assert store.resume_from == 100 - 63  # what a condition of the greatest length may have matched
+    assert store.resume_from == 100
+    engine.add_task("t", TriggerCondition.of(["click", "click", "exposure"]))
+    for position in range(100, 110):
+        await engine.on_event(CLICK, position)
+    assert store.resume_from == 108  # what the condition has matched so far
 
 
 @pytest.mark.asyncio
@@ -329,13 +333,13 @@ async def test_a_cut_visit_is_marked_and_counted_after_a_crash_too(tmp_path: pat
     gate = Gate()
     for part in (events[:90], events):
         async with FeatureStore(tmp_path / "features.db") as store:
-            engine = StreamEngine(store, gate, pages=PageSequence(max_span=10), recent=TimeSequence(max_events=5))
+            engine = StreamEngine(store, gate, events=EventStream(max_span=10, max_events=5))
             engine.add_task("exit", TriggerCondition.of([PAGE_EXIT]))
-            assert store.resume_from == (27 if part is events else 0)  # after the visit was cut
+            assert store.resume_from == (85 if part is events else 0)  # after the visit was cut
             for position in range(store.resume_from, len(part)):
                 await engine.on_event(part[position], position)
             await engine.settle()
-            assert engine.pages.evicted == (part is not events)
+            assert engine.events.counters()["evicted"] == (part is not events)
     ((_, trigger),) = gate.seen
     assert plain.decode(plain.encode(trigger.to_plain()))["visit"] == "cut"
     assert trigger.page_events == (events[101],)

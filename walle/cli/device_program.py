@@ -322,6 +322,10 @@ class DeviceProgram:
             "uploads_dropped": summary.uploads_dropped,
             "without_visit": summary.without_visit,
             "visits_cut": summary.visits_cut,
+            "late": summary.late,
+            "out_of_order": summary.out_of_order,
+            "duplicates": summary.duplicates,
+            "clock_jumps": summary.clock_jumps,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
             "lost_uploads": summary.lost_uploads,
@@ -354,6 +358,10 @@ _COUNTED = (
     ("uploads_dropped", "uploads dropped"),
     ("without_visit", "triggers without a visit"),
     ("visits_cut", "visits cut"),
+    ("late", "late events"),
+    ("out_of_order", "events out of order"),
+    ("duplicates", "duplicate events"),
+    ("clock_jumps", "clock jumps"),
 )
 
 

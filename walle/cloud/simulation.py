@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
+from walle.clock import SystemClock
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.release_service import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import VMError
+from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import EventError
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamCounts, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_states import TaskState
 from walle.protocol import Attribute
 from walle.task_log import LogLine, OnLog, TaskLog, failure_place
 from walle.task_runner import TaskRunner
@@ -102,8 +105,13 @@ class Simulator:
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
             callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
+            if manifest.history is not None:
+                older = functools.partial(history.query, manifest.name, trigger.position)
+                callbacks = {**callbacks, "events.history": older}
             on_log = self._on_log_of(str(kind["id"]), trigger.position)
-            output = await self._device.run(files, manifest, trigger, kind, callbacks, on_log=on_log)
+            active = store.task_states.active(manifest.name)
+            state = None if active is None else active.value
+            output = await self._device.run(files, manifest, trigger, kind, callbacks, state=state, on_log=on_log)
             if self._on_output is not None:
                 self._on_output(output)
             return output
@@ -112,14 +120,21 @@ class Simulator:
             if not ok and error is not None:
                 errors.append(_describe(error))
 
-        async with FeatureStore(database) as store:
+        async with (
+            contextlib.aclosing(EventHistory(database.with_suffix(".history"), SystemClock())) as history,
+            FeatureStore(database) as store,
+        ):
+            history.set_policy(manifest.name, manifest.history)
             engine = StreamEngine(store, run, on_outcome=on_outcome)
             engine.add_task(manifest.name, manifest.trigger)
+            if manifest.state is not None:
+                store.activate_state(TaskState.empty(manifest.name, manifest.state.version))
             for position, event in log:
                 if len(errors) >= _MAX_FAILURES:
                     break
                 with contextlib.suppress(EventError):  # a device refuses and skips it too
                     await engine.on_event(event, position, can_wait=True)
+                    history.add(position, event)
                 await engine.settle()  # so that a version is stopped soon after its last allowed failure
             return engine.counts
 

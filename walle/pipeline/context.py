@@ -14,7 +14,7 @@ from walle.pipeline.stream import Events, decode_events
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 _PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, which a task VM does not load
@@ -117,7 +117,14 @@ class Context:
     `recent` are the latest events of all pages, which the device sends when a run first asks for them.
     """
 
-    def __init__(self, events: Events, device: Mapping[str, Any], log: Log, visit: str = "none") -> None:
+    def __init__(
+        self,
+        events: Events,
+        device: Mapping[str, Any],
+        log: Log,
+        visit: str = "none",
+        state: dict[str, Any] | None = None,
+    ) -> None:
         self.events = events
         self._recent: Events | None = None
         self.visit = visit
@@ -125,6 +132,39 @@ class Context:
         self.log = log
         self.store = Store()
         self.phase = ""
+        self._state = state
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The task's state, a dict of plain data: as the last run that succeeded left it, empty before the first.
+
+        Its changes are stored together with the run's outputs, and dropped if the run fails. Assigning a dict replaces
+        it. The limit is 64 KiB, encoded.
+
+        Raises:
+            TaskContextError: task.toml has no [state], or the phase runs on the cloud.
+        """
+        if self._state is None:
+            raise TaskContextError("the task has no state here; add [state] to task.toml, and use it on the device")
+        return self._state
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        if not isinstance(value, dict):
+            raise TaskContextError(f"a task's state must be a dict, is {type(value).__name__}")
+        _ = self.state
+        self._state = value
+
+    def history(self, event_id: str = "", page_id: str = "", *, since_ms: int = 0, limit: int = 1000) -> Events:
+        """Return older events of the device up to the one that triggered the run, oldest first; the latest `limit`.
+
+        Those with the given event id, page id and times from `since_ms` on; at most 10,000. The bounds are those of
+        [history] in task.toml. The device reads them at this call.
+
+        Raises:
+            CallbackError: task.toml has no [history], or the phase runs on the cloud.
+        """
+        return decode_events(callbacks.call("events.history", event_id, page_id, since_ms, limit))
 
     @property
     def recent(self) -> Events:
@@ -255,6 +295,16 @@ def load(run_id: int = 0) -> dict[str, Any]:
     return {"phases": phases, "log": take_log(run_id)}
 
 
+def load_migrating(run_id: int = 0) -> dict[str, Any]:
+    """Load as `load` a task that must have a function `migrate`.
+
+    Raises:
+        TaskContextError: `main` has no phase, or no `migrate`.
+    """
+    _migration()
+    return load(run_id)
+
+
 def _load() -> list[str]:
     main = dispatch.task().main()
     phases = [phase for phase in _PHASES if callable(getattr(main, phase, None))]
@@ -263,22 +313,40 @@ def _load() -> list[str]:
     return phases
 
 
+def _migration() -> Callable[[int, dict[str, Any]], object]:
+    migrate = getattr(dispatch.task().main(), "migrate", None)
+    if not callable(migrate):
+        raise TaskContextError('main has no migrate(old_version, state), which on_upgrade = "migrate" calls')
+    return migrate  # type: ignore[no-any-return]
+
+
+def migrate(old_version: int, state: dict[str, Any], run_id: int = 0) -> dict[str, Any]:
+    """Return {"state": what the task's `migrate` made of an older version's state, "log": [(level, text)]}.
+
+    Raises:
+        TaskContextError: the task has no such function.
+    """
+    _open_log(run_id)
+    return {"state": _migration()(old_version, state), "log": take_log(run_id)}
+
+
 def run(
     trigger: Mapping[str, Any],
     events: bytes | Iterable[Mapping[str, Any]],
     device: Mapping[str, Any],
     phases: Mapping[str, str] | None = None,
+    state: dict[str, Any] | None = None,
     run_id: int = 0,
 ) -> dict[str, Any]:
-    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)]}.
+    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)]}, and "state".
 
     `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
-    `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. A phase whose place in `phases` is
-    "cloud" runs there. `run_id` is for `take_log`.
+    `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. `state` is the task's, None if it
+    has none. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
     """
-    ctx = Context(decode_events(events), device, _open_log(run_id), trigger.get("visit", "whole"))
+    ctx = Context(decode_events(events), device, _open_log(run_id), trigger.get("visit", "whole"), state)
     present = _load()
     main = dispatch.task().main()
     value: Any = trigger
@@ -287,7 +355,10 @@ def run(
             value = ctx.escalate(value)
         else:
             value = getattr(main, ctx.phase)(ctx, value)
-    return {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": take_log(run_id)}
+    result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": take_log(run_id)}
+    if state is not None:
+        result["state"] = ctx.state
+    return result
 
 
 def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:

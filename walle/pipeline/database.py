@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from walle.engine_ext._core import RowBatch
 from walle.errors import PipelineError
-from walle.pipeline import epochs, salvage, store_schema
+from walle.pipeline import epochs, salvage, store_schema, task_states
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_lock import Mark, StoreLock
 from walle.pipeline.store_schema import (
@@ -29,6 +29,7 @@ from walle.pipeline.store_schema import (
     is_sound,
     is_sound_feature,
 )
+from walle.pipeline.task_states import TaskState
 from walle.protocol import Upload
 
 _LOG = logging.getLogger(__name__)
@@ -92,9 +93,11 @@ class Batch:
     """The contents of one transaction, beside the stream's positions."""
 
     rows: RowBatch = dataclasses.field(default_factory=lambda: RowBatch(0, 0, 0, 0))
+    states: dict[tuple[str, int], TaskState | None] = dataclasses.field(default_factory=dict)  # None: removed
 
     def extend(self, later: "Batch") -> None:
         self.rows.take(later.rows)
+        self.states |= later.states
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,10 +144,12 @@ class StoreDatabase:
         self.losses: list[Loss] = []
         self.set_asides: list[salvage.Salvage] = []
         self.damaged_features = 0  # rows that failed their checksum when they were read, and were removed
+        self.damaged_states = 0  # of tasks, which begin empty
         self.lost_commits = 0  # transactions that the file lacks, as its lock file shows
         self._bounds = bounds
         self._now_ms = now_ms
         self.state: StoreState
+        self.task_states: list[TaskState]  # at the opening
         self._kept: _Kept
         with contextlib.ExitStack() as stack:
             self._lock = self._take_lock()
@@ -187,6 +192,8 @@ class StoreDatabase:
         if losses:
             self._start_epoch(losses)
         self._kept = self._read_kept(db)
+        self.task_states, damaged = task_states.read_states(db)
+        self.damaged_states += damaged
         self._lock.write(self.state.mark())
         self._is_open = True
 
@@ -252,6 +259,7 @@ class StoreDatabase:
                 self.path, f"is damaged ({error}), and no new file can be written ({failure}); check its disk"
             ) from error
         self.set_asides.append(salvaged)
+        self.damaged_states += salvaged.lost_states
         _LOG.error(
             "feature store %s was damaged (%s): it is now %s; %d features and %d unsent uploads of it could be read",
             self.path,
@@ -375,6 +383,8 @@ class StoreDatabase:
                 db.execute(_UPLOADS[count], parameters)
             for first, count in _chunks(len(rows)):
                 db.execute(_FEATURES[count], rows.feature_parameters(first, count))
+            if batch.states:
+                task_states.write_states(db, batch.states)
             if forget[0] == state.epoch and forget[1] > state.acked:
                 self._forget(db, state, forget[1])
             removed, removed_bytes = self._retain(db, added, rows.size_bytes)
@@ -483,6 +493,10 @@ class StoreDatabase:
         self._kept = self._read_kept(db)
         self.damaged_features += len(ids)
         _LOG.error("feature store %s: %d features failed their checksum and were removed", self.path, len(ids))
+
+    def last_feature_id(self) -> int:
+        """Return the number of the latest feature, 0 if there is none."""
+        return int(self._mended(lambda db: db.execute("SELECT coalesce(max(id), 0) FROM features").fetchone()[0]))
 
     def counts(self) -> tuple[int, int]:
         """Return how many features are kept, and how many uploads are not acknowledged yet."""

@@ -7,9 +7,7 @@ skipped. Memory is bounded for every file.
 import collections
 import csv
 import dataclasses
-import enum
 import gzip
-import hashlib
 import heapq
 import io
 import json
@@ -19,6 +17,7 @@ from collections.abc import Container, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 from walle.errors import ConfigError
+from walle.pipeline.event_faults import DuplicateWindow, Fault, digest_of
 from walle.pipeline.event_mapping import EventMapping, Mapped, StreamOrder
 from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
 
@@ -33,15 +32,6 @@ class EventLogError(ConfigError):
     def __init__(self, path: pathlib.Path, what: str) -> None:
         super().__init__(f"event log {path}: {what}")
         self.path = path
-
-
-class Fault(enum.StrEnum):
-    """The reasons for skipping a line."""
-
-    BROKEN = "broken"
-    OUT_OF_ORDER = "out of order"
-    DUPLICATE = "duplicate"
-    ENORMOUS = "enormous"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +100,7 @@ class EventLog:
         self.events = 0
         self.skipped: dict[Fault, int] = dict.fromkeys(Fault, 0)
         self.reports: list[LineReport] = []
-        self._seen: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._seen = DuplicateWindow(_DUPLICATE_WINDOW)
 
     def __iter__(self) -> Iterator[tuple[int, Event]]:
         """Yield (position, event). The counts and reports of this object are those of the latest iteration."""
@@ -176,12 +166,10 @@ class EventLog:
             raise EventLogError(self.path, f"cannot be read ({error.strerror or error})") from error
 
     def _is_duplicate(self, mapped: Mapped, digest: bytes) -> bool:
-        key = hashlib.blake2b(f"{mapped.stream}\0{mapped.id}".encode(), digest_size=8).digest() if mapped.id else digest
+        key = digest_of(f"{mapped.stream}\0{mapped.id}".encode()) if mapped.id else digest
         if key in self._seen:
             return True
-        self._seen[key] = None
-        if len(self._seen) > _DUPLICATE_WINDOW:
-            self._seen.popitem(last=False)
+        self._seen.add(key)
         return False
 
     def _sorted(self, source: Iterator[tuple[int, Mapped]]) -> Iterator[tuple[int, Mapped]]:
@@ -238,7 +226,7 @@ class EventLog:
             if not isinstance(fields, dict):
                 self._skip(Fault.BROKEN, number, f"must be an object, is {type(fields).__name__}")
                 continue
-            yield number, fields, hashlib.blake2b(line, digest_size=8).digest()
+            yield number, fields, digest_of(line)
 
     def _csv_lines(self, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any], bytes]]:
         """Yield each record's columns by name. A quote that never closes loses its own line, and no later one."""
@@ -260,7 +248,7 @@ class EventLog:
                 returned.extendleft(reversed(more))
                 continue
             if header:
-                yield number, dict(zip(header, row, strict=True)), hashlib.blake2b(text, digest_size=8).digest()
+                yield number, dict(zip(header, row, strict=True)), digest_of(text)
             else:
                 header = row
                 self._check_columns(header)

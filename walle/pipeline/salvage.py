@@ -11,7 +11,7 @@ import pathlib
 import sqlite3
 from collections.abc import Iterator
 
-from walle.pipeline import epochs, store_schema
+from walle.pipeline import epochs, store_schema, task_states
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
 
@@ -36,6 +36,7 @@ class Salvage:
     uploads: int
     losses: list[Loss]
     runs_again_from: int | None = None
+    lost_states: int = 0  # of tasks; if their table cannot be read, one
 
 
 def finish(path: pathlib.Path) -> None:
@@ -61,7 +62,7 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int, *, is_rep
     """
     finish(path)
     new = _new_file(path)
-    features = uploads = 0
+    features = uploads = lost_states = 0
     with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         store_schema.create(db, StoreState.new())
@@ -71,6 +72,7 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int, *, is_rep
             if old is not None:
                 features = _copy_features(old, db)
                 uploads = _copy_outbox(old, db)
+                lost_states = _copy_task_states(old, db)
                 # The state row is older than the known one if the end of the write-ahead log is lost.
                 with contextlib.suppress(*_UNREADABLE):
                     found = store_schema.read_state(old)
@@ -91,7 +93,7 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int, *, is_rep
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     finish(path)
     _sync_file(path.parent)
-    return Salvage(aside, features, uploads, losses, runs_again_from)
+    return Salvage(aside, features, uploads, losses, runs_again_from, lost_states)
 
 
 def _new_file(path: pathlib.Path) -> pathlib.Path:
@@ -138,6 +140,17 @@ def _copy_outbox(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     for rows in _read(old, "outbox", "seq", "seq, topic, payload, created_ms, checksum, chain"):
         new.executemany(insert, [row for row in rows if is_sound(*row[1:5])])
     return new.total_changes - before
+
+
+def _copy_task_states(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
+    """Copy the states that can be read; return how many cannot."""
+    try:
+        states, damaged = task_states.read_states(old)
+    except _UNREADABLE:
+        return 1
+    if states:
+        task_states.write_states(new, {state.key: state for state in states})
+    return damaged
 
 
 def _read(db: sqlite3.Connection, table: str, key: str, columns: str) -> Iterator[list[_Row]]:

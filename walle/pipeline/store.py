@@ -18,6 +18,7 @@ from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, Store
 from walle.pipeline.losses import LOSS_TOPIC, Loss, uploads_by_cause
 from walle.pipeline.salvage import Salvage
 from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
+from walle.pipeline.task_states import TaskState, TaskStates
 
 MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
@@ -69,6 +70,7 @@ class StoreReport:
     set_asides: tuple[Salvage, ...]
     damaged_features: int
     lost_commits: int = 0
+    damaged_states: int = 0  # of tasks: those that kept a state begin with an empty one
 
     @property
     def lost_uploads(self) -> dict[str, int]:
@@ -84,6 +86,7 @@ class StoreReport:
             if salvaged.runs_again_from is not None
         ]
         lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
+        lines += [f"{self.damaged_states} states of tasks failed their checksum"] * bool(self.damaged_states)
         lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
         return (*lines, *map(str, self.losses))
 
@@ -123,6 +126,7 @@ class FeatureStore:
         self.clock: Clock = clock or SystemClock()
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
+        self.task_states = TaskStates()  # those in the buffer included
         self._state = StoreState.new()  # the database's, as it was when its last call ended
         self._checked_topics = set[str]()
         self._buffer = Batch()
@@ -166,6 +170,7 @@ class FeatureStore:
         self._resume_from = self._state.resume_from
         self._replay = self._state.replay
         self._set_limits()
+        self.task_states = TaskStates(self._database.task_states)
         return self
 
     async def close(self) -> None:
@@ -213,7 +218,11 @@ class FeatureStore:
         """The losses of this store's file since it was opened."""
         database = self._opened()
         return StoreReport(
-            tuple(database.losses), tuple(database.set_asides), database.damaged_features, database.lost_commits
+            tuple(database.losses),
+            tuple(database.set_asides),
+            database.damaged_features,
+            database.lost_commits,
+            database.damaged_states,
         )
 
     @property
@@ -318,9 +327,15 @@ class FeatureStore:
             self._start_due_write()
 
     async def put_outputs(
-        self, puts: Sequence[Put], *, position: int, since_s: float, on_put: Callable[[], None] | None = None
+        self,
+        puts: Sequence[Put],
+        *,
+        position: int,
+        since_s: float,
+        state: TaskState | None = None,
+        on_put: Callable[[], None] | None = None,
     ) -> None:
-        """Buffer the outputs of one run at an event's position; else as `put_all`.
+        """Buffer the outputs of one run at an event's position, and its task's new state; else as `put_all`.
 
         `on_put` is called once they are in the buffer, so that an `advance` in it is in the same transaction.
 
@@ -332,8 +347,25 @@ class FeatureStore:
         elif not self._buffer.rows.append_all(puts, since_s, position):
             await self._append_later(puts, since_s, position, wait_for_cloud=False)
         self._changes += 1
+        if state is not None:
+            self._buffer.states |= self.task_states.activate(state)
         if on_put is not None:
             on_put()
+        self._start_due_write()
+
+    def activate_state(self, state: TaskState) -> None:
+        """Make this the active state of its task with the next transaction."""
+        self._opened()
+        if state is not self.task_states.active(state.task):
+            self._buffer.states |= self.task_states.activate(state)
+            self._changes += 1
+            self._start_due_write()
+
+    def remove_states(self, task: str) -> None:
+        """Remove the states of a task with the next transaction."""
+        self._opened()
+        self._buffer.states |= self.task_states.remove(task)
+        self._changes += 1
         self._start_due_write()
 
     def advance(self, position: int, resume_from: int, replay: ReplayState | None = None) -> None:
@@ -378,7 +410,7 @@ class FeatureStore:
         due = waiting >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
-        elif waiting and self._timer is None:
+        elif (waiting or self._buffer.states) and self._timer is None:
             self._start_timer(self._interval_s)
 
     def _exceeds_outbox(self, upload_bytes: int) -> bool:
@@ -557,7 +589,7 @@ class FeatureStore:
             writer.set_result(None)
             if len(self._buffer.rows) >= self._threshold:
                 self._start_writer()
-            elif self._buffer.rows:
+            elif self._buffer.rows or self._buffer.states:
                 self._start_timer(self._interval_s)
         self._pulse()
 

@@ -42,21 +42,26 @@ class ReplayState:
     """The state of a stream that a replay from `resume_from` cannot restore.
 
     `lagging`: the tasks that are behind the stream's position, each with the position up to which its outputs are put.
-    `cut_visits`: `PageSequence.cut_before` the position `cut_position`, None for the stream's next position.
+    `cut_visits`: `EventStream.cut_before` the position `cut_position`, None for the stream's next position.
+    `cooldowns`: the tasks with a cool-down, each with the time of its latest trigger before that position.
     """
 
     lagging: Mapping[str, int] = dataclasses.field(default_factory=dict)
     cut_visits: Sequence[str] = ()
     cut_position: int | None = None
+    cooldowns: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def to_text(self) -> str:
-        return json.dumps([dict(self.lagging), list(self.cut_visits), self.cut_position], separators=(",", ":"))
+        parts: list[object] = [dict(self.lagging), list(self.cut_visits), self.cut_position]
+        if self.cooldowns:
+            parts.append(dict(self.cooldowns))
+        return json.dumps(parts, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> "ReplayState":
         """Return the state that `to_text` wrote. Raises ValueError or TypeError for any other text."""
-        lagging, cut_visits, cut_position = json.loads(text)
-        return cls(dict(lagging), tuple(cut_visits), cut_position)
+        lagging, cut_visits, cut_position, *cooldowns = json.loads(text)
+        return cls(dict(lagging), tuple(cut_visits), cut_position, *map(dict, cooldowns))
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -8,20 +8,22 @@ runs only tasks that lag, at the events after their own position; the other outp
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from walle.engine_ext._core import PageVisit
 from walle.errors import PipelineError
 from walle.pipeline.database import StoreError
 from walle.pipeline.events import Event
-from walle.pipeline.sequences import PageSequence, PageVisit, TimeSequence
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.task_queue import QueuedTrigger, TaskQueue, Trigger
-from walle.pipeline.trie import TriggerTrie
+from walle.pipeline.task_states import TaskState
+from walle.pipeline.trie import EventStream
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 _LOG = logging.getLogger(__name__)
@@ -44,12 +46,14 @@ class PositionError(PipelineError):
 class TaskOutput:
     """The result of one run: `output` is stored under the task's name, None if there is nothing to store.
 
-    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. All is plain data.
+    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
+    new state, None if it has none. All is plain data.
     """
 
     output: Any = None
     puts: Sequence[tuple[str, Any]] = ()
     local: Sequence[tuple[str, Any]] = ()
+    state: Mapping[str, Any] | None = None
 
 
 type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]
@@ -86,7 +90,7 @@ class StreamEngine:
         store: open until the engine is closed; outputs go there, with the position they came from.
         runner: runs a task on a trigger; one run of each task at a time. What it raises fails that run only.
         on_outcome: called with (task, ok, error) after each run, outputs that cannot be stored included.
-        recent, pages: the two sequences, with their bounds.
+        events: the two sequences with their bounds, and the trie.
         max_queued_bytes: bound on all queued triggers. Beyond it the task that keeps most drops one by its policy.
     """
 
@@ -96,35 +100,32 @@ class StreamEngine:
         runner: Runner,
         *,
         on_outcome: OnOutcome = _ignore_outcome,
-        recent: TimeSequence | None = None,
-        pages: PageSequence | None = None,
+        events: EventStream | None = None,
         max_queued_bytes: int = _MAX_QUEUED_BYTES,
     ) -> None:
-        self.recent = TimeSequence() if recent is None else recent
-        self.pages = PageSequence() if pages is None else pages
+        self.events = EventStream() if events is None else events
         self.counts = StreamCounts()
         self._store = store
         self._runner = runner
         self._on_outcome = on_outcome
         self._max_queued_bytes = max_queued_bytes
-        self._trie = TriggerTrie()
         self._conditions: dict[str, TriggerCondition] = {}
         self._policies: dict[str, QueuePolicy] = {}
         self._queues: dict[str, TaskQueue] = {}  # of tasks with triggers
         self._queued_bytes = 0
-        # Partly matched conditions need the events that matched so far, even if the time sequence has dropped them.
-        self._matching: collections.deque[int] = collections.deque(maxlen=TriggerCondition.MAX_LENGTH - 1)
-        self._needed_from: int | None = None  # by the sequences, for the next event
+        self._cooldowns: Mapping[str, int] = {}  # of tasks with a cool-down: the time of the event that triggered last
+        self._needed_from: int | None = None  # by sequences and matches under way, for the next event
         self._last = store.resume_from - 1
         self._replay_until = store.position
         self._replay_lagging = dict(store.replay.lagging)
         self._replay = ReplayState()
         self._caught_up = False  # `_replay` is in the store and names no task
         replay = store.replay
-        self.pages.restore_cut(
-            replay.cut_visits, store.position + 1 if replay.cut_position is None else replay.cut_position
-        )
+        self._restore_at = store.position + 1 if replay.cut_position is None else replay.cut_position
+        self._restored_cooldowns: Mapping[str, int] | None = replay.cooldowns
+        self.events.restore_cut(tuple(replay.cut_visits), self._restore_at)
         self._turn = asyncio.Lock()
+        self._run_turns: dict[str, asyncio.Lock] = {}  # of each task: held from a run's start until its outputs are put
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
         self._retry = asyncio.Event()  # replaced after it is set: put the outputs again that could not be put
 
@@ -137,11 +138,13 @@ class StreamEngine:
             TriggerError: the task has no name.
         """
         old = self._conditions.get(task)
-        if old is None or old.trigger_ids != condition.trigger_ids:
-            self._trie.add(condition, task)
+        matched = _matching_part(condition)
+        if old is None or _matching_part(old) != matched:
+            self.events.add(matched, task)
             if old is not None:
-                self._trie.remove(old, task)
+                self.events.remove(_matching_part(old), task)
         self._conditions[task] = condition
+        self._run_turns.setdefault(task, asyncio.Lock())
         self._policies[task] = policy or QueuePolicy()
         if task in self._queues:
             self._queues[task].policy = self._policies[task]
@@ -152,13 +155,22 @@ class StreamEngine:
         if condition is None:
             return
         del self._policies[task]
-        self._trie.remove(condition, task)
+        self.events.remove(_matching_part(condition), task)
+        self._cooldowns = {name: ts_ms for name, ts_ms in self._cooldowns.items() if name != task}
         queue = self._queues.get(task)
         if queue is not None:
             self._queued_bytes -= queue.size_bytes
             queue.clear_waiting()
             self._queued_bytes += queue.size_bytes
             self._pulse()
+        else:
+            del self._run_turns[task]
+
+    @contextlib.asynccontextmanager
+    async def between_runs(self, task: str) -> AsyncIterator[None]:
+        """Hold the task's next run back: the outputs and the state of the one under way are put, no other starts."""
+        async with self._run_turns.get(task) or contextlib.nullcontext():
+            yield
 
     @property
     def tasks(self) -> dict[str, TriggerCondition]:
@@ -190,7 +202,6 @@ class StreamEngine:
         """
         clock = self._store.clock
         came_s, arrived_s = clock.time(), clock.monotonic()
-        size_bytes = event.size_bytes()
         can_wait = can_wait or (position is not None and position <= self._replay_until)
         async with self._turn:
             if self._queues or self.counts.events % _YIELD_EVERY == 0:
@@ -203,16 +214,17 @@ class StreamEngine:
                 raise PositionError(position, self._last, "positions must grow; replay into a new engine")
             if self._replay_lagging:
                 self._check_replay(position)
+            if self._restored_cooldowns is not None and position >= self._restore_at:
+                self._cooldowns, self._restored_cooldowns = self._restored_cooldowns, None
+            events = self.events
             needed_from = position if self._needed_from is None else self._needed_from
-            cut_visits = self.pages.cut_before(position)
+            cut_visits, cooldowns = events.cut_before(position), self._cooldowns
+            visit, tasks = events.feed(position, event)
             self.counts.events += 1
             self._last = position
-            self.recent.append(position, event, size_bytes)
-            visit = self.pages.feed(position, event, size_bytes)
-            self._matching.append(position)
-            oldest = (self.recent.oldest_position, self.pages.oldest_position)
-            self._needed_from = min(position, self._matching[0], *(place for place in oldest if place is not None))
-            tasks = self._trie.feed(event.event_id, event.page_id, event.ts_ms, event.contents)
+            self._needed_from = events.needed_from
+            if tasks:
+                tasks = self._cooled_down(tasks, event.ts_ms)
             if position <= self._replay_until:
                 self.counts.replayed += 1
                 tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
@@ -220,8 +232,9 @@ class StreamEngine:
                 tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
             if tasks:
                 trigger = self._trigger(event, position, visit, arrived_s)
-                kept_bytes = size_bytes + self.recent.size_bytes + (visit.size_bytes if visit else 0)
-                self._add(tasks, QueuedTrigger(trigger, came_s, needed_from, cut_visits, kept_bytes), can_wait=can_wait)
+                kept_bytes = events.last_size_bytes + events.recent_bytes + (visit.size_bytes if visit else 0)
+                queued = QueuedTrigger(trigger, came_s, needed_from, cut_visits, cooldowns, kept_bytes)
+                self._add(tasks, queued, can_wait=can_wait)
             if tasks or position > self._replay_until:
                 self._advance()
 
@@ -251,7 +264,7 @@ class StreamEngine:
 
     def _check_replay(self, position: int) -> None:
         """Report triggers that are lost because the source does not replay their events; end a replay that is over."""
-        late = self._needed_from is None and position > self._store.resume_from
+        late = not self.counts.events and position > self._store.resume_from
         over = position > self._replay_until
         if late or (over and self._last != self._replay_until):
             tasks = ", ".join(sorted(self._replay_lagging))
@@ -259,6 +272,22 @@ class StreamEngine:
             _LOG.warning("%s (from %d on): %s", what, self._store.resume_from, tasks)
         if over:
             self._replay_lagging = {}
+
+    def _cooled_down(self, tasks: list[str], ts_ms: int) -> list[str]:
+        """Return the tasks that are not in their cool-down, and begin that of each.
+
+        The engine applies cool-downs itself, since they survive a restart. A clock that is set back ends one (ADR 101).
+        """
+        conditions, found = self._conditions, []
+        for task in tasks:
+            cooldown_ms = conditions[task].cooldown_ms
+            if cooldown_ms:
+                latest_ms = self._cooldowns.get(task)
+                if latest_ms is not None and abs(ts_ms - latest_ms) < cooldown_ms:
+                    continue
+                self._cooldowns = {**self._cooldowns, task: ts_ms}
+            found.append(task)
+        return found
 
     def _may_trigger(self, task: str, event: Event, visit: PageVisit | None) -> bool:
         """Return whether the task takes the event with this visit, and count where the visit is not whole."""
@@ -272,7 +301,7 @@ class StreamEngine:
 
     def _trigger(self, event: Event, position: int, visit: PageVisit | None, arrived_s: float) -> Trigger:
         state = "none" if visit is None else "cut" if visit.is_cut else "whole"
-        return Trigger(event, position, tuple(visit.events) if visit else (), tuple(self.recent), state, arrived_s)
+        return Trigger(event, position, tuple(visit.events) if visit else (), self.events.view(), state, arrived_s)
 
     def _must_wait(self, can_wait: bool) -> bool:
         """Return whether a queue without room holds the stream."""
@@ -321,19 +350,22 @@ class StreamEngine:
     def _advance(self) -> None:
         """Pass the positions of stream and tasks to the store."""
         lagging: Mapping[str, int] = self._replay_lagging
-        if self._caught_up and not self._queues and self._replay.cut_visits is self.pages.cut_before(self._last + 1):
+        cut_visits = self.events.cut_before(self._last + 1)
+        unchanged = self._replay.cut_visits is cut_visits and self._replay.cooldowns is self._cooldowns
+        if self._caught_up and not self._queues and unchanged:
             self._store.advance(self._last, self._last + 1 if self._needed_from is None else self._needed_from)
             return
         position = max(self._last, self._replay_until)
-        needed_from, cut_visits = self._needed_from, self.pages.cut_before(self._last + 1)
+        needed_from, cooldowns = self._needed_from, self._cooldowns
         cut_position = self._last + 1 if position > self._last else None
         if self._queues:
             firsts = {task: queue.triggers[0] for task, queue in self._queues.items()}
             lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
             oldest = min(firsts.values(), key=_position)
             needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
-        if lagging or self._replay.lagging or self._replay.cut_visits is not cut_visits:
-            self._replay = ReplayState(dict(lagging), cut_visits, cut_position)
+            cooldowns = oldest.cooldowns
+        if lagging or self._replay.lagging or not unchanged:
+            self._replay = ReplayState(dict(lagging), cut_visits, cut_position, cooldowns)
         self._caught_up = not lagging and cut_position is None
         self._store.advance(position, position + 1 if needed_from is None else needed_from, self._replay)
 
@@ -343,16 +375,18 @@ class StreamEngine:
         """Run the triggers of a queue until it is empty."""
         try:
             while queue.triggers:
-                queued = queue.triggers[0]
-                await self._put(queue, queued, await self._run(queue.task, queued.trigger))
+                async with self._run_turns.get(queue.task) or contextlib.nullcontext():
+                    queued = queue.triggers[0]
+                    puts, state = await self._run(queue.task, queued.trigger)
+                    await self._put(queue, queued, puts, state)
         except Exception as error:  # noqa: BLE001 (`settle` raises it)
             if not isinstance(error, StoreClosedError):
                 _LOG.exception("the runs of task %s ended by a fault of the engine", queue.task)
             queue.error = error
             self._pulse()
 
-    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, puts: list[Put]) -> None:
-        """Put the outputs of a run and remove its trigger, in one step. Waits for room where the policy says so."""
+    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, puts: list[Put], state: TaskState | None) -> None:
+        """Put the outputs and the state of a run and remove its trigger, in one step. Waits for room by the policy."""
         store, position, drops = self._store, queued.position, queue.policy.outbox_full is FullPolicy.DROP_NEWEST
         while True:
             if drops and not store.outbox_has_room(puts):
@@ -361,8 +395,10 @@ class StreamEngine:
                 self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
                 puts = [put._replace(upload=False) for put in puts]
             done = functools.partial(self._remove_first, queue)
+            if queue.task not in self._conditions:
+                state = None  # the task was removed meanwhile, and its state with it
             try:
-                await store.put_outputs(puts, position=position, since_s=queued.came_s, on_put=done)
+                await store.put_outputs(puts, position=position, since_s=queued.came_s, state=state, on_put=done)
             except OutboxFullError:
                 if drops:
                     continue
@@ -406,7 +442,8 @@ class StreamEngine:
         self._progress.set()
         self._progress = asyncio.Event()
 
-    async def _run(self, task: str, trigger: Trigger) -> list[Put]:
+    async def _run(self, task: str, trigger: Trigger) -> tuple[list[Put], TaskState | None]:
+        """Run the task; return its outputs, and its state if that has changed. A run that fails has neither."""
         self.counts.triggers += 1
         try:
             output = await self._runner(task, trigger)
@@ -414,6 +451,7 @@ class StreamEngine:
             puts += [self._store.encode(topic, payload, upload=False) for topic, payload in output.local]
             if output.output is not None:
                 puts.append(self._store.encode(task, output.output))
+            state = None if output.state is None else self._store.task_states.changed(task, output.state)
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is None or current.cancelling():
@@ -422,12 +460,17 @@ class StreamEngine:
         except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
         self._on_outcome(task, True, None)
-        return puts
+        return puts, state
 
-    def _failed(self, task: str, error: Exception) -> list[Put]:
+    def _failed(self, task: str, error: Exception) -> tuple[list[Put], TaskState | None]:
         self.counts.failures += 1
         self._on_outcome(task, False, error)
-        return []
+        return [], None
+
+
+def _matching_part(condition: TriggerCondition) -> TriggerCondition:
+    """Return the condition without the options that the engine applies where a match ends."""
+    return dataclasses.replace(condition, cooldown_ms=0, without_visit=False)
 
 
 def _position(queued: QueuedTrigger) -> int:

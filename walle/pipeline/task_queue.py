@@ -3,9 +3,11 @@
 import asyncio
 import collections
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from walle.pipeline.events import Event
+from walle.pipeline.sequences import RecentEvents
 from walle.pipeline.stream import encode_events
 from walle.protocol import FullPolicy, QueuePolicy
 
@@ -23,7 +25,7 @@ class Trigger:
     event: Event
     position: int
     page_events: tuple[Event, ...]
-    recent: tuple[Event, ...]
+    recent: RecentEvents | tuple[Event, ...]
     visit: str = "whole"
     arrived_s: float = 0.0
 
@@ -44,7 +46,7 @@ class Trigger:
 class QueuedTrigger:
     """A trigger in the queues of its tasks, with what a replay needs to make it again.
 
-    `needed_from` and `cut_visits` describe the sequences before its event, as `ReplayState` and
+    `needed_from`, `cut_visits` and `cooldowns` describe the stream before its event, as `ReplayState` and
     `FeatureStore.resume_from` do. `size_bytes` is an upper bound on what it keeps in memory.
     """
 
@@ -52,6 +54,7 @@ class QueuedTrigger:
     came_s: float
     needed_from: int
     cut_visits: tuple[str, ...]
+    cooldowns: Mapping[str, int]
     size_bytes: int
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, Self
 from walle.engine_ext import _core
 from walle.errors import PipelineError
 from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, EventError
+from walle.pipeline.sequences import RecentEvents
 from walle.protocol import TriggerCondition
 
 
@@ -85,9 +86,16 @@ class EventStream(_core.EventStream):
 
     `feed(position, event, size_bytes=None)` returns the event's page visit, None if its page is not open, and the tasks
     whose condition ends at this event. Positions grow. `recent(count=None)` returns the latest events, oldest first.
-    `needed_from` is the smallest position that a sequence or a match under way still needs, None if none does.
-    Sizes, bounds and visits are as in `walle.pipeline.sequences`; `size_bytes` is `event.size_bytes()` if it is not
-    given. An evicted visit is marked: `visit.evicted`.
+    `needed_from` is the smallest position that a sequence or a match under way still needs, None if none does; a match
+    with `skip_till_next` needs no event more than `max_span` positions back. `size_bytes` is `event.size_bytes()` if it
+    is not given; `last_size_bytes` is that of the latest event. The meaning is that of
+    `tests/pipeline/python_sequences.py`.
+
+    Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
+    events and the exit. Beyond a bound, the visit that was entered first is evicted: `visit.evicted`. Its page is known
+    until its exit, and its events get a visit with `is_cut`, which has that event alone; at most `max_open` pages are
+    known so. `cut_before(position)` returns them as they are before the event at `position`, the next one.
+    `restore_cut(pages, position)` lets a replay find them, whatever the replayed events before it cut.
 
     Args:
         max_events, max_bytes, max_age_ms: bounds of the time-level sequence. An age is counted by event times; 0: none.
@@ -114,6 +122,15 @@ class EventStream(_core.EventStream):
         recent = max_events, max_bytes, max_age_ms
         visits = max_open, max_visit_bytes, max_span, max_visit_age_ms
         return super().__new__(cls, EventError, PAGE_ENTER, PAGE_EXIT, MAX_EVENT_BYTES, recent, visits)
+
+    @property
+    def recent_bytes(self) -> int:
+        """The size of the events of the time-level sequence."""
+        return self.counters()["recent_bytes"]
+
+    def view(self) -> RecentEvents:
+        """Return the time-level sequence as it is now, without a copy."""
+        return RecentEvents(*self._snapshot())
 
     def add(self, condition: TriggerCondition, task: str) -> None:
         """As `TriggerTrie.add`."""

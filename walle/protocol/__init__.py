@@ -13,6 +13,7 @@ What is signed is the exact bytes that were received; nothing is re-encoded befo
 """
 
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
+from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import PHASES, Envelope, FileEntry, Manifest
 from walle.protocol.outcomes import Outcome, OutcomeBatch, OutcomeKind
 from walle.protocol.push import (
@@ -24,6 +25,7 @@ from walle.protocol.push import (
     directives_from_header,
     directives_to_header,
 )
+from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.tunnel import (
     DICTIONARY_MARK,
@@ -75,10 +77,12 @@ __all__ = [
     "Directive",
     "Drain",
     "Envelope",
+    "FeaturesPolicy",
     "FileEntry",
     "Frame",
     "FullPolicy",
     "Hello",
+    "HistoryPolicy",
     "Manifest",
     "Origin",
     "OutboxMark",
@@ -93,7 +97,9 @@ __all__ = [
     "Refusal",
     "Request",
     "Response",
+    "StatePolicy",
     "TriggerCondition",
+    "UpgradePolicy",
     "Upload",
     "UploadBatch",
     "Welcome",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
+from walle.protocol.history import HistoryPolicy
+from walle.protocol.task_state import StatePolicy
 from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
 
 PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
@@ -35,6 +37,8 @@ class Manifest:
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
+    history: HistoryPolicy | None = None  # of a task that asks for older events
+    state: StatePolicy | None = None  # of a task that keeps a state between its runs
     dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
 
     FORMAT = 2
@@ -55,6 +59,10 @@ class Manifest:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
         if not self.dictionary:
             del fields["dictionary"]
+        for name, policy in (("history", self.history), ("state", self.state)):
+            del fields[name]
+            if policy is not None:
+                fields[name] = policy.to_json()
         return canonical_json({"format": self.FORMAT, **fields})
 
     @classmethod
@@ -69,6 +77,8 @@ class Manifest:
             raise ProtocolError("manifest.format", f"must be {cls.FORMAT}, is {value.get('format')!r}")
         try:
             condition = TriggerCondition.parse(trigger)
+            history = HistoryPolicy.parse(value["history"]) if "history" in value else None
+            state = StatePolicy.parse(value["state"]) if "state" in value else None
         except ProtocolError as error:
             raise ProtocolError(f"manifest.{error.where}", error.what) from error
         files = []
@@ -101,6 +111,8 @@ class Manifest:
             limits=take_map(value, "limits", (int,), "manifest"),
             files=tuple(files),
             policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
+            history=history,
+            state=state,
             dictionary=take(value, "dictionary", str, "manifest") if "dictionary" in value else "",
         )
         if manifest.dictionary and manifest.dictionary not in {file.path for file in files}:

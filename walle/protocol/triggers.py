@@ -85,14 +85,13 @@ class TriggerCondition:
     Options:
         within_ms: at most this time passes from the first to the last event, by their own times. 0: no bound.
         skip_till_next: other events may come between those that match. A match waits until an event matches its next
-            trigger id, and takes the first that does; after a restart it is found again only if its first event is
-            replayed.
+            trigger id, and takes the first that does; it survives a restart if its first event is recent (ADR 108).
         cooldown_ms: after the condition has triggered the task, it does not again until this time has passed. 0: none.
         where: the contents of the last event pass this test.
 
     An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
-    task` and simulation pass the whole value on; `TriggerTrie` applies it. docs/adr/0101-options-of-a-condition.md has
-    the reasons.
+    task` and simulation pass the whole value on. `StreamEngine` applies the options that decide where a match ends,
+    `EventStream` the others. docs/adr/0101-options-of-a-condition.md has the reasons.
 
     Raises:
         ProtocolError: a field is wrong; `where` is its path, such as `trigger.sequence[1]`.

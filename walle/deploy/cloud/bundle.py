@@ -114,6 +114,8 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         phases=config.phases,
         limits=config.limits,
         policies=config.policies,
+        history=config.history,
+        state=config.state,
         dictionary=config.dictionary,
         files=tuple(entries),
     )

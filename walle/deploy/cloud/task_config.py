@@ -12,6 +12,11 @@ execute = "device"
 [limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
 queue_full = "drop-oldest"
+[history]                                 # of a task that uses ctx.history; the defaults are in HistoryPolicy
+days = 30
+[state]                                   # of a task that uses ctx.state
+version = 2
+on_upgrade = "migrate"
 [tunnel]
 dictionary = "resources/features.dict"    # for the task's uploads; a shared file; walle task dictionary trains it
 [simulation]
@@ -28,7 +33,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.errors import DeployError
-from walle.protocol import PHASES, ProtocolError, QueuePolicy, TriggerCondition
+from walle.protocol import PHASES, HistoryPolicy, ProtocolError, QueuePolicy, StatePolicy, TriggerCondition
 
 PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "exclusive")
@@ -43,7 +48,7 @@ LIMITS = {  # key: (default, least, most)
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
-_SECTIONS = ("task", "trigger", "phases", "files", "limits", "tunnel", "simulation")
+_SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "tunnel", "simulation")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -80,6 +85,8 @@ class TaskConfig:
     files: Mapping[str, str]
     limits: Mapping[str, int]
     policies: Mapping[str, str]  # of queues and outbox when they are full
+    history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
+    state: StatePolicy | None = None  # None: the task has no `ctx.state`
     simulation_events: str = ""  # path in the tree, empty if the task has none
     dictionary: str = ""  # the same
 
@@ -124,6 +131,8 @@ class TaskConfig:
             files=files,
             limits=limits,
             policies=policies,
+            history=_policy(sections["history"], HistoryPolicy) if "history" in sections else None,
+            state=_policy(sections["state"], StatePolicy) if "state" in sections else None,
             simulation_events=events,
             dictionary=dictionary,
         )
@@ -200,6 +209,13 @@ def _trigger(section: _Section) -> TriggerCondition:
         return TriggerCondition.parse(section.only(*TriggerCondition.KEYS).values)
     except ProtocolError as error:
         raise section.error(error.where.removeprefix("trigger").removeprefix("."), error.what) from error
+
+
+def _policy[P: (HistoryPolicy, StatePolicy)](section: _Section, kind: type[P]) -> P:
+    try:
+        return kind.parse(section.only(*kind.KEYS).values)
+    except ProtocolError as error:
+        raise section.error(error.where.removeprefix(section.name).removeprefix("."), error.what) from error
 
 
 def _files(section: _Section) -> dict[str, str]:

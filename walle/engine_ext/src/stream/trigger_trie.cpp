@@ -1,7 +1,5 @@
 #include "stream/trigger_trie.h"
 
-#include <algorithm>
-
 namespace walle::stream {
 
 bool TriggerTrie::add(const Condition& condition, Id task) {
@@ -22,10 +20,6 @@ std::vector<Id>& TriggerTrie::feed(Id event_id, Id page_id, Moment moment, Conte
   consecutive_.feed(event_id, page_id, moment, event_, triggered_);
   skipping_.feed(event_id, page_id, moment, event_, triggered_);
   return triggered_.tasks();
-}
-
-std::int64_t TriggerTrie::oldest_position() const noexcept {
-  return std::min(consecutive_.oldest_position(event_), skipping_.oldest_position());
 }
 
 }  // namespace walle::stream

@@ -23,8 +23,10 @@ class TriggerTrie {
   std::size_t pending() const noexcept { return consecutive_.pending() + skipping_.pending(); }
   // Returns the number of nodes in the trie, the start node included.
   std::size_t node_count() const noexcept { return consecutive_.node_count(); }
-  // Returns the position of the earliest event that a match under way needs; the largest number if none needs any.
-  std::int64_t oldest_position() const noexcept;
+  // Return the position of the earliest event that a match under way needs, of conditions whose events are consecutive and of the
+  // others; the largest number if none needs any.
+  std::int64_t oldest_consecutive() const noexcept { return consecutive_.oldest_position(event_); }
+  std::int64_t oldest_skipping() const noexcept { return skipping_.oldest_position(); }
 
  private:
   ConsecutiveMatcher consecutive_;

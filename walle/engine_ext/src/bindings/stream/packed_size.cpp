@@ -4,7 +4,7 @@ namespace walle {
 
 namespace {
 
-constexpr int kMaxPackedDepth = 100;  // below walle.plain's own bound
+constexpr int kMaxPackedDepth = 90;  // as walle.pipeline.events.MAX_CONTENTS_DEPTH: an event with more levels is refused
 
 // Bytes of a head that holds a length: `tiny` is the largest length of a one-byte head, `has_8` says if there is one with 8 bits.
 std::int64_t head_size(Py_ssize_t length, Py_ssize_t tiny, bool has_8) {

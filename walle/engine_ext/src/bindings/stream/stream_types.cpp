@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "bindings/stream/event_sequences.h"
 #include "bindings/stream/packed_size.h"
@@ -24,13 +25,18 @@ struct StreamState {
   StreamState(stream::TimeBounds recent, stream::PageBounds pages) : sequences(recent, pages) {}
   ~StreamState() {
     Py_XDECREF(visit_type);
+    Py_XDECREF(cut_pages);
+    Py_XDECREF(restored_cut);
     for (PyObject* name : names) Py_XDECREF(name);
   }
   EventSequences sequences;
   PyObject* visit_type = nullptr;
   PyObject* names[6] = {};  // interned: event_id, page_id, ts_ms, contents, size_bytes, encoded
   stream::Id page_enter = 0, page_exit = 0;
-  std::int64_t max_event_bytes = 0, last_position = std::numeric_limits<std::int64_t>::min();
+  PyObject* cut_pages = nullptr;     // tuple of page ids whose visit was evicted before its exit, the latest one at the end
+  PyObject* restored_cut = nullptr;  // takes the place of cut_pages at restored_at; null: none
+  std::int64_t restored_at = 0, max_open = 0, max_span = 0, cut_exits = 0;
+  std::int64_t max_event_bytes = 0, last_size_bytes = 0, last_position = std::numeric_limits<std::int64_t>::min();
 };
 
 struct StreamObject {
@@ -149,6 +155,9 @@ PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     state->page_enter = matching->ids().acquire(page_enter);
     state->page_exit = matching->ids().acquire(page_exit);
     state->max_event_bytes = limit;
+    state->max_open = pages[0];
+    state->max_span = pages[2];
+    if ((state->cut_pages = PyTuple_New(0)) == nullptr) return nullptr;
     auto* self = reinterpret_cast<StreamObject*>(type->tp_alloc(type, 0));
     if (self == nullptr) return nullptr;
     self->matching = matching.release();
@@ -199,6 +208,53 @@ std::int64_t event_size(const StreamState& state, PyObject* event, const Fields&
   return PyErr_Occurred() != nullptr ? -1 : size;
 }
 
+// Takes up the cut pages of an earlier stream once the position is reached.
+void restore_cut_at(StreamState& state, std::int64_t position) {
+  if (state.restored_cut == nullptr || position < state.restored_at) return;
+  PyObject* before = std::exchange(state.cut_pages, std::exchange(state.restored_cut, nullptr));
+  Py_DECREF(before);  // strings: no code of Python runs
+}
+
+bool is_cut(const StreamState& state, PyObject* page_id) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state.cut_pages); ++i)
+    if (PyUnicode_Compare(PyTuple_GET_ITEM(state.cut_pages, i), page_id) == 0) return true;
+  return false;
+}
+
+// Removes the page from the cut ones; `added`: and adds it at the end, within the bound. Returns 0, or -1 with an error.
+int change_cut(StreamState& state, PyObject* page_id, bool added) {
+  PyObject* pages = PyList_New(0);
+  if (pages == nullptr) return -1;
+  int failed = 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state.cut_pages) && failed == 0; ++i) {
+    PyObject* page = PyTuple_GET_ITEM(state.cut_pages, i);
+    if (PyUnicode_Compare(page, page_id) != 0) failed = PyList_Append(pages, page);
+  }
+  if (failed == 0 && added) failed = PyList_Append(pages, page_id);
+  const Py_ssize_t length = PyList_GET_SIZE(pages), bound = static_cast<Py_ssize_t>(state.max_open);
+  if (failed == 0 && added && length > bound) failed = PyList_SetSlice(pages, 0, length - bound, nullptr);
+  PyObject* changed = failed == 0 ? PyList_AsTuple(pages) : nullptr;
+  Py_DECREF(pages);
+  if (changed == nullptr) return -1;
+  Py_DECREF(std::exchange(state.cut_pages, changed));
+  return 0;
+}
+
+// Returns the visit of an event whose page's visit was cut, with this event alone, as a new reference; null with an error.
+PyObject* cut_visit(StreamState& state, PyObject* page_id, PyObject* event, stream::PageEvent kind, std::int64_t size_bytes) {
+  PageVisitObject* visit = new_visit(reinterpret_cast<PyTypeObject*>(state.visit_type), page_id, state.last_position);
+  if (visit == nullptr) return nullptr;
+  visit->is_cut = 1;
+  visit->size_bytes = size_bytes;
+  const bool ends = kind == stream::PageEvent::exit;
+  if (PyList_Append(visit->events, event) < 0 || (ends && change_cut(state, page_id, false) < 0)) {
+    Py_DECREF(visit);
+    return nullptr;
+  }
+  state.cut_exits += ends ? 1 : 0;
+  return reinterpret_cast<PyObject*>(visit);
+}
+
 // Returns the bytes of the event's attribute `encoded`; -1 without it, and with an error.
 std::int64_t encoded_size(const StreamState& state, PyObject* event) {
   PyObject* encoded = nullptr;
@@ -240,9 +296,17 @@ PyObject* feed_event(PyObject* self, std::int64_t position, PyObject* event, PyO
   EventSequences::Visited visited;
   std::vector<PyObject*> dropped;
   if (kind == stream::PageEvent::enter && matching.acquire(page_id, page_number) < 0) return nullptr;
+  restore_cut_at(state, position);
   state.last_position = position;
+  state.last_size_bytes = size_bytes;
   int failed = state.sequences.feed(event, page_id, kind, page_number, moment, size_bytes,
                                     reinterpret_cast<PyTypeObject*>(state.visit_type), visited, dropped);
+  if (failed == 0 && visited.visit == nullptr && PyTuple_GET_SIZE(state.cut_pages) != 0 && is_cut(state, page_id)) {
+    visited.visit = cut_visit(state, page_id, event, kind, size_bytes);
+    failed = visited.visit == nullptr ? -1 : 0;
+  }
+  for (PyObject* page : visited.evicted_pages)
+    if (failed == 0) failed = change_cut(state, page, true);
   PyObject* tasks = failed < 0 ? nullptr : matching.feed_numbers(event_number, page_number, moment, fields.values[3]);
   for (const stream::Id page : visited.closed_pages) matching.ids().release(page);
   PyObject* visit = visited.visit == nullptr ? Py_NewRef(Py_None) : visited.visit;
@@ -276,8 +340,11 @@ PyObject* stream_recent(PyObject* self, PyObject* const* arguments, Py_ssize_t c
 
 PyObject* stream_needed_from(PyObject* self, void*) {
   const StreamState& state = state_of(self);
+  const stream::TriggerTrie& trie = matching_of(self).trie();
+  std::int64_t skipping = trie.oldest_skipping();  // such a match waits without a bound, a replay does not go back without one
+  if (skipping != std::numeric_limits<std::int64_t>::max()) skipping = std::max(skipping, state.last_position - state.max_span);
   const std::int64_t oldest = std::min({state.sequences.recent().oldest_position(), state.sequences.pages().oldest_position(),
-                                        matching_of(self).trie().oldest_position()});
+                                        trie.oldest_consecutive(), skipping});
   if (oldest == std::numeric_limits<std::int64_t>::max()) Py_RETURN_NONE;
   return PyLong_FromLongLong(oldest);
 }
@@ -290,8 +357,35 @@ PyObject* stream_counters(PyObject* self, PyObject*) {
                        static_cast<long long>(recent.size_bytes()), "dropped", static_cast<long long>(recent.dropped()),
                        "open_visits", static_cast<Py_ssize_t>(pages.open()), "visit_bytes",
                        static_cast<long long>(pages.size_bytes()), "evicted", static_cast<long long>(pages.evicted()),
-                       "unmatched_exits", static_cast<long long>(pages.unmatched_exits()));
+                       "unmatched_exits", static_cast<long long>(pages.unmatched_exits() - state_of(self).cut_exits));
 }
+
+PyObject* stream_snapshot(PyObject* self, PyObject*) {
+  return guarded([&] { return state_of(self).sequences.snapshot(); });
+}
+
+// cut_before(position)
+PyObject* stream_cut_before(PyObject* self, PyObject* value) {
+  const long long position = PyLong_AsLongLong(value);
+  if (position == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  restore_cut_at(state_of(self), position);
+  return Py_NewRef(state_of(self).cut_pages);
+}
+
+// restore_cut(pages, position)
+PyObject* stream_restore_cut(PyObject* self, PyObject* arguments) {
+  PyObject* pages = nullptr;
+  long long position = 0;
+  if (!PyArg_ParseTuple(arguments, "O!L", &PyTuple_Type, &pages, &position)) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(pages); ++i)
+    if (!PyUnicode_Check(PyTuple_GET_ITEM(pages, i))) return PyErr_Format(PyExc_TypeError, "a page id must be str");
+  StreamState& state = state_of(self);
+  Py_XDECREF(std::exchange(state.restored_cut, Py_NewRef(pages)));
+  state.restored_at = position;
+  Py_RETURN_NONE;
+}
+
+PyObject* stream_last_size(PyObject* self, void*) { return PyLong_FromLongLong(state_of(self).last_size_bytes); }
 
 PyObject* packed_size_of(PyObject*, PyObject* value) {
   const std::int64_t size = packed_size(value);
@@ -325,10 +419,14 @@ PyMethodDef stream_methods[] = {{"_add", trie_add, METH_VARARGS, nullptr},
                                 {"feed", as_method(stream_feed), METH_FASTCALL, nullptr},
                                 {"recent", as_method(stream_recent), METH_FASTCALL, nullptr},
                                 {"counters", stream_counters, METH_NOARGS, nullptr},
+                                {"_snapshot", stream_snapshot, METH_NOARGS, nullptr},
+                                {"cut_before", stream_cut_before, METH_O, nullptr},
+                                {"restore_cut", stream_restore_cut, METH_VARARGS, nullptr},
                                 {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef stream_properties[] = {{"pending", trie_pending, nullptr, nullptr, nullptr},
                                    {"node_count", trie_node_count, nullptr, nullptr, nullptr},
                                    {"needed_from", stream_needed_from, nullptr, nullptr, nullptr},
+                                   {"last_size_bytes", stream_last_size, nullptr, nullptr, nullptr},
                                    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot stream_slots[] = {{Py_tp_new, reinterpret_cast<void*>(stream_new)},
                               {Py_tp_traverse, reinterpret_cast<void*>(stream_traverse)},

@@ -1,0 +1,80 @@
+"""Late, out-of-order, duplicate and clock-jumping events of a live source."""
+
+import pytest
+
+from walle.pipeline.event_faults import Fault
+from walle.pipeline.events import Event
+from walle.pipeline.live_source import LatePolicy, LiveCounts, LivePolicy, LiveSource
+
+
+def fed(source: LiveSource, *times: int, event_id: str = "click") -> list[int]:
+    """Feed events at these times; return the times of those that were taken."""
+    taken = []
+    for ts_ms in times:
+        event = Event(event_id, "p", ts_ms, {})
+        if source.check(event) is None:
+            source.take(event)
+            taken.append(ts_ms)
+    return taken
+
+
+def test_an_event_behind_the_bound_is_late_and_one_within_it_is_out_of_order() -> None:
+    source = LiveSource(LivePolicy(late_ms=100, jump_ms=1000))
+    assert fed(source, 500, 700, 600, 599, 800, 701, 699) == [500, 700, 600, 800, 701]
+    assert source.counts == LiveCounts(late=2, out_of_order=2)
+    assert source.check(Event("click", "q", 698, {})) is Fault.OUT_OF_ORDER
+
+
+def test_late_events_are_taken_where_the_policy_says_so() -> None:
+    source = LiveSource(LivePolicy(late_ms=100, jump_ms=1000, late=LatePolicy.TAKE))
+    assert fed(source, 500, 300, 450) == [500, 300, 450]
+    assert source.counts == LiveCounts(late=1, out_of_order=1)
+
+
+def test_a_jump_of_event_times_silences_nothing() -> None:
+    source = LiveSource(LivePolicy(late_ms=100, jump_ms=1000))
+    times = (10_000, 8_999, 9_000, 50_000, 9_100, 9_200)  # back; far ahead and back again
+    assert fed(source, *times) == list(times)
+    assert source.counts == LiveCounts(clock_jumps=3)
+
+
+def test_a_device_clock_that_is_set_back_makes_no_event_late() -> None:
+    source = LiveSource(LivePolicy(late_ms=100, jump_ms=1_000_000))
+    source.note_clock(1_000.0, 50.0)
+    assert fed(source, 1_000_000) == [1_000_000]
+    source.note_clock(1_000.4, 50.5)  # a slow correction
+    assert source.counts.clock_jumps == 0
+    source.note_clock(901.0, 51.0)  # 100 s back
+    assert fed(source, 901_000, 901_010, 900_000) == [901_000, 901_010]
+    assert source.counts == LiveCounts(clock_jumps=1, late=1)
+
+
+def test_an_equal_event_is_a_duplicate_within_the_window() -> None:
+    source = LiveSource(LivePolicy(duplicates=3))
+    assert fed(source, 1, 1, 2, 2, 1) == [1, 2]
+    assert fed(source, 1, event_id="scroll") == [1]
+    assert fed(source, 5, 1) == [5, 1]  # the window has moved on
+    assert source.counts.duplicates == 3
+    assert fed(LiveSource(LivePolicy(duplicates=0)), 1, 1) == [1, 1]
+
+
+def test_an_id_in_the_contents_names_an_event() -> None:
+    source = LiveSource(LivePolicy(id_field="uuid"))
+    first, again = (Event("click", "p", ts_ms, {"uuid": "a"}) for ts_ms in (1, 2))
+    other = Event("click", "p", 1, {"uuid": "b"})
+    source.take(first)
+    assert source.check(again) is Fault.DUPLICATE
+    assert source.check(other) is None
+    assert source.check(Event("click", "p", 1, {})) is None
+
+
+def test_an_event_that_was_not_taken_is_not_a_duplicate_when_it_comes_again() -> None:
+    source = LiveSource(LivePolicy())
+    event = Event("click", "p", 1, {})
+    assert [source.check(event), source.check(event)] == [None, None]
+
+
+@pytest.mark.parametrize("bounds", [{"late_ms": -1}, {"late_ms": 5, "jump_ms": 5}, {"duplicates": 65_537}])
+def test_bounds_that_make_no_sense_are_refused(bounds: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be 0"):
+        LivePolicy(**bounds)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""State of a task on a device through upgrades, a rollback, a failing migration, a restart; its longer history."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, shop_cloud
+from tests.sim.visits import TASK_CONFIG
+from walle import plain
+
+TASK = "shop/count"
+MAIN = """\
+def execute(ctx, trigger):
+    ctx.state["visits"] = ctx.state.get("visits", 0) + 1
+    return {"state": ctx.state, "stored": len(ctx.store.query("shop/count"))}
+"""
+MIGRATING = """\
+def migrate(old_version, state):
+    return {"total": 100 * state["visits"], "from": old_version}
+
+
+def execute(ctx, trigger):
+    ctx.state["total"] += 1
+    return {"state": ctx.state, "stored": len(ctx.store.query("shop/count"))}
+"""
+FAILING = MIGRATING.replace("state[", "state['visitors'][")
+
+
+def config(state: str) -> str:
+    return f"{TASK_CONFIG}[state]\n{state}\n"
+
+
+async def outputs(shop: ShopCloud) -> list[Any]:
+    uploads = await shop.cloud.gateway.uploads(TASK, 0, 10_000)
+    return [plain.decode(upload.payload) for _, upload in uploads]
+
+
+async def release(shop: ShopCloud, user: User, version: str, main: str, state: str) -> str:
+    """Release a version and visit pages until the release is full."""
+    await shop.push(version, main=main, config=config(state))
+    release_id = await shop.release(version)
+    await shop.until(release_id, "full", users=[user])
+    await user.until(lambda: user.has(version))
+    await user.device.settled()
+    return release_id
+
+
+@pytest.mark.asyncio
+async def test_a_state_goes_through_upgrade_restart_rollback_and_a_migration_that_fails(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        async with shop.device(tmp_path / "d0") as device:
+            user = User(device)
+            await release(shop, user, "v1", MAIN, "version = 1")
+            found = await outputs(shop)
+            first = len(found)
+            assert found == [{"state": {"visits": n + 1}, "stored": min(n, 100)} for n in range(first)]
+            upgrade = 'version = 2\non_upgrade = "migrate"\nfeatures = "clear"'
+            second = await release(shop, user, "v2", MIGRATING, upgrade)
+            found = await outputs(shop)
+            kept = sum("visits" in output["state"] for output in found)  # until v2 came
+            of_second = found[kept:]
+            assert kept >= first
+            assert [output["state"] for output in of_second] == [
+                {"total": 100 * kept + n + 1, "from": 1} for n in range(len(of_second))
+            ]
+            assert [output["stored"] for output in of_second] == [min(n, 100) for n in range(len(of_second))]
+
+        async with shop.device(tmp_path / "d0") as device:  # restarted: it migrates nothing again
+            user = User(device)
+            user.visits = device.store.position // 3 + 1
+            await user.visit()
+            await device.settled()
+            found = await outputs(shop)
+            assert found[-1]["state"] == {"total": found[-2]["state"]["total"] + 1, "from": 1}
+
+            await shop.releases.rollback(second, "the test asks for it")
+            while not user.has("v1"):
+                await device.checkin()
+            await user.visit()
+            await device.settled()
+            found = await outputs(shop)
+            assert found[-1]["state"] == {"visits": kept + 1}  # what v1 left, and no visit of v2's
+
+            await shop.push("v3", main=FAILING, config=config('version = 3\non_upgrade = "migrate"'))
+            third = await shop.release("v3", beta=["d0"])
+            async with asyncio.timeout(LIMIT_S):
+                while (shown := await shop.releases.get(third))["totals"]["reverted"] == 0:
+                    await user.visit()
+            assert "KeyError: 'visitors'" in shown["totals"]["last_error"]
+            assert user.has("v1")
+            await user.visit()
+            await device.settled()
+            visits = [output["state"]["visits"] for output in (await outputs(shop))[len(found) - 1 :]]
+            assert visits == list(range(kept + 1, kept + 1 + len(visits)))  # v1 never lost its state
+            assert len(visits) > 1
+            await device.settled()
+
+
+@pytest.mark.asyncio
+async def test_a_task_without_a_state_is_told_to_declare_one(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=MAIN)
+        await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.counts.runs_failed > 0)
+        assert "the task has no state here; add [state] to task.toml" in device.counts.last_error
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_must_migrate_and_cannot_is_refused_before_it_is_activated(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1", main=MAIN, config=config('version = 2\non_upgrade = "migrate"'))
+        shown = await shop.until(await shop.release("v1"), "failed")
+        assert "main has no migrate(old_version, state)" in shown["reason"]
+
+
+@pytest.mark.asyncio
+async def test_a_removed_task_leaves_no_state(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=MAIN, config=config("version = 1"))
+        release_id = await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.store.task_states.active(TASK) is not None)
+        await shop.releases.rollback(release_id, "the test asks for it")
+        await user.until(lambda: user.has(None))
+        assert device.store.task_states.active(TASK) is None
+
+
+HISTORY = """\
+def execute(ctx, trigger):
+    before = ctx.history("page_exit", limit=2)
+    return [[event.page_id for event in before], len(ctx.history(page_id=trigger["event"]["page_id"]))]
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_task_asks_for_older_events_and_its_removal_removes_them(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=HISTORY, config=f"{TASK_CONFIG}[history]\nrows = 1000\n")
+        release_id = await shop.release("v1", beta=["d0"])
+        await user.until(lambda: user.has("v1"))
+        for _ in range(3):
+            await user.visit()
+        await device.settled()
+        last = user.visits - 1
+        assert (await outputs(shop))[-1] == [[f"page/{last - 1}", f"page/{last}"], 3]
+        assert (tmp_path / "d0" / "history.db").exists()
+        await shop.releases.rollback(release_id, "the test asks for it")
+        await user.until(lambda: not (tmp_path / "d0" / "history.db").exists())

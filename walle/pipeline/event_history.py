@@ -1,0 +1,209 @@
+"""Longer history of a device's events (§5.1), for tasks with [history] in task.toml: a SQLite file of its own.
+
+Events are buffered and written in batches, by a thread of its own: they are not in the way of features and uploads. A
+batch is written long before the time-level sequence drops its events, so that those that a killed process had buffered
+are replayed. A power cut may lose the latest batches. A file that is damaged is removed: it holds copies only.
+"""
+
+import asyncio
+import collections
+import concurrent.futures
+import contextlib
+import logging
+import pathlib
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from walle import plain
+from walle.clock import Clock
+from walle.pipeline.events import Event
+from walle.protocol import HistoryPolicy
+
+_LOG = logging.getLogger(__name__)
+
+_BATCH_ROWS = 256
+_BATCH_BYTES = 64 << 10
+_MAX_BUFFER_BYTES = 1 << 20  # while the file cannot be written; older events are dropped then
+_MAX_LIMIT = 10_000  # events of one query
+_DAY_MS = 86_400_000
+# `number` and `total_bytes` count from the first event ever: the bounds are then found without a sum over the table.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (position INTEGER PRIMARY KEY, number INTEGER NOT NULL, total_bytes INTEGER NOT NULL,
+    arrived_ms INTEGER NOT NULL, ts_ms INTEGER NOT NULL, event_id TEXT NOT NULL, page_id TEXT NOT NULL,
+    data BLOB NOT NULL)
+"""
+
+type _Row = tuple[int, int, int, str, str, bytes]  # position, arrived_ms, ts_ms, event_id, page_id, encoded event
+
+
+class EventHistory:
+    """The events in the file `path`, for the tasks that ask for them; no file while none does.
+
+    The greatest bounds of all tasks bound the file, and each task sees its own part.
+    """
+
+    def __init__(self, path: pathlib.Path, clock: Clock) -> None:
+        self.path = path
+        self.dropped = 0  # events that could not be written
+        self._clock = clock
+        self._policies: dict[str, HistoryPolicy] = {}
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "history")
+        self._db: sqlite3.Connection | None = None  # used in the thread only
+        self._buffer: collections.deque[_Row] = collections.deque()
+        self._buffer_bytes = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    def set_policy(self, task: str, policy: HistoryPolicy | None) -> None:
+        """Keep events for a task within its bounds; None: keep none for it."""
+        if policy is not None:
+            self._policies[task] = policy
+        else:
+            self._policies.pop(task, None)
+
+    def add(self, position: int, event: Event) -> None:
+        """Buffer an event of the stream, if a task keeps a history. A position that is known changes nothing."""
+        if not self._policies:
+            return
+        data = event.encode()
+        arrived_ms = int(self._clock.time() * 1000)
+        self._buffer.append((position, arrived_ms, event.ts_ms, event.event_id, event.page_id, data))
+        self._buffer_bytes += len(data)
+        if len(self._buffer) >= _BATCH_ROWS or self._buffer_bytes >= _BATCH_BYTES:
+            self._start_write()
+            self._drop_excess()  # of those that wait for the write under way
+
+    async def query(
+        self, task: str, upto: int, event_id: str = "", page_id: str = "", since_ms: int = 0, limit: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Return a task's latest events with these ids and times up to position `upto`, oldest first, as plain data."""
+        policy = self._policies.get(task)
+        if policy is None:
+            return []
+        await self.flush()
+        oldest_ms = int(self._clock.time() * 1000) - policy.days * _DAY_MS
+        limit = max(0, min(limit, _MAX_LIMIT))
+
+        def read(db: sqlite3.Connection) -> list[dict[str, Any]]:
+            first = self._first_position(db, policy, upto)
+            found = db.execute(
+                "SELECT data FROM events WHERE position BETWEEN ? AND ? AND arrived_ms >= ? AND ts_ms >= ?"
+                " AND ? IN ('', event_id) AND ? IN ('', page_id) ORDER BY position DESC LIMIT ?",
+                (first, upto, oldest_ms, since_ms, event_id, page_id, limit),
+            ).fetchall()
+            return [Event(*plain.decode(data)).to_dict() for (data,) in reversed(found)]
+
+        return await self._in_thread(read)
+
+    async def flush(self) -> None:
+        """Return once the events so far are written, or cannot be."""
+        while self._writing is not None and not self._writing.done():
+            await asyncio.shield(self._writing)
+        if self._buffer:
+            self._start_write()
+            if self._writing is not None:
+                await asyncio.shield(self._writing)
+
+    async def aclose(self) -> None:
+        """Write what is buffered, and close the file."""
+        await self.flush()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown(wait=False)
+
+    async def remove_unused(self) -> None:
+        """Remove the file if no task keeps a history."""
+        if self._policies or not self.path.exists():
+            return
+        await self.flush()
+        if not self._policies:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._remove_file)
+
+    # --- in the thread ------------------------------------------------------------------------------------------------
+
+    def _start_write(self) -> None:
+        if self._writing is None or self._writing.done():
+            rows, self._buffer, self._buffer_bytes = list(self._buffer), collections.deque(), 0
+            self._writing = asyncio.create_task(self._write(rows))
+
+    async def _write(self, rows: list[_Row]) -> None:
+        policies = list(self._policies.values())
+        try:
+            await self._in_thread(lambda db: self._write_rows(db, rows, policies))
+        except sqlite3.Error as error:
+            _LOG.warning("event history %s cannot be written (%s); make room on its disk", self.path, error)
+            self._buffer.extendleft(reversed(rows))
+            self._buffer_bytes = sum(len(row[-1]) for row in self._buffer)
+            self._drop_excess()
+
+    def _drop_excess(self) -> None:
+        while self._buffer_bytes > _MAX_BUFFER_BYTES:
+            self._buffer_bytes -= len(self._buffer.popleft()[-1])
+            self.dropped += 1
+
+    def _write_rows(self, db: sqlite3.Connection, rows: list[_Row], policies: list[HistoryPolicy]) -> None:
+        with db:
+            position, number, total_bytes = self._last(db)
+            numbered = []
+            for row in rows:
+                if row[0] > position:  # else it is replayed
+                    number += 1
+                    total_bytes += len(row[-1])
+                    numbered.append((row[0], number, total_bytes, *row[1:]))
+            db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", numbered)
+            if policies:
+                oldest_ms = int(self._clock.time() * 1000) - max(policy.days for policy in policies) * _DAY_MS
+                first = min(self._first_position(db, policy, rows[-1][0]) for policy in policies)
+                db.execute("DELETE FROM events WHERE position < ? OR arrived_ms < ?", (first, oldest_ms))
+
+    def _first_position(self, db: sqlite3.Connection, policy: HistoryPolicy, upto: int) -> int:
+        """Return the position of the oldest event within a policy's rows and bytes."""
+        _, number, total_bytes = self._last(db, upto)
+        row = db.execute(
+            "SELECT position FROM events WHERE number > ? AND total_bytes - length(data) >= ?"
+            " ORDER BY position LIMIT 1",
+            (number - policy.rows, total_bytes - policy.size_bytes),
+        ).fetchone()
+        return upto + 1 if row is None else int(row[0])
+
+    def _last(self, db: sqlite3.Connection, upto: int = 1 << 62) -> tuple[int, int, int]:
+        """Return position, number and total bytes of the latest event up to a position."""
+        query = "SELECT position, number, total_bytes FROM events WHERE position <= ? ORDER BY position DESC LIMIT 1"
+        row: tuple[int, int, int] | None = db.execute(query, (upto,)).fetchone()
+        return row or (-1, 0, 0)
+
+    async def _in_thread[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self._opened()))
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._db is None:
+            try:
+                self._db = self._connect()
+            except sqlite3.DatabaseError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                    raise
+                _LOG.error("event history %s is damaged (%s) and begins again", self.path, error)
+                self._remove_file()
+                self._db = self._connect()
+        return self._db
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(_SCHEMA)
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+    def _disconnect(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
+
+    def _remove_file(self) -> None:
+        self._disconnect()
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""Policy for the events of a live source: late, out of order, duplicate, and from a clock that jumped (ADR 107).
+
+Events are processed in the order of their arrival; nothing waits for an earlier one. Times are the events' own. An
+event is out of order if its time is before the latest one so far, and late if it is before that by more than `late_ms`.
+`EventLog` has the same meaning for a file, whose lines are sorted within a window first: what is out of order then is
+late.
+"""
+
+import dataclasses
+import enum
+from typing import ClassVar
+
+from walle import plain
+from walle.pipeline.event_faults import DuplicateWindow, Fault, digest_of
+from walle.pipeline.events import Event
+
+_CLOCK_STEP_S = 1.0  # changes of the device's clock below it are slow corrections
+
+
+class LatePolicy(enum.StrEnum):
+    """What becomes of a late event: it is dropped and counted, or taken and counted."""
+
+    DROP = "drop"
+    TAKE = "take"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LivePolicy:
+    """The bounds of a live source.
+
+    Args:
+        late_ms: an event whose time is before the latest one by more than this is late.
+        late: what becomes of late events.
+        jump_ms: an event whose time differs from the latest one by more than this shows that the clock jumped. It is
+            taken, and times count from it on.
+        duplicates: latest events among which an equal one is looked for; 0: none.
+        id_field: key of the contents that names an event; events with equal ids are duplicates. Without it, or in an
+            event without the key, events are duplicates that are equal in id, page, time and contents.
+
+    Raises:
+        ValueError: a bound is negative, or `jump_ms` is not above `late_ms`.
+    """
+
+    late_ms: int = 60_000
+    late: LatePolicy = LatePolicy.DROP
+    jump_ms: int = 3_600_000
+    duplicates: int = 1024
+    id_field: str = ""
+
+    MAX_DUPLICATES: ClassVar = 65_536
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.late_ms < self.jump_ms:
+            what = f"late_ms {self.late_ms} and jump_ms {self.jump_ms}"
+            raise ValueError(f"{what}: late_ms must be 0 or more, and jump_ms above it")
+        if not 0 <= self.duplicates <= self.MAX_DUPLICATES:
+            raise ValueError(f"duplicates {self.duplicates} must be 0 to {self.MAX_DUPLICATES}")
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class LiveCounts:
+    """Events of a live source. `late` ones are dropped or taken by the policy, `duplicates` are dropped.
+
+    Those `out_of_order` and within the bound are taken. `clock_jumps` are found in event times and in the device's
+    clock; a device that was suspended may count one.
+    """
+
+    late: int = 0
+    out_of_order: int = 0
+    duplicates: int = 0
+    clock_jumps: int = 0
+
+
+class LiveSource:
+    """The state of a device's live source: the latest event time, and the digests of the latest events."""
+
+    def __init__(self, policy: LivePolicy) -> None:
+        self.policy = policy
+        self.counts = LiveCounts()
+        self._latest_ms: int | None = None
+        self._clock_offset_s: float | None = None
+        self._seen = DuplicateWindow(policy.duplicates)
+
+    def check(self, event: Event) -> Fault | None:
+        """Return why the event is dropped, and count it; None if it is to be taken."""
+        if self.policy.duplicates and self._digest(event) in self._seen:
+            self.counts.duplicates += 1
+            return Fault.DUPLICATE
+        if self.policy.late is LatePolicy.DROP and self._is_late(event.ts_ms):
+            self.counts.late += 1
+            return Fault.OUT_OF_ORDER
+        return None
+
+    def take(self, event: Event) -> None:
+        """Note an event that is taken."""
+        latest_ms, ts_ms = self._latest_ms, event.ts_ms
+        if latest_ms is None:
+            self._latest_ms = ts_ms
+        elif abs(ts_ms - latest_ms) > self.policy.jump_ms:
+            self.counts.clock_jumps += 1
+            self._latest_ms = ts_ms
+        elif ts_ms >= latest_ms:
+            self._latest_ms = ts_ms
+        elif self._is_late(ts_ms):
+            self.counts.late += 1
+        else:
+            self.counts.out_of_order += 1
+        if self.policy.duplicates:
+            self._seen.add(self._digest(event))
+
+    def restore(self, event: Event) -> None:
+        """Note an event that an earlier process has taken."""
+        self.take(event)
+        self.counts = LiveCounts()
+
+    def note_clock(self, time_s: float, monotonic_s: float) -> None:
+        """Compare the device's clock with its monotonic one. If it was set, the latest event time moves as it did."""
+        offset_s = time_s - monotonic_s
+        if self._clock_offset_s is None:
+            self._clock_offset_s = offset_s
+            return
+        step_s = offset_s - self._clock_offset_s
+        if abs(step_s) >= _CLOCK_STEP_S:
+            self._clock_offset_s = offset_s
+            self.counts.clock_jumps += 1
+            if self._latest_ms is not None:
+                self._latest_ms += round(step_s * 1000)
+
+    def _is_late(self, ts_ms: int) -> bool:
+        behind_ms = 0 if self._latest_ms is None else self._latest_ms - ts_ms
+        return self.policy.late_ms < behind_ms <= self.policy.jump_ms
+
+    def _digest(self, event: Event) -> bytes:
+        field = self.policy.id_field
+        if field and field in event.contents:
+            return digest_of(plain.encode(event.contents[field]))
+        return digest_of(event.encode())
