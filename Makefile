@@ -67,6 +67,9 @@ soak-vm: $(STAMP)  ## ten minutes of hostile tasks, and 10,000 loads and unloads
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000 --ray
 
+soak-faults: $(STAMP)  ## 2,000 kills, cut links, rollbacks, cut logs, full disks and flipped bits at random (about six minutes)
+	@$(BIN)/python -m tests.sim.faults $(FAULT_ARGS)
+
 loadtest: $(STAMP)  ## a minute of locust users that are devices, against a real cloud; fails on any wrong result
 	@$(BIN)/python -m loadtest.tunnel $(LOADTEST_ARGS)
 

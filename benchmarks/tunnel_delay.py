@@ -37,6 +37,7 @@ from walle.pipeline.tunnel.ingest import Ingest  # noqa: E402
 
 _SHARES = {1_000: 50, 3_000: 25, 10_000: 10, 30_000: 12, 100_000: 3}  # percent; large ones enough for a p99
 _PAUSE_S = 1.0
+_CONGESTION = "net.ipv4.tcp_congestion_control"
 
 
 def draw_sizes(devices: int, uploads: int, rng: random.Random) -> list[list[int]]:
@@ -76,6 +77,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "round_trip_ms": shape.round_trip_s * 1000,
         "seed": options.seed,
         "kernel": platform.release(),
+        "congestion_control": sysctls.get(_CONGESTION, Path("/proc/sys", *_CONGESTION.split(".")).read_text().strip()),
         "sysctls": sysctls,
         "packets": link.counts,
         "sizes": [

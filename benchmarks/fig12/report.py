@@ -21,7 +21,7 @@ def quantiles(times_ms: Sequence[float]) -> dict[str, float]:
 
 def table(found: dict[str, Any]) -> str:
     lines = [
-        f"link: {found['link']} ({found['model']})",
+        f"link: {found['link']} ({found['model']}); {found['congestion_control']}, Linux {found['kernel']}",
         "    size  uploads   acknowledged: mean     p50     p90     p99     max   arrived: p50     p99   paper",
     ]
     for row in found["sizes"]:

@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS origins (
     stream INTEGER NOT NULL, origin INTEGER NOT NULL, seq_offset INTEGER NOT NULL, upto INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS origins_by_stream ON origins (stream);
+CREATE INDEX IF NOT EXISTS origins_by_origin ON origins (origin);
 CREATE TABLE IF NOT EXISTS uploads (
     position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
     payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL,
@@ -87,7 +88,7 @@ class RecordedLoss(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class _Stream:
-    """The row of one (device, epoch). Uploads up to `moved` continue older epochs."""
+    """The row of one (device, epoch). Uploads up to `moved` may be stored already under numbers of other epochs."""
 
     number: int
     highest: int
@@ -161,7 +162,8 @@ class Ingest:
         """Return where a device's uploads continue: its highest durable number, and the chain value there.
 
         If this file went back in time, so that the device's uploads up to `hello.acked` are not all here, they are
-        recorded as lost, and the numbers continue after them.
+        recorded as lost, and the numbers continue after them. If the device went back to before an epoch that this file
+        knows, that epoch's uploads are recorded as lost: the device makes them again, or does not have them.
 
         Raises:
             ProtocolError: the Hello holds values that no device sends.
@@ -290,7 +292,7 @@ class Ingest:
                     continue
                 if received.seq <= stream.moved:
                     _insert(database, rows)  # the upload may be in this batch under its older number
-                    if _has_under_origin(database, stream.number, received):
+                    if _has_elsewhere(database, stream.number, received):
                         continue
                 fresh.append(received)
                 rows.append((stream.number, *received[2:]))
@@ -315,12 +317,15 @@ class Ingest:
         stream = _find(database, key)
         if stream is None and not origins and hello.acked == 0:  # stored with its first upload
             return ResumePoint(0, first_link(hello.epoch))
-        if stream is None or stream.highest < hello.acked:
+        abandoned = self._abandoned(database, hello, origins)
+        if stream is None or stream.highest < hello.acked or abandoned:
             self._streams.pop(key, None)
             with _transaction(database):
                 if stream is None:
                     stream = _add(database, key)
                     self._link_origins(database, stream, hello.device_id, origins)
+                for loss in abandoned:
+                    self._record(database, hello.device_id, loss, int(self._clock.time() * 1000))
                 if stream.highest < hello.acked:
                     self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
                     stream.highest, stream.chain = hello.acked, hello.acked_chain
@@ -330,21 +335,50 @@ class Ingest:
                     )
         return ResumePoint(stream.highest, stream.chain)
 
+    def _abandoned(self, database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:
+        """Return the losses of epochs that continue one of this Hello's and are not among them, if not recorded yet.
+
+        The device had them, and went back to before they began. Uploads that they took over are known by contents.
+        """
+        epochs = [hello.epoch, *(origin.epoch for origin in origins)]
+        marks = ", ".join("?" * len(epochs))
+        query = (
+            "SELECT epoch, max(upto) FROM origins JOIN streams USING (stream)"  # noqa: S608 - made of constants
+            f" WHERE origin IN (SELECT stream FROM streams WHERE device_id = ? AND epoch IN ({marks}))"
+            f" AND epoch NOT IN ({marks}) GROUP BY epoch"
+        )
+        losses = [
+            Loss(epoch, upto + 1, None, LossCause.DEVICE_RESTORED)
+            for epoch, upto in database.execute(query, (hello.device_id, *epochs, *epochs))
+        ]
+        known = "SELECT 1 FROM losses WHERE device_id = ? AND epoch = ? AND first_seq <= ? AND last_seq IS NULL"
+        return [
+            loss
+            for loss in losses
+            if database.execute(known, (hello.device_id, loss.epoch, loss.first_seq)).fetchone() is None
+        ]
+
     def _link_origins(
         self, database: sqlite3.Connection, stream: _Stream, device_id: str, origins: Sequence[Origin]
     ) -> None:
-        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this file lacks."""
+        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this file lacks.
+
+        A device that goes back to the older epoch repeats them under their older numbers.
+        """
         for origin in origins:
             older = _find(database, (device_id, origin.epoch))
             highest = older.highest if older else 0
             if highest < origin.acked:
                 self._record_restore(database, device_id, origin.epoch, highest, origin.acked)
+            # Uploads of the older epoch may have arrived and not be stored yet.
+            older = older or _add(database, (device_id, origin.epoch))
+            values = (stream.number, older.number, origin.offset, origin.upto)
+            database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
+            stream.moved = max(stream.moved, origin.upto)
             if origin.upto:
-                # Uploads of the older epoch may have arrived and not be stored yet.
-                older = older or _add(database, (device_id, origin.epoch))
-                values = (stream.number, older.number, origin.offset, origin.upto)
-                database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
-                stream.moved = max(stream.moved, origin.upto)
+                self._streams.pop((device_id, origin.epoch), None)
+                moved = max(older.moved, origin.offset + origin.upto)
+                database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (moved, older.number))
         database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
 
     def _record_restore(
@@ -384,11 +418,20 @@ def _add(database: sqlite3.Connection, key: StreamKey) -> _Stream:
     return _Stream(cast("int", database.execute(insert, (*key, chain)).lastrowid), 0, chain, 0)
 
 
-def _has_under_origin(database: sqlite3.Connection, stream: int, received: Received) -> bool:
-    """Return whether an origin's upload of the same place has the same contents."""
+def _has_elsewhere(database: sqlite3.Connection, stream: int, received: Received) -> bool:
+    """Return whether an upload of the same place in another epoch has the same contents.
+
+    That is an origin of this epoch, an epoch that continues it, or one that continues the same origin.
+    """
+    same = "topic = ?3 AND payload = ?4 AND sent_ms = ?5"
     query = (
-        "SELECT 1 FROM origins JOIN uploads ON uploads.stream = origin AND seq = seq_offset + ?1"
-        " WHERE origins.stream = ?2 AND upto >= ?1 AND topic = ?3 AND payload = ?4 AND sent_ms = ?5"
+        "SELECT 1 FROM origins JOIN uploads ON uploads.stream = origin AND seq = seq_offset + ?1"  # noqa: S608 - constants
+        f" WHERE origins.stream = ?2 AND upto >= ?1 AND {same}"
+        " UNION ALL SELECT 1 FROM origins AS later JOIN uploads ON uploads.stream = later.stream"
+        f" AND seq = ?1 - later.seq_offset AND seq <= later.upto WHERE later.origin = ?2 AND {same}"
+        " UNION ALL SELECT 1 FROM origins AS own JOIN origins AS other ON other.origin = own.origin"
+        " JOIN uploads ON uploads.stream = other.stream AND seq = ?1 + own.seq_offset - other.seq_offset"
+        f" AND seq <= other.upto WHERE own.stream = ?2 AND own.upto >= ?1 AND other.stream != ?2 AND {same}"
     )
     values = (received.seq, stream, received.topic, received.payload, received.sent_ms)
     return database.execute(query, values).fetchone() is not None
