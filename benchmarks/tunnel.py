@@ -16,6 +16,7 @@ Rounds of the event loops (asyncio, and uvloop where it is installed) alternate.
 
     python benchmarks/tunnel.py [--rounds 3] [--uploads 20000] [--devices 50] [--connections 1000]
         [--rows 200000] [--json]
+    python benchmarks/tunnel.py --link ...    # delays on an emulated mobile link: see `benchmarks/tunnel_delay.py`
 """
 
 import argparse
@@ -368,6 +369,12 @@ def main() -> None:
         _, _, folder, loop, kind = sys.argv
         map_tls_buffers()  # as the programs do
         _runner(loop)(serve_bare(Path(folder)) if kind == "bare" else serve(Path(folder), stores=kind == "stores"))
+        return
+    if "--link" in sys.argv:
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from benchmarks import tunnel_delay
+
+        tunnel_delay.main([argument for argument in sys.argv[1:] if argument != "--link"])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tunnel_delay
+from benchmarks import tunnel
 from benchmarks.links.shape import Direction, LinkShape
 from benchmarks.links.tun import NoTunError, TunLink
 
@@ -103,9 +104,13 @@ def test_counts_of_packets_are_known_once_the_link_is_closed() -> None:
 
 
 @pytest.mark.parametrize("model", ["tun", "proxy"])
-def test_figure_12_measures_every_upload(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--delay=20", "--jitter=5", "--uploads=12", "--devices=6", "--requests=3", "--json"]
-    tunnel_delay.main([*options, f"--out={tmp_path}", *(["--proxy"] * (model == "proxy"))])
+def test_figure_12_measures_every_upload(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--link", "--delay=20", "--jitter=5", "--uploads=12", "--devices=6", "--requests=3", "--json"]
+    options += [f"--out={tmp_path}", *(["--proxy"] * (model == "proxy"))]
+    monkeypatch.setattr(sys, "argv", ["tunnel.py", *options])
+    tunnel.main()
     found = json.loads(capsys.readouterr().out)
     assert ("proxy" in found["model"]) == (model == "proxy") or "no TUN device" in found["model"]
     assert sum(row["acknowledged_ms"]["count"] for row in found["sizes"]) == 12

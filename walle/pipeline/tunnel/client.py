@@ -12,7 +12,6 @@ import collections
 import contextlib
 import logging
 import random
-import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Protocol, cast
 from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError, PipelineError
+from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Decoder, Encoder, FrameError
 
 _LOG = logging.getLogger(__name__)
@@ -417,8 +417,10 @@ class _Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # What is written waits in the transport and in the kernel; the limits keep both short.
         self._transport.set_write_buffer_limits(_WRITE_BYTES)
-        with contextlib.suppress(OSError, AttributeError):  # not every system has the option
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_BYTES)
+        connection = transport.get_extra_info("socket")
+        sockets.bound_unsent(connection, _WRITE_BYTES)
+        sockets.recover_fast(connection)
+        sockets.send_past_losses(connection)
         self.heard_s = self._clock.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:

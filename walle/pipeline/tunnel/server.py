@@ -26,6 +26,7 @@ import zstandard
 from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
+from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.budget import ByteBudget
 from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder, FrameError, UploadFields, encode_ack
 
@@ -203,6 +204,8 @@ class TunnelServer:
             ssl_handshake_timeout=self.limits.hello_s,
             ssl_shutdown_timeout=self.limits.linger_s,
         )
+        for listening in self._listener.sockets:
+            sockets.recover_fast(listening)
         self._sweeper = asyncio.create_task(self._sweep(), name="tunnel server sweep")
 
     async def close(self) -> None:
