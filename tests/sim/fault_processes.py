@@ -42,7 +42,7 @@ context.set_forkserver_preload(["tests.sim.fault_processes"])
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOrder:
-    """What a device's process does. It ends by itself once it has made `until` features and all are acknowledged."""
+    """The orders of a device. Its process ends by itself once it has made `until` features and all are acknowledged."""
 
     store: Path
     authority: Path
