@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz soak-vm soak-faults loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz fuzz-frames soak-vm soak-faults loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-tsan: $(STAMP)  ## run the VMs' tests on a module built with TSan, then VMs
 
 fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (1800); needs clang with libFuzzer
 	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh tests/fuzz/fuzz.sh $(FUZZ_SECONDS)
+
+fuzz-frames: $(STAMP)  ## fuzz the tunnel's decoder, server and client for FUZZ_SECONDS (1800)
+	@$(BIN)/python -m tests.fuzz.frames --seconds $(or $(FUZZ_SECONDS),1800) --seed $(or $(FUZZ_SEED),1)
 
 wheel: $(STAMP)  ## build wheel and sdist into dist/, and test both in empty environments
 	@PYTHON=$(abspath $(BIN)/python) sh scripts/test_wheel.sh

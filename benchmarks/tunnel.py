@@ -7,15 +7,21 @@ resident memory are read from the kernel. Devices are driven by this process, wh
   1 KB from the app's generator and feature code. Each device keeps its window full, as one that comes back online.
 - single: the same for 200 devices with one upload in flight each: a fleet that sends features as they arise.
 - ack: the same 200 devices, acknowledged without being stored.
-- bare: the peer of `ack` on the same event loop: a protocol of 20 lines that answers each frame with the same bytes,
-  and neither decompresses, nor checks, nor queues.
+- bare: the peer of `ack` on the same event loop and transports: a protocol of 20 lines that answers each frame with the
+  same bytes, and neither decompresses, nor checks, nor queues. `buffered` is the same as an asyncio.BufferedProtocol
+  with one receive buffer for all connections, which is the fastest form of it.
+- lone: the wall time of one durable upload of 30 KB, by a device that has no other under way.
 - connection: memory of a connection that has sent its Hello and then waits.
 - commit: the time of `Ingest.accept` of one upload, alone and while a query over many rows runs.
 
-Rounds of the event loops (asyncio, and uvloop where it is installed) alternate. Figures are medians.
+The transports are those of the event loops (asyncio, and uvloop where it is installed), and aiofastnet's on either
+where that is installed. `c++` is a server of epoll and OpenSSL (`benchmarks/tunnel_peer`), built where a compiler and
+OpenSSL's headers are: the limit of `bare` and, with an fdatasync for each turn of its loop, of `lone`.
+
+Rounds of all of them alternate. Figures are medians.
 
     python benchmarks/tunnel.py [--rounds 3] [--uploads 20000] [--devices 50] [--connections 1000]
-        [--rows 200000] [--json]
+        [--rows 200000] [--lone 400] [--json]
     python benchmarks/tunnel.py --link ...    # delays on an emulated mobile link: see `benchmarks/tunnel_delay.py`
 """
 
@@ -26,12 +32,13 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,12 +49,16 @@ from walle.pipeline.checksums import first_link
 from walle.pipeline.tunnel.client import client_context
 from walle.pipeline.tunnel.frames import Decoder, Encoder, encode_ack
 from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.tunnel.listener import listen
 from walle.pipeline.tunnel.server import Received, ResumePoint, ServerLimits, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 
 WINDOW = 256
 BATCH = 64
 ACK_DEVICES = 200
+LONE_BYTES = 30_000
+PEER_SOURCE = Path(__file__).parent / "tunnel_peer" / "server.cpp"
+CPP = "c++"
 IPV_TASK = Path(__file__).parents[1] / "apps" / "ipv" / "task"
 _SERVE = "--serve"
 
@@ -91,9 +102,31 @@ class BareServer(asyncio.Protocol):
     _welcome = Encoder().encode(protocol.Welcome(0, 1, first_link("epoch")))
 
 
-async def serve_bare(folder: Path) -> None:
-    context = Authority(folder / "authority").server_context()
-    server = await asyncio.get_running_loop().create_server(BareServer, "127.0.0.1", 0, ssl=context)
+class BareBufferedServer(asyncio.BufferedProtocol):
+    """The same, with one receive buffer for all connections."""
+
+    _shared = memoryview(bytearray(256 << 10))
+    _welcome = BareServer._welcome
+    connection_made = BareServer.connection_made
+    _data_received = BareServer.data_received
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - it has the largest size
+        return self._shared
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._data_received(self._shared[:nbytes])  # type: ignore[misc, arg-type]
+
+
+async def serve_bare(folder: Path, *, fast: bool, buffered: bool) -> None:
+    server = await listen(
+        BareBufferedServer if buffered else BareServer,
+        ("127.0.0.1", 0),
+        ssl_context=Authority(folder / "authority").server_context(),
+        reuse_port=False,
+        handshake_s=10.0,
+        shutdown_s=2.0,
+        fast=fast,
+    )
     await _answer_state(server.sockets[0].getsockname()[1])
 
 
@@ -110,7 +143,7 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def serve(folder: Path, *, stores: bool) -> None:
+async def serve(folder: Path, *, fast: bool, stores: bool) -> None:
     """Serve the tunnel until stdin ends."""
     async with contextlib.AsyncExitStack() as undo:
         ingest = await undo.enter_async_context(Ingest(folder / "uploads.db"))
@@ -120,6 +153,7 @@ async def serve(folder: Path, *, stores: bool) -> None:
             resume=ingest.resume if stores else _nothing_acked,
             on_request=_echo,
             limits=ServerLimits(window=WINDOW),
+            fast_transports=fast,
         )
         await undo.enter_async_context(server)
         work = PumpSupervisor(server, ingest).run() if stores else _acknowledge_all(server)
@@ -139,11 +173,14 @@ class ServerProcess:
 
     @classmethod
     @contextlib.contextmanager
-    def start(cls, loop: str, kind: str) -> Any:
+    def start(cls, loop: str, kind: str, peer: Path | None = None) -> Any:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            Authority(folder / "authority")
+            authority = Authority(folder / "authority")
             command = [sys.executable, __file__, _SERVE, name, loop, kind]
+            if peer is not None:
+                command = [str(peer), str(authority.server_path), BareServer._welcome.hex()]
+                command += [str(folder / "uploads")] * (kind == "stores")
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
                 try:
                     yield cls(process, folder)
@@ -236,6 +273,35 @@ async def cpu_us(server: ServerProcess, frames: list[list[bytes]], window: int, 
     return {"cpu_us": (after["cpu_s"] - before["cpu_s"]) / count * 1e6, "per_s": count / wall_s}
 
 
+class LoneDevice(BenchDevice):
+    """A device with one upload under way, that notes how long each took."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        super().__init__(frames, 1, 1)
+        self.delays_ms: list[float] = []
+        self._began_s = 0.0
+
+    def send(self) -> None:
+        now_s = time.perf_counter()
+        if self.acked:
+            self.delays_ms.append((now_s - self._began_s) * 1000)
+        self._began_s = now_s
+        super().send()
+
+
+async def lone_ms(server: ServerProcess, frames: list[bytes]) -> dict[str, float]:
+    """Return the median and the 99th percentile of an upload's time; the first tenth warms up."""
+    device = LoneDevice(frames)
+    await asyncio.get_running_loop().create_connection(lambda: device, "127.0.0.1", server.port, ssl=server.ssl_context)
+    device.hello("lone")
+    await device.welcomed.wait()
+    device.send()
+    await device.done.wait()
+    device.close()
+    delays = sorted(device.delays_ms[len(frames) // 10 :])
+    return {"p50_ms": statistics.median(delays), "p99_ms": delays[int(len(delays) * 0.99)]}
+
+
 async def connection_kib(server: ServerProcess, count: int) -> dict[str, float]:
     async with connected(server, [[] for _ in range(50)], 1, 1, "early"):  # caches and pools of the first ones
         before = server.state()
@@ -322,44 +388,80 @@ async def commit_ms(rows: int) -> dict[str, float]:
 # --- the program ------------------------------------------------------------------------------------------------------
 
 
-def _runner(loop: str) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    if loop == "asyncio":
-        return asyncio.run
-    import uvloop
+def build_peer(folder: Path) -> Path | None:
+    """Compile the C++ server; return None, and say so, where that fails."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        print("no C++ compiler: measured without the C++ server", file=sys.stderr)
+        return None
+    peer = folder / "tunnel_peer"
+    command = [compiler, "-std=c++20", "-O2", str(PEER_SOURCE), "-o", str(peer), "-lssl", "-lcrypto"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode:
+        print(f"measured without the C++ server, which does not build:\n{built.stderr}", file=sys.stderr)
+        return None
+    return peer
 
-    return cast("Callable[[Coroutine[Any, Any, Any]], Any]", uvloop.run)
 
-
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def _loop_names() -> list[str]:
     loops = ["asyncio", *(["uvloop"] if importlib.util.find_spec("uvloop") else [])]
-    drive = _runner(loops[-1])
-    payloads = ipv_payloads(2_000)
+    return [*loops, *(f"{loop}+aiofastnet" for loop in loops if importlib.util.find_spec("aiofastnet"))]
+
+
+def _run[T](loop: str, work: Coroutine[Any, Any, T], *, patched: bool = False) -> T:
+    """Run in an event loop. The devices' loop is patched: their connections too have aiofastnet's transports."""
+    name, _, transports = loop.partition("+")
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if name == "uvloop":
+        factory = importlib.import_module("uvloop").new_event_loop
+    if transports and patched:
+        factory = importlib.import_module("aiofastnet").loop_factory(factory)
+    return asyncio.run(work, loop_factory=factory)
+
+
+type Work = Callable[[ServerProcess], Coroutine[Any, Any, dict[str, float]]]
+
+
+def _works(options: argparse.Namespace, payloads: list[bytes]) -> list[tuple[str, str, Work]]:
     full = upload_frames(payloads, options.devices, options.uploads)
     single = upload_frames(payloads, ACK_DEVICES, options.uploads)
-    compressed = statistics.mean(len(frame) for own in full for frame in own)
-    rounds: dict[str, dict[str, list[dict[str, float]]]] = {loop: {} for loop in loops}
-    works: list[tuple[str, str, Callable[[ServerProcess], Coroutine[Any, Any, dict[str, float]]]]] = [
+    large = b"".join(payloads[: LONE_BYTES // 900])[:LONE_BYTES]
+    alone = upload_frames([large], 1, options.lone)[0]
+    return [
         ("upload", "stores", lambda server: cpu_us(server, full, WINDOW, BATCH)),
         ("single", "stores", lambda server: cpu_us(server, single, 1, 1)),
         ("ack", "acknowledges", lambda server: cpu_us(server, single, 1, 1)),
         ("bare", "bare", lambda server: cpu_us(server, single, 1, 1)),
+        ("buffered", "buffered", lambda server: cpu_us(server, single, 1, 1)),
+        ("lone", "stores", lambda server: lone_ms(server, alone)),
         ("connection", "acknowledges", lambda server: connection_kib(server, options.connections)),
     ]
-    for _ in range(options.rounds):
-        for loop in loops:
-            for work, kind, run in works:
-                with ServerProcess.start(loop, kind) as server:
-                    rounds[loop].setdefault(work, []).append(drive(run(server)))
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    loops = _loop_names()
+    payloads = ipv_payloads(2_000)
+    works = _works(options, payloads)
+    rounds: dict[str, dict[str, list[dict[str, float]]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        peer = build_peer(Path(folder))
+        for _ in range(options.rounds):
+            for name, kind, run in works:
+                peers = [CPP] if peer is not None and name in ("bare", "lone", "connection") else []
+                for loop in [*loops, *peers]:
+                    with ServerProcess.start(loop, kind, peer if loop == CPP else None) as server:
+                        found = _run(loops[-1], run(server), patched=True)
+                    rounds.setdefault(loop, {}).setdefault(name, []).append(found)
     return {
         "payload_bytes": round(statistics.mean(map(len, payloads))),
-        "frame_bytes": round(compressed),
-        "commit": {key: round(value, 2) for key, value in drive(commit_ms(options.rows)).items()},
+        "frame_bytes": round(statistics.mean(map(len, upload_frames(payloads, 1, len(payloads))[0]))),
+        "commit": {key: round(value, 2) for key, value in _run(loops[0], commit_ms(options.rows)).items()},
         "loops": {
             loop: {
-                work: {key: round(statistics.median(one[key] for one in found), 1) for key in found[0]}
-                for work, found in works.items()
+                work: {key: round(statistics.median(one[key] for one in found), 2) for key in found[0]}
+                for work, found in of_loop.items()
             }
-            for loop, works in rounds.items()
+            for loop, of_loop in rounds.items()
         },
     }
 
@@ -368,7 +470,11 @@ def main() -> None:
     if sys.argv[1:2] == [_SERVE]:
         _, _, folder, loop, kind = sys.argv
         map_tls_buffers()  # as the programs do
-        _runner(loop)(serve_bare(Path(folder)) if kind == "bare" else serve(Path(folder), stores=kind == "stores"))
+        fast = "+" in loop
+        if kind in ("bare", "buffered"):
+            _run(loop, serve_bare(Path(folder), fast=fast, buffered=kind == "buffered"))
+        else:
+            _run(loop, serve(Path(folder), fast=fast, stores=kind == "stores"))
         return
     if "--link" in sys.argv:
         sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -382,6 +488,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=50)
     parser.add_argument("--connections", type=int, default=1_000)
     parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--lone", type=int, default=400, help="uploads of `lone`")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = measure(options)
@@ -390,13 +497,22 @@ def main() -> None:
         return
     print(f"payload {found['payload_bytes']} B, {found['frame_bytes']} B on the wire; commit: {found['commit']}")
     for loop, works in found["loops"].items():
-        upload, single, ack = works["upload"], works["single"], works["ack"]
-        print(
-            f"{loop:8} upload {upload['cpu_us']:6.1f} us CPU ({1e6 / upload['cpu_us']:7,.0f} a core-second),"
-            f" single {single['cpu_us']:6.1f} us ({1e6 / single['cpu_us']:7,.0f}),"
-            f" ack {ack['cpu_us']:6.1f} us (bare {works['bare']['cpu_us']:6.1f}),"
-            f" connection {works['connection']['kib']:6.1f} KiB"
-        )
+        print(f"{loop:18}", "; ".join(_lines(works)))
+    lone = {loop: works["lone"]["p99_ms"] for loop, works in found["loops"].items()}
+    if CPP in lone:
+        print("lone p99 against C++:", ", ".join(f"{loop} {p99 / lone[CPP]:.2f} x" for loop, p99 in lone.items()))
+
+
+def _lines(works: dict[str, dict[str, float]]) -> Iterator[str]:
+    for name in ("upload", "single", "ack", "bare", "buffered"):
+        if name in works:
+            cpu = works[name]["cpu_us"]
+            yield f"{name} {cpu:.1f} us CPU ({1e6 / max(cpu, 0.01):,.0f} a core-second)"
+    if "ack" in works:
+        ack, bare, buffered = (works[name]["cpu_us"] for name in ("ack", "bare", "buffered"))
+        yield f"ack is {ack / bare:.2f} x bare, {ack / buffered:.2f} x buffered"
+    yield f"lone p50 {works['lone']['p50_ms']:.2f} ms, p99 {works['lone']['p99_ms']:.2f} ms"
+    yield f"connection {works['connection']['kib']:.1f} KiB"
 
 
 if __name__ == "__main__":

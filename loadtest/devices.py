@@ -49,6 +49,7 @@ class LoadDevice:
         self._store = FeatureStore(folder / f"{device_id}.db")
         self._outbox = Outbox(self._store)
         self._rng = random.Random(device_id)
+        self.calls = asyncio.Lock()  # one call at a time; the last one may be under way when locust ends
         self._client: TunnelClient
         self._running: asyncio.Task[None]
 
@@ -101,11 +102,13 @@ class LoadDevice:
         await self.request()
 
     async def finish(self) -> None:
-        async with asyncio.timeout(_DRAIN_S):
+        """Return once everything that was put is acknowledged and the device is closed."""
+        async with asyncio.timeout(_DRAIN_S), self.calls:
+            await self._store.flush()
             await self._client.drained()
-        await self._client.close()
-        await self._running
-        await self._store.close()
+            await self._client.close()
+            await self._running
+            await self._store.close()
 
 
 class Commands:
@@ -140,7 +143,8 @@ class Commands:
             "request": device.request,
             "reconnect": device.reconnect,
         }
-        return await calls[command["call"]](**command["arguments"])
+        async with device.calls:
+            return await calls[command["call"]](**command["arguments"])
 
     async def _finish(self) -> dict[str, dict[str, int]]:
         await asyncio.gather(*(device.finish() for device in self._devices.values()))

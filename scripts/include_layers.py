@@ -42,7 +42,9 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "stream": ("core",),
     "vm": ("core",),
     "bindings/stream": ("core", "stream"),
-    "bindings": (*_PLAN, "run", "files", "vm", "bindings/stream"),
+    "bindings/store": ("core", "bindings/stream"),
+    "bindings/tunnel": (),
+    "bindings": (*_PLAN, "run", "files", "stream", "vm", "bindings/stream", "bindings/store", "bindings/tunnel"),
 }
 
 # What each instruction set's folder may include, beside the folders of the sets before it in sets.inc.

@@ -42,6 +42,7 @@ from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryError
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Attribute, Manifest, Profile, ProtocolError, printable
 from walle.protocol import directives_from_header as parse_directives
 from walle.task_log import LogLine, TaskLog, failure_place, last_lines
@@ -50,6 +51,7 @@ from walle.task_runner import PHASE_TOPIC, TaskRunner
 _LOG = logging.getLogger(__name__)
 
 _LATENCIES_KEPT = 10_000
+_MAX_TOPICS = 1000  # whose task is remembered, for its dictionary
 _FAILURES_TO_REVERT = 10
 _TUNNEL_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
@@ -105,6 +107,7 @@ class _Active:
 
     files: Path
     manifest: Manifest
+    dictionary: Dictionary | None = None  # for its uploads
     failures_in_a_row: int = 0
 
 
@@ -146,6 +149,7 @@ class DeviceSummary:
     cut_visits: int
     visits_cut: int
     losses: tuple[str, ...]  # a line for each loss of the feature store since the start, see `StoreReport`
+    lost_uploads: dict[str, int]  # of those, the number of uploads by cause
 
 
 class Device:
@@ -162,6 +166,8 @@ class Device:
         self._rng = rng or random.Random()
         self._is_open = False
         self._active: dict[str, _Active] = {}
+        self._topics: dict[str, str] = {}  # of tasks with a dictionary: topic → task
+        self._dictionaries: dict[str, Dictionary] = {}  # by topic
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
         self._had_task = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -256,7 +262,7 @@ class Device:
     # --- tunnel -------------------------------------------------------------------------------------------------------
 
     def _new_tunnel(self) -> TunnelClient:
-        return TunnelClient(
+        tunnel = TunnelClient(
             self.outbox,
             device_id=self.config.device_id,
             token=device_credential(self.config.token, self.config.device_id),
@@ -267,6 +273,8 @@ class Device:
             rng=self._rng,
             on_ack=self._on_ack,
         )
+        tunnel.use_dictionaries(self._dictionaries)
+        return tunnel
 
     async def _keep_tunnel(self) -> None:
         """Keep a tunnel up: replace a client that ends (refused, or its outbox cannot be read) by a new one."""
@@ -347,14 +355,23 @@ class Device:
 
     async def _activate(self, task: str, files: Path, manifest: Manifest) -> None:
         self.stream.add_task(task, manifest.trigger, manifest.queue_policy)
-        self._active[task] = _Active(files, manifest)
+        self._active[task] = _Active(files, manifest, _dictionary_of(files, manifest))
+        self._use_dictionaries()
         self._had_task = True
         self._profile = None
 
     async def _remove(self, task: str) -> None:
         self.stream.remove_task(task)
         self._active.pop(task, None)
+        self._use_dictionaries()
         self._profile = None
+
+    def _use_dictionaries(self) -> None:
+        """Tell the tunnel the dictionaries of the active tasks, by the topics that these have put so far."""
+        active, topics = self._active, {**{task: task for task in self._active}, **self._topics}
+        by_topic = {topic: active[task].dictionary for topic, task in topics.items() if task in active}
+        self._dictionaries = {topic: found for topic, found in by_topic.items() if found is not None}
+        self.tunnel.use_dictionaries(self._dictionaries)
 
     async def _run_task(self, task: str, trigger: Trigger) -> TaskOutput:
         active = self._active.get(task)
@@ -366,7 +383,17 @@ class Device:
         on_log = functools.partial(self._on_log, run)
         output = await self._runner.run(active.files, active.manifest, trigger, attributes, callbacks, on_log=on_log)
         run.outputs = (output.output is not None) + len(output.puts)
+        self._note_topics(task, output)
         return output
+
+    def _note_topics(self, task: str, output: TaskOutput) -> None:
+        active = self._active.get(task)
+        if active is None or active.dictionary is None:
+            return
+        added = {topic: task for topic, _ in output.puts if self._topics.get(topic) != task}
+        if added and len(self._topics) < _MAX_TOPICS:
+            self._topics |= added
+            self._use_dictionaries()
 
     def _on_log(self, run: _Run, lines: Sequence[LogLine]) -> None:
         run.log = lines
@@ -449,6 +476,21 @@ class Device:
             await self._take_recorded(can_wait=can_wait)
             journal.trim(self.store.state.resume_from)
 
+    async def on_json(self, json: bytes) -> int:
+        """Take events in JSON, a list of objects or JSON lines, each as `on_event`; return their number.
+
+        They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
+        of contents that no condition tests.
+
+        Raises:
+            EventError: the JSON or an event is wrong; none of the events is taken.
+            StoreClosedError, EventJournalError: as `on_event`; the events before are taken.
+        """
+        events = Event.list_from_json(json)
+        for event in events:
+            await self.on_event(event)
+        return len(events)
+
     async def _take_recorded(self, *, can_wait: bool) -> None:
         while self._recorded:
             position, event = self._recorded[0]
@@ -515,4 +557,16 @@ class Device:
             cut_visits=self.stream.counts.cut_visits,
             visits_cut=self.stream.pages.evicted,
             losses=self.store.report.lines(),
+            lost_uploads=self.store.report.lost_uploads,
         )
+
+
+def _dictionary_of(files: Path, manifest: Manifest) -> Dictionary | None:
+    """Return a task's dictionary; None without one, or if it cannot be used, so that its uploads go without."""
+    if not manifest.dictionary:
+        return None
+    try:
+        return Dictionary((files / manifest.dictionary).read_bytes())
+    except (DictionaryError, OSError) as error:
+        _LOG.error("%s: dictionary %s is not used: %s", manifest.name, manifest.dictionary, error)
+        return None

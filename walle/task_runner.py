@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
+from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.protocol import Attribute, Manifest
@@ -71,6 +72,12 @@ class _Version:
         return cls(files, f"{manifest.name} {manifest.version}", manifest.limits)
 
 
+def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
+    """Return the time-level sequence for `ctx.recent`, a callback of the run."""
+    encode: Callable[[], bytes] | None = getattr(trigger.recent, "encode", None)
+    return encode_events(trigger.recent) if encode is None else encode()
+
+
 async def _pass_log_on(vm: VM, run_id: int, log: OnLog) -> None:
     """Take the log of a failed run out of its VM and pass it on. A VM that ends meanwhile loses its log."""
     try:
@@ -123,6 +130,7 @@ class TaskRunner:
         Raises:
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
         """
+        callbacks = {**callbacks, "events.recent": functools.partial(_encode_recent, trigger)}
         plain = trigger.to_plain()
         events = plain.pop("page_events")
         version = _Version.of(files, manifest)

@@ -1,5 +1,6 @@
 """`walle task`: new, check and simulate."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,29 @@ def test_a_log_without_events_is_an_error(task: Path, tmp_path: Path) -> None:
 
 def test_a_mapping_without_a_log_is_a_wrong_use(task: Path) -> None:
     assert CliRunner().invoke(app, ["task", "simulate", str(task), "--mapping", "m.toml"]).exit_code == 2
+
+
+def test_a_dictionary_is_trained_on_the_tasks_features_and_measured_on_others(tmp_path: Path) -> None:
+    folder = tmp_path / "dwell"
+    run("task", "new", "dwell", "--folder", folder)
+    status, report = run("task", "dictionary", folder, "--events", folder / "log.jsonl", "--size", 2048)
+    assert status == 0
+    data = (folder / "resources/features.dict").read_bytes()
+    assert report["sha256"] == hashlib.sha256(data).hexdigest()
+    assert report["trained_on"] + report["measured_on"] == report["features"] == 400
+    sizes = report["bytes_per_upload"]
+    assert sizes["alone, dictionary"] < 0.8 * sizes["alone"]
+    config = (folder / "task.toml").read_text()
+    path = "resources/features.dict"
+    (folder / "task.toml").write_text(f'{config}\n[files]\n"{path}" = "shared"\n[tunnel]\ndictionary = "{path}"\n')
+    status, checked = run("task", "check", folder)
+    assert (status, path in checked["files"]) == (0, True)
+
+
+def test_a_dictionary_needs_enough_features(task: Path, tmp_path: Path) -> None:
+    with pytest.raises(WalleError, match="at least 50"):
+        run("task", "dictionary", task, "--events", write_events(tmp_path / "log.jsonl", ("a", False)))
+    with pytest.raises(WalleError, match="name a log with --events"):
+        run("task", "dictionary", task)
+    with pytest.raises(WalleError, match="the task fails on these events"):
+        run("task", "dictionary", task, "--events", write_events(tmp_path / "log.jsonl", ("a", True)))

@@ -102,6 +102,7 @@ async def _try_fault(folder: Path, fault: Callable[[Path], Callable[[], None]], 
             part = await _health(http, ok=False)
             assert message in part["error"]
             assert part["pump"] == "failing"
+            assert await _metric(http, 'walle_lost_uploads_total{cause="cloud-restored"}') == 0
             assert await _metric(http, "walle_tunnel_pump_up") == 0
             assert await _metric(http, "walle_tunnel_pump_failures_total") >= 1
         finally:

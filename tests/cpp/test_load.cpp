@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "core/crc32.h"
 #include "graph/load.h"
 #include "run/session.h"
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/crc32.h"
 #include "graph/load.h"
 
 namespace fuzz {

@@ -2,21 +2,24 @@
 
 import asyncio
 import contextlib
+import random
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from benchmarks.links.proxy import ProxyLink
+from benchmarks.links.shape import LinkShape
 from tests.sim.rollbacks import copy_files, put_back, run_seeds, total
 from tests.sim.tunnel_cloud import TunnelCloud
-from tests.sim.tunnel_rig import MakeClient, running, stored
+from tests.sim.tunnel_rig import MakeClient, running, stored, until
 from walle import plain
 from walle.clock import ManualClock
 from walle.pipeline.database import StoreDatabase
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore, PayloadError
-from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.tunnel.ingest import Ingest, pump
 from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello, Origin, ProtocolError, origins_from_text, origins_to_text
 
@@ -147,6 +150,37 @@ async def test_an_upload_that_is_altered_while_connected_is_reported_and_the_oth
         arrived = await rig.arrived()
         assert arrived == [0, 1, 2, 3, 5, 6, 7]
         assert await rig.losses() == [Loss(epoch, 5, 5, LossCause.DAMAGED)]
+
+
+@pytest.mark.asyncio
+async def test_no_upload_leaves_under_an_epoch_that_ended_while_its_batch_was_being_written(
+    rig: Rig, make_client: MakeClient
+) -> None:
+    rows, damaged = 40, 20  # one batch, written in pieces
+    async with rig.cloud, FeatureStore(rig.path) as store:
+        port = rig.cloud.server.port
+        slow = ProxyLink(port, LinkShape(delay_ms=10, jitter_ms=0, loss=0.0, bits_per_s=3.2e6), random.Random(1))
+        outbox = Outbox(store)
+        epoch = outbox.epoch
+        await store.put_all(
+            [store.encode("t", [seq, random.Random(seq).randbytes(8000)]) for seq in range(1, rows + 1)]
+        )
+        await store.flush()
+        rig.cloud.pumping.cancel()  # no acknowledgement arrives meanwhile, which would end the connection
+        async with slow.open() as link, running(make_client(outbox, link.port)), asyncio.timeout(30):
+            await until(lambda: rig.cloud.server.counts.uploads > 0)
+            await store.call(lambda database: alter(database, damaged))
+            assert await outbox.batch(damaged - 1, 10) == []  # another reader finds it: a new epoch begins
+            assert outbox.epoch != epoch
+            # The client may wait for credit, which acknowledgements give.
+            rig.cloud.pumping = asyncio.create_task(pump(rig.cloud.server, rig.cloud.ingest))
+            await until(lambda: rig.cloud.server.counts.connections > 1)
+            while await rig.cloud.ingest.count() < rows - 1:  # noqa: ASYNC110 - an ingest sets no event
+                await asyncio.sleep(0.01)
+        uploads = await rig.cloud.ingest.query(limit=1000)
+        arrived = [plain.decode(received.payload)[0] for _, received in uploads]
+        assert arrived == [seq for seq in range(1, rows + 1) if seq != damaged]
+        assert await rig.losses() == [Loss(epoch, damaged, damaged, LossCause.DAMAGED)]
 
 
 def alter(database: StoreDatabase, seq: int) -> None:

@@ -11,10 +11,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
+from tests.sim.rollbacks import copy_files, put_back
 from walle import plain
 from walle.clock import ManualClock
 from walle.pipeline.database import StoreCorruptError, StoreDatabase, StoreError
@@ -22,6 +24,7 @@ from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore, StoreReport
 from walle.pipeline.store_lock import Mark
+from walle.pipeline.store_schema import ReplayState, StoreState
 
 TOPICS = ("ipv", "dwell")
 ROWS = 300
@@ -204,6 +207,42 @@ async def test_the_position_and_the_numbers_survive_a_lost_state_row(path: Path)
         assert store.report.set_asides[0].uploads == 1
         assert store.report.losses == ()
         assert [plain.decode(upload.payload) for upload in await Outbox(store).batch(0, 10)] == [1]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("tasks", [1, 300])
+async def test_no_task_that_is_behind_counts_as_done_after_a_lost_state_row(path: Path, tasks: int) -> None:
+    replay = ReplayState({f"task {index}": 40 + index for index in range(tasks)}, ("page \0 é", "b"), 6)
+    async with FeatureStore(path) as store:
+        store.advance(700, 30, replay)
+        await store.flush()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE state SET position = 90")
+    async with FeatureStore(path) as store:
+        assert store.resume_from == 30
+        lines = [line for line in store.report.lines() if "run again" in line]
+        if tasks == 1:
+            assert (store.position, store.replay, lines) == (700, replay, [])
+        else:  # too long for the lock file
+            assert (store.position, store.replay) == (29, ReplayState())
+            assert "from position 30" in lines[0]
+    async with FeatureStore(path) as store:
+        assert (store.position, store.report.lines()) == (700 if tasks == 1 else 29, ())
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_went_back_takes_its_tasks_positions_with_it(path: Path) -> None:
+    older, newer = ReplayState({"a": 3}, (), 4), ReplayState({"b": 8}, (), 9)
+    async with FeatureStore(path) as store:
+        store.advance(5, 2, older)
+        await store.flush()
+        copy = copy_files(path, ("", "-wal"))
+        store.advance(9, 7, newer)
+        await store.flush()
+    put_back(path, copy)
+    async with FeatureStore(path) as store:
+        assert (store.position, store.resume_from, store.replay) == (5, 2, older)
+        assert store.report.lost_commits == 1
 
 
 def test_earlier_epochs_survive_a_lost_state_row(path: Path) -> None:
@@ -396,10 +435,18 @@ def test_a_damaged_file_without_a_mark_reports_an_open_end(path: Path) -> None:
 def test_a_mark_is_read_back_and_anything_else_is_none() -> None:
     numbers = dict.fromkeys(("acked", "acked_chain", "last_seq", "last_chain", "resume_from", "commits", "produced"), 3)
     for origins in ("", "cd:1:2:3"):
-        mark = Mark(epoch="ab", origins=origins, position=-1, **numbers)
-        assert Mark.decode(mark.encode().ljust(1024, b"\0")) == mark
+        for replay in (ReplayState({"a b": 7}, ("c d",), 8).to_text(), None):
+            mark = Mark(epoch="ab", origins=origins, position=-1, replay=replay, **numbers)
+            found = Mark.decode(mark.encode().ljust(4096, b"\0"))
+            assert found is not None
+            assert StoreState.from_mark(found) == StoreState.from_mark(mark)
+            assert (found.replay is None) == (replay is None)
     for data in (b"", b"\0" * 256, mark.encode()[:-1], mark.encode().replace(b"3", b"4")):
         assert Mark.decode(data) is None
+    text = b"walle-3 ab - 1 2 3 4 5 6 7 8"  # without a replay state, as written before it was in the mark
+    older = Mark.decode(b"%08x%s" % (zlib.crc32(text), text))
+    assert older is not None
+    assert (older.produced, older.replay) == (8, None)
 
 
 # --- older files ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from walle.pipeline.outbox import Outbox
 from walle.pipeline.sequences import TimeSequence
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.store_schema import ReplayState
+from walle.pipeline.stream import decode_events
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.trie import TriggerError
@@ -97,7 +98,7 @@ async def test_a_trigger_crosses_as_plain_data(store: FeatureStore) -> None:
     await play(engine, VISIT)
     (trigger,) = seen
     value = plain.decode(plain.encode(trigger.to_plain()))
-    assert [Event.from_dict(event) for event in value["page_events"]] == VISIT
+    assert list(decode_events(value["page_events"])) == VISIT
     assert Event.from_dict(value["event"]) == VISIT[-1]
     assert value["position"] == 3
     assert list(trigger.recent) == VISIT

@@ -57,7 +57,7 @@ def device_config(cloud_address: GatewayAddress, home: CloudHome, folder: Path, 
     return DeviceConfig(**{**values, **changes})
 
 
-async def push(url: str, token: str, work: Path, version: str, files: Mapping[str, str]) -> None:
+async def push(url: str, token: str, work: Path, version: str, files: Mapping[str, str | bytes]) -> None:
     """Push `files` as version `version` of shop/count, with git."""
 
     remote = address(url, token, "shop")
@@ -68,7 +68,7 @@ async def push(url: str, token: str, work: Path, version: str, files: Mapping[st
             git(work, "checkout", "-q", "-b", "count")
         for name, text in {"task.toml": TASK_CONFIG, "main.py": TASK_MAIN, **files}.items():
             (work / name).parent.mkdir(exist_ok=True)
-            (work / name).write_text(text)
+            (work / name).write_bytes(text if isinstance(text, bytes) else text.encode())
         git(work, "add", "-A")
         git(work, "commit", "-q", "--allow-empty", "-m", version)
         git(work, "tag", f"count/{version}")
@@ -86,7 +86,7 @@ class ShopCloud:
         self.http = http
         self._work = work
 
-    async def push(self, version: str, **files: str) -> None:
+    async def push(self, version: str, **files: str | bytes) -> None:
         """Push a version of shop/count; `main` and `config` stand for main.py and task.toml."""
         names = {"main": "main.py", "config": "task.toml"}
         tree = {names.get(name, name): text for name, text in files.items()}

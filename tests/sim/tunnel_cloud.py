@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import random
 import ssl
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +30,10 @@ class TunnelCloud:
     path: Path
     limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
     on_request: Any = echo
+    dictionaries: Any = None
+    drain_rng: random.Random = dataclasses.field(default_factory=lambda: random.Random(5))
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of pump
+    fast_transports: bool | None = None
 
     server: TunnelServer = dataclasses.field(init=False)
     ingest: Ingest = dataclasses.field(init=False)
@@ -51,6 +55,9 @@ class TunnelCloud:
             resume=self.ingest.resume,
             on_request=self.on_request,
             limits=self.limits,
+            dictionaries=self.dictionaries,
+            rng=self.drain_rng,
+            fast_transports=self.fast_transports,
         )
         await self.server.start()
         self.pumping = asyncio.create_task(pump(self.server, self.ingest, **self.options))

@@ -72,6 +72,7 @@ class RawDevice:
         self.reader, self.writer = reader, writer
         self.encoder, self.decoder = Encoder(), Decoder()
         self.frames: list[protocol.Frame] = []
+        self.say_version = protocol.PROTOCOL_VERSION
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -85,7 +86,7 @@ class RawDevice:
                 await writer.wait_closed()
 
     def say(self, *frames: protocol.Frame) -> None:
-        self.writer.write(b"".join(self.encoder.encode(frame) for frame in frames))
+        self.writer.write(b"".join(self.encoder.encode(frame, version=self.say_version) for frame in frames))
 
     async def hello(self, device: int = 0, epoch: str = "e") -> protocol.Welcome:
         self.say(protocol.Hello(f"device-{device}", epoch, TOKENS[f"device-{device}"]))

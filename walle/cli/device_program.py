@@ -324,6 +324,7 @@ class DeviceProgram:
             "visits_cut": summary.visits_cut,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
+            "lost_uploads": summary.lost_uploads,
             "cloud_error": self._cloud_error,
         }
         if status == self._shown:

@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli.output import JsonFlag, emit, working
+from walle.cli.task_dictionary import dictionary
 from walle.errors import ConfigError, WalleError
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def simulate(
     tree = read_folder(folder)
     played = None
     if events is not None:
-        played, skipped = _read_log(events, mapping, limit)
+        played, skipped = read_log(events, mapping, limit)
     started_s = time.monotonic()
     log = _SimulationLog()
     with working(f"simulating {tree.task}", as_json=as_json):
@@ -267,7 +268,7 @@ async def _simulate(tree: "TaskTree", events: bytes | None, log: _SimulationLog)
         await simulator.close()
 
 
-def _read_log(path: Path, mapping: Path | None, limit: int) -> tuple[bytes, int]:
+def read_log(path: Path, mapping: Path | None, limit: int) -> tuple[bytes, int]:
     """Return the log's first events as JSON lines, each stream in one piece, and how many lines were skipped."""
     from walle.pipeline.event_log import EventLog
 
@@ -289,5 +290,8 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle task check tasks/dwell")(check)
     group.command(epilog="Example: walle task simulate apps/ipv/task --events app.jsonl.gz --mapping app.toml")(
         simulate
+    )
+    group.command(epilog="Example: walle task dictionary apps/ipv/task --events app.jsonl.gz --mapping app.toml")(
+        dictionary
     )
     app.add_typer(group, name="task")

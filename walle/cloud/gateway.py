@@ -17,6 +17,7 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
+from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.credential import credential_device
@@ -30,7 +31,7 @@ from walle.errors import ConfigError
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.server import Received, ResumePoint, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
-from walle.protocol import Hello
+from walle.protocol import MAX_DICTIONARY_BYTES, Hello
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class GatewayNode:
                 authenticate=self._authenticate,
                 resume=self._resume,
                 on_request=inference.answer,
+                dictionaries=self._dictionary,
                 host=config.host,
                 port=config.tunnel_port,
             )
@@ -101,7 +103,9 @@ class GatewayNode:
             undo.push_async_callback(_ended, renewing)
             undo.push_async_callback(self._drain, asyncio.create_task(self._pump.run(), name="pump supervisor"))
             watch = TunnelWatch(self._tunnel, self._pump.status)
-            app.include_router(watch_router(releases, monitor, self._answerer, {"tunnel": watch}))
+            losses = LossesWatch(self._ingest.losses, self._clock)
+            undo.push_async_callback(_ended, asyncio.create_task(losses.run()))
+            app.include_router(watch_router(releases, monitor, self._answerer, {"tunnel": watch, "losses": losses}))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
             pushing = WallePush(app, self._answerer)
@@ -139,6 +143,17 @@ class GatewayNode:
 
     async def _resume(self, hello: Hello) -> ResumePoint:
         return await self._pump.resume(hello)
+
+    async def _dictionary(self, digest: str) -> bytes | None:
+        """Return the shared file of that hash if it is short enough for a dictionary."""
+
+        def read() -> bytes | None:
+            if not self._home.files.has(digest):
+                return None
+            with self._home.files.open(digest) as file:
+                return file.read(MAX_DICTIONARY_BYTES + 1)
+
+        return await asyncio.to_thread(read)
 
     async def _note_delays(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)

@@ -40,14 +40,17 @@ class Simulator:
     """A runner of bundles in VMs of its own; at most `vms` at once.
 
     `on_log` gets the lines of each load and run, with the id of the simulated device and the position of the event,
-    None for a load. Without it they go into the log of this process.
+    None for a load. Without it they go into the log of this process. `on_output` gets what each run returned.
     """
 
-    def __init__(self, vms: int, *, on_log: OnSimulatedLog | None = None) -> None:
+    def __init__(
+        self, vms: int, *, on_log: OnSimulatedLog | None = None, on_output: Callable[[TaskOutput], None] | None = None
+    ) -> None:
         self._task_log = TaskLog("simulation")
         self._device = TaskRunner(vms, task_log=self._task_log)
         self._cloud = TaskRunner(vms, task_log=self._task_log)
         self._on_log = on_log
+        self._on_output = on_output
 
     async def run(
         self, bundle: Bundle, events: bytes | None, kinds: Sequence[Mapping[str, Attribute]] = DEVICE_KINDS
@@ -100,7 +103,10 @@ class Simulator:
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
             callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
             on_log = self._on_log_of(str(kind["id"]), trigger.position)
-            return await self._device.run(files, manifest, trigger, kind, callbacks, on_log=on_log)
+            output = await self._device.run(files, manifest, trigger, kind, callbacks, on_log=on_log)
+            if self._on_output is not None:
+                self._on_output(output)
+            return output
 
         def on_outcome(_task: str, ok: bool, error: Exception | None) -> None:
             if not ok and error is not None:

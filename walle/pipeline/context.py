@@ -10,11 +10,11 @@ from walle.engine_ext import _core
 from walle.engine_ext.vm import callbacks, dispatch
 from walle.engine_ext.vm.reset import load_shared
 from walle.errors import PipelineError
-from walle.pipeline.stream import Events
+from walle.pipeline.stream import Events, decode_events
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
 _PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, which a task VM does not load
@@ -114,17 +114,28 @@ class Context:
 
     `events` are those of the event's page visit. `visit` is "whole" if they are complete, "cut" if the device dropped
     some of them (`events` then has only the event that triggered the run), and "none" if the page has no open visit.
+    `recent` are the latest events of all pages, which the device sends when a run first asks for them.
     """
 
-    def __init__(
-        self, events: Sequence[Mapping[str, Any]], device: Mapping[str, Any], log: Log, visit: str = "none"
-    ) -> None:
-        self.events = Events(events)
+    def __init__(self, events: Events, device: Mapping[str, Any], log: Log, visit: str = "none") -> None:
+        self.events = events
+        self._recent: Events | None = None
         self.visit = visit
         self.device = dict(device)
         self.log = log
         self.store = Store()
         self.phase = ""
+
+    @property
+    def recent(self) -> Events:
+        """The time-level sequence: the latest events of the device, with the one that triggered the run as the last.
+
+        Raises:
+            CallbackError: a phase asks for it that runs in the cloud.
+        """
+        if self._recent is None:
+            self._recent = decode_events(callbacks.call("events.recent"))
+        return self._recent
 
     def resource(self, name: str) -> memoryview:
         """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded on access.
@@ -244,7 +255,7 @@ def _load() -> list[str]:
 
 def run(
     trigger: Mapping[str, Any],
-    events: Sequence[Mapping[str, Any]],
+    events: bytes | Iterable[Mapping[str, Any]],
     device: Mapping[str, Any],
     phases: Mapping[str, str] | None = None,
     run_id: int = 0,
@@ -254,9 +265,9 @@ def run(
     `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
-    `events` are the page's. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
+    `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
     """
-    ctx = Context(events, device, _open_log(run_id), trigger.get("visit", "whole"))
+    ctx = Context(decode_events(events), device, _open_log(run_id), trigger.get("visit", "whole"))
     present = _load()
     main = dispatch.task().main()
     value: Any = trigger
@@ -276,7 +287,7 @@ def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -
     Raises:
         TaskContextError: the task does not have the phase.
     """
-    ctx = Context((), device, _open_log(run_id))
+    ctx = Context(Events(), device, _open_log(run_id))
     if name not in _load():
         raise TaskContextError(f"the task has no phase {name!r}")
     ctx.phase = name

@@ -13,10 +13,10 @@ import logging
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
 
+from walle.engine_ext._core import RowBatch
 from walle.errors import PipelineError
-from walle.pipeline import checksums, epochs, salvage, store_schema
+from walle.pipeline import epochs, salvage, store_schema
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_lock import Mark, StoreLock
 from walle.pipeline.store_schema import (
@@ -33,8 +33,18 @@ from walle.protocol import Upload
 
 _LOG = logging.getLogger(__name__)
 
-_FEATURE = "INSERT INTO features (topic, ts_ms, position, payload, checksum) VALUES (?, ?, ?, ?, ?)"
-_UPLOAD = "INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)"
+_MOST_ROWS = 128  # of one statement: with 6 values a row it stays below the 999 parameters of an older SQLite
+
+
+def _inserts(into: str, columns: int) -> dict[int, str]:
+    """Return the statements that insert 1, 2, 4, ..., _MOST_ROWS rows."""
+    row = f"({', '.join('?' * columns)})"
+    counts = [1 << power for power in range(_MOST_ROWS.bit_length())]
+    return {count: f"INSERT INTO {into} VALUES {', '.join([row] * count)}" for count in counts}  # noqa: S608 - made of constants
+
+
+_FEATURES = _inserts("features (topic, ts_ms, position, payload, checksum)", 5)
+_UPLOADS = _inserts("outbox", 6)
 # Of statements that are constants: these errors mean that the file holds other contents than a store wrote.
 _DAMAGE = {
     sqlite3.SQLITE_ERROR,
@@ -77,24 +87,14 @@ class Feature:
     payload: bytes
 
 
-type FeatureRow = tuple[str, int, int, bytes, int]  # topic, ts_ms, position, payload, checksum
-type UploadRow = tuple[str, bytes, int, int]  # topic, payload, ts_ms, checksum
-
-
 @dataclasses.dataclass(slots=True)
 class Batch:
-    """Rows of one transaction, as SQLite takes them. Sizes count topics, payloads and ROW_OVERHEAD_BYTES a row."""
+    """The contents of one transaction, beside the stream's positions."""
 
-    features: list[FeatureRow] = dataclasses.field(default_factory=list)
-    uploads: list[UploadRow] = dataclasses.field(default_factory=list)
-    size_bytes: int = 0  # of the features
-    upload_bytes: int = 0
+    rows: RowBatch = dataclasses.field(default_factory=lambda: RowBatch(0, 0, 0, 0))
 
     def extend(self, later: "Batch") -> None:
-        self.features += later.features
-        self.uploads += later.uploads
-        self.size_bytes += later.size_bytes
-        self.upload_bytes += later.upload_bytes
+        self.rows.take(later.rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -239,12 +239,14 @@ class StoreDatabase:
         self._disconnect()
         self._damage = error
         known: StoreState | None = None
+        is_replay_known = True
         if self._is_open:
             known = self.state
         elif self._lock.found is not None:
             known = StoreState.from_mark(self._lock.found)
+            is_replay_known = self._lock.found.replay is not None
         try:
-            salvaged = salvage.salvage(self.path, known, self._now_ms())
+            salvaged = salvage.salvage(self.path, known, self._now_ms(), is_replay_known=is_replay_known)
         except OSError as failure:
             raise StoreCorruptError(
                 self.path, f"is damaged ({error}), and no new file can be written ({failure}); check its disk"
@@ -356,27 +358,28 @@ class StoreDatabase:
         forget: tuple[str, int],
         replay: ReplayState | None,
     ) -> None:
+        rows = batch.rows
         state = copy.copy(self.state)
         if replay is not None:
             state.replay = replay
         state.position, state.resume_from = position, resume_from
         state.commits += 1
-        state.produced += len(batch.uploads)
-        uploads = _Numbered(batch.uploads, state.last_seq, state.last_chain)
-        state.last_seq += len(batch.uploads)
-        state.outbox_bytes += batch.upload_bytes
-        added = collections.Counter(map(itemgetter(0), batch.features))
+        state.produced += rows.uploads
+        state.outbox_bytes += rows.upload_bytes
+        added = collections.Counter(rows.topics())
         with self._transaction():
-            if batch.uploads:
-                db.executemany(_UPLOAD, uploads)
-                state.last_chain = uploads.chain
-            if batch.features:
-                db.executemany(_FEATURE, batch.features)
+            for first, count in _chunks(rows.uploads):
+                parameters, state.last_seq, state.last_chain = rows.upload_parameters(
+                    first, count, state.last_seq, state.last_chain
+                )
+                db.execute(_UPLOADS[count], parameters)
+            for first, count in _chunks(len(rows)):
+                db.execute(_FEATURES[count], rows.feature_parameters(first, count))
             if forget[0] == state.epoch and forget[1] > state.acked:
                 self._forget(db, state, forget[1])
-            removed, removed_bytes = self._retain(db, added, batch.size_bytes)
+            removed, removed_bytes = self._retain(db, added, rows.size_bytes)
             store_schema.write_state(db, state)
-        self._kept.add(added, len(batch.features), batch.size_bytes)
+        self._kept.add(added, len(rows), rows.size_bytes)
         if removed:
             self._kept.add(removed, removed.total(), removed_bytes)
         self.state = state
@@ -528,20 +531,13 @@ class StoreDatabase:
             self._lock.close()
 
 
-class _Numbered:
-    """Upload rows with their numbers and chain values, made while SQLite takes them; `.chain` is then the last one."""
-
-    def __init__(self, rows: list[UploadRow], last_seq: int, chain: int) -> None:
-        self._rows = rows
-        self._last_seq = last_seq
-        self.chain = chain
-
-    def __iter__(self) -> Iterator[tuple[int, str, bytes, int, int, int]]:
-        chain, factor, modulus = self.chain, checksums.CHAIN_FACTOR, checksums.CHAIN_MODULUS
-        for seq, (topic, payload, ts_ms, checksum) in enumerate(self._rows, self._last_seq + 1):
-            chain = (chain * factor + checksum) % modulus
-            yield seq, topic, payload, ts_ms, checksum, chain
-        self.chain = chain
+def _chunks(rows: int) -> Iterator[tuple[int, int]]:
+    """Yield (first row, number of rows) of each statement."""
+    first = 0
+    while first < rows:
+        count = min(_MOST_ROWS, 1 << (rows - first).bit_length() - 1)
+        yield first, count
+        first += count
 
 
 def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:

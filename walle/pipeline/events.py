@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # what `collections.abc` has, without `collections`
 
+from walle.engine_ext import _core
 from walle.errors import PipelineError
 
 TYPE_CHECKING = False
@@ -128,9 +129,28 @@ class Event:
                 raise EventError(field, "is missing")
         return cls(value["event_id"], value["page_id"], value["ts_ms"], value["contents"])
 
+    @staticmethod
+    def list_from_json(json: bytes) -> list[Event]:
+        """Return the events of a JSON list of objects, or of JSON lines, as `walle.pipeline.stream.Events.from_json`.
+
+        Their contents become Python objects when they are first read. Until then an event is its encoded bytes, which
+        the journal writes and a task VM reads.
+
+        Raises:
+            EventError: it is not JSON in UTF-8, or an event is wrong.
+        """
+        try:
+            return [EncodedEvent(*row) for row in _core.read_json_events(json).rows()]
+        except ValueError as error:
+            raise EventError(*(error.args if len(error.args) == 2 else ("event", str(error)))) from None
+
     def size_bytes(self) -> int:
         """Return how many bytes the event takes, encoded as plain data; raises as `encode`."""
-        return len(self.encode())
+        size = _core.packed_size((self.event_id, self.page_id, self.ts_ms, self.contents))
+        if size is None or size > MAX_EVENT_BYTES:  # an array, something that is not plain data, or too large
+            return len(self.encode())
+        self._check_depth()
+        return size
 
     def encode(self) -> bytes:
         """Return the event encoded as plain data: a list of its four fields.
@@ -147,11 +167,44 @@ class Event:
             raise EventError("contents", str(error)) from error
         if len(data) > MAX_EVENT_BYTES:
             raise EventError("event", f"{len(data)} bytes, more than {MAX_EVENT_BYTES}")
+        self._check_depth()
+        return data
+
+    def _check_depth(self) -> None:
         for value in self.contents.values():
             if isinstance(value, _CONTAINERS):
                 _check_depth(self.contents)
-                break
-        return data
+                return
+
+
+class EncodedEvent(Event):
+    """An event that was read from JSON. `encoded` is what `encode` returns; the contents are decoded when first read."""
+
+    __slots__ = ("encoded",)
+    encoded: bytes
+
+    def __init__(self, event_id: str, page_id: str, ts_ms: int, encoded: bytes) -> None:
+        put = object.__setattr__
+        put(self, "event_id", event_id)
+        put(self, "page_id", page_id)
+        put(self, "ts_ms", ts_ms)
+        put(self, "encoded", encoded)
+
+    def __getattr__(self, name: str) -> Any:  # called where the slot `contents` is empty
+        if name != "contents":
+            raise AttributeError(name)
+        contents = _core.unpack_event(self.encoded)[3]
+        object.__setattr__(self, "contents", contents)
+        return contents
+
+    def __reduce__(self) -> tuple[type[Event], tuple[str, str, int, Mapping[str, Any]]]:  # type: ignore[override]
+        return Event, (self.event_id, self.page_id, self.ts_ms, self.contents)
+
+    def size_bytes(self) -> int:
+        return len(self.encoded)
+
+    def encode(self) -> bytes:
+        return self.encoded
 
 
 def _check_depth(contents: Mapping[str, Any]) -> None:

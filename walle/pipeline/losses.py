@@ -6,6 +6,8 @@ survive a crash. The cloud records them in a table instead of passing them to co
 
 import dataclasses
 import enum
+from collections import Counter
+from collections.abc import Iterable
 from typing import Self
 
 from walle import plain
@@ -23,6 +25,14 @@ class LossCause(enum.StrEnum):
     DAMAGED = "damaged"  # the device could not read them any more: lost, unless the cloud has them already
 
 
+def uploads_by_cause(losses: Iterable["Loss"]) -> Counter[str]:
+    """Return the number of uploads of each cause; every cause has one."""
+    counts = Counter({cause.value: 0 for cause in LossCause})
+    for loss in losses:
+        counts[loss.cause.value] += loss.count
+    return counts
+
+
 class LossError(PipelineError):
     """A report of a device that is not a loss."""
 
@@ -35,6 +45,11 @@ class Loss:
     first_seq: int
     last_seq: int | None
     cause: LossCause
+
+    @property
+    def count(self) -> int:
+        """The number of these uploads; 1 where the highest number is unknown, the least there can be."""
+        return 1 if self.last_seq is None else self.last_seq - self.first_seq + 1
 
     def __str__(self) -> str:
         last = "their end" if self.last_seq is None else self.last_seq

@@ -25,12 +25,17 @@ type _Row = tuple[object, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Salvage:
-    """The result: where the damaged file is now, and the rows of the new one."""
+    """The result: where the damaged file is now, and the rows of the new one.
+
+    Events from `runs_again_from` on run again, although outputs of them may be stored: it is not known any more which
+    tasks were done with them. None if that is known.
+    """
 
     set_aside: pathlib.Path
     features: int
     uploads: int
     losses: list[Loss]
+    runs_again_from: int | None = None
 
 
 def finish(path: pathlib.Path) -> None:
@@ -45,11 +50,11 @@ def finish(path: pathlib.Path) -> None:
         new.rename(path)
 
 
-def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int) -> Salvage:
+def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int, *, is_replay_known: bool = True) -> Salvage:
     """Set the damaged file aside, with its write-ahead log, and put a new one with its readable rows in its place.
 
     The new file has a new epoch, with the reports of uploads that could not be read. `known` is the state after the
-    latest transaction, as far as it is known.
+    latest transaction, as far as it is known; `is_replay_known` says if that includes its replay state.
 
     Raises:
         sqlite3.Error, OSError: the new file cannot be written. The damaged file is where it was.
@@ -61,6 +66,7 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int) -> Salvag
         db.execute("BEGIN IMMEDIATE")
         store_schema.create(db, StoreState.new())
         state = known
+        runs_again_from = None if known is None or is_replay_known else known.resume_from
         with _damaged(path) as old:
             if old is not None:
                 features = _copy_features(old, db)
@@ -68,9 +74,11 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int) -> Salvag
                 # The state row is older than the known one if the end of the write-ahead log is lost.
                 with contextlib.suppress(*_UNREADABLE):
                     found = store_schema.read_state(old)
-                    state = found if state is None or found.commits >= state.commits else state
+                    if state is None or found.commits >= state.commits:
+                        state, runs_again_from = found, None
         if state is None:
             state = _state_of_rows(db)
+            runs_again_from = 0
         # Where neither a state row nor a mark says how far the numbers went, the end of the loss is open.
         unknown = [] if known else [Loss(state.epoch, state.last_seq + 1, None, LossCause.DAMAGED)]
         state, losses = epochs.start_epoch(db, state, unknown, now_ms)
@@ -83,7 +91,7 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int) -> Salvag
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     finish(path)
     _sync_file(path.parent)
-    return Salvage(aside, features, uploads, losses)
+    return Salvage(aside, features, uploads, losses, runs_again_from)
 
 
 def _new_file(path: pathlib.Path) -> pathlib.Path:

@@ -9,19 +9,19 @@ import concurrent.futures
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Self
-from zlib import crc32
+from typing import Any, NamedTuple, Self
 
 from walle import plain
 from walle.clock import Clock, SystemClock
-from walle.pipeline.checksums import header_checksum, position_checksum
+from walle.engine_ext._core import packed_value
 from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, StoreError
-from walle.pipeline.losses import LOSS_TOPIC, Loss
+from walle.pipeline.losses import LOSS_TOPIC, Loss, uploads_by_cause
 from walle.pipeline.salvage import Salvage
 from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
 
 MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
+_MAX_CHECKED_TOPICS = 1000
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
 _RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
 
@@ -38,8 +38,7 @@ class StoreClosedError(StoreError):
     """The store is closed, or was never opened."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """One output to store: a topic and its encoded payload."""
 
     topic: str
@@ -70,9 +69,19 @@ class StoreReport:
     damaged_features: int
     lost_commits: int = 0
 
+    @property
+    def lost_uploads(self) -> dict[str, int]:
+        """The number of lost uploads by cause, as the cloud counts them."""
+        return dict(uploads_by_cause(self.losses))
+
     def lines(self) -> tuple[str, ...]:
         """Return one line of text for each."""
         lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
+        lines += [
+            f"events from position {salvaged.runs_again_from} on run again, and their outputs may come twice"
+            for salvaged in self.set_asides
+            if salvaged.runs_again_from is not None
+        ]
         lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
         lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
         return (*lines, *map(str, self.losses))
@@ -113,8 +122,9 @@ class FeatureStore:
         self.clock: Clock = clock or SystemClock()
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._database: StoreDatabase | None = None
+        self._state = StoreState.new()  # the database's, as it was when its last call ended
+        self._checked_topics = set[str]()
         self._buffer = Batch()
-        self._encoder = _RowEncoder()
         self._writing = Batch()  # the rows of the running transaction
         self._position = -1
         self._resume_from = 0
@@ -148,9 +158,11 @@ class FeatureStore:
                 await self._in_thread(opening.result().close)
             self._thread.shutdown(wait=False)
             raise
-        self._position = self._database.state.position
-        self._resume_from = self._database.state.resume_from
-        self._replay = self._database.state.replay
+        self._state = self._database.state
+        self._position = self._state.position
+        self._resume_from = self._state.resume_from
+        self._replay = self._state.replay
+        self._set_limits()
         return self
 
     async def close(self) -> None:
@@ -162,6 +174,7 @@ class FeatureStore:
         if self._database is None or self._closing:
             return
         self._closing = True
+        self._set_limits()
         self._pulse()
         if self._timer is not None:
             self._timer.cancel()
@@ -185,12 +198,13 @@ class FeatureStore:
 
     @property
     def state(self) -> StoreState:
-        """The state of the file.
+        """The state of the file. It changes in the event loop only, never between two steps of one task.
 
         Raises:
             StoreClosedError: the store is not open.
         """
-        return self._opened().state
+        self._opened()
+        return self._state
 
     @property
     def report(self) -> StoreReport:
@@ -221,8 +235,16 @@ class FeatureStore:
     # --- write --------------------------------------------------------------------------------------------------------
 
     async def put(self, topic: str, payload: object, *, upload: bool = True) -> None:
-        """Buffer one plain value under `topic`; see `put_all`."""
-        await self.put_all([self.encode(topic, payload, upload=upload)])
+        """Buffer one plain value under `topic`; see `encode` and `put_all`."""
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        since_s = self.clock.time()
+        rows = self._buffer.rows.append_value(topic, payload, upload, since_s, -1, MAX_FEATURE_BYTES)
+        if not rows:  # no room, or a value that takes Python to encode
+            rows = await self._append_later([self.encode(topic, payload, upload=upload)], since_s, -1)
+        self._changes += 1
+        if rows >= self._threshold or self._timer is None:
+            self._start_due_write()
 
     def encode(self, topic: str, payload: object, *, upload: bool = True) -> Put:
         """Return the value encoded for storage.
@@ -231,6 +253,19 @@ class FeatureStore:
             PayloadError: the topic is empty, too long or not plain text; the value is not plain data, or larger than
                 MAX_FEATURE_BYTES.
         """
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        data = packed_value(payload)
+        if data is None:
+            try:
+                data = plain.encode(payload)
+            except plain.PlainDataError as error:
+                raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
+        if len(data) > MAX_FEATURE_BYTES:
+            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
+        return Put(topic, data, upload)
+
+    def _check_topic(self, topic: str) -> None:
         if not topic or len(topic) > MAX_TOPIC_CHARS:
             raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
         if topic == LOSS_TOPIC:
@@ -238,13 +273,9 @@ class FeatureStore:
         # SQLite refuses lone surrogates, and its length() stops at a NUL: one such row would block all others.
         if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
             raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
-        try:
-            data = plain.encode(payload)
-        except plain.PlainDataError as error:
-            raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
-        if len(data) > MAX_FEATURE_BYTES:
-            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
-        return Put(topic, data, upload)
+        if len(self._checked_topics) >= _MAX_CHECKED_TOPICS:
+            self._checked_topics.clear()
+        self._checked_topics.add(topic)
 
     async def put_all(
         self,
@@ -265,10 +296,17 @@ class FeatureStore:
             StoreClosedError: the store is not open, or is closed while this blocks.
             StoreError: the buffer is at its bound and cannot be written, as on a full disk; this call put nothing.
         """
-        await self._put(puts, -1 if position is None else position, since_s)
+        since_s = self.clock.time() if since_s is None else since_s
+        place = -1 if position is None else position
+        if not puts:
+            self._opened()
+        elif not self._buffer.rows.append_all(puts, since_s, place):
+            await self._append_later(puts, since_s, place)
+        self._changes += 1
         if position is not None:
             self.advance(position, position + 1 if resume_from is None else resume_from)
-        self._start_due_write()
+        if len(self._buffer.rows) >= self._threshold or self._timer is None:
+            self._start_due_write()
 
     async def put_outputs(
         self, puts: Sequence[Put], *, position: int, since_s: float, on_put: Callable[[], None] | None = None
@@ -280,7 +318,11 @@ class FeatureStore:
         Raises:
             OutboxFullError: the outbox is full, in place of blocking until the cloud acknowledges uploads.
         """
-        await self._put(puts, position, since_s, wait_for_cloud=False)
+        if not puts:
+            self._opened()
+        elif not self._buffer.rows.append_all(puts, since_s, position):
+            await self._append_later(puts, since_s, position, wait_for_cloud=False)
+        self._changes += 1
         if on_put is not None:
             on_put()
         self._start_due_write()
@@ -299,52 +341,54 @@ class FeatureStore:
 
     def outbox_has_room(self, puts: Sequence[Put]) -> bool:
         """Return whether the outputs that are to be uploaded fit into the outbox now."""
-        return not self._exceeds_outbox(self._opened(), _sizes(puts)[1])
+        self._opened()
+        return not self._exceeds_outbox(_upload_bytes(puts))
 
     async def wait_for_progress(self) -> None:
         """Return after the next transaction, or when the store closes."""
         await self._progress.wait()
 
-    async def _put(
-        self, puts: Sequence[Put], position: int, since_s: float | None, *, wait_for_cloud: bool = True
-    ) -> None:
+    async def _append_later(
+        self, puts: Sequence[Put], since_s: float, position: int, *, wait_for_cloud: bool = True
+    ) -> int:
+        """Buffer the outputs once there is room, and return the number of rows in the buffer."""
+        await self._wait_for_room(_upload_bytes(puts), wait_for_cloud=wait_for_cloud)
+        return self._buffer.rows.append_all(puts, since_s, position, True)
+
+    def _set_limits(self) -> None:
+        """Pass the bounds to the buffer, which refuses a row beyond them; a store that is not open has no room."""
         if self._database is None or self._closing:
-            raise StoreClosedError(self.path, "is not open")
-        ts_ms = int((self.clock.time() if since_s is None else since_s) * 1000)
-        if puts:
-            size_bytes, upload_bytes = _sizes(puts)
-            if len(self._buffer.features) >= self._threshold or not self._has_room(self._database, upload_bytes):
-                await self._wait_for_room(upload_bytes, wait_for_cloud=wait_for_cloud)
-            buffer = self._buffer
-            self._encoder.add(buffer, puts, ts_ms, position)
-            buffer.size_bytes += size_bytes
-            buffer.upload_bytes += upload_bytes
-        self._changes += 1
+            self._buffer.rows.set_limits(0, 0, 0, 0)
+            return
+        used = self._state.outbox_bytes + self._writing.rows.upload_bytes
+        room_bytes = self._max_buffer_bytes - self._writing.rows.size_bytes
+        self._buffer.rows.set_limits(self._threshold, room_bytes, used, self._max_outbox_bytes)
 
     def _start_due_write(self) -> None:
-        waiting = len(self._buffer.features)
+        waiting = len(self._buffer.rows)
         due = waiting >= self._threshold or self._unwritten_positions >= _POSITION_EVERY
         if due and self.last_error is None:  # after an error the timer retries, not every put
             self._start_writer()
         elif waiting and self._timer is None:
             self._start_timer(self._interval_s)
 
-    def _exceeds_outbox(self, database: StoreDatabase, upload_bytes: int) -> bool:
+    def _exceeds_outbox(self, upload_bytes: int) -> bool:
         if not upload_bytes:
             return False
-        outbox_bytes = database.state.outbox_bytes + self._buffer.upload_bytes + self._writing.upload_bytes
+        outbox_bytes = self._state.outbox_bytes + self._buffer.rows.upload_bytes + self._writing.rows.upload_bytes
         # A single output larger than a bound is accepted once there is nothing else.
         return bool(outbox_bytes) and outbox_bytes + upload_bytes > self._max_outbox_bytes
 
-    def _has_room(self, database: StoreDatabase, upload_bytes: int) -> bool:
-        return self._buffer_bytes < self._max_buffer_bytes and not self._exceeds_outbox(database, upload_bytes)
+    def _has_room(self, upload_bytes: int) -> bool:
+        self._opened()
+        return self._buffer_bytes < self._max_buffer_bytes and not self._exceeds_outbox(upload_bytes)
 
     async def _wait_for_room(self, upload_bytes: int, *, wait_for_cloud: bool) -> None:
-        if self._writer is not None and len(self._buffer.features) >= self._threshold:
-            # Two threads that share the GIL row by row take longer than one after the other.
+        if self._writer is not None and len(self._buffer.rows) >= self._threshold:
+            # Two threads that share the GIL take longer than one after the other.
             await asyncio.wait([self._writer])
         waited = False
-        while not self._has_room(self._opened(), upload_bytes):
+        while not self._has_room(upload_bytes):
             self.counts.waits += not waited
             waited = True
             if self._buffer_bytes:  # only rows in the file can be sent and acknowledged, which makes room
@@ -356,7 +400,7 @@ class FeatureStore:
 
     @property
     def _buffer_bytes(self) -> int:
-        return self._buffer.size_bytes + self._writing.size_bytes
+        return self._buffer.rows.size_bytes + self._writing.rows.size_bytes
 
     async def flush(self) -> None:
         """Return once everything put before this call is in the file.
@@ -369,7 +413,7 @@ class FeatureStore:
 
     def forget(self, upto_seq: int) -> None:
         """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction."""
-        epoch = self._opened().state.epoch
+        epoch = self.state.epoch
         if epoch != self._forget[0] or upto_seq > self._forget[1]:
             self._forget = (epoch, upto_seq)
             self._changes += 1
@@ -389,19 +433,14 @@ class FeatureStore:
 
     async def wait_for_seq(self, after_seq: int) -> None:
         """Return once an outbox row after `after_seq` is in the file, or a new epoch begins."""
-        epoch = self._opened().state.epoch
-        while (state := self._opened().state).last_seq <= after_seq and state.epoch == epoch:
+        epoch = self.state.epoch
+        while (state := self.state).last_seq <= after_seq and state.epoch == epoch:
             await self._progress.wait()
 
     async def call[T](self, function: Callable[[StoreDatabase], T]) -> T:
         """Return `function(database)`; it runs in the store's thread, between transactions."""
         database = self._opened()
-        epoch = database.state.epoch
-        try:
-            return await self._in_thread(lambda: function(database))
-        finally:
-            if database.state.epoch != epoch:
-                self._pulse()
+        return await self._in_thread(lambda: function(database))
 
     # --- internals ----------------------------------------------------------------------------------------------------
 
@@ -416,7 +455,17 @@ class FeatureStore:
     def _in_thread[T](self, function: Callable[[], T]) -> asyncio.Future[T]:
         if self._thread is None:
             raise StoreClosedError(self.path, "is not open")
-        return asyncio.get_running_loop().run_in_executor(self._thread, function)
+        running = asyncio.get_running_loop().run_in_executor(self._thread, function)
+        running.add_done_callback(self._take_state)  # before the callbacks of those who wait for it
+        return running
+
+    def _take_state(self, _: asyncio.Future[Any]) -> None:
+        if self._database is None:
+            return
+        epoch, self._state = self._state.epoch, self._database.state
+        if self._state.epoch != epoch:
+            self._set_limits()
+            self._pulse()
 
     def _pulse(self) -> None:
         self._progress.set()
@@ -453,6 +502,7 @@ class FeatureStore:
             self._timer = None
         batch = self._writing = self._buffer
         self._buffer = Batch()
+        self._set_limits()
         position, resume_from, forget, replay = self._position, self._resume_from, self._forget, self._replay
         changes, self._unwritten_positions = self._changes, 0
         self._writer = asyncio.get_running_loop().create_future()
@@ -468,57 +518,25 @@ class FeatureStore:
         if error is not None:
             batch.extend(self._buffer)
             self._buffer = batch
+            self._set_limits()
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
             self._start_timer(_RETRY_S)
             writer.set_exception(self.last_error)
             writer.exception()  # marks it as retrieved in case no call awaits it
         else:
-            self.counts.rows += len(batch.features)
+            self.counts.rows += len(batch.rows)
             self.counts.transactions += 1
             self.last_error = None
             self._written = changes
+            self._set_limits()
             writer.set_result(None)
-            if len(self._buffer.features) >= self._threshold:
+            if len(self._buffer.rows) >= self._threshold:
                 self._start_writer()
-            elif self._buffer.features:
+            elif self._buffer.rows:
                 self._start_timer(self._interval_s)
         self._pulse()
 
 
-class _RowEncoder:
-    """An encoder of outputs as rows with checksums. It keeps the checksums of topics at one time and position."""
-
-    def __init__(self) -> None:
-        self._moment = (0, 0)
-        self._headers: dict[str, int] = {}
-        self._position_checksum = 0
-
-    def add(self, batch: Batch, puts: Sequence[Put], ts_ms: int, position: int) -> None:
-        """Append the rows of one event's outputs to `batch`."""
-        if self._moment != (ts_ms, position) or not self._headers:
-            self._moment = (ts_ms, position)
-            self._headers = {}
-            self._position_checksum = position_checksum(position)
-        headers, mask = self._headers, self._position_checksum
-        features, uploads = batch.features, batch.uploads
-        for put in puts:
-            topic, payload = put.topic, put.payload
-            header = headers.get(topic)
-            if header is None:
-                header = headers[topic] = header_checksum(topic, ts_ms)
-            checksum = crc32(payload, header)
-            features.append((topic, ts_ms, position, payload, checksum ^ mask))
-            if put.upload:
-                uploads.append((topic, payload, ts_ms, checksum))
-
-
-def _sizes(puts: Sequence[Put]) -> tuple[int, int]:
-    """Return the bytes of the outputs' rows, and of those to upload."""
-    size_bytes = upload_bytes = 0
-    for put in puts:
-        row_bytes = len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES
-        size_bytes += row_bytes
-        if put.upload:
-            upload_bytes += row_bytes
-    return size_bytes, upload_bytes
+def _upload_bytes(puts: Sequence[Put]) -> int:
+    return sum(len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES for put in puts if put.upload)

@@ -14,15 +14,20 @@ import pathlib
 import zlib
 from typing import Self
 
-_MARK_BYTES = 1024
+_MARK_BYTES = 4096  # of one page: a process that is killed has written all of it or nothing
+_CHECKSUM_BYTES = 8  # in hex
 _FORMAT = "walle-3"  # a later format of the store must change it: the mark vouches for the format of the file
 
 _NONE = "-"
+_UNKNOWN = "?"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """The state of the store's file after a transaction. `commits` counts the transactions of the file."""
+    """The state of the store's file after a transaction. `commits` counts the transactions of the file.
+
+    `replay` is the text of the ReplayState, None if it is unknown: it was too long, or an older walle wrote the mark.
+    """
 
     epoch: str
     origins: str  # as in a Hello
@@ -34,31 +39,37 @@ class Mark:
     resume_from: int
     commits: int
     produced: int
+    replay: str | None
 
     def encode(self) -> bytes:
-        text = (
+        numbers = (
             f"{_FORMAT} {self.epoch} {self.origins or _NONE} {self.acked} {self.acked_chain} {self.last_seq}"
             f" {self.last_chain} {self.position} {self.resume_from} {self.commits} {self.produced}"
-        ).encode()
+        )
+        # A space of a JSON text is inside one of its strings.
+        replay = _UNKNOWN if self.replay is None else self.replay.replace(" ", "\\u0020")
+        text = f"{numbers} {replay}".encode()
+        if len(text) > _MARK_BYTES - _CHECKSUM_BYTES:
+            text = f"{numbers} {_UNKNOWN}".encode()
         return b"%08x%s" % (zlib.crc32(text), text)
 
     @classmethod
     def decode(cls, data: bytes) -> Self | None:
         """Return the mark, None if the bytes are not one."""
-        text = data[8:].rstrip(b"\0")
-        if data[:8] != b"%08x" % zlib.crc32(text):
+        text = data[_CHECKSUM_BYTES:].rstrip(b"\0")
+        if data[:_CHECKSUM_BYTES] != b"%08x" % zlib.crc32(text):
             return None
-        names = [field.name for field in dataclasses.fields(cls)][2:]
+        names = [field.name for field in dataclasses.fields(cls)][2:-1]
         try:
-            format_, epoch, origins, *numbers = text.decode().split()
+            format_, epoch, origins, *values = text.decode().split(" ")
             origins = "" if origins == _NONE else origins
-            return (
-                None
-                if format_ != _FORMAT
-                else cls(epoch=epoch, origins=origins, **dict(zip(names, map(int, numbers), strict=True)))
-            )
-        except ValueError:  # of another format
+            replay = None if len(values) == len(names) else values.pop()  # an older walle wrote none
+            numbers = dict(zip(names, map(int, values), strict=True))
+        except (ValueError, IndexError):  # of another format
             return None
+        if format_ != _FORMAT:
+            return None
+        return cls(epoch=epoch, origins=origins, **numbers, replay=None if replay == _UNKNOWN else replay)
 
 
 class StoreLock:

@@ -87,8 +87,16 @@ class StoreState:
 
     @classmethod
     def from_mark(cls, mark: Mark) -> "StoreState":
+        """Return the state that a mark describes.
+
+        If the mark lacks the replay state, no position after `resume_from` counts as done: tasks may have been behind.
+        """
         values = {field.name: getattr(mark, field.name) for field in dataclasses.fields(mark)}
-        return cls(**values | {"origins": origins_from_text(mark.origins)})
+        values["origins"] = origins_from_text(mark.origins)
+        values["replay"] = ReplayState() if mark.replay is None else ReplayState.from_text(mark.replay)
+        if mark.replay is None:
+            values["position"] = min(mark.position, mark.resume_from - 1)
+        return cls(**values)
 
     def mark(self) -> Mark:
         return Mark(
@@ -102,6 +110,7 @@ class StoreState:
             resume_from=self.resume_from,
             commits=self.commits,
             produced=self.produced,
+            replay=self.replay.to_text(),
         )
 
 

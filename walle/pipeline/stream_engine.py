@@ -359,7 +359,7 @@ class StreamEngine:
                 uploads = sum(put.upload for put in puts)
                 what = "outputs were stored and not uploaded, because the outbox was full"
                 self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
-                puts = [dataclasses.replace(put, upload=False) for put in puts]
+                puts = [put._replace(upload=False) for put in puts]
             done = functools.partial(self._remove_first, queue)
             try:
                 await store.put_outputs(puts, position=position, since_s=queued.came_s, on_put=done)

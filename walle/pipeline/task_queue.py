@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from walle.pipeline.events import Event
+from walle.pipeline.stream import encode_events
 from walle.protocol import FullPolicy, QueuePolicy
 
 
@@ -27,11 +28,14 @@ class Trigger:
     arrived_s: float = 0.0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the trigger as plain data, without `recent` and `arrived_s`."""
+        """Return the trigger as plain data, without `recent` and `arrived_s`.
+
+        `page_events` are as `encode_events` returns them.
+        """
         return {
             "event": self.event.to_dict(),
             "position": self.position,
-            "page_events": [event.to_dict() for event in self.page_events],
+            "page_events": encode_events(self.page_events),
             "visit": self.visit,
         }
 

@@ -6,8 +6,8 @@ Over HTTP (§6):
     GET  /cdn/{sha256}                 a signed `Manifest` (an `Envelope`), then the files it lists
     POST /v1/outcomes                  `OutcomeBatch`
 Over the tunnel (§5.2), each in one frame of `walle.pipeline.tunnel.frames`:
-    device → cloud   `Hello`, `Upload`, `Request`, `Ping`
-    cloud → device   `Welcome`, `Ack`, `Response`, `Refusal`, `Pong`
+    device → cloud   `Hello`, `Upload`, `UploadBatch`, `Request`, `Cancel`, `Ping`
+    cloud → device   `Welcome`, `Ack`, `Response`, `Drain`, `Refusal`, `Pong`
 
 What is signed is the exact bytes that were received; nothing is re-encoded before a signature is checked.
 """
@@ -26,9 +26,17 @@ from walle.protocol.push import (
 )
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.tunnel import (
+    DICTIONARY_MARK,
+    MAX_DEADLINE_MS,
+    MAX_DICTIONARIES,
+    MAX_DICTIONARY_BYTES,
     MAX_SEQ,
+    OLDEST_PROTOCOL,
+    PRIORITIES,
     PROTOCOL_VERSION,
     Ack,
+    Cancel,
+    Drain,
     Frame,
     Hello,
     Origin,
@@ -39,22 +47,33 @@ from walle.protocol.tunnel import (
     Request,
     Response,
     Upload,
+    UploadBatch,
     Welcome,
+    digests_from_text,
+    numbers_from_text,
     origins_from_text,
     origins_to_text,
 )
 
 __all__ = [
+    "DICTIONARY_MARK",
+    "MAX_DEADLINE_MS",
+    "MAX_DICTIONARIES",
+    "MAX_DICTIONARY_BYTES",
     "MAX_ID_CHARS",
     "MAX_SEQ",
+    "OLDEST_PROTOCOL",
     "PHASES",
+    "PRIORITIES",
     "PROFILE_HEADER",
     "PROTOCOL_VERSION",
     "TASKS_HEADER",
     "Ack",
     "Attribute",
+    "Cancel",
     "ContentsTest",
     "Directive",
+    "Drain",
     "Envelope",
     "FileEntry",
     "Frame",
@@ -76,11 +95,14 @@ __all__ = [
     "Response",
     "TriggerCondition",
     "Upload",
+    "UploadBatch",
     "Welcome",
     "canonical_json",
     "check_sha256",
+    "digests_from_text",
     "directives_from_header",
     "directives_to_header",
+    "numbers_from_text",
     "origins_from_text",
     "origins_to_text",
     "printable",

@@ -35,6 +35,7 @@ class Manifest:
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
+    dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
@@ -52,6 +53,8 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
+        if not self.dictionary:
+            del fields["dictionary"]
         return canonical_json({"format": self.FORMAT, **fields})
 
     @classmethod
@@ -98,7 +101,10 @@ class Manifest:
             limits=take_map(value, "limits", (int,), "manifest"),
             files=tuple(files),
             policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
+            dictionary=take(value, "dictionary", str, "manifest") if "dictionary" in value else "",
         )
+        if manifest.dictionary and manifest.dictionary not in {file.path for file in files}:
+            raise ProtocolError("manifest.dictionary", f"{manifest.dictionary!r} is not one of the files")
         try:
             _ = manifest.queue_policy
         except ProtocolError as error:

@@ -3,13 +3,13 @@
 import zlib
 
 KINDS = ("page_enter", "page_scroll", "exposure", "click", "page_exit")  # the five basic kinds of §5.1
-_TEXT_CHARS = 64
-_MOST = 2**53  # a larger number is not a measurement
+TEXT_CHARS = 64
+MAX_NUMBER = 2**53  # a larger number is not a measurement
 
 
 def number(value, default):
     """Return `value` as a float if it is a number of at most 2^53 in size, else `default`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         return default
     return float(value)
 
@@ -17,12 +17,12 @@ def number(value, default):
 def text(value):
     """Return a text cut to 64 characters, an int of at most 2^53 in size as digits, "" for any other `value`."""
     if isinstance(value, str):
-        return value[:_TEXT_CHARS]
-    if isinstance(value, int) and not isinstance(value, bool) and -_MOST <= value <= _MOST:
+        return value[:TEXT_CHARS]
+    if isinstance(value, int) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER:
         return str(value)
     return ""
 
 
 def text_hash(value):
     """Return a 32-bit hash of a text, the same on every device: the CRC of its first 64 characters."""
-    return zlib.crc32(value[:_TEXT_CHARS].encode("utf-8", "replace"))
+    return zlib.crc32(value[:TEXT_CHARS].encode("utf-8", "replace"))

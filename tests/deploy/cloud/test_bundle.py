@@ -13,7 +13,7 @@ from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfigError
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.engine_ext.vm.bytecode import compile_source
-from walle.protocol import QueuePolicy, TriggerCondition
+from walle.protocol import DICTIONARY_MARK, Manifest, ProtocolError, QueuePolicy, TriggerCondition
 
 SIGNER = Signer.generate()
 WITH_MODEL = {
@@ -28,6 +28,21 @@ WITH_MODEL = {
     "simulation/make.py": b"import os\n",
     "README.md": b"how",
 }
+
+
+def test_the_manifest_names_a_tasks_dictionary_and_older_ones_have_none() -> None:
+    config = CONFIG + b'[files]\n"resources/f.dict" = "shared"\n[tunnel]\ndictionary = "resources/f.dict"\n'
+    data = DICTIONARY_MARK + bytes(100)
+    bundle = build_bundle(task_version(FILES | {"task.toml": config, "resources/f.dict": data}), SIGNER)
+    assert bundle.manifest.dictionary == "resources/f.dict"
+    assert Manifest.from_bytes(bundle.manifest.to_bytes()) == bundle.manifest
+    assert b"dictionary" not in build_bundle(task_version(FILES), SIGNER).manifest.to_bytes()
+    broken = bundle.manifest.to_bytes().replace(b'"dictionary":"resources/f.dict"', b'"dictionary":"elsewhere"')
+    with pytest.raises(ProtocolError, match="not one of the files"):
+        Manifest.from_bytes(broken)
+    for wrong, message in ((b"no", "not a zstd dictionary"), (DICTIONARY_MARK + bytes(200_000), "200004 bytes")):
+        with pytest.raises(BundleError, match=message):
+            build_bundle(task_version(FILES | {"task.toml": config, "resources/f.dict": wrong}), SIGNER)
 
 
 def listing(path: str, route: str = "shared") -> bytes:

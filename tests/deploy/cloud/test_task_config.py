@@ -64,6 +64,15 @@ def test_every_part_is_read() -> None:
     )
 
 
+def test_a_dictionary_is_a_shared_file() -> None:
+    listed = CONFIG + b'[files]\n"resources/f.dict" = "shared"\n"resources/own.dict" = "exclusive"\n'
+    config = TaskConfig.parse(listed + b'[tunnel]\ndictionary = "resources/f.dict"\n', "task.toml")
+    assert config.dictionary == "resources/f.dict"
+    for wrong in (b'dictionary = "resources/own.dict"', b'dictionary = "other"', b"dictionary = 5", b"dict = 1", b""):
+        with pytest.raises(TaskConfigError, match=r"\[tunnel\]"):
+            TaskConfig.parse(listed + b"[tunnel]\n" + wrong + b"\n", "task.toml")
+
+
 def test_what_is_left_out_has_its_default() -> None:
     config = TaskConfig.parse(CONFIG, "task.toml")
     assert (config.limits, config.files) == ({"deadline_ms": 500, "memory_mb": 32} | REST, {})

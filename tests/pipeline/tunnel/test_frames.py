@@ -95,7 +95,7 @@ def test_a_body_that_does_not_compress_is_sent_as_it_is() -> None:
     [
         (_raw(b"", kind=0), "kind"),
         (_raw(b"", kind=1), "kind"),  # a Hello of protocol 1
-        (_raw(b"", kind=12), "kind"),
+        (_raw(b"", kind=20), "kind"),
         (_raw(b"\0" * 8, flags=2), "Ack flags"),
         (_raw(b"\0" * 8, dictionary=3), "Ack dictionary"),
         (_raw(b"", length=MAX_BODY_BYTES + 1), "Ack length"),

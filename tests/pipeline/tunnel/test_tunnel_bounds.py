@@ -25,43 +25,42 @@ from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 
 
 @pytest.mark.asyncio
-async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(
-    authority: Authority, make_client: MakeClient
-) -> None:
+async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(authority: Authority) -> None:
     limits = ServerLimits(window=2_000, queue_uploads=50)
     size = 20_000
-    outbox = MemoryOutbox()
-    rng = random.Random(3)
-    for _ in range(2_000):
-        outbox.add("t", rng.randbytes(size))
-    async with TunnelServer(
-        ssl_context=authority.server_context(),
-        authenticate=authenticate,
-        resume=nothing_acked,
-        on_request=echo,
-        limits=limits,
-    ) as server:
-        client = make_client(outbox, server.port)
-        async with running(client), asyncio.timeout(20):
-            await until(lambda: server.counts.pauses == 1)
-            await until(lambda: client._link is not None and not client._link.writable.is_set())
-            # The queue's bound, and what a handful of uploads may be more.
-            assert 50 <= server.queued <= 50 + 14
-            stalled = server.queued
-            in_flight = server.counts.uploads
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert server.queued == stalled
-            seqs = [received.seq for received in await server.arrived(stalled - 20)]
-            await until(lambda: server.counts.pauses == 2)  # it was resumed, and paused again
-            while len(seqs) < 2_000:
-                batch = await server.arrived(10)
-                seqs += [received.seq for received in batch]
-                assert server.queued <= 50 + 14
-                await server.acknowledge("device-0", "epoch-1", seqs[-1])
-            assert in_flight < 2_000
-            assert seqs == list(range(1, 2_001))
-            await client.drained()
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=echo,
+            limits=limits,
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+        asyncio.timeout(20),
+    ):
+        await device.hello()
+        device.say(*(upload(seq, size) for seq in range(1, 2_001)))  # far beyond its credit
+        await until(lambda: server.counts.pauses == 1)
+        # The queue's bound, and what a handful of uploads may be more.
+        assert 50 <= server.queued <= 50 + 14
+        stalled = server.queued
+        in_flight = server.counts.uploads
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert server.queued == stalled
+        assert server.counts.bytes_in < 5 << 20  # of 40 MB
+        seqs = [received.seq for received in await server.arrived(stalled - 20)]
+        await until(lambda: server.counts.pauses == 2)  # it was resumed, and paused again
+        while len(seqs) < 2_000:
+            batch = await server.arrived(10)
+            seqs += [received.seq for received in batch]
+            assert server.queued <= 50 + 14
+            await server.acknowledge("device-0", "e", seqs[-1])
+        assert in_flight < 2_000
+        assert seqs == list(range(1, 2_001))
+        while await device.hear() != protocol.Ack(2_000):
+            pass
 
 
 @pytest.mark.asyncio

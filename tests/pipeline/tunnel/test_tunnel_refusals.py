@@ -106,7 +106,7 @@ async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Auth
         ([upload(1)], "order"),
         ([protocol.Ping(1)], "order"),
         ([protocol.Ack(1)], "order"),
-        ([protocol.Hello("device-0", "e", "token-0", protocol=99)], "protocol"),
+        ([protocol.Hello("device-0", "e", "token-0", protocol=1)], "protocol"),
         ([protocol.Hello("device-0", "", "token-0")], "hello"),
         ([protocol.Hello("device-0", "e", "wrong"), upload(1)], "token"),
     ],

@@ -35,5 +35,7 @@ async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelClou
                 latencies.append(time.monotonic() - began_s)
             await draining
         assert await cloud.ingest.count() == 400
-    assert len(latencies) >= 5
-    assert statistics.median(latencies) < 3 * _SHAPE.round_trip_s
+    # An idle link of this kind has p99 at 2.1 round trips. Without a bound on what is in flight, the median is 2.7.
+    assert len(latencies) >= 10
+    assert statistics.median(latencies) < 2.2 * _SHAPE.round_trip_s
+    assert statistics.quantiles(latencies, n=10)[-1] < 4 * _SHAPE.round_trip_s

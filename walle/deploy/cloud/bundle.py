@@ -22,7 +22,7 @@ from walle.deploy.signing import Signer
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source
 from walle.engine_ext.vm.imports import is_allowed
 from walle.errors import DeployError
-from walle.protocol import FileEntry, Manifest
+from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES, FileEntry, Manifest
 
 CONFIG_FILE = "task.toml"
 MAIN_FILE = "main.py"
@@ -114,6 +114,7 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         phases=config.phases,
         limits=config.limits,
         policies=config.policies,
+        dictionary=config.dictionary,
         files=tuple(entries),
     )
     return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
@@ -209,6 +210,8 @@ def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
                 f"[files] {path!r} is exclusive, and this cloud has no private route to a device yet;"
                 ' make it "shared", or leave it out and let the task ask for it over the tunnel',
             )
+        if path == config.dictionary:
+            _check_dictionary(path, tree.files[path])
         if len(tree.files[path]) > MAX_FILE_BYTES:
             raise BundleError(path, f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES}")
         files[path] = tree.files[path]
@@ -216,6 +219,13 @@ def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
         if path.startswith(RESOURCES) and path not in files and not _is_source(path):
             raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
     return files
+
+
+def _check_dictionary(path: str, data: bytes) -> None:
+    if not data.startswith(DICTIONARY_MARK):
+        raise BundleError(path, "is not a zstd dictionary; train one with: walle task dictionary FOLDER")
+    if len(data) > MAX_DICTIONARY_BYTES:
+        raise BundleError(path, f"has {len(data)} bytes, more than {MAX_DICTIONARY_BYTES} for a dictionary")
 
 
 def _check_imports(source: bytes, path: str, own_modules: set[str]) -> None:

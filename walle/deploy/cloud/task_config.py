@@ -12,6 +12,8 @@ execute = "device"
 [limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
 queue_full = "drop-oldest"
+[tunnel]
+dictionary = "resources/features.dict"    # for the task's uploads; a shared file; walle task dictionary trains it
 [simulation]
 events = "simulation/events.jsonl"
 ```
@@ -41,7 +43,7 @@ LIMITS = {  # key: (default, least, most)
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
-_SECTIONS = ("task", "trigger", "phases", "files", "limits", "simulation")
+_SECTIONS = ("task", "trigger", "phases", "files", "limits", "tunnel", "simulation")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -79,6 +81,7 @@ class TaskConfig:
     limits: Mapping[str, int]
     policies: Mapping[str, str]  # of queues and outbox when they are full
     simulation_events: str = ""  # path in the tree, empty if the task has none
+    dictionary: str = ""  # the same
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Self:
@@ -113,6 +116,7 @@ class TaskConfig:
             section = sections["simulation"].only("events")
             events = section.path("events", section.text("events"))
         files = _files(sections["files"]) if "files" in sections else {}
+        dictionary = _dictionary(sections["tunnel"], files) if "tunnel" in sections else ""
         return cls(
             name=name,
             trigger=trigger,
@@ -121,6 +125,7 @@ class TaskConfig:
             limits=limits,
             policies=policies,
             simulation_events=events,
+            dictionary=dictionary,
         )
 
 
@@ -201,6 +206,13 @@ def _files(section: _Section) -> dict[str, str]:
     if len(section.values) > MAX_FILES:
         raise section.error("", f"lists {len(section.values)} files, more than {MAX_FILES}")
     return {section.path(path, path): section.choice(path, ROUTES) for path in section.values}
+
+
+def _dictionary(section: _Section, files: Mapping[str, str]) -> str:
+    path = section.only("dictionary").text("dictionary")
+    if files.get(path) != "shared":  # the cloud reads it where it keeps shared files
+        raise section.error("dictionary", f'{_shown(path)} must be in [files]: "{path}" = "shared"')
+    return path
 
 
 def _refuse_unknown(where: str, section: str, kind: str, names: Collection[str], known: Collection[str]) -> None:

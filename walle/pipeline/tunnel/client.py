@@ -1,63 +1,66 @@
 """The tunnel's client on a device (§5.2): one TLS 1.3 connection for the outbox's uploads, and for requests.
 
-Uploads are sent in the order of their numbers, at most the cloud's window ahead of its acknowledgements, and stay in
-the outbox until they are acknowledged. A new connection continues after the last upload that is durable in the cloud,
-once the chain values of both sides agree there; else the side that went back in time reports it, and both go on.
-Uploads are written in small pieces, and requests before them, so that a request does not wait for the outbox to drain.
+Uploads are sent in the order of their numbers, within the cloud's credit, and stay in the outbox until they are
+acknowledged. A new connection continues after the last upload that is durable in the cloud, once the chain values of
+both sides agree there; else the side that went back in time reports it, and both go on. Small uploads share a frame, so
+that they are compressed together. Requests go before uploads, which are written in small pieces and no faster than the
+link carries them, so that a request does not wait for the outbox to drain.
 Reconnects use exponential backoff with full jitter, so that a fleet that lost its cloud does not reconnect all at once.
+A cloud that drains sends its devices elsewhere; each moves at a random time, once what it has in flight is answered.
 """
 
 import asyncio
-import collections
 import contextlib
 import logging
 import random
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from walle import protocol
 from walle.clock import Clock, SystemClock
-from walle.errors import ConfigError, PipelineError
-from walle.pipeline.tunnel import sockets
-from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Decoder, Encoder, FrameError
+from walle.errors import ConfigError
+from walle.pipeline.tunnel.dictionaries import Dictionary
+from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Encoder
+from walle.pipeline.tunnel.link import CLOSE_S, Link, TunnelClosedError, TunnelError, TunnelRefusedError, upload_bytes
+from walle.pipeline.tunnel.sessions import ResumingContext
+from walle.pipeline.tunnel.slots import PrioritySlots
+
+__all__ = [
+    "OutboxSource",
+    "RequestError",
+    "TunnelClient",
+    "TunnelClosedError",
+    "TunnelError",
+    "TunnelRefusedError",
+    "client_context",
+]
 
 _LOG = logging.getLogger(__name__)
 
-_BATCH = 64  # uploads read from the outbox, and written to the socket, at once
-_WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
+_BATCH = 64  # uploads read from the outbox at once
+_FRAME_BYTES = 32 << 10  # of uploads in one frame, before compression; a longer upload has a frame of its own
+_RECORD_BYTES = 24  # of an upload's fixed part
 _REQUESTS = 8  # in flight at once; the cloud takes 16 of a device
-_CLOSE_S = 2.0  # for the last bytes of a connection to leave
-_LONGEST_RETRY_S = 3600.0  # bounds the delay that a Refusal asks for
+_URGENT = 4  # more, of a priority above 0: slow ones of a lower priority do not delay them
+_LONGEST_RETRY_S = 3600.0  # bounds the delay that a Refusal or a Drain asks for
 _PINGS = 2  # unanswered, before a connection is closed
-
-
-class TunnelError(PipelineError):
-    """The tunnel cannot continue, and connecting again unchanged would fail again."""
-
-
-class TunnelClosedError(TunnelError):
-    """The connection or the client was closed before the operation ended."""
-
-
-class TunnelRefusedError(TunnelError):
-    """The cloud refused this device: a wrong credential or protocol, or another device of the same name."""
-
-    def __init__(self, refusal: protocol.Refusal) -> None:
-        super().__init__(f"the cloud refused the tunnel ({refusal.code}): {refusal.message}")
-        self.code = refusal.code
-        self.message = refusal.message
-        self.retry_s = refusal.retry_s
+_MOVE_S = 10.0  # that a device that moves waits for acknowledgements and answers
+_REDIRECT_TRIES = 2  # connections in a row that may fail at the address that the cloud named
 
 
 class RequestError(TunnelError):
-    """A request that was not answered, or answered with an error."""
+    """A request that was not answered, or answered with an error.
 
-    def __init__(self, topic: str, what: str) -> None:
+    `code` is the cloud's (docs/protocol.md), "expired" also where the device stopped waiting first.
+    """
+
+    def __init__(self, topic: str, what: str, code: str = "") -> None:
         super().__init__(f"request {topic!r}: {what}")
         self.topic = topic
         self.what = what
+        self.code = code
 
 
 class OutboxSource(Protocol):
@@ -91,13 +94,15 @@ class OutboxSource(Protocol):
         """Return once there is an upload after `after_seq`, or a new epoch begins."""
 
 
-def client_context(ca_path: Path) -> ssl.SSLContext:
+def client_context(ca_path: Path) -> ResumingContext:
     """Return a TLS context that trusts the certificate authority in the PEM file `ca_path` and no other.
+
+    It resumes TLS sessions.
 
     Raises:
         ConfigError: the file is missing or holds no certificate.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(ca_path)
@@ -118,6 +123,7 @@ class TunnelClient:
         keepalive_s: silence after which a Ping is sent; after twice that, and two Pings, the connection is closed.
         connect_s: timeout for TCP, TLS and the cloud's Welcome together.
         backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s.
+        coalesce_s: time that small uploads wait for others while earlier ones are in flight.
     """
 
     def __init__(
@@ -135,6 +141,7 @@ class TunnelClient:
         connect_s: float = 10.0,
         backoff_s: float = 0.5,
         backoff_max_s: float = 60.0,
+        coalesce_s: float = 0.005,
         on_ack: Callable[[int, float], None] | None = None,
     ) -> None:
         self.connections = 0
@@ -150,12 +157,18 @@ class TunnelClient:
         self._connect_s = connect_s
         self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s
+        self._coalesce_s = coalesce_s
         self._on_ack = on_ack
+        self._redirect: tuple[str, int] | None = None  # the address that the cloud named
+        self._redirect_failures = 0
+        self._dictionaries: Mapping[str, Dictionary] = {}  # by topic
+        self._dictionaries_refused = False
         self._encoder = Encoder()
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._acked = 0
         self._acked_epoch = outbox.epoch
-        self._request_slots = asyncio.Semaphore(_REQUESTS)
+        self._request_slots = PrioritySlots(_REQUESTS)
+        self._urgent_slots = PrioritySlots(_URGENT)
         self._next_request = 0
         self._running = False
         self._over = False  # closed, or `run` ended
@@ -180,21 +193,21 @@ class TunnelClient:
         failures = 0
         try:
             while not self._stop.is_set():
-                acked, retry_s, began_s = self._acked, 0.0, self._clock.monotonic()
+                acked, retry_s, began_s, is_moving = self._acked, 0.0, self._clock.monotonic(), False
                 try:
-                    await self._one_connection()
+                    is_moving = await self._one_connection()
                 except (OSError, TunnelClosedError) as error:
                     self.last_error = error
                     _LOG.info("tunnel of %s: %s", self._device_id, error or type(error).__name__)
                 except TunnelRefusedError as error:
                     self.last_error = error
-                    if error.retry_s < 0:
-                        raise
+                    retry_s = self._after_refusal(error)
                     _LOG.info("tunnel of %s: %s", self._device_id, error)
-                    retry_s = min(error.retry_s, _LONGEST_RETRY_S)
                 # A Welcome alone does not reset the backoff: it would make a storm on a cloud that closes at once.
                 worked = self._acked > acked or self._clock.monotonic() - began_s > self._backoff_max_s
                 failures = 0 if worked else failures + 1
+                if is_moving and failures <= 1:
+                    continue  # it has waited already
                 spread_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures, 30))
                 await self._pause(retry_s + self._rng.uniform(0.0, spread_s))
         finally:
@@ -209,6 +222,15 @@ class TunnelClient:
             await self._changed.wait()
         self._over = True
         self._pulse()
+
+    def use_dictionaries(self, by_topic: Mapping[str, Dictionary]) -> None:
+        """Compress the uploads of these topics with their dictionaries, as far as the cloud has them.
+
+        The connection is renewed if it has not offered one of them.
+        """
+        before, self._dictionaries = self._offer(), dict(by_topic)
+        if self._link is not None and not set(self._offer()) <= set(before):
+            self._link.leaving.set()
 
     async def send(self, topic: str, payload: Any) -> int | None:
         """Put one upload into the outbox and return its number, if known; it is durable once this returns."""
@@ -229,8 +251,18 @@ class TunnelClient:
                 return
             await self._change(f"uploads after {self._acked} of {goal} are not acknowledged")
 
-    async def request(self, topic: str, payload: bytes, timeout: float = 30.0) -> bytes:  # noqa: ASYNC109 - part of the message
+    async def request(
+        self,
+        topic: str,
+        payload: bytes,
+        timeout: float = 30.0,  # noqa: ASYNC109 - part of the message
+        *,
+        priority: int = 0,
+    ) -> bytes:
         """Return the cloud's answer. Blocks until there is a connection; is not repeated on the next one.
+
+        Requests of a higher `priority` (-100 to 100) are sent and started first. The cloud knows `timeout`, and stops
+        the request then or when this call is cancelled.
 
         Raises:
             RequestError: the cloud answered with an error, or not within `timeout` seconds.
@@ -238,38 +270,68 @@ class TunnelClient:
         """
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise RequestError(topic, f"{len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} can be sent")
+        if priority not in protocol.PRIORITIES:
+            raise RequestError(topic, f"priority {priority} is not from -100 to 100")
+        due_s = self._clock.monotonic() + timeout
+        slots = self._urgent_slots if priority > 0 else self._request_slots
         try:
-            async with asyncio.timeout(timeout), self._request_slots:
-                while (link := self._link) is None or link.ended:
+            async with asyncio.timeout(timeout), slots.slot(priority):
+                while (link := self._link) is None or link.ended or link.is_leaving:
                     await self._change(f"request {topic!r} was not sent")
                 self._next_request += 1
-                request = protocol.Request(self._next_request, topic, payload)
-                response = await link.ask(request, self._encoder.encode(request))
+                request = protocol.Request(self._next_request, topic, payload, priority)
+                response = await link.ask(request, self._encoder.encode, due_s)
         except TimeoutError:
             state = "the tunnel is up" if self.connected else f"the tunnel is down; last error: {self.last_error}"
-            raise RequestError(topic, f"no answer within {timeout} s ({state})") from None
+            raise RequestError(topic, f"no answer within {timeout} s ({state})", "expired") from None
         if response.error:
-            raise RequestError(topic, response.error)
+            raise RequestError(topic, response.error, response.code)
         return response.payload
 
     # --- internals ----------------------------------------------------------------------------------------------------
 
-    async def _one_connection(self) -> None:
-        link = _Link(self._clock)
+    def _offer(self) -> list[str]:
+        """Return the digests of the dictionaries that a Hello names."""
+        if self._dictionaries_refused:
+            return []
+        digests = dict.fromkeys(dictionary.digest for dictionary in self._dictionaries.values())
+        return list(digests)[: protocol.MAX_DICTIONARIES]
+
+    def _after_refusal(self, error: TunnelRefusedError) -> float:
+        """Return the delay until the next connection; raise the error if there should be none."""
+        if error.code == "dictionary":
+            self._dictionaries_refused = True
+        if error.host:
+            self._redirect, self._redirect_failures = (error.host, error.port), 0
+        elif error.retry_s < 0 and self._redirect is not None:  # the configured address may know this device
+            self._redirect = None
+        elif error.retry_s < 0:
+            raise error
+        return min(max(error.retry_s, 0.0), _LONGEST_RETRY_S)
+
+    async def _one_connection(self) -> bool:
+        """Connect, and upload until the connection ends. Return whether the client is to connect again at once."""
+        link = Link(self._clock)
         try:
             await _first(self._stop.wait(), self._serve(link))
             await link.close()
+            return link.is_leaving
         finally:
             link.abort()
             self._link = None
             self._pulse()
 
-    async def _serve(self, link: "_Link") -> None:
-        """Connect, and upload until the link ends; raise the reason of its end."""
+    async def _serve(self, link: Link) -> None:
+        """Connect, and upload until the link ends or the device moves; raise the reason of its end."""
+        if self._redirect is not None and self._redirect_failures >= _REDIRECT_TRIES:
+            self._redirect = None
+        host, port = self._redirect or self._address
+        self._redirect_failures += 1  # until a Welcome
+        digests = self._offer()
         try:
             async with asyncio.timeout(self._connect_s):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: link, *self._address, ssl=self._ssl_context, ssl_shutdown_timeout=_CLOSE_S
+                    lambda: link, host, port, ssl=self._ssl_context, ssl_shutdown_timeout=CLOSE_S
                 )
                 mark = self._outbox.mark
                 hello = protocol.Hello(
@@ -279,13 +341,14 @@ class TunnelClient:
                     acked=mark.acked,
                     acked_chain=mark.acked_chain,
                     origins=protocol.origins_to_text(mark.origins),
+                    dictionaries=",".join(digests),
                 )
                 link.epoch = mark.epoch
                 link.write(self._encoder.encode(hello))
                 welcome = await link.welcome()
         except TimeoutError:
-            host, port = self._address
             raise TunnelClosedError(f"no Welcome from {host}:{port} within {self._connect_s} s") from None
+        self._redirect_failures = 0
         self._check_epoch(link)
         if not await self._outbox.reconcile(welcome.acked, welcome.chain):
             raise TunnelClosedError(
@@ -295,27 +358,40 @@ class TunnelClient:
         if self._acked_epoch != link.epoch:
             self._acked_epoch, self._acked = link.epoch, 0
         self.connections += 1
-        link.acked = welcome.acked
+        link.accept(welcome, digests)
         link.ack_came.set()
         self._link = link
         self._pulse()
-        await _first(link.over(), self._upload(link, welcome.window), self._forget(link), self._keep_alive(link))
+        works = (self._upload(link), self._forget(link), self._keep_alive(link), self._move(link))
+        await _first(link.over(), *works)
 
-    def _check_epoch(self, link: "_Link") -> None:
+    def _check_epoch(self, link: Link) -> None:
         """Raise TunnelClosedError if the outbox has a new epoch, which this connection's Hello did not name."""
         if self._outbox.epoch != link.epoch:
             raise TunnelClosedError(f"the outbox has left epoch {link.epoch}; connecting again with its new one")
 
-    async def _upload(self, link: "_Link", window: int) -> None:
-        sent = link.acked
-        while True:
+    async def _move(self, link: Link) -> None:
+        """Return once this device may leave the connection, after it was asked to."""
+        await link.leaving.wait()
+        if (drain := link.drain) is not None:
+            after_s = drain.after_s + self._rng.uniform(0.0, max(0.0, drain.spread_s))
+            await self._clock.sleep(min(max(0.0, after_s), _LONGEST_RETRY_S))
+            if drain.host:
+                self._redirect, self._redirect_failures = (drain.host, drain.port), 0
+        link.leave()
+        _LOG.info("tunnel of %s: moving to %s", self._device_id, self._redirect or "a new connection")
+        await _first(self._clock.sleep(_MOVE_S), self._settled(link))
+
+    async def _settled(self, link: Link) -> None:
+        while not link.is_idle:
+            await link.room()
+
+    async def _upload(self, link: Link) -> None:
+        sent, waited = link.acked, False
+        while not self._is_over(link):
             await link.writable.wait()
             sent = max(sent, link.acked)  # acknowledgements of an earlier connection's uploads may come
-            room = link.acked + window - sent
-            if room <= 0:
-                await link.room()
-                continue
-            uploads = await self._outbox.batch(sent, min(room, _BATCH))
+            uploads = await self._outbox.batch(sent, _BATCH)
             self._check_epoch(link)
             if not uploads:
                 await self._outbox.wait_for_more(sent)
@@ -326,33 +402,73 @@ class TunnelClient:
                     f"the cloud has uploads of epoch {link.epoch} up to {max(sent, link.acked)}, and the outbox begins"
                     f" at {uploads[0].seq}; connecting again reports the uploads between as lost"
                 )
-            for seqs, data in self._small_writes(uploads):
+            if link.in_flight_bytes and not waited and self._coalesce_s > 0 and self._is_little(uploads):
+                waited = True
+                await self._clock.sleep(self._coalesce_s)
+                continue
+            waited = False
+            for group in self._frames(uploads):
+                while not link.allows(group[0]):
+                    await link.room()
                 await link.writable_for_uploads()
-                link.send(seqs, data)
-                sent = seqs[-1]
+                self._check_epoch(link)  # the outbox may have started a new one meanwhile
+                if self._is_over(link):
+                    break
+                allowed = self._allowed(link, group)
+                link.send(allowed, self._encode_uploads(link, allowed))
+                sent = allowed[-1].seq
+                if len(allowed) < len(group):
+                    break
+        await link.over()
 
-    def _small_writes(self, uploads: list[protocol.Upload]) -> Iterator[tuple[list[int], bytes]]:
-        """Return the frames of uploads, with their numbers, in pieces of about _WRITE_BYTES."""
-        seqs: list[int] = []
-        frames: list[bytes] = []
+    def _is_over(self, link: Link) -> bool:
+        """Return whether no further upload may go over this link."""
+        return link.is_leaving or link.ended
+
+    def _is_little(self, uploads: list[protocol.Upload]) -> bool:
+        return len(uploads) < _BATCH and sum(map(upload_bytes, uploads)) < _FRAME_BYTES
+
+    def _frames(self, uploads: list[protocol.Upload]) -> Iterator[list[protocol.Upload]]:
+        """Divide uploads into those that share a frame: few bytes, and the same dictionary."""
+        group: list[protocol.Upload] = []
         size_bytes = 0
         for upload in uploads:
-            frame = self._encoder.encode(upload)
-            seqs.append(upload.seq)
-            frames.append(frame)
-            size_bytes += len(frame)
-            if size_bytes >= _WRITE_BYTES:
-                yield seqs, b"".join(frames)
-                seqs, frames, size_bytes = [], [], 0
-        if seqs:
-            yield seqs, b"".join(frames)
+            added_bytes = upload_bytes(upload) + _RECORD_BYTES
+            is_alike = not group or self._dictionaries.get(upload.topic) is self._dictionaries.get(group[0].topic)
+            if group and (size_bytes + added_bytes > _FRAME_BYTES or not is_alike):
+                yield group
+                group, size_bytes = [], 0
+            group.append(upload)
+            size_bytes += added_bytes
+        if group:
+            yield group
 
-    async def _forget(self, link: "_Link") -> None:
+    def _allowed(self, link: Link, group: list[protocol.Upload]) -> list[protocol.Upload]:
+        """Return the first uploads of a group, as many as the credit allows, one at least."""
+        left_bytes = link.credit_bytes
+        count = 0
+        for upload in group:
+            left_bytes -= upload_bytes(upload)
+            if count and (left_bytes < 0 or upload.seq > link.acked + link.window):
+                break
+            count += 1
+        return group[:count]
+
+    def _encode_uploads(self, link: Link, uploads: list[protocol.Upload]) -> bytes:
+        frame = uploads[0] if len(uploads) == 1 else protocol.UploadBatch(tuple(uploads))
+        dictionary = self._dictionaries.get(uploads[0].topic)
+        number = link.numbers.get(dictionary.digest, 0) if dictionary is not None else 0
+        return self._encoder.encode(frame, number=number, dictionary=dictionary if number else None)
+
+    async def _forget(self, link: Link) -> None:
         while True:
             await link.ack_came.wait()
             link.ack_came.clear()
             acked, latencies = link.acked, link.take_latencies()
             self._check_epoch(link)
+            if acked > self._outbox.last_seq:
+                made = self._outbox.last_seq
+                raise TunnelClosedError(f"the cloud acknowledged upload {acked}; the outbox has made {made}")
             await self._outbox.forget(acked)
             if acked > self._acked:
                 self._acked = acked
@@ -361,7 +477,7 @@ class TunnelClient:
                 for seq, latency_s in latencies:
                     self._on_ack(seq, latency_s)
 
-    async def _keep_alive(self, link: "_Link") -> None:
+    async def _keep_alive(self, link: Link) -> None:
         silent_checks = 0
         while True:
             await self._clock.sleep(self._keepalive_s / 2)
@@ -386,176 +502,6 @@ class TunnelClient:
         if self._over or self._stop.is_set():
             raise TunnelClosedError(f"{undone}: the tunnel client was closed") from self.last_error
         await self._changed.wait()
-
-
-class _Link(asyncio.Protocol):
-    """One connection: decodes frames, and wakes the calls that wait for them."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.acked = 0
-        self.epoch = ""  # of the Hello
-        self.heard_s = clock.monotonic()
-        self.writable = asyncio.Event()
-        self.writable.set()
-        self.ack_came = asyncio.Event()
-        self._clock = clock
-        self._decoder = Decoder()
-        self._transport: asyncio.Transport | None = None
-        self._welcome: protocol.Welcome | None = None
-        self._error: Exception | None = None
-        self._moved = asyncio.Event()  # a Welcome or an Ack came, or the link ended
-        self._ended = asyncio.Event()
-        self._lost = asyncio.Event()
-        self._in_flight: collections.deque[tuple[int, float]] = collections.deque()  # at most a window of them
-        self._latencies: list[tuple[int, float]] = []
-        self._answers: dict[int, asyncio.Future[protocol.Response]] = {}
-        self._waiting_requests = 0  # until they may be written
-
-    # --- asyncio's calls ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        # What is written waits in the transport and in the kernel; the limits keep both short.
-        self._transport.set_write_buffer_limits(_WRITE_BYTES)
-        connection = transport.get_extra_info("socket")
-        sockets.bound_unsent(connection, _WRITE_BYTES)
-        sockets.recover_fast(connection)
-        sockets.send_past_losses(connection)
-        self.heard_s = self._clock.monotonic()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost.set()
-        self._end(exc or TunnelClosedError("the cloud disconnected"))
-
-    def pause_writing(self) -> None:
-        self.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.writable.set()
-
-    def data_received(self, data: bytes) -> None:
-        if self._ended.is_set():
-            return
-        self.heard_s = self._clock.monotonic()
-        try:
-            for frame in self._decoder.feed(data):
-                self._on_frame(frame)
-        except FrameError as error:
-            self._end(TunnelClosedError(f"the cloud sent an invalid frame: {error}"))
-
-    def _on_frame(self, frame: protocol.Frame) -> None:
-        match frame:
-            case protocol.Ack():
-                if frame.seq > self.acked:
-                    self.acked = frame.seq
-                    while self._in_flight and self._in_flight[0][0] <= frame.seq:
-                        seq, sent_s = self._in_flight.popleft()
-                        self._latencies.append((seq, self.heard_s - sent_s))
-                    self.ack_came.set()
-                    self._moved.set()
-            case protocol.Response():
-                answer = self._answers.pop(frame.request_id, None)
-                if answer is not None and not answer.done():
-                    answer.set_result(frame)
-            case protocol.Welcome() if self._welcome is None:
-                self._welcome = frame
-                self._moved.set()
-            case protocol.Refusal():
-                self._end(TunnelRefusedError(frame))
-            case protocol.Pong():
-                pass  # it only shows that the cloud is there
-            case _:
-                self._end(TunnelClosedError(f"the cloud sent a {type(frame).__name__} out of turn"))
-
-    def _end(self, error: Exception) -> None:
-        if self._error is None:  # the first reason is the true one
-            self._error = error
-        self._ended.set()
-        self._moved.set()
-        self.writable.set()
-        answers, self._answers = self._answers, {}
-        for answer in answers.values():
-            if not answer.done():
-                answer.set_exception(TunnelClosedError(f"the tunnel dropped before the answer came: {error}"))
-
-    # --- the client's calls ---
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._ended.is_set():
-            self._transport.write(data)
-
-    def send(self, seqs: list[int], data: bytes) -> None:
-        """Write uploads, and record when."""
-        now_s = self._clock.monotonic()
-        self._in_flight.extend((seq, now_s) for seq in seqs)
-        self.write(data)
-
-    async def writable_for_uploads(self) -> None:
-        """Return once uploads may be written: after the requests that wait."""
-        while True:
-            await self.writable.wait()
-            if not self._waiting_requests or self.ended:
-                return
-            await asyncio.sleep(0)
-
-    def take_latencies(self) -> list[tuple[int, float]]:
-        taken, self._latencies = self._latencies, []
-        return taken
-
-    async def welcome(self) -> protocol.Welcome:
-        while self._welcome is None:
-            if self._error is not None:
-                raise self._error
-            await self._moved.wait()
-            self._moved.clear()
-        return self._welcome
-
-    async def room(self) -> None:
-        """Return when an acknowledgement has made room, or the link has ended."""
-        self._moved.clear()
-        await self._moved.wait()
-
-    async def over(self) -> None:
-        """Block until the link has ended, and raise the reason."""
-        await self._ended.wait()
-        if self._error is not None:
-            raise self._error
-
-    @property
-    def ended(self) -> bool:
-        return self._ended.is_set()
-
-    async def ask(self, request: protocol.Request, data: bytes) -> protocol.Response:
-        self._waiting_requests += 1
-        try:
-            while not self.writable.is_set():
-                await self.writable.wait()
-        finally:
-            self._waiting_requests -= 1
-        if self._error is not None:
-            raise TunnelClosedError(f"request {request.topic!r} was not sent: {self._error}")
-        answer: asyncio.Future[protocol.Response] = asyncio.get_running_loop().create_future()
-        self._answers[request.request_id] = answer
-        try:
-            self.write(data)
-            return await answer
-        finally:
-            self._answers.pop(request.request_id, None)
-
-    async def close(self) -> None:
-        """Send what is written and disconnect; wait for that at most _CLOSE_S."""
-        self._end(TunnelClosedError("the tunnel client disconnected"))
-        if self._transport is not None:
-            self._transport.close()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_S):
-                    await self._lost.wait()
-
-    def abort(self) -> None:
-        """Drop the connection at once, if it is open."""
-        self._end(TunnelClosedError("the tunnel client disconnected"))
-        if self._transport is not None and not self._lost.is_set():
-            self._transport.abort()
 
 
 async def _first(*works: Coroutine[Any, Any, object]) -> None:

@@ -14,52 +14,33 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import enum
-import logging
+import random
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import zstandard
 
 from walle import protocol
 from walle.clock import Clock, SystemClock
-from walle.errors import PipelineError, WalleError
+from walle.errors import PipelineError
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.budget import ByteBudget
-from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder, FrameError, UploadFields, encode_ack
+from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint
+from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
+from walle.pipeline.tunnel.frames import Encoder
+from walle.pipeline.tunnel.handlers import Handlers
+from walle.pipeline.tunnel.listener import Listener, listen
 
-_LOG = logging.getLogger(__name__)
+__all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
-_HELLO_BODY_BYTES = 4096  # a Hello needs no more
-_CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
-_CHUNK_BYTES = 256 << 10
-_READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
-_BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its cloud comes back at once
+_RECEIVE_BYTES = 256 << 10  # of one read of a connection
 
 
 class TunnelServerError(PipelineError):
     """A tunnel server that is configured wrongly, or used before its start or after its end."""
-
-
-class Received(NamedTuple):
-    """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's."""
-
-    device_id: str
-    epoch: str
-    seq: int
-    topic: str
-    payload: bytes
-    sent_ms: int
-    received_ms: int
-
-
-class ResumePoint(NamedTuple):
-    """The highest durable number of a (device, epoch), and the chain value there."""
-
-    seq: int
-    chain: int
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -72,6 +53,9 @@ class ServerCounts:
     duplicates: int = 0
     requests: int = 0
     failed_requests: int = 0
+    expired_requests: int = 0
+    cancelled_requests: int = 0
+    resumed: int = 0  # connections whose TLS session was resumed
     pauses: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -83,6 +67,8 @@ class ServerLimits:
     """Bounds on the memory that devices take in a server, and timeouts."""
 
     window: int = 256  # uploads of a device that may be unacknowledged
+    window_bytes: int = 1 << 20  # and their bytes; a device that sends more is not read for a while
+    handlers: int = 1024  # requests of all devices that are answered at once; others wait by priority
     queue_uploads: int = 10_000  # uploads waiting for the consumer, over all devices
     memory_bytes: int = 64 << 20  # unprocessed bytes, requests and uploads, over all devices; see `ByteBudget`
     device_bytes: int = 16 << 20  # the same of one device; twice the largest frame
@@ -99,7 +85,7 @@ class ServerLimits:
 class _Chunk:
     """Uploads of one connection that wait together."""
 
-    connection: "_Connection"
+    connection: Connection
     uploads: list[Received]
     size_bytes: int
 
@@ -126,8 +112,13 @@ class TunnelServer:
 
     `authenticate(credential)` returns the id of the device that a credential stands for, None if it is not known: a
     Hello that claims another id is refused. `resume(hello)` returns where its uploads continue;
-    `on_request(device_id, topic, payload)` answers a request. The device gets the message of a WalleError; of any other
-    error it learns only that there was one. `port` 0 picks a free port, which is `.port`.
+    `on_request(device_id, topic, payload)` answers a request, and is cancelled when the device cancels it or its
+    deadline passes. The device gets the message of a WalleError; of any other error it learns only that there was one.
+    `dictionaries(digest)` returns the bytes of a zstd dictionary with that SHA-256, None if there is none.
+    `port` 0 picks a free port, which is `.port`. With `reuse_port`, several processes listen at one address, and the
+    kernel divides new connections among them. A bound socket `sock` takes the place of `host` and `port`; the server
+    closes it. `fast_transports` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is
+    installed.
 
     Iteration ends after `close`, when the queue is empty.
     """
@@ -141,40 +132,55 @@ class TunnelServer:
         on_request: RequestHandler,
         host: str = "127.0.0.1",
         port: int = 0,
+        reuse_port: bool = False,
+        sock: socket.socket | None = None,
+        fast_transports: bool | None = None,
         limits: ServerLimits | None = None,
+        dictionaries: DictionaryLookup | None = None,
         clock: Clock | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         if ssl_context.minimum_version < ssl.TLSVersion.TLSv1_3:
             raise TunnelServerError("the tunnel speaks TLS 1.3 only: set ssl_context.minimum_version to TLSv1_3")
         self.counts = ServerCounts()
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
+        self.handlers = Handlers(self.limits.handlers, self.clock)
+        self.dictionaries = DictionaryCache(dictionaries)
+        # Above the credit: an upload counts until the consumer comes back, longer than until its Ack.
+        self._pause_bytes = min(self.limits.device_bytes, 4 * self.limits.window_bytes)
+        self.is_draining = False
+        self._rng = rng or random.Random()
+        self._redirect = ("", 0)  # of devices that come while it drains
         self.authenticate = authenticate
         self.resume = resume
         self.on_request = on_request
         # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
         self.decompressor = zstandard.ZstdDecompressor()
-        self._address = (host, port)
+        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._address = sock or (host, port)
+        self._reuse_port = reuse_port
+        self._fast_transports = fast_transports
         self._ssl_context = ssl_context
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
-        self._connections: set[_Connection] = set()
-        self._by_device: dict[str, _Connection] = {}
+        self._connections: set[Connection] = set()
+        self._by_device: dict[str, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes)
         self._queue: collections.deque[_Chunk] = collections.deque()
         self._queued = 0  # uploads in the queue
         self._taken: list[_Chunk] = []  # by the latest `arrived`; their bytes are held until the next
-        self._paused: dict[_Connection, None] = {}  # until there is room for uploads; in order
-        self._waiting: dict[_Connection, int] = {}  # until there is room for a request of that size; in order
+        self._paused: dict[Connection, None] = {}  # until there is room for uploads; in order
+        self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
         self._arrival = asyncio.Event()
         self._emptied = asyncio.Event()
 
     @property
     def port(self) -> int:
-        if self._listener is None:
+        if self._listener is None or self.is_draining:
             raise TunnelServerError("the tunnel server has no port before start() and after close()")
         return cast("int", self._listener.sockets[0].getsockname()[1])
 
@@ -193,20 +199,55 @@ class TunnelServer:
         """Listen. Raises OSError if the address is in use."""
         if self._listener is not None or self._closed:
             raise TunnelServerError("a tunnel server starts once; make another")
-        host, port = self._address
-        # asyncio sets TCP_NODELAY on every TCP transport, so that no acknowledgement waits for Nagle's 40 ms.
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self),
-            host,
-            port,
-            backlog=_BACKLOG,
-            ssl=self._ssl_context,
-            ssl_handshake_timeout=self.limits.hello_s,
-            ssl_shutdown_timeout=self.limits.linger_s,
+        self._listener = await listen(
+            lambda: Connection(self),
+            self._address,
+            ssl_context=self._ssl_context,
+            reuse_port=self._reuse_port,
+            handshake_s=self.limits.hello_s,
+            shutdown_s=self.limits.linger_s,
+            fast=self._fast_transports,
         )
         for listening in self._listener.sockets:
             sockets.recover_fast(listening)
         self._sweeper = asyncio.create_task(self._sweep(), name="tunnel server sweep")
+
+    async def drain(self, *, host: str = "", port: int = 0, over_s: float = 10.0, grace_s: float = 10.0) -> None:
+        """Send every device to `host` and `port`, or to the same address again if it is empty; then close.
+
+        New connections are not accepted. The devices move at random times within `over_s`, each once what it has in
+        flight is acknowledged and answered; so the consumer must go on meanwhile. Those that are left `grace_s` later
+        are disconnected. Devices of protocol 2 are disconnected one after the other, and connect to the same address.
+        """
+        if self._listener is None or self._closed:
+            return
+        self._listener.close()
+        self.is_draining = True
+        self._redirect = (host, port)
+        drain = protocol.Drain(0.0, over_s, host, port)
+        older = [connection for connection in self._connections if not connection.ask_to_move(drain)]
+        self._rng.shuffle(older)
+        moving = self.spawn(self._redirect_all(older, over_s))
+        waiting = asyncio.create_task(self.clock.sleep(over_s + grace_s))
+        try:
+            while self._connections and not waiting.done():
+                self._emptied.clear()
+                emptied = asyncio.create_task(self._emptied.wait())
+                await asyncio.wait([waiting, emptied], return_when=asyncio.FIRST_COMPLETED)
+                emptied.cancel()
+        finally:
+            waiting.cancel()
+            moving.cancel()
+        await self.close()
+
+    async def _redirect_all(self, connections: list[Connection], over_s: float) -> None:
+        for connection in connections:
+            await self.clock.sleep(over_s / len(connections))
+            self.redirect(connection)
+
+    def redirect(self, connection: Connection) -> None:
+        """Disconnect a device and tell it where to connect."""
+        connection.refuse("draining", "the cloud is about to stop this tunnel", 0.0, *self._redirect)
 
     async def close(self) -> None:
         """Tell the devices to reconnect later, disconnect, and end the iteration once the queue is empty."""
@@ -219,7 +260,9 @@ class TunnelServer:
         listener, self._listener = self._listener, None
         listener.close()
         for connection in list(self._connections):
-            connection.refuse("closing", "the cloud stops this tunnel for now", self.limits.closing_retry_s)
+            connection.refuse(
+                "closing", "the cloud stops this tunnel for now", self.limits.closing_retry_s, *self._redirect
+            )
         try:
             async with asyncio.timeout(self.limits.linger_s):
                 while self._connections:
@@ -303,7 +346,7 @@ class TunnelServer:
 
     # --- the connections' side ---
 
-    def enqueue(self, uploads: list[Received], size_bytes: int, connection: "_Connection") -> None:
+    def enqueue(self, uploads: list[Received], size_bytes: int, connection: Connection) -> None:
         """Queue a chunk of a connection's uploads, and pause the connection while the queue is full."""
         self._queue.append(_Chunk(connection, uploads, size_bytes))
         self._queued += len(uploads)
@@ -312,14 +355,14 @@ class TunnelServer:
         self.counts.uploads += len(uploads)
         if not self._arrival.is_set():
             self._arrival.set()
-        if self.are_uploads_full or connection.upload_bytes >= self.limits.device_bytes:
+        if self.are_uploads_full or connection.upload_bytes >= self._pause_bytes:
             self.pause_uploads(connection)
 
     @property
     def are_uploads_full(self) -> bool:
         return self._queued >= self.limits.queue_uploads or self.budget.are_uploads_full
 
-    def pause_uploads(self, connection: "_Connection") -> None:
+    def pause_uploads(self, connection: Connection) -> None:
         """Do not read a connection until there is room for its uploads."""
         if connection not in self._paused:
             self._paused[connection] = None
@@ -336,14 +379,14 @@ class TunnelServer:
     def _resume_paused(self) -> None:
         # At half of each bound, so that connections do not pause and resume at each upload.
         if self._paused and self._queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
-            half_bytes = self.limits.device_bytes // 2
+            half_bytes = self._pause_bytes // 2
             for connection in [paused for paused in self._paused if paused.upload_bytes <= half_bytes]:
                 del self._paused[connection]
                 connection.resume()
                 if self.are_uploads_full:
                     break
 
-    def admit_request(self, size_bytes: int, connection: "_Connection") -> bool:
+    def admit_request(self, size_bytes: int, connection: Connection) -> bool:
         """Return whether a request may be decompressed now; pause the connection until it may."""
         if self.budget.fits_request(size_bytes, connection.request_bytes):
             return True
@@ -352,7 +395,7 @@ class TunnelServer:
         connection.pause()
         return False
 
-    def hold_request(self, size_bytes: int, connection: "_Connection") -> contextlib.ExitStack:
+    def hold_request(self, size_bytes: int, connection: Connection) -> contextlib.ExitStack:
         """Count a request; the first `close` of the result releases it."""
         self.budget.requests += size_bytes
         connection.request_bytes += size_bytes
@@ -360,7 +403,7 @@ class TunnelServer:
         held.callback(self._release_request, size_bytes, connection)
         return held
 
-    def _release_request(self, size_bytes: int, connection: "_Connection") -> None:
+    def _release_request(self, size_bytes: int, connection: Connection) -> None:
         self.budget.requests -= size_bytes
         connection.request_bytes -= size_bytes
         if not self._waiting or self.budget.requests >= self.budget.requests_share:
@@ -370,7 +413,7 @@ class TunnelServer:
                 del self._waiting[waiting]
                 waiting.resume()
 
-    def set_buffered(self, size_bytes: int, connection: "_Connection") -> None:
+    def set_buffered(self, size_bytes: int, connection: Connection) -> None:
         """Record what a connection has buffered, and close those that hold most while it is too much for all."""
         self.budget.buffered += size_bytes - connection.buffered_bytes
         connection.buffered_bytes = size_bytes
@@ -381,7 +424,7 @@ class TunnelServer:
             what = f"{self.budget.buffered} bytes of all devices are unprocessed or unread"
             largest.drop_for_memory(f"{what}, {largest.buffered_bytes} of them of this device")
 
-    def joined(self, connection: "_Connection") -> None:
+    def joined(self, connection: Connection) -> None:
         self.counts.connections += 1
         self._connections.add(connection)
         self.counts.open = len(self._connections)
@@ -390,14 +433,14 @@ class TunnelServer:
         elif len(self._connections) > self.limits.connections:
             connection.refuse("busy", f"more than {self.limits.connections} devices are connected", 30.0)
 
-    def admit(self, connection: "_Connection") -> None:
+    def admit(self, connection: Connection) -> None:
         """Make `connection` the current one of its device."""
         older = self._by_device.get(connection.device_id)
         self._by_device[connection.device_id] = connection
         if older is not None:
             older.refuse("replaced", f"device {connection.device_id!r} has connected again", -1.0)
 
-    def left(self, connection: "_Connection") -> None:
+    def left(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._paused.pop(connection, None)
         self._waiting.pop(connection, None)
@@ -420,315 +463,3 @@ class TunnelServer:
             now_s = self.clock.monotonic()
             for connection in list(self._connections):
                 connection.check_patience(now_s)
-
-
-class _ConnectionState(enum.Enum):
-    GREETING = enum.auto()  # waiting for its Hello
-    CHECKING = enum.auto()  # looking up credential and numbers
-    OPEN = enum.auto()
-    CLOSED = enum.auto()  # refused or lost; further frames are dropped
-
-
-class _Connection(asyncio.Protocol):
-    """One device's connection: frames to calls of the server, and back."""
-
-    def __init__(self, server: TunnelServer) -> None:
-        self.device_id = ""
-        self.epoch = ""
-        self.upload_bytes = 0  # of its uploads that are not stored; these three are the server's accounts
-        self.request_bytes = 0
-        self.buffered_bytes = 0
-        self._server = server
-        self._state = _ConnectionState.GREETING
-        self._decoder = Decoder(max_body_bytes=_HELLO_BODY_BYTES, decompressor=server.decompressor)
-        self._transport: asyncio.Transport
-        self._acked = 0
-        self._due = 1  # number of the next upload
-        self._pauses = 0  # reasons for not reading
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._owed_ack = False  # an Ack could not be written yet
-        self._answer_bytes = 0  # of answers that wait until the device reads
-        self._since_s = 0.0  # time of the latest progress
-        self._has_sent = False  # since the latest sweep, which moves `_since_s` then
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def _is_closed(self) -> bool:
-        return self._state is _ConnectionState.CLOSED
-
-    # --- asyncio's calls ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._since_s = self._server.clock.monotonic()
-        set_limits = getattr(transport, "set_read_buffer_limits", None)
-        if set_limits is not None:  # TLS transports have it
-            set_limits(_READ_AHEAD_BYTES)
-        self._server.joined(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
-        self._state = _ConnectionState.CLOSED
-        self._writable.set()
-        for task in self._tasks:
-            task.cancel()
-        self._decoder.clear()
-        self._server.set_buffered(0, self)
-        self._server.left(self)
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-        self._since_s = self._server.clock.monotonic()
-        self._count_buffered()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-        self._count_buffered()
-        if self._owed_ack:
-            self._write_ack()
-
-    def data_received(self, data: bytes) -> None:
-        self._server.counts.bytes_in += len(data)
-        if self._is_closed:
-            return
-        self._has_sent = True
-        self._decoder.add(data)
-        self._take()
-
-    def _take(self) -> None:
-        """Process the received frames until the connection is paused: a few bytes may decompress to many."""
-        server, decoder = self._server, self._decoder
-        try:
-            while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
-                if self._state is _ConnectionState.OPEN:
-                    if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] is protocol.Upload:
-                        server.pause_uploads(self)
-                        break
-                    if uploads := decoder.uploads(_CHUNK, _CHUNK_BYTES):
-                        self._on_uploads(uploads)
-                        if decoder.buffered_bytes == 0:
-                            break
-                        continue
-                    ahead = decoder.peek()
-                    if ahead is None or (ahead[0] is protocol.Request and not server.admit_request(ahead[1], self)):
-                        break
-                frame = decoder.next()
-                if frame is None or not self._on_other(frame):
-                    break
-        except FrameError as error:
-            self.refuse("frame", str(error), 60.0)
-        decoder.trim()
-        if self.buffered_bytes or decoder.buffered_bytes:
-            self._count_buffered()
-
-    def _on_uploads(self, uploads: list[UploadFields]) -> None:
-        """Queue what is due; acknowledge what is known. Uploads before one out of turn are complete and in order."""
-        received_ms = int(self._server.clock.time() * 1000)
-        due, last_allowed = self._due, self._acked + self._server.limits.window
-        device_id, epoch = self.device_id, self.epoch
-        fresh: list[Received] = []
-        size_bytes = duplicates = 0
-        for seq, topic, payload, sent_ms in uploads:
-            if seq == due and seq <= last_allowed:
-                due += 1
-                fresh.append(Received(device_id, epoch, seq, topic, payload, sent_ms, received_ms))
-                size_bytes += len(payload)
-            elif seq < due:
-                duplicates += 1
-            else:
-                break
-        self._due = due
-        if fresh:
-            self._server.enqueue(fresh, size_bytes, self)
-        if duplicates:
-            self._server.counts.duplicates += duplicates
-            self._write_ack()
-        if len(fresh) + duplicates < len(uploads):
-            self._refuse_out_of_turn(uploads[len(fresh) + duplicates][0])
-
-    def _count_buffered(self) -> None:
-        buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
-        if not self._writable.is_set():
-            buffered_bytes += self._transport.get_write_buffer_size()
-        if buffered_bytes != self.buffered_bytes:
-            self._server.set_buffered(buffered_bytes, self)
-
-    # --- the server's calls ---
-
-    def acknowledge(self, seq: int) -> None:
-        # Uploads of the device's previous connection may become durable during this one: continue after those.
-        if self._state is _ConnectionState.OPEN and seq > self._acked:
-            self._acked = seq
-            self._due = max(self._due, seq + 1)
-            self._write_ack()
-
-    def refuse(self, code: str, message: str, retry_s: float) -> None:
-        """Send the reason, and disconnect once it is sent."""
-        if self._is_closed:
-            return
-        self._server.counts.refusals[code] += 1
-        self._write(protocol.Refusal(code, message, retry_s))
-        self._state = _ConnectionState.CLOSED
-        self._since_s = self._server.clock.monotonic()
-        self._transport.close()
-
-    def drop_for_memory(self, why: str) -> None:
-        """Close the connection and release what it has buffered."""
-        self.refuse(
-            "memory", f"{why}; what was not acknowledged is to be sent again", self._server.limits.memory_retry_s
-        )
-        if not self._writable.is_set():
-            self._transport.abort()
-        self._decoder.clear()
-        self._answer_bytes = 0
-        self._server.set_buffered(0, self)
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self._transport.abort()
-
-    def pause(self) -> None:
-        self._pauses += 1
-        if self._pauses == 1 and not self._is_closed:
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        self._pauses -= 1
-        if self._pauses == 0 and not self._is_closed:
-            self._since_s = self._server.clock.monotonic()  # the pause was the server's
-            self._take()
-            if self._pauses == 0 and not self._is_closed:
-                self._transport.resume_reading()
-
-    def check_patience(self, now_s: float) -> None:
-        """Disconnect a device that has been silent, or has not read, beyond the limits."""
-        # Single bytes before the Hello do not extend its timeout, nor bytes of a device that does not read.
-        if self._has_sent and self._state is _ConnectionState.OPEN and self._writable.is_set():
-            self._since_s = now_s
-        self._has_sent = False
-        limits, waited_s = self._server.limits, now_s - self._since_s
-        if self._is_closed:
-            if waited_s >= limits.linger_s:
-                self._transport.abort()
-        elif self._state is _ConnectionState.GREETING:
-            if waited_s >= limits.hello_s:
-                self.refuse("hello", f"no Hello within {limits.hello_s} s", 10.0)
-        elif waited_s >= limits.idle_s and (self._pauses == 0 or not self._writable.is_set()):
-            self.refuse("idle", f"silent for {limits.idle_s} s", 0.0)
-
-    # --- frames ---
-
-    def _refuse_out_of_turn(self, seq: int) -> None:
-        window = self._server.limits.window
-        if seq != self._due:
-            self.refuse("gap", f"upload {seq} came where {self._due} was due", 0.0)
-        else:
-            self.refuse("window", f"upload {seq} is more than {window} past {self._acked}, the last acknowledged", 10.0)
-
-    def _on_other(self, frame: protocol.Frame) -> bool:
-        """Process any frame but an upload in order. Return False if the connection has ended."""
-        match frame:
-            case protocol.Hello() if self._state is _ConnectionState.GREETING:
-                self._state = _ConnectionState.CHECKING
-                self.pause()
-                self._spawn(self._greet(frame))
-            case protocol.Request() if self._state is _ConnectionState.OPEN:
-                self._server.counts.requests += 1
-                if len(self._tasks) < self._server.limits.requests:
-                    held = self._server.hold_request(len(frame.payload), self)
-                    self._spawn(self._answer(frame, held)).add_done_callback(lambda _: held.close())
-                else:
-                    what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
-                    self._write(protocol.Response(frame.request_id, b"", what))
-            case protocol.Ping() if self._state is _ConnectionState.OPEN:
-                if self._writable.is_set():
-                    self._write(protocol.Pong(frame.token))
-            case _:
-                name = type(frame).__name__
-                self.refuse("order", f"{name} came while the connection was {self._state.name.lower()}", 60.0)
-        return not self._is_closed
-
-    async def _greet(self, hello: protocol.Hello) -> None:
-        server = self._server
-        try:
-            if hello.protocol != protocol.PROTOCOL_VERSION:
-                what = f"protocol {hello.protocol} is not supported; the cloud has protocol {protocol.PROTOCOL_VERSION}"
-                self.refuse("protocol", what, -1.0)
-            elif not hello.device_id or not hello.epoch:
-                self.refuse("hello", "device_id and epoch cannot be empty", -1.0)
-            elif (device_id := await server.authenticate(hello.token)) is None:
-                self.refuse("token", "the credential is not known", -1.0)
-            elif device_id != hello.device_id:
-                self.refuse("identity", f"the credential is not that of device {hello.device_id!r}", -1.0)
-            else:
-                point = await server.resume(hello)
-                if self._state is _ConnectionState.CHECKING:
-                    self._open(hello, point)
-        except protocol.ProtocolError as error:
-            self.refuse("hello", str(error), -1.0)
-        except Exception:  # noqa: BLE001 - the device gets an answer after any failure
-            _LOG.exception("tunnel: device %r could not be looked up", hello.device_id)
-            self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
-
-    def _open(self, hello: protocol.Hello, point: ResumePoint) -> None:
-        self.device_id, self.epoch = hello.device_id, hello.epoch
-        self._acked, self._due = point.seq, point.seq + 1
-        self._state = _ConnectionState.OPEN
-        self._since_s = self._server.clock.monotonic()
-        self._decoder.max_body_bytes = MAX_BODY_BYTES
-        self._server.admit(self)
-        self._write(protocol.Welcome(point.seq, self._server.limits.window, point.chain))
-        self.resume()
-
-    async def _answer(self, request: protocol.Request, held: contextlib.ExitStack) -> None:
-        payload, error_text, request_id = b"", "", request.request_id
-        try:
-            payload = await self._server.on_request(self.device_id, request.topic, request.payload)
-        except WalleError as error:
-            error_text = str(error) or type(error).__name__
-        except Exception:  # noqa: BLE001 - the device gets an answer after any failure
-            _LOG.exception("tunnel: request %r of device %r failed", request.topic, self.device_id)
-            error_text = "the cloud failed at this request"
-        finally:
-            del request
-            held.close()
-        self._server.counts.failed_requests += bool(error_text)
-        await self._wait_writable(len(payload))
-        try:
-            self._write(protocol.Response(request_id, payload, error_text[:2000]))
-        except FrameError as error:
-            self._write(protocol.Response(request_id, b"", f"the answer cannot be sent: {error}"))
-
-    async def _wait_writable(self, answer_bytes: int) -> None:
-        """Return once an answer may be written. Another answer may fill the buffer again first."""
-        if self._writable.is_set():
-            return
-        self._answer_bytes += answer_bytes
-        self._count_buffered()
-        try:
-            while not self._writable.is_set():
-                await self._writable.wait()
-        finally:
-            if not self._is_closed:
-                self._answer_bytes -= answer_bytes
-                self._count_buffered()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._server.spawn(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _write_ack(self) -> None:
-        self._owed_ack = not self._writable.is_set()
-        if not self._owed_ack:
-            self._send(encode_ack(self._acked))
-
-    def _write(self, frame: protocol.Frame) -> None:
-        if not self._is_closed:
-            self._send(self._server.encoder.encode(frame))
-
-    def _send(self, data: bytes) -> None:
-        if not self._is_closed:
-            self._server.counts.bytes_out += len(data)
-            self._transport.write(data)

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "core/crc32.h"
+
 namespace walle {
 
 namespace {

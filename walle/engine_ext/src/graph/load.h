@@ -42,7 +42,4 @@ std::shared_ptr<const Graph> load_graph(const std::shared_ptr<Storage>& storage)
 // The same from a file, memory-mapped. Throws Error (model) too where it cannot be opened.
 std::shared_ptr<const Graph> load_graph(const std::string& path);
 
-// CRC-32 as zlib computes it; `crc` continues an earlier one.
-std::uint32_t crc32(const std::byte* data, std::size_t size, std::uint32_t crc = 0) noexcept;
-
 }  // namespace walle

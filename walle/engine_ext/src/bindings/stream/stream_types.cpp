@@ -28,7 +28,7 @@ struct StreamState {
   }
   EventSequences sequences;
   PyObject* visit_type = nullptr;
-  PyObject* names[5] = {};  // interned: event_id, page_id, ts_ms, contents, size_bytes
+  PyObject* names[6] = {};  // interned: event_id, page_id, ts_ms, contents, size_bytes, encoded
   stream::Id page_enter = 0, page_exit = 0;
   std::int64_t max_event_bytes = 0, last_position = std::numeric_limits<std::int64_t>::min();
 };
@@ -142,8 +142,8 @@ PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     state->visit_type = core == nullptr ? nullptr : PyObject_GetAttrString(core, "PageVisit");
     Py_XDECREF(core);
     if (state->visit_type == nullptr) return nullptr;
-    const char* const names[] = {"event_id", "page_id", "ts_ms", "contents", "size_bytes"};
-    for (int i = 0; i < 5; ++i)
+    const char* const names[] = {"event_id", "page_id", "ts_ms", "contents", "size_bytes", "encoded"};
+    for (int i = 0; i < 6; ++i)
       if ((state->names[i] = PyUnicode_InternFromString(names[i])) == nullptr) return nullptr;
     auto matching = std::make_unique<TriggerMatching>(event_error);
     state->page_enter = matching->ids().acquire(page_enter);
@@ -199,11 +199,23 @@ std::int64_t event_size(const StreamState& state, PyObject* event, const Fields&
   return PyErr_Occurred() != nullptr ? -1 : size;
 }
 
+// Returns the bytes of the event's attribute `encoded`; -1 without it, and with an error.
+std::int64_t encoded_size(const StreamState& state, PyObject* event) {
+  PyObject* encoded = nullptr;
+  if (PyObject_GetOptionalAttr(event, state.names[5], &encoded) <= 0) return -1;
+  const std::int64_t size = PyBytes_CheckExact(encoded) ? PyBytes_GET_SIZE(encoded) : -1;
+  Py_DECREF(encoded);
+  return size;
+}
+
 PyObject* feed_event(PyObject* self, std::int64_t position, PyObject* event, PyObject* given_size) {
   TriggerMatching& matching = matching_of(self);
   StreamState& state = state_of(self);
   Fields fields;
-  for (int i = 0; i < 4; ++i)
+  // An event that was read from JSON has its bytes: its contents are decoded only where a condition tests them.
+  const std::int64_t encoded_bytes = encoded_size(state, event);
+  if (encoded_bytes < 0 && PyErr_Occurred() != nullptr) return nullptr;
+  for (int i = 0; i < (encoded_bytes >= 0 && !matching.tests_contents() ? 3 : 4); ++i)
     if ((fields.values[i] = PyObject_GetAttr(event, state.names[i])) == nullptr) return nullptr;
   PyObject *event_id = fields.values[0], *page_id = fields.values[1];
   stream::Moment moment{0, position};
@@ -211,7 +223,9 @@ PyObject* feed_event(PyObject* self, std::int64_t position, PyObject* event, PyO
   if (matching.check_idle() < 0 || matching.check_event_id(event_id) < 0 || matching.check_page_id(page_id) < 0 ||
       matching.read_time(fields.values[2], moment.ts_ms) < 0)
     return nullptr;
-  const std::int64_t size_bytes = given_size == nullptr ? event_size(state, event, fields) : PyLong_AsLongLong(given_size);
+  const std::int64_t size_bytes = given_size != nullptr ? PyLong_AsLongLong(given_size)
+                                  : encoded_bytes >= 0  ? encoded_bytes
+                                                        : event_size(state, event, fields);
   if (size_bytes < 0) {
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_ValueError, "size_bytes is negative");
     return nullptr;

@@ -43,6 +43,9 @@ class TriggerMatching {
 
   int traverse(visitproc visit, void* arg) const;
 
+  // Whether a condition tests contents, which `feed_numbers` then needs.
+  bool tests_contents() const noexcept { return tested_pairs_ != 0; }
+
   StringTable& ids() noexcept { return ids_; }
   const stream::TriggerTrie& trie() const noexcept { return trie_; }
 

@@ -1,9 +1,9 @@
 // CRC-32, polynomial 0xEDB88320: by carry-less multiplication where the CPU has it (a model's weights are read through once at
 // every load), else eight bytes a step ("slicing by 8").
+#include "core/crc32.h"
+
 #include <array>
 #include <cstring>
-
-#include "graph/load.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

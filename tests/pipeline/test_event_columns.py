@@ -1,0 +1,338 @@
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.pipeline import slow_events
+from walle import plain
+from walle.engine_ext import _core
+from walle.pipeline.events import MAX_CONTENTS_DEPTH, Event, EventError
+from walle.pipeline.stream import Events
+
+FUNCTIONS = ("count", "sum", "mean", "min", "max", "span", "first", "last", "distinct", "std", "q1", "median", "q3")
+FIELDS = ("event_id", "page_id", "ts_ms", "n", "item.price", "item", "contents.ts_ms", "nothing")
+
+numbers = st.one_of(
+    st.integers(-5, 5),
+    st.integers(-(2**53), 2**53),
+    st.sampled_from([0.0, -0.0, 0.5, 1.0, 2.0, 1e16, -1e16, 0.1, 1e300]),
+    st.floats(-1e6, 1e6),
+)
+scalars = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=3), st.sampled_from(["a", "b", "\u00e9\U0001f600"]))
+contents = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": scalars,
+        "item": st.one_of(scalars, st.fixed_dictionaries({}, optional={"price": scalars, "other": scalars})),
+        "ts_ms": scalars,
+        "list": st.lists(scalars, max_size=3),
+    },
+)
+events_of = st.lists(
+    st.builds(
+        Event,
+        st.sampled_from(["click", "exposure", "item", "\u4e2d"]),
+        st.sampled_from(["", "item", "list"]),
+        st.integers(0, 60),
+        contents,
+    ),
+    max_size=12,
+)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Return whether values and their types are equal; floats nearly, because sums are compensated differently."""
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right or math.isclose(left, right, rel_tol=1e-12, abs_tol=1e-9)
+    if isinstance(left, list):
+        return isinstance(right, list) and len(left) == len(right) and all(map(same, left, right))
+    return type(left) is type(right) and left == right
+
+
+def columns(events: list[Event]) -> Events:
+    """Return the events as a VM gets them: from their bytes."""
+    return Events.from_bytes(Events(events).encode())
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(events_of)
+def test_events_come_back_from_their_bytes(events: list[Event]) -> None:
+    encoded = Events(events).encode()
+    assert encoded == plain.encode([(one.event_id, one.page_id, one.ts_ms, one.contents) for one in events])
+    opened = Events.from_bytes(encoded)
+    assert list(opened) == events
+    assert opened.encode() == encoded
+    assert [opened[index] for index in range(-len(events), len(events))] == [*events, *events]
+
+
+@given(events_of, st.sampled_from(FIELDS), st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), scalars)
+def test_where_is_the_test_of_a_trigger_condition(events: list[Event], field: str, comparison: str, value: Any) -> None:
+    if value is None or (isinstance(value, bool) and comparison not in ("==", "!=")):
+        with pytest.raises(EventError):
+            columns(events).where(field, comparison, value)
+        return
+    assert list(columns(events).where(field, comparison, value)) == slow_events.where(events, field, comparison, value)
+
+
+@given(events_of, st.sampled_from([None, "click", "nothing"]), st.sampled_from([None, "", "item"]), st.integers(0, 70))
+def test_selections_are_those_of_the_slow_meaning(
+    events: list[Event], event_id: str | None, page_id: str | None, end_ms: int
+) -> None:
+    view = columns(events)
+    assert list(view.named(event_id, page_id)) == slow_events.named(events, event_id, page_id)
+    assert list(view.key_by("item")) == [one for one in events if "item" in (one.event_id, one.page_id)]
+    assert list(view.time_window(5, 5 + end_ms)) == slow_events.window(events, 5, 5 + end_ms)[2]
+    assert list(view[1:-1]) == events[1:-1]
+    assert list(view[::-2]) == events[::-2]
+    chained = view.named("click").filter(lambda event: event.ts_ms > 10).where("n", ">", 0)
+    clicks = [event for event in events if event.event_id == "click" and event.ts_ms > 10]
+    assert list(chained) == slow_events.where(clicks, "n", ">", 0)
+    mapped = view.map(lambda held: {"n": held.get("n"), "size": len(held)})
+    assert mapped.sum("size") == sum(len(event.contents) for event in events)
+
+
+@given(events_of, st.sampled_from(FIELDS), st.sampled_from(FUNCTIONS))
+def test_aggregations_are_those_of_python(events: list[Event], field: str, function: str) -> None:
+    view = columns(events)
+    if function == "distinct" and any(
+        isinstance(slow_events.field_of(event, field), dict | list) for event in events
+    ):
+        with pytest.raises(EventError, match=r"of event \d+ is a list or an object"):
+            view.distinct(field)
+        return
+    expected = slow_events.aggregate(events, field, function)
+    assert same(view.aggregate(found=(field, function))["found"], expected)
+    if hasattr(view, function):
+        assert same(getattr(view, function)(field), expected)
+
+
+@given(events_of, st.lists(st.sampled_from(["event_id", "page_id", "n", "ts_ms"]), min_size=1, max_size=3, unique=True))
+def test_groups_are_those_of_a_dict(events: list[Event], fields: list[str]) -> None:
+    groups = columns(events).group_by(*fields)
+    expected = slow_events.grouped(events, lambda event: tuple(slow_events.group_key(event, field) for field in fields))
+    assert [list(group) for _, group in groups] == list(expected.values())
+    keys = [tuple(value for _, value in key) for key in expected]
+    assert groups.group_keys() == [key[0] if len(fields) == 1 else key for key in keys]
+    table = groups.aggregate(events="count", total=("item.price", "sum"))
+    assert table["events"] == [len(group) for group in expected.values()]
+    assert same(table["total"], [slow_events.aggregate(group, "item.price", "sum") for group in expected.values()])
+
+
+@given(events_of, st.integers(1, 30), st.integers(1, 30), st.integers(-20, 20))
+def test_windows_are_those_of_the_slow_meaning(events: list[Event], size_ms: int, every_ms: int, offset_ms: int) -> None:
+    view, every_ms = columns(events), min(every_ms, size_ms)
+    for groups, expected in (
+        (view.tumbling(size_ms, offset_ms=offset_ms), slow_events.tumbling(events, size_ms, offset_ms)),
+        (view.sliding(size_ms, every_ms, offset_ms=offset_ms), slow_events.sliding(events, size_ms, every_ms, offset_ms)),
+        (view.sessions(size_ms), slow_events.sessions(events, size_ms)),
+    ):
+        assert groups.group_keys() == [(start, end) for start, end, _ in expected]
+        found = [sorted(group, key=lambda event: event.ts_ms) for _, group in groups]
+        assert found == [sorted(inside, key=lambda event: event.ts_ms) for _, _, inside in expected]
+    by_page = view.group_by("page_id").tumbling(size_ms)
+    pages = slow_events.grouped(events, lambda event: event.page_id)
+    assert by_page.group_keys() == [
+        (page, start, end) for page, held in pages.items() for start, end, _ in slow_events.tumbling(held, size_ms, 0)
+    ]
+
+
+def test_errors_name_the_field_and_the_event() -> None:
+    view = Events([Event("click", "", 0, {"n": 1}), Event("click", "", 1, {"n": [1]})])
+    for wrong, message in (
+        (lambda: view.group_by("n"), "n: of event 1 is a list"),
+        (lambda: view.sum("a..b"), "field: 'a..b' has an empty key"),
+        (lambda: view.aggregate(x=("n", "sums")), "aggregation: 'sums' is unknown; use count, sum"),
+        (lambda: view.where("n", "=", 1), "comparison: must be one of"),
+        (lambda: view.tumbling(0), "window: must be longer than 0 ms"),
+        (lambda: view.sliding(10_000, 1), "in more than 1000 windows"),
+        (lambda: view.tumbling(2**70), "window"),
+        (lambda: view.group_by("n.x").aggregate(**{"n.x": "count"}), "is the name of a key"),
+        (lambda: Events([Event("x", "", 0, {"a": {1, 2}})]).encode(), "contents: have values"),
+        (lambda: Events.from_bytes(b"\x91\x94\xa0"), "event_id: of event 0 is empty"),
+        (lambda: Events.from_bytes(b"\x92\x94\xa1x\xa0\x01\x80"), "events: these bytes are not events"),
+    ):
+        with pytest.raises(EventError, match=message.replace("(", r"\(")):
+            wrong()
+
+
+def test_sums_of_large_integers_are_exact() -> None:
+    view = Events([Event("x", "", 0, {"n": 2**63 - 1})] * 5 + [Event("x", "", 0, {"n": 2**64 - 1})])
+    assert view.sum("n") == 5 * (2**63 - 1) + 2**64 - 1
+    assert view.mean("n") == (5 * (2**63 - 1) + 2**64 - 1) / 6
+    assert view.max("n") == 2**64 - 1
+
+
+def test_values_that_bytes_do_not_hold_stay_in_the_events_and_are_of_no_kind_in_columns() -> None:
+    array = memoryview(b"12")
+    events = Events([Event("a", "", 0, {"x": array, "n": 1}), Event("b", "", 1, {"x": 10**30, "y": {1: (2,)}, "n": 2})])
+    assert events.sum("n") == 3
+    assert events.sum("x") == 0
+    assert events.where("n", ">", 1)[0].contents["x"] == 10**30
+    assert dict(events.group_by("event_id"))["a"][0].contents["x"] is array
+    assert [event.contents.get("y") for event in events[::-1]] == [{1: (2,)}, None]
+    assert events.column("x", "missing") == ["missing"] * 2
+
+
+def test_a_large_batch_keeps_a_column_and_gives_the_same() -> None:
+    events = [Event("click", f"p{index % 7}", index, {"n": index % 5}) for index in range(1000)]
+    view = columns(events)
+    assert view.sum("n") == view.sum("n") == 2000
+    assert view.named("click").group_by("page_id").aggregate(n=("n", "sum"))["n"] == [
+        sum(event.contents["n"] for event in events if event.page_id == f"p{page}") for page in range(7)
+    ]
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**64 - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=40),
+        st.text(st.characters(max_codepoint=127), max_size=40),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=20), st.dictionaries(st.text(max_size=20), inner, max_size=20)),
+    max_leaves=40,
+)
+
+
+def refuse_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def event_json(held: str) -> bytes:
+    return b'{"event_id":"x","page_id":"p","ts_ms":5,"contents":{"v":%s}}' % held.encode("utf-8", "surrogatepass")
+
+
+@given(json_values, st.booleans(), st.sampled_from([None, 1]), st.booleans())
+def test_json_becomes_the_bytes_that_json_loads_would_encode(
+    value: Any, ascii_only: bool, indent: int | None, as_list: bool
+) -> None:
+    text = event_json(json.dumps(value, ensure_ascii=ascii_only, indent=indent))
+    text = b"[%s, %s]" % (text, text) if as_list else text + b"\n" + text + b"\n"
+    assert Events.from_json(text).encode() == plain.encode([("x", "p", 5, {"v": json.loads(json.dumps(value))})] * 2)
+
+
+mangled = st.text(st.sampled_from('{}[]",:.0123456789eE+-\\uDd8tfnrulase \n\x01\u00e9ab'), max_size=25)
+
+
+@given(mangled)
+def test_json_is_refused_where_json_loads_refuses_it(held: str) -> None:
+    text = event_json(held)
+    try:
+        value = json.loads(text, parse_constant=refuse_constant)
+        encoded = plain.encode([(value["event_id"], value["page_id"], value["ts_ms"], value["contents"])])
+        Event.from_dict(value)
+    except (ValueError, plain.PlainDataError, EventError, KeyError):
+        with pytest.raises(EventError):
+            Events.from_json(text)
+        return
+    assert Events.from_json(text).encode() == encoded
+
+
+@given(st.binary(max_size=30))
+def test_bytes_that_are_not_utf8_are_refused(held: bytes) -> None:
+    text = b'{"event_id":"x","page_id":"","ts_ms":0,"contents":{"a":"%s"}}' % held
+    try:
+        encoded = plain.encode([["x", "", 0, json.loads(text)["contents"]]])
+    except (ValueError, plain.PlainDataError):
+        with pytest.raises(EventError):
+            Events.from_json(text)
+        return
+    assert Events.from_json(text).encode() == encoded
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "a long key with more than sixteen bytes", "\\u0061"]), st.integers(0, 99)), max_size=80))
+def test_of_equal_keys_the_last_value_counts(pairs: list[tuple[str, int]]) -> None:
+    text = event_json("{" + ",".join(f'"{key}": [{value}, {{"b": 0}}]' for key, value in pairs) + "}")
+    assert Events.from_json(text).encode() == plain.encode([("x", "p", 5, json.loads(text)["contents"])])
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["0", "-0", "-0.0", "1e5", "1E400", "-1e400", "1e-400", "0.1", "123456789012345678", "18446744073709551615", "5e-324",
+     "-9223372036854775808", "2.2250738585072011e-308", "9007199254740993.0", "0.30000000000000004", "1e22", "1e23",
+     "123456789.123456789", "0.000001", "100000000000000000000000.0", "0.00000000000000000000000000000000012e5"],
+)  # fmt: skip
+def test_numbers_are_those_of_json_loads(number: str) -> None:
+    assert Events.from_json(event_json(number)).encode() == plain.encode([("x", "p", 5, {"v": json.loads(number)})])
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 25))
+def test_reals_round_as_json_loads_does(real: float, digits: int) -> None:
+    for number in (repr(real), f"{real:.{digits}e}", f"{real:.{digits}f}"):
+        if "." in number or "e" in number:
+            assert Events.from_json(event_json(number)).encode() == plain.encode([("x", "p", 5, {"v": float(number)})])
+
+
+def test_the_fields_of_an_event_in_json_stand_in_any_order() -> None:
+    text = b'{"contents":{"a":1},"x":[1,{"y":2}],"ts_ms":3,"event_id":"no","page_id":"p","event_id":"e"}'
+    assert list(Events.from_json(text)) == [Event("e", "p", 3, {"a": 1})]
+    assert len(Events.from_json(b" \n")) == len(Events.from_json(b"[ ]")) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"event_id":"x","page_id":"","contents":{}}', "ts_ms: of event 0 is missing"),
+        (b'{"event_id":"","page_id":"","ts_ms":1,"contents":{}}', "event_id: of event 0 is empty"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1.0,"contents":{}}', "ts_ms: of event 0 must be int"),
+        (b'{"event_id":"x","page_id":"","ts_ms":true,"contents":{}}', "ts_ms: of event 0 must be int"),
+        (b'{"event_id":"x","page_id":"","ts_ms":-1,"contents":{}}', "ts_ms: of event 0 is not milliseconds"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":[]}', "contents: of event 0 must be an object"),
+        (b'{"event_id":1,"page_id":"","ts_ms":1,"contents":{}}', "event_id: of event 0 must be str"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{"a":99999999999999999999}}', "byte 55 .*64 bits"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{"a":NaN}}', "event 0: byte 55 of the JSON"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{"a":"\\ud800"}}', "lone surrogate"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{}', "ends here too early"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{}} 5', "event: of event 1 must be an object"),
+        (b"[5]", "event: of event 0 must be an object"),
+        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{"a":"%s"}}' % (b"y" * 2**18), "more than 262144"),
+    ],
+)  # fmt: skip
+def test_wrong_json_is_refused_with_its_place(text: bytes, message: str) -> None:
+    with pytest.raises(EventError, match=message):
+        Events.from_json(text)
+
+
+def test_contents_are_as_deep_as_an_event_may_be() -> None:
+    def nested(levels: int) -> bytes:
+        return event_json("[" * (levels - 1) + "]" * (levels - 1))
+
+    assert len(Events.from_json(nested(MAX_CONTENTS_DEPTH))) == 1
+    with pytest.raises(EventError, match="deeper than 90"):
+        Events.from_json(nested(MAX_CONTENTS_DEPTH + 1))
+
+
+# --- damaged and hostile bytes ----------------------------------------------------------------------------------------
+
+ENCODED = Events([Event("click", "p", 5, {"n": 1, "t": "text", "l": [1.5, None], "m": {"a": b"x"}})] * 3).encode()
+
+
+@given(st.integers(0, len(ENCODED) - 1), st.binary(min_size=1, max_size=9), st.booleans())
+def test_damaged_bytes_are_refused_or_read_as_something(at: int, put: bytes, cut: bool) -> None:
+    damaged = ENCODED[:at] + put + (b"" if cut else ENCODED[at + len(put) :])
+    try:
+        events = Events.from_bytes(damaged)
+        events.aggregate(**{f"{name}_{how}": (name, how) for name in ("n", "t", "m.a") for how in FUNCTIONS})
+        list(events.group_by("t", "m.a"))
+        list(events)
+    except EventError:
+        pass
+
+
+def test_their_types_cannot_be_made_or_changed() -> None:
+    for kind in (_core.EventView, _core.EventGroups):
+        with pytest.raises(TypeError):
+            kind()
+        with pytest.raises(TypeError):
+            object.__new__(kind)
+        with pytest.raises(TypeError):
+            type("Sub", (kind,), {})
+        with pytest.raises(TypeError):
+            kind.x = 1  # type: ignore[attr-defined]

@@ -1,0 +1,189 @@
+"""Event columns in a task VM: what crosses, what is fetched only when a task asks, and tasks that misuse the types."""
+
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.sim.tasks import task_version
+from tests.sim.vm_task import write_task
+from walle.deploy.cloud.bundle import build_bundle, unpack
+from walle.deploy.signing import Signer
+from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
+from walle.engine_ext.vm.vm import VM
+from walle.pipeline.events import Event
+from walle.pipeline.stream import Events, encode_events
+from walle.pipeline.task_queue import Trigger
+from walle.protocol import Manifest
+from walle.task_runner import TaskRunner
+
+CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
+VISIT = (
+    Event("page_enter", "item", 1_000, {"price": 5}),
+    Event("click", "item", 1_500, {"item": {"id": "a", "price": 2.5}}),
+    Event("click", "item", 9_000, {"item": {"id": "b"}}),
+    Event("page_exit", "item", 9_500, {}),
+)
+
+
+@pytest_asyncio.fixture
+async def runner() -> AsyncIterator[TaskRunner]:
+    runner = TaskRunner(1)
+    yield runner
+    await runner.close()
+
+
+def laid_out(folder: Path, main: str) -> tuple[Path, Manifest]:
+    files = {"main.py": textwrap.dedent(main).encode(), "task.toml": CONFIG}
+    bundle = build_bundle(task_version(files), Signer.generate())
+    unpack(bundle.manifest, bundle.blobs, folder)
+    return folder, bundle.manifest
+
+
+async def output_of(runner: TaskRunner, folder: Path, main: str, visit: tuple[Event, ...] = VISIT, recent: Any = VISIT) -> Any:
+    trigger = Trigger(visit[-1], 3, visit, recent)
+    folder.mkdir(exist_ok=True)
+    return (await runner.run(*laid_out(folder / "task", main), trigger, {}, {})).output
+
+
+@pytest.mark.asyncio
+async def test_a_task_filters_groups_and_aggregates_its_visit(runner: TaskRunner, tmp_path: Path) -> None:
+    main = """
+        def execute(ctx, trigger):
+            events = ctx.events
+            return {
+                "clicks": events.named("click").distinct("item.id"),
+                "dear": [event.ts_ms for event in events.where("item.price", ">", 1)],
+                "table": events.group_by("event_id").aggregate(n="count", price=("item.price", "sum")),
+                "sessions": events.sessions(2_000).count(),
+                "contents": events[1].contents,
+            }
+    """
+    assert await output_of(runner, tmp_path, main) == {
+        "clicks": ["a", "b"],
+        "dear": [1_500],
+        "table": {"event_id": ["page_enter", "click", "page_exit"], "n": [1, 2, 1], "price": [0, 2.5, 0]},
+        "sessions": {(1_000, 3_500): 2, (9_000, 11_500): 2},
+        "contents": {"item": {"id": "a", "price": 2.5}},
+    }
+
+
+class Recent:
+    """A time-level sequence that counts how often it is encoded."""
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def encode(self) -> bytes | list[dict[str, Any]]:
+        self.encoded += 1
+        return encode_events(VISIT)
+
+
+@pytest.mark.asyncio
+async def test_the_time_level_sequence_is_encoded_only_if_a_task_reads_it(runner: TaskRunner, tmp_path: Path) -> None:
+    recent = Recent()
+    assert await output_of(runner, tmp_path / "a", "def execute(ctx, trigger): return 1\n", recent=recent) == 1
+    assert recent.encoded == 0
+    reads = "def execute(ctx, trigger): return [len(ctx.recent), ctx.recent.count(), ctx.recent.max('ts_ms')]\n"
+    assert await output_of(runner, tmp_path / "b", reads, recent=recent) == [4, 4, 9_500]
+    assert recent.encoded == 1
+    assert await output_of(runner, tmp_path / "c", reads) == [4, 4, 9_500]  # of a tuple
+
+
+@pytest.mark.asyncio
+async def test_events_with_arrays_cross_as_they_are(runner: TaskRunner, tmp_path: Path) -> None:
+    visit = (Event("page_exit", "item", 1, {"a": memoryview(b"\1\2").cast("B")}),)
+    main = "def execute(ctx, trigger): return int(sum(ctx.events[0].contents['a']))\n"
+    assert await output_of(runner, tmp_path, main, visit) == 3
+
+
+HOSTILE = """
+    core = None
+    good = bytes.fromhex("{good}")
+
+    def execute(ctx, trigger):
+        global core
+        core = type(ctx.events)._columns.__globals__["_core"]
+        globals()[trigger["function"]]()
+
+    def damaged():
+        for at in range(len(good)):
+            for byte in range(256):
+                try:
+                    view = core.open_events(good[:at] + bytes([byte]) + good[at + 1:])
+                    view.fields()
+                    view.groups().by("n").aggregate((("n", "sum"), ("t", "distinct"), (None, "count")))
+                except (ValueError, TypeError):
+                    pass
+
+    def deep():
+        nested = b"\\x91" * 5_000
+        for contents in (nested, b"\\x81\\xa1a" + nested, b"\\xdf\\xff\\xff\\xff\\xff", b"\\xdd\\xff\\xff\\xff\\xff"):
+            try:
+                core.open_events(b"\\x91\\x94\\xa1x\\xa0\\x01" + contents)
+            except ValueError:
+                pass
+            try:
+                core.unpack_event(contents)
+            except ValueError:
+                pass
+        try:
+            core.read_json_events(b'[{{"contents":' + b"[" * 100_000)
+        except ValueError:
+            pass
+
+    def replaced():
+        view = core.open_events(good)
+        kind = type(view)
+        for attempt in (
+            lambda: kind(), lambda: object.__new__(kind), lambda: type("Sub", (kind,), {{}}),
+            lambda: setattr(kind, "row", None), lambda: setattr(view, "__class__", int),
+            lambda: kind.row(5, 0), lambda: kind.take([], [0]), lambda: view.take([9]), lambda: view.row(-1),
+            lambda: view.named(1, 2, 3), lambda: view.where("n", "<", []), lambda: view.groups().aggregate((1,)),
+            lambda: view.groups().windows(7, 1, 1, 1), lambda: view.slice(1, 0), lambda: view.take([2**70]),
+            lambda: view.__reduce_ex__(2),
+        ):
+            try:
+                attempt()
+            except (TypeError, ValueError, IndexError, AttributeError, OverflowError):
+                continue
+            raise AssertionError(attempt.__code__.co_firstlineno)
+        core.EventView = int
+        try:
+            core.open_events(good)
+        except TypeError:
+            return view.groups().views()
+        raise AssertionError("a replaced type was used")
+
+    def endless():
+        view = core.open_events(good * 1)
+        kept = []
+        while True:
+            kept.append(view.groups().windows(1, 10_000, 10, 0))
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_hostile_task_crashes_and_exceeds_nothing(tmp_path: Path) -> None:
+    good = Events([Event("click", "p", 5, {"n": 1.5, "t": "text", "l": [1, {"a": None}]})] * 2).encode()
+    main = textwrap.dedent(HOSTILE).format(good=good.hex())
+    vm = VM(write_task(tmp_path, main), limits={"memory_mb": 24}, grace_s=5.0)
+    replaced = False
+    try:
+        for function in ("damaged", "deep", "endless", "replaced", "replaced"):
+            call = vm.call("walle.pipeline.context:run", {"function": function}, good, {}, deadline=60.0)
+            if function == "endless":
+                with pytest.raises(LimitExceeded, match="memory_mb"):
+                    await call
+            elif function == "replaced" and replaced:
+                with pytest.raises(TaskError, match="was replaced"):  # in its own VM, for its later runs
+                    await call
+            else:
+                await call
+                replaced = function == "replaced"
+    finally:
+        vm.close()
+        assert await vm.wait_closed()

@@ -1,0 +1,146 @@
+"""The C++ rows of a transaction and the C++ encoder of values, against their meaning in Python."""
+
+import enum
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from walle import plain
+from walle.engine_ext._core import RowBatch, packed_value
+from walle.pipeline import checksums
+from walle.pipeline.store import Put
+from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES
+
+MANY = 1 << 40
+_TEXT = st.text(st.characters(codec="utf-8"))
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | _TEXT | st.binary()
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner) | st.dictionaries(_TEXT, inner) | st.tuples(inner, inner), max_leaves=20
+)
+
+
+def new_batch(*, used: int = 0, upload_bytes: int = MANY, rows: int = MANY, size_bytes: int = MANY) -> RowBatch:
+    return RowBatch(rows, size_bytes, used, upload_bytes)
+
+
+@given(_VALUES)
+def test_a_value_is_encoded_as_walle_plain_encodes_it(value: object) -> None:
+    assert packed_value(value) == plain.encode(value)
+
+
+@pytest.mark.parametrize("length", [0, 15, 16, 31, 32, 255, 256, 65535, 65536])
+def test_lengths_at_which_the_encoding_changes(length: int) -> None:
+    for value in ("x" * length, "é" * length, "𝄞" * length, b"x" * length, [None] * length):
+        assert packed_value(value) == plain.encode(value)
+    mapping = {str(key): key for key in range(length)}
+    assert packed_value(mapping) == plain.encode(mapping)
+
+
+@pytest.mark.parametrize("power", range(65))
+def test_numbers_at_which_the_encoding_changes(power: int) -> None:
+    for number in (2**power - 1, 2**power, -(2**power), -(2**power) - 1):
+        found = packed_value(number)
+        assert found is None if not -(2**63) <= number < 2**63 else found == plain.encode(number)
+
+
+class Kind(enum.StrEnum):
+    A = "a"
+
+
+@pytest.mark.parametrize("value", [2**64, "\ud800", memoryview(b"x"), Kind.A, object(), [[{"a": 1j}]]])
+def test_python_decides_on_other_values(value: object) -> None:
+    assert packed_value(value) is None
+
+
+def test_rows_have_the_checksums_and_the_chain_of_checksums_py() -> None:
+    rng = random.Random(3)
+    topics = ["t", "scenario/ipv", "é𝄞" * 40, str(Kind.A)]
+    batch = new_batch()
+    expected: list[tuple[Put, int, int]] = []
+    for index in range(400):
+        ts_ms, position = rng.choice([0, 5, 2**40, -7]), rng.choice([-1, 0, 2**50])
+        puts = [
+            Put(rng.choice(topics), rng.randbytes(rng.choice([0, 1, 63, 64, 65, 1300, 9000])), rng.random() < 0.5)
+            for _ in range(index % 4)
+        ]
+        if puts:
+            expected += [(put, ts_ms, position) for put in puts]
+            assert batch.append_all(puts, ts_ms / 1000, position) == len(expected)
+    found = batch.feature_parameters(0, len(batch))
+    uploads, seq, chain = batch.upload_parameters(0, batch.uploads, 10, 2**61 - 2)
+    links = 2**61 - 2
+    for put, ts_ms, position in expected:
+        sum_ = checksums.row_checksum(put.topic, put.payload, ts_ms)
+        assert found[:5] == [put.topic, ts_ms, position, put.payload, checksums.feature_checksum(sum_, position)]
+        del found[:5]
+        if put.upload:
+            links = checksums.next_link(links, sum_)
+            assert uploads[1:6] == [put.topic, put.payload, ts_ms, sum_, links]
+            del uploads[:6]
+    assert (found, uploads, chain) == ([], [], links)
+    assert seq == 10 + batch.uploads
+    sizes = [(len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES, put.upload) for put, _, _ in expected]
+    assert batch.size_bytes == sum(size for size, _ in sizes)
+    assert batch.upload_bytes == sum(size for size, upload in sizes if upload)
+    assert batch.topics() == {
+        topic: sum(put.topic == topic for put, _, _ in expected) for topic in {put.topic for put, _, _ in expected}
+    }
+
+
+def test_parts_of_the_uploads_continue_the_chain() -> None:
+    batch = new_batch()
+    batch.append_all([Put("t", bytes([index]), index % 3 != 0) for index in range(50)], 1.0, -1)
+    whole, *end = batch.upload_parameters(0, batch.uploads, 0, 17)
+    first, seq, chain = batch.upload_parameters(0, 20, 0, 17)
+    rest, *rest_end = batch.upload_parameters(20, batch.uploads - 20, seq, chain)
+    assert (first + rest, rest_end) == (whole, end)
+    with pytest.raises(IndexError):
+        batch.feature_parameters(40, 11)
+    with pytest.raises(IndexError):
+        batch.upload_parameters(batch.uploads + 1, 0, 0, 0)
+
+
+def test_rows_move_to_the_end_of_another_batch() -> None:
+    both, first, second = new_batch(), new_batch(), new_batch()
+    for batch, puts in ((first, [Put("a", b"1", True)]), (second, [Put("b", b"2", False), Put("c", b"3", True)])):
+        batch.append_all(puts, 1.0, 4)
+        both.append_all(puts, 1.0, 4)
+    first.take(second)
+    first.take(first)
+    assert (len(second), second.uploads, second.size_bytes, second.upload_bytes) == (0, 0, 0, 0)
+    assert first.feature_parameters(0, 3) == both.feature_parameters(0, 3)
+    assert first.upload_parameters(0, 2, 0, 1) == both.upload_parameters(0, 2, 0, 1)
+    assert (first.size_bytes, first.upload_bytes) == (both.size_bytes, both.upload_bytes)
+
+
+def test_a_row_beyond_a_limit_is_refused_and_leaves_nothing() -> None:
+    row_bytes = ROW_OVERHEAD_BYTES + 2
+    put, local = Put("t", b"x", True), Put("t", b"x", False)
+    batch = new_batch(rows=2)
+    assert [batch.append_all([put], 0.0, 0) for _ in range(3)] == [1, 2, 0]
+    batch = new_batch(size_bytes=row_bytes)
+    assert [batch.append_all([put], 0.0, 0) for _ in range(2)] == [1, 0]
+    batch = new_batch(upload_bytes=row_bytes)
+    assert [batch.append_all([one], 0.0, 0) for one in (put, put, local, put)] == [1, 0, 2, 0]
+    assert (batch.uploads, batch.upload_bytes, batch.size_bytes) == (1, row_bytes, 2 * row_bytes)
+    assert batch.append_all([put], 0.0, 0, True) == 3
+    assert new_batch(upload_bytes=1).append_all([put], 0.0, 0) == 1  # the first is always accepted
+    assert new_batch(used=1, upload_bytes=1).append_all([put], 0.0, 0) == 0
+    batch = new_batch(rows=0)
+    assert batch.append_value("t", 1, True, 0.0, -1, 100) == 0
+    batch.set_limits(1, 1, 0, 0)
+    assert batch.append_value("t", 1, False, 0.0, -1, 100) == 1
+
+
+def test_a_call_with_a_wrong_output_adds_none() -> None:
+    batch = new_batch()
+    good = Put("t", b"x", True)
+    for wrong in (("t", bytearray(b"x"), True), (b"t", b"x", True), ("\ud800", b"x", True), ("t", b"x"), None):
+        with pytest.raises((TypeError, UnicodeEncodeError)):
+            batch.append_all([good, wrong], 0.0, 0)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="time in seconds"):
+        batch.append_all([good], float("nan"), 0)
+    assert (len(batch), batch.uploads, batch.size_bytes, batch.upload_bytes) == (0, 0, 0, 0)
+    assert batch.append_value("t", "xx", True, 0.0, -1, 2) is None  # 3 bytes

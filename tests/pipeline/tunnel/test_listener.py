@@ -1,0 +1,141 @@
+"""Listening of several tunnel servers at one address, and on a socket of the caller, with both kinds of transports."""
+
+import asyncio
+import contextlib
+import errno
+import importlib.util
+import logging
+import socket
+import time
+
+import pytest
+
+from tests.sim.tunnel_cloud import authenticate, echo
+from tests.sim.tunnel_rig import RawDevice, nothing_acked
+from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.server import TunnelServer
+
+FAST = [
+    False,
+    pytest.param(
+        True, marks=pytest.mark.skipif(importlib.util.find_spec("aiofastnet") is None, reason="needs aiofastnet")
+    ),
+]
+
+
+def _server(authority: Authority, **options: object) -> TunnelServer:
+    return TunnelServer(
+        ssl_context=authority.server_context(),
+        authenticate=authenticate,
+        resume=nothing_acked,
+        on_request=echo,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_servers_with_reuse_port_divide_the_connections_of_one_address(authority: Authority, fast: bool) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(_server(authority, reuse_port=True, fast_transports=fast))
+        second = _server(authority, reuse_port=True, port=first.port, fast_transports=fast)
+        await stack.enter_async_context(second)
+        assert second.port == first.port
+        for number in range(40):  # the chance that the kernel gives all to one is 2 in 2^40
+            device = await stack.enter_async_context(RawDevice.connect(authority, first.port))
+            await device.hello(number)
+        assert first.counts.open + second.counts.open == 40
+        assert min(first.counts.open, second.counts.open) > 0
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_an_address_in_use_is_refused_without_reuse_port(authority: Authority, fast: bool) -> None:
+    async with _server(authority) as first:
+        second = _server(authority, port=first.port, fast_transports=fast)
+        with pytest.raises(OSError, match="in use"):
+            await second.start()
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_a_given_socket_is_listened_on_and_closed(authority: Authority, fast: bool) -> None:
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    async with _server(authority, sock=bound, fast_transports=fast) as server:
+        assert server.port == port
+        async with RawDevice.connect(authority, port) as device:
+            await device.hello()
+            (connection,) = server._connections
+            end = connection._transport.get_extra_info("socket")
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert bound.fileno() == -1
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_every_address_of_a_host_is_listened_on(authority: Authority, fast: bool) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("needs IPv6")
+    async with _server(authority, host="localhost", fast_transports=fast) as server:
+        assert server._listener is not None
+        expected = {found[0] for found in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
+        assert {listening.family for listening in server._listener.sockets} == expected
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_closing_ends_a_handshake_under_way(authority: Authority, fast: bool) -> None:
+    server = _server(authority, fast_transports=fast)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await asyncio.sleep(0.05)
+    began_s = time.monotonic()
+    await server.close()
+    assert time.monotonic() - began_s < server.limits.linger_s
+    async with asyncio.timeout(5):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("aiofastnet") is None, reason="needs aiofastnet")
+@pytest.mark.asyncio
+async def test_accepting_goes_on_after_the_file_descriptors_ran_out(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exhausted(socket.socket):
+        left = 3
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if Exhausted.left:
+                Exhausted.left -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    monkeypatch.setattr("walle.pipeline.tunnel.listener._ACCEPT_RETRY_S", 0.05)
+    bound = Exhausted(socket.AF_INET, socket.SOCK_STREAM)
+    bound.bind(("127.0.0.1", 0))
+    with caplog.at_level(logging.ERROR, logger="walle.pipeline.tunnel.listener"):
+        async with (
+            _server(authority, sock=bound, fast_transports=True) as server,
+            RawDevice.connect(authority, server.port) as device,
+        ):
+            await device.hello()
+    assert Exhausted.left == 0
+    assert len(caplog.records) == 3  # one for each failure: no tight loop
+    assert "Too many open files" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_speaks_no_tls_is_dropped(authority: Authority) -> None:
+    async with _server(authority) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read()
+        writer.close()
+        assert server.counts.connections == 0
+        async with RawDevice.connect(authority, server.port) as device:
+            await device.hello()

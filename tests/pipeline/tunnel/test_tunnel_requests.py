@@ -1,0 +1,171 @@
+"""Requests of the tunnel: priorities, deadlines on both sides, cancellation."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.tunnel_cloud import TunnelCloud, authenticate
+from tests.sim.tunnel_rig import MakeClient, RawDevice, nothing_acked, running, until
+from walle import protocol
+from walle.clock import ManualClock
+from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.client import RequestError
+from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
+
+
+class Handler:
+    """A handler that records what it starts, ends and stops, and waits for a gate."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.started: list[str] = []
+        self.ended: list[str] = []
+        self.stopped: list[str] = []
+
+    async def __call__(self, device_id: str, topic: str, payload: bytes) -> bytes:
+        self.started.append(topic)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.stopped.append(topic)
+            raise
+        self.ended.append(topic)
+        return b"done"
+
+
+@pytest.mark.asyncio
+async def test_requests_that_wait_in_the_cloud_start_by_priority(cloud: TunnelCloud, authority: Authority) -> None:
+    handler = cloud.on_request = Handler()
+    cloud.limits = dataclasses.replace(cloud.limits, handlers=1)
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        order = [("first", 0), ("low", -5), ("middle-1", 0), ("high", 50), ("middle-2", 0)]
+        device.say(*(protocol.Request(n, topic, b"", priority) for n, (topic, priority) in enumerate(order)))
+        await until(lambda: cloud.server.counts.requests == 5)
+        assert handler.started == ["first"]
+        handler.gate.set()
+        answers = [await device.hear() for _ in order]
+        assert answers == [protocol.Response(n, b"done") for n in (0, 3, 2, 4, 1)]
+        assert handler.started == ["first", "high", "middle-1", "middle-2", "low"]
+
+
+@pytest.mark.asyncio
+async def test_the_cloud_does_not_start_an_expired_request_and_stops_one_that_expires(authority: Authority) -> None:
+    clock, handler = ManualClock(), Handler()
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=handler,
+            clock=clock,
+            limits=ServerLimits(handlers=1),
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        device.say(
+            protocol.Request(1, "runs", b"", deadline_ms=2_000),
+            protocol.Request(2, "waits", b"", deadline_ms=1_000),
+            protocol.Request(3, "patient", b""),
+        )
+        await until(lambda: server.counts.requests == 3)
+        await clock.advance(1.5)
+        answer = await device.hear()
+        assert isinstance(answer, protocol.Response)
+        assert (answer.request_id, answer.code) == (2, "expired")
+        assert handler.started == ["runs"]
+        await clock.advance(1.0)
+        answer = await device.hear()
+        assert isinstance(answer, protocol.Response)
+        assert (answer.request_id, answer.code) == (1, "expired")
+        assert handler.stopped == ["runs"]
+        handler.gate.set()
+        assert await device.hear() == protocol.Response(3, b"done")
+        assert handler.started == ["runs", "patient"]
+        assert server.counts.expired_requests == 2
+        assert server.budget.requests == 0
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_request_stops_in_the_cloud(cloud: TunnelCloud, make_client: MakeClient) -> None:
+    handler = cloud.on_request = Handler()
+    async with cloud:
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client), asyncio.timeout(10):
+            asking = asyncio.create_task(client.request("ask", b"x" * 1000))
+            await until(lambda: handler.started == ["ask"])
+            asking.cancel()
+            await until(lambda: handler.stopped == ["ask"])
+            with pytest.raises(RequestError, match="no answer within") as raised:
+                await client.request("late", b"", timeout=0.2)
+            assert raised.value.code == "expired"
+            await until(lambda: handler.stopped == ["ask", "late"])
+            handler.gate.set()
+            assert await client.request("ask", b"") == b"done"
+            assert client.connections == 1
+        assert cloud.server.counts.cancelled_requests + cloud.server.counts.expired_requests == 2
+        assert cloud.server.budget.requests == 0
+
+
+@pytest.mark.asyncio
+async def test_a_cancel_of_an_unknown_request_changes_nothing(cloud: TunnelCloud, authority: Authority) -> None:
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        device.say(protocol.Cancel(5), protocol.Ping(1))
+        assert await device.hear() == protocol.Pong(1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "request_",
+    [
+        protocol.Request(1, "ask", b"", priority=101),
+        protocol.Request(1, "ask", b"", deadline_ms=-1),
+        protocol.Request(1, "ask", b"", deadline_ms=protocol.MAX_DEADLINE_MS + 1),
+    ],
+)
+async def test_impossible_numbers_in_a_request_are_refused(
+    cloud: TunnelCloud, authority: Authority, request_: protocol.Request
+) -> None:
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        device.say(request_)
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert (refusal.code, "Request." in refusal.message) == ("frame", True)
+
+
+@pytest.mark.asyncio
+async def test_the_id_of_an_unanswered_request_is_refused_for_another(cloud: TunnelCloud, authority: Authority) -> None:
+    cloud.on_request = Handler()
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        device.say(protocol.Request(1, "ask", b""), protocol.Request(1, "ask", b""))
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert "id of a request that is not answered" in refusal.message
+
+
+@pytest.mark.asyncio
+async def test_slow_requests_do_not_hold_back_one_of_a_higher_priority(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    handler = Handler()
+
+    async def on_request(device_id: str, topic: str, payload: bytes) -> bytes:
+        return b"at once" if topic == "urgent" else await handler(device_id, topic, payload)
+
+    cloud.on_request = on_request
+    async with cloud:
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client), asyncio.timeout(10):
+            slow = [asyncio.create_task(client.request("slow", b"")) for _ in range(20)]
+            await until(lambda: len(handler.started) == 8)
+            assert await client.request("urgent", b"", priority=1) == b"at once"
+            handler.gate.set()
+            assert set(await asyncio.gather(*slow)) == {b"done"}
+            with pytest.raises(RequestError, match="priority 101"):
+                await client.request("urgent", b"", priority=101)

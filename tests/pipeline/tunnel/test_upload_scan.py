@@ -1,0 +1,186 @@
+"""The native reading of uploads against the decoder in Python, which is its meaning."""
+
+import random
+import struct
+
+import pytest
+import zstandard
+
+from walle import plain
+from walle.engine_ext import _core
+from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
+from walle.pipeline.tunnel.frames import Decoder, Encoder, FrameError, UploadFields
+from walle.protocol import Frame, Ping, Upload, UploadBatch
+
+_VALUES = ("device", "epoch", 1_700_000_000_000)
+_ALL = (1, 2**62)
+
+
+def _payload(rng: random.Random) -> bytes:
+    return plain.encode(
+        {"page": f"item-{rng.randrange(50)}", "dwell_ms": rng.randrange(10**6), "bytes": rng.randbytes(9)}
+    )
+
+
+@pytest.fixture(scope="module")
+def dictionary() -> Dictionary:
+    rng = random.Random(1)
+    return Dictionary(train_dictionary([_payload(rng) * 3 for _ in range(300)], 1024))
+
+
+def _stream(rng: random.Random, dictionary: Dictionary) -> bytes:
+    """Return the bytes of uploads and batches, mostly in turn, with other frames among them, and a fault at times."""
+    encoder = Encoder()
+    stream, seq = bytearray(), 1
+    for _ in range(rng.randrange(1, 12)):
+        batch = []
+        for _ in range(rng.choice([1, 1, 1, 4])):
+            payload = _payload(rng) * rng.choice([0, 1, 3, 30])
+            batch.append(Upload(seq, rng.choice(["ipv", "ipv", "töpic", ""]), payload, rng.randrange(-(2**63), 2**63)))
+            seq += rng.choice([1] * 12 + [2, 0, -3])
+        frame: Frame = batch[0] if len(batch) == 1 else UploadBatch(tuple(batch))
+        if rng.random() < 0.05:
+            frame = Ping(seq)
+        if rng.random() < 0.4:
+            stream += encoder.encode(frame, number=1, dictionary=dictionary)
+        else:
+            stream += encoder.encode(frame)
+    if rng.random() < 0.4:
+        stream[rng.randrange(len(stream))] ^= 1 << rng.randrange(8)
+    return bytes(stream)
+
+
+def _decoder(data: bytes, dictionary: Dictionary) -> Decoder:
+    decoder = Decoder()
+    decoder.dictionaries = {1: dictionary}
+    decoder.add(data)
+    return decoder
+
+
+def _python_uploads(decoder: Decoder) -> tuple[list[UploadFields], str]:
+    found: list[UploadFields] = []
+    try:
+        while uploads := decoder.uploads(1000, 1 << 30):
+            found += uploads
+    except FrameError as error:
+        return found, str(error)
+    return found, ""
+
+
+def test_native_and_python_decoder_agree_on_random_streams(dictionary: Dictionary) -> None:
+    rng = random.Random(5)
+    records = faults = 0
+    for _ in range(3_000):
+        stream = _stream(rng, dictionary)
+        expected = _python_uploads(_decoder(stream, dictionary))
+        decoder = _decoder(stream, dictionary)
+        found, payload_bytes = decoder.records(Received, _VALUES, _ALL, 1000, 1 << 30)
+        assert [record.seq for record in found] == list(range(1, len(found) + 1))
+        assert payload_bytes == sum(len(record.payload) for record in found)
+        assert all(type(record) is Received for record in found)
+        assert all((record.device_id, record.epoch, record.received_ms) == _VALUES for record in found)
+        rest, fault = _python_uploads(decoder)
+        native = [(record.seq, record.topic, record.payload, record.sent_ms) for record in found]
+        assert (native + rest, fault) == expected
+        records += len(found)
+        faults += bool(fault)
+    assert records > 5_000
+    assert faults > 300
+
+
+def test_a_stream_in_turn_is_read_whole(dictionary: Dictionary) -> None:
+    encoder = Encoder()
+    stream = b"".join(
+        encoder.encode(Upload(seq, "ipv", b"feature " * 50, 7), number=1, dictionary=dictionary)
+        for seq in range(1, 101)
+    )
+    decoder = _decoder(stream, dictionary)
+    found, _ = decoder.records(Received, _VALUES, _ALL, 1000, 1 << 30)
+    assert len(found) == 100
+    assert decoder.buffered_bytes == 0
+    assert len({id(record.topic) for record in found}) == 1
+
+
+def test_the_bounds_stop_it_between_frames(dictionary: Dictionary) -> None:
+    stream = b"".join(Encoder().encode(Upload(seq, "t", bytes(100), 0)) for seq in range(1, 11))
+    for limit, limit_bytes, seqs, count in (
+        (3, 1 << 20, _ALL, 3),
+        (100, 250, _ALL, 3),  # the third crosses it
+        (100, 1 << 20, (1, 4), 4),
+        (100, 1 << 20, (2, 9), 0),
+        (0, 1 << 20, _ALL, 0),
+    ):
+        decoder = _decoder(stream, dictionary)
+        found, _ = decoder.records(Received, _VALUES, seqs, limit, limit_bytes)
+        assert [record.seq for record in found] == list(range(1, count + 1))
+        assert len(decoder.uploads(100, 1 << 20)) == 10 - count
+
+
+def test_a_body_beyond_the_bound_is_not_decompressed() -> None:
+    called = []
+
+    def decompress(*arguments: object) -> bytes:
+        called.append(arguments)
+        return b""
+
+    packed = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(5000))
+    stream = struct.pack(">IBBH", len(packed), 3, 1, 0) + packed
+    limits = (4999, 10, 1 << 20)
+    assert _core.scan_uploads(stream, 0, {0: decompress}, limits, Received, _VALUES, _ALL) == ([], 0, 0)
+    assert called == []
+    assert _core.scan_uploads(stream, 0, {0: decompress}, (5000, 10, 1 << 20), Received, _VALUES, _ALL) == ([], 0, 0)
+    assert len(called) == 1  # what it returned is not the size that the frame states
+
+
+def test_every_truncation_is_an_incomplete_frame(dictionary: Dictionary) -> None:
+    stream = Encoder().encode(Upload(1, "ipv", b"feature " * 100, 7), number=1, dictionary=dictionary)
+    for end in range(len(stream)):
+        decoder = _decoder(stream[:end], dictionary)
+        assert decoder.records(Received, _VALUES, _ALL, 10, 1 << 20) == ([], 0)
+        assert decoder.buffered_bytes == end
+        decoder.add(stream[end:])
+        assert len(decoder.records(Received, _VALUES, _ALL, 10, 1 << 20)[0]) == 1
+
+
+def test_a_readers_buffer_may_be_used_again_after_trim() -> None:
+    shared = bytearray(4096)
+    frames = [Encoder().encode(Upload(seq, "t", random.Random(seq).randbytes(300), 0)) for seq in (1, 2)]
+    stream, decoder = b"".join(frames), Decoder()
+    found: list[Received] = []
+    for start in range(0, len(stream), 100):
+        part = stream[start : start + 100]
+        shared[: len(part)] = part
+        decoder.add(memoryview(shared)[: len(part)])
+        found += decoder.records(Received, _VALUES, (len(found) + 1, 10), 10, 1 << 20)[0]
+        decoder.trim()
+        shared[:] = bytes(len(shared))
+    assert [record.payload for record in found] == [random.Random(seq).randbytes(300) for seq in (1, 2)]
+
+
+def test_an_interrupt_in_the_decompressor_is_raised(dictionary: Dictionary) -> None:
+    def decompress(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    stream = Encoder().encode(Upload(1, "t", b"feature " * 100, 0))
+    with pytest.raises(KeyboardInterrupt):
+        _core.scan_uploads(stream, 0, {0: decompress}, (1 << 20, 10, 1 << 20), Received, _VALUES, _ALL)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (b"", 0, {}, (1, 1, 1), Received, _VALUES),
+        (b"", 1, {}, (1, 1, 1), Received, _VALUES, _ALL),
+        (b"", -1, {}, (1, 1, 1), Received, _VALUES, _ALL),
+        (b"", 0, [], (1, 1, 1), Received, _VALUES, _ALL),
+        (b"", 0, {}, (1, 1), Received, _VALUES, _ALL),
+        (b"", 0, {}, (1, 1, 1), list, _VALUES, _ALL),
+        (b"", 0, {}, (1, 1, 1), Received, ("device", b"epoch", 1), _ALL),
+        (b"", 0, {}, (1, 1, 1), Received, _VALUES, [1, 2]),
+        ("text", 0, {}, (1, 1, 1), Received, _VALUES, _ALL),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: tuple[object, ...]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        _core.scan_uploads(*arguments)  # type: ignore[arg-type]

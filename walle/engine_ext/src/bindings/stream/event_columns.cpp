@@ -1,0 +1,896 @@
+// Task code calls these types, and is hostile: objects are immutable and whole from their creation, their types cannot be
+// instantiated, subclassed or changed, and every length in the bytes is checked where it is read.
+#include "bindings/stream/event_columns.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "bindings/stream/plain_objects.h"
+#include "stream/event_groups.h"
+#include "stream/json_events.h"
+
+namespace walle {
+
+namespace {
+
+using stream::EventBatch;
+using stream::EventFault;
+using stream::FieldPath;
+using stream::Kind;
+using stream::Value;
+using Rows = stream::Vector<std::uint32_t>;
+
+// The types of this interpreter.
+struct Types {
+  PyTypeObject *view, *groups;
+};
+
+// A batch with the Python strings of its ids, which are made once.
+struct Batch {
+  Batch(std::shared_ptr<const EventBatch> given, Types types)
+      : events(std::move(given)),
+        view_type(reinterpret_cast<PyTypeObject*>(Py_NewRef(types.view))),
+        groups_type(reinterpret_cast<PyTypeObject*>(Py_NewRef(types.groups))) {
+    texts.assign(events->id_count(), nullptr);
+  }
+  ~Batch() {
+    for (PyObject* text : texts) Py_XDECREF(text);
+    Py_DECREF(view_type);
+    Py_DECREF(groups_type);
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  // Returns a new reference.
+  PyObject* text(std::uint32_t id) {
+    if (texts[id] == nullptr) {
+      const std::string_view bytes = events->id(id);
+      texts[id] = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), nullptr);
+    }
+    return Py_XNewRef(texts[id]);
+  }
+  PyObject* object(const Value& value) const { return object_of(value, events->data(), events->data_size()); }
+
+  std::shared_ptr<const EventBatch> events;
+  PyTypeObject *view_type, *groups_type;
+  stream::Vector<PyObject*> texts;
+};
+
+struct View {
+  std::shared_ptr<Batch> batch;
+  Rows rows;
+};
+
+struct Groups {
+  std::shared_ptr<Batch> batch;
+  stream::EventGroups groups;
+};
+
+template <typename State>
+struct Object {
+  PyObject_HEAD State* state;
+};
+
+View& view_of(PyObject* self) { return *reinterpret_cast<Object<View>*>(self)->state; }
+Groups& groups_of(PyObject* self) { return *reinterpret_cast<Object<Groups>*>(self)->state; }
+
+template <typename State>
+PyObject* create(PyTypeObject* type, std::unique_ptr<State> state) {
+  auto* self = reinterpret_cast<Object<State>*>(type->tp_alloc(type, 0));
+  if (self != nullptr) self->state = state.release();
+  return reinterpret_cast<PyObject*>(self);
+}
+
+template <typename State>
+void dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<Object<State>*>(self)->state;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* refuse(const EventFault& fault) {
+  PyObject* pair = Py_BuildValue("(s#s#)", fault.field.data(), static_cast<Py_ssize_t>(fault.field.size()), fault.what.data(),
+                                 static_cast<Py_ssize_t>(fault.what.size()));
+  if (pair != nullptr) PyErr_SetObject(PyExc_ValueError, pair);
+  Py_XDECREF(pair);
+  return nullptr;
+}
+
+// Calls `body`, which returns an object or a null pointer with a Python error. No C++ exception may leave it. Faults become
+// ValueError(field, what), of which walle.pipeline.stream makes EventError.
+template <typename Body>
+PyObject* call_checked(Body body) noexcept {
+  try {
+    return body();
+  } catch (const EventFault& fault) {
+    return refuse(fault);
+  } catch (const std::exception&) {  // std::bad_alloc, and std::length_error of a vector
+    return PyErr_NoMemory();
+  }
+}
+
+bool read_text(PyObject* object, const char* what, std::string_view& text) {
+  Py_ssize_t size = 0;
+  const char* bytes = PyUnicode_Check(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
+  if (bytes == nullptr) {
+    PyErr_Clear();
+    PyErr_Format(PyExc_TypeError, "%s must be text, is %.200s", what, Py_TYPE(object)->tp_name);
+    return false;
+  }
+  text = {bytes, static_cast<std::size_t>(size)};
+  return true;
+}
+
+bool check_count(const char* name, Py_ssize_t count, Py_ssize_t expected) {
+  if (count == expected) return true;
+  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", name, expected, count);
+  return false;
+}
+
+// --- views
+// ----------------------------------------------------------------------------------------------------------------------
+
+PyObject* new_view(std::shared_ptr<Batch> batch, Rows rows) {
+  PyTypeObject* type = batch->view_type;
+  return create(type, std::make_unique<View>(View{std::move(batch), std::move(rows)}));
+}
+
+PyObject* view_of_batch(Types types, std::shared_ptr<const EventBatch> events) {
+  auto batch = std::make_shared<Batch>(std::move(events), types);
+  Rows rows(batch->events->size());
+  for (std::uint32_t i = 0; i < rows.size(); ++i) rows[i] = i;
+  return new_view(std::move(batch), std::move(rows));
+}
+
+template <typename Test>
+PyObject* select(PyObject* self, Test test) {
+  const View& view = view_of(self);
+  Rows rows(view.rows.size());
+  std::size_t kept = 0;
+  for (const std::uint32_t row : view.rows) {
+    rows[kept] = row;
+    kept += test(row) ? 1 : 0;
+  }
+  rows.resize(kept);
+  return new_view(view.batch, std::move(rows));
+}
+
+Py_ssize_t view_length(PyObject* self) { return static_cast<Py_ssize_t>(view_of(self).rows.size()); }
+
+// named(event_id or None, page_id or None, either): with `either` one of the two is enough.
+PyObject* view_named(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("named", count, 3)) return nullptr;
+  return call_checked([&]() -> PyObject* {
+    const EventBatch& events = *view_of(self).batch->events;
+    constexpr std::uint32_t kAny = UINT32_MAX, kAbsent = UINT32_MAX - 1;
+    std::uint32_t ids[2];
+    for (int i = 0; i < 2; ++i) {
+      ids[i] = kAny;
+      if (arguments[i] == Py_None) continue;
+      std::string_view text;
+      if (!read_text(arguments[i], i == 0 ? "event_id" : "page_id", text)) return nullptr;
+      ids[i] = events.find_id(text).value_or(kAbsent);
+    }
+    const std::uint32_t *event_ids = events.event_ids(), *page_ids = events.page_ids();
+    if (arguments[2] == Py_True)
+      return select(self, [&](std::uint32_t row) { return event_ids[row] == ids[0] || page_ids[row] == ids[1]; });
+    return select(self, [&](std::uint32_t row) {
+      return (ids[0] == kAny || event_ids[row] == ids[0]) && (ids[1] == kAny || page_ids[row] == ids[1]);
+    });
+  });
+}
+
+// between(start_ms, end_ms)
+PyObject* view_between(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("between", count, 2)) return nullptr;
+  std::int64_t bounds[2];
+  for (int i = 0; i < 2; ++i) {
+    int overflow = 0;
+    bounds[i] = PyLong_AsLongLongAndOverflow(arguments[i], &overflow);
+    if (overflow != 0) bounds[i] = overflow < 0 ? INT64_MIN : INT64_MAX;
+    if (overflow == 0 && bounds[i] == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  }
+  return call_checked([&] {
+    const std::int64_t* times = view_of(self).batch->events->times();
+    return select(self, [&](std::uint32_t row) { return times[row] >= bounds[0] && times[row] < bounds[1]; });
+  });
+}
+
+enum class Comparison : std::uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
+
+bool read_comparison(PyObject* object, Comparison& comparison) {
+  static constexpr std::string_view kNames[] = {"==", "!=", "<", "<=", ">", ">="};
+  std::string_view text;
+  if (!read_text(object, "the comparison", text)) return false;
+  for (int i = 0; i < 6; ++i) {
+    if (text != kNames[i]) continue;
+    comparison = static_cast<Comparison>(i);
+    return true;
+  }
+  refuse({"comparison", "must be one of == != < <= > >="});
+  return false;
+}
+
+bool passes(int order, Comparison comparison) noexcept {  // order 2: NaN, which only != passes
+  switch (comparison) {
+    case Comparison::equal: return order == 0;
+    case Comparison::not_equal: return order != 0;
+    case Comparison::less: return order == -1;
+    case Comparison::less_equal: return order == -1 || order == 0;
+    case Comparison::greater: return order == 1;
+    default: return order == 1 || order == 0;
+  }
+}
+
+// where(field, comparison, value): as walle.protocol.ContentsTest.
+PyObject* view_where(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("where", count, 3)) return nullptr;
+  return call_checked([&]() -> PyObject* {
+    std::string_view name, text;
+    Comparison comparison{};
+    if (!read_text(arguments[0], "the field", name) || !read_comparison(arguments[1], comparison)) return nullptr;
+    PyObject* given = arguments[2];
+    Value constant;
+    if (PyBool_Check(given)) {
+      constant.kind = Kind::boolean;
+      constant.integer = given == Py_True ? 1 : 0;
+      if (comparison != Comparison::equal && comparison != Comparison::not_equal)
+        return refuse({"comparison", "must be == or != for a bool"});
+    } else if (PyUnicode_Check(given)) {
+      constant.kind = Kind::text;
+      if (!read_text(given, "the value", text)) return nullptr;
+    } else if (PyFloat_Check(given)) {
+      constant.kind = Kind::real;
+      constant.real = PyFloat_AS_DOUBLE(given);
+    } else if (PyLong_Check(given)) {
+      int overflow = 0;
+      constant = stream::integer_value(PyLong_AsLongLongAndOverflow(given, &overflow));
+      if (overflow != 0) return refuse({"value", "an integer needs more than 64 bits"});
+    } else {
+      return refuse({"value", "must be text, a number or a bool"});
+    }
+    const View& view = view_of(self);
+    const EventBatch& events = *view.batch->events;
+    const stream::Vector<Value> values = events.fields(view.rows, FieldPath(name), name);
+    std::size_t at = 0;
+    return select(self, [&](std::uint32_t) {
+      const Value& value = values[at++];
+      if (constant.kind == Kind::text) {
+        if (value.kind != Kind::text) return false;
+        const int order = events.text(value).compare(text);
+        return passes(order < 0 ? -1 : order > 0 ? 1 : 0, comparison);
+      }
+      if (constant.kind == Kind::boolean)
+        return value.kind == Kind::boolean && (value.integer == constant.integer) == (comparison == Comparison::equal);
+      return value.is_number() && passes(stream::compare_numbers(value, constant), comparison);
+    });
+  });
+}
+
+// take(indices): the events at these places of the view, an exact list.
+PyObject* view_take(PyObject* self, PyObject* indices) {
+  if (!PyList_CheckExact(indices)) return PyErr_Format(PyExc_TypeError, "take() takes a list");
+  return call_checked([&]() -> PyObject* {
+    const View& view = view_of(self);
+    Rows rows;
+    rows.reserve(static_cast<std::size_t>(PyList_GET_SIZE(indices)));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(indices); ++i) {
+      const Py_ssize_t index = PyLong_AsSsize_t(PyList_GET_ITEM(indices, i));
+      if (index == -1 && PyErr_Occurred() != nullptr) return nullptr;
+      if (index < 0 || static_cast<std::size_t>(index) >= view.rows.size())
+        return PyErr_Format(PyExc_IndexError, "event %zd of %zd", index, view_length(self));
+      rows.push_back(view.rows[static_cast<std::size_t>(index)]);
+    }
+    return new_view(view.batch, std::move(rows));
+  });
+}
+
+// slice(start, stop): events from start to stop, which are within the view.
+PyObject* view_slice(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("slice", count, 2)) return nullptr;
+  const Py_ssize_t start = PyLong_AsSsize_t(arguments[0]);
+  const Py_ssize_t stop = PyErr_Occurred() != nullptr ? -1 : PyLong_AsSsize_t(arguments[1]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (start < 0 || stop < start || stop > view_length(self)) return PyErr_Format(PyExc_IndexError, "slice beyond the events");
+  return call_checked([&] {
+    const View& view = view_of(self);
+    return new_view(view.batch, Rows(view.rows.begin() + start, view.rows.begin() + stop));
+  });
+}
+
+// row(index): the four fields of an event, as a tuple.
+PyObject* fields_of(const View& view, std::uint32_t row) {
+  const EventBatch& events = *view.batch->events;
+  PyObject* fields = PyTuple_New(4);
+  if (fields == nullptr) return nullptr;
+  stream::PackedReader reader(events.data(), events.data_size(), events.contents(row).at);
+  PyTuple_SET_ITEM(fields, 0, view.batch->text(events.event_id(row)));
+  PyTuple_SET_ITEM(fields, 1, view.batch->text(events.page_id(row)));
+  PyTuple_SET_ITEM(fields, 2, PyLong_FromLongLong(events.ts_ms(row)));
+  PyTuple_SET_ITEM(fields, 3, object_of(reader, events.data()));
+  for (Py_ssize_t i = 0; i < 4; ++i) {
+    if (PyTuple_GET_ITEM(fields, i) != nullptr) continue;
+    Py_DECREF(fields);
+    return nullptr;
+  }
+  return fields;
+}
+
+PyObject* view_row(PyObject* self, PyObject* given) {
+  const Py_ssize_t index = PyLong_AsSsize_t(given);
+  if (index == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  if (index < 0 || index >= view_length(self))
+    return PyErr_Format(PyExc_IndexError, "event %zd of %zd", index, view_length(self));
+  return call_checked([&] { return fields_of(view_of(self), view_of(self).rows[static_cast<std::size_t>(index)]); });
+}
+
+// Returns a list of `size` items, of which `item` makes one after the other.
+template <typename Item>
+PyObject* make_list(std::size_t size, Item item) {
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(size));
+  for (std::size_t i = 0; list != nullptr && i < size; ++i) {
+    PyObject* object = item(i);
+    if (object == nullptr)
+      Py_CLEAR(list);
+    else
+      PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), object);
+  }
+  return list;
+}
+
+// pick(index, fields, default): the fields of one event, a list; `default` where one is missing.
+PyObject* view_pick(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("pick", count, 3)) return nullptr;
+  const Py_ssize_t index = PyLong_AsSsize_t(arguments[0]);
+  if (index == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  if (index < 0 || index >= view_length(self)) return PyErr_Format(PyExc_IndexError, "event %zd of %zd", index, view_length(self));
+  if (!PyTuple_CheckExact(arguments[1])) return PyErr_Format(PyExc_TypeError, "pick() takes a tuple of fields");
+  return call_checked([&]() -> PyObject* {
+    const View& view = view_of(self);
+    const std::uint32_t row = view.rows[static_cast<std::size_t>(index)];
+    stream::Vector<Value> values;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments[1]); ++i) {
+      std::string_view name;
+      if (!read_text(PyTuple_GET_ITEM(arguments[1], i), "a field", name)) return nullptr;
+      values.push_back(view.batch->events->field(row, FieldPath(name)));
+    }
+    return make_list(values.size(), [&](std::size_t i) {
+      return values[i].kind == Kind::missing ? Py_NewRef(arguments[2]) : view.batch->object(values[i]);
+    });
+  });
+}
+
+// indices(): the place of each event in its batch.
+PyObject* view_indices(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const Rows& rows = view_of(self).rows;
+    return make_list(rows.size(), [&](std::size_t i) { return PyLong_FromUnsignedLong(rows[i]); });
+  });
+}
+
+// rows(): of each event a tuple of its ids, its time, and its bytes.
+PyObject* view_rows(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const View& view = view_of(self);
+    const EventBatch& events = *view.batch->events;
+    return make_list(view.rows.size(), [&](std::size_t i) {
+      const std::uint32_t row = view.rows[i];
+      const std::string_view bytes = events.row(row);
+      return Py_BuildValue("(NNLy#)", view.batch->text(events.event_id(row)), view.batch->text(events.page_id(row)),
+                           static_cast<long long>(events.ts_ms(row)), bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+    });
+  });
+}
+
+PyObject* view_fields(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const View& view = view_of(self);
+    return make_list(view.rows.size(), [&](std::size_t i) { return fields_of(view, view.rows[i]); });
+  });
+}
+
+// Returns the encoded events, a list of them.
+PyObject* view_encode(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const View& view = view_of(self);
+    std::uint8_t head[stream::kMaxHeadBytes];
+    std::size_t size =
+        static_cast<std::size_t>(stream::write_list_head(head, static_cast<std::uint32_t>(view.rows.size())) - head);
+    const std::size_t head_size = size;
+    for (const std::uint32_t row : view.rows) size += view.batch->events->row(row).size();
+    PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+    if (bytes == nullptr) return bytes;
+    char* to = PyBytes_AS_STRING(bytes);
+    std::memcpy(to, head, head_size);
+    to += head_size;
+    for (const std::uint32_t row : view.rows) {
+      const std::string_view event = view.batch->events->row(row);
+      std::memcpy(to, event.data(), event.size());
+      to += event.size();
+    }
+    return bytes;
+  });
+}
+
+// column(field, default): the field of each event, `default` where it is missing.
+PyObject* view_column(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("column", count, 2)) return nullptr;
+  return call_checked([&]() -> PyObject* {
+    std::string_view name;
+    if (!read_text(arguments[0], "the field", name)) return nullptr;
+    const View& view = view_of(self);
+    const EventBatch& events = *view.batch->events;
+    const FieldPath path(name);
+    switch (path.source()) {
+      case FieldPath::Source::event_id:
+        return make_list(view.rows.size(), [&](std::size_t i) { return view.batch->text(events.event_id(view.rows[i])); });
+      case FieldPath::Source::page_id:
+        return make_list(view.rows.size(), [&](std::size_t i) { return view.batch->text(events.page_id(view.rows[i])); });
+      case FieldPath::Source::time:
+        return make_list(view.rows.size(), [&](std::size_t i) { return PyLong_FromLongLong(events.ts_ms(view.rows[i])); });
+      default: break;
+    }
+    const stream::Vector<Value> values = events.fields(view.rows, path, name);
+    return make_list(values.size(), [&](std::size_t i) {
+      return values[i].kind == Kind::missing ? Py_NewRef(arguments[1]) : view.batch->object(values[i]);
+    });
+  });
+}
+
+// numbers(field, default, limit): the field of each event as a float; `default`, a float, where it is no number, or of more than
+// `limit` in size.
+PyObject* view_numbers(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("numbers", count, 3)) return nullptr;
+  const double limit = PyFloat_AsDouble(arguments[2]);
+  if (limit == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  return call_checked([&]() -> PyObject* {
+    std::string_view name;
+    if (!read_text(arguments[0], "the field", name)) return nullptr;
+    const View& view = view_of(self);
+    const stream::Vector<Value> values = view.batch->events->fields(view.rows, FieldPath(name), name);
+    Value bounds[2];
+    bounds[0].kind = bounds[1].kind = Kind::real;
+    bounds[0].real = -limit;
+    bounds[1].real = limit;
+    return make_list(values.size(), [&](std::size_t i) {
+      const Value& value = values[i];
+      const auto is_within = [&](int low, int high) { return (low == 0 || low == 1) && (high == 0 || high == -1); };
+      if (!value.is_number() || !is_within(stream::compare_numbers(value, bounds[0]), stream::compare_numbers(value, bounds[1])))
+        return Py_NewRef(arguments[1]);
+      return PyFloat_FromDouble(value.kind == Kind::real    ? value.real
+                                : value.kind == Kind::large ? static_cast<double>(value.large)
+                                                            : static_cast<double>(value.integer));
+    });
+  });
+}
+
+// texts(field, max_chars, limit): the field of each event as text: the first `max_chars` characters of a text, the digits of an
+// integer of at most `limit` in size, "" otherwise.
+PyObject* view_texts(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("texts", count, 3)) return nullptr;
+  const Py_ssize_t max_chars = PyLong_AsSsize_t(arguments[1]);
+  const long long limit = PyErr_Occurred() != nullptr ? -1 : PyLong_AsLongLong(arguments[2]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  return call_checked([&]() -> PyObject* {
+    std::string_view name;
+    if (!read_text(arguments[0], "the field", name)) return nullptr;
+    const View& view = view_of(self);
+    const EventBatch& events = *view.batch->events;
+    const stream::Vector<Value> values = events.fields(view.rows, FieldPath(name), name);
+    return make_list(values.size(), [&](std::size_t i) -> PyObject* {
+      const Value& value = values[i];
+      if (value.kind == Kind::integer && value.integer <= limit && value.integer >= -limit)
+        return PyUnicode_FromFormat("%lld", static_cast<long long>(value.integer));
+      if (value.kind != Kind::text) return PyUnicode_New(0, 0);
+      std::string_view text = events.text(value);
+      if (text.size() > static_cast<std::size_t>(std::max<Py_ssize_t>(max_chars, 0))) {
+        std::size_t end = 0;
+        for (Py_ssize_t left = max_chars; end < text.size(); ++end)
+          if ((static_cast<unsigned char>(text[end]) & 0xc0) != 0x80 && left-- <= 0) break;
+        text = text.substr(0, end);
+      }
+      return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+    });
+  });
+}
+
+// --- groups
+// ---------------------------------------------------------------------------------------------------------------------
+
+PyObject* new_groups(std::shared_ptr<Batch> batch, stream::EventGroups groups) {
+  PyTypeObject* type = batch->groups_type;
+  return create(type, std::make_unique<Groups>(Groups{std::move(batch), std::move(groups)}));
+}
+
+PyObject* view_groups(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const View& view = view_of(self);
+    return new_groups(view.batch, stream::one_group({view.batch->events, view.rows}));
+  });
+}
+
+Py_ssize_t groups_length(PyObject* self) { return static_cast<Py_ssize_t>(groups_of(self).groups.count); }
+
+// by(field)
+PyObject* groups_by(PyObject* self, PyObject* field) {
+  return call_checked([&]() -> PyObject* {
+    std::string_view name;
+    if (!read_text(field, "the field", name)) return nullptr;
+    const Groups& groups = groups_of(self);
+    return new_groups(groups.batch, stream::group_by(groups.groups, name));
+  });
+}
+
+// windows(kind, size_ms, every_ms, offset_ms); kind 0: tumbling, 1: sliding, 2: session.
+PyObject* groups_windows(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("windows", count, 4)) return nullptr;
+  long long numbers[4];
+  for (int i = 0; i < 4; ++i) {
+    numbers[i] = PyLong_AsLongLong(arguments[i]);
+    if (numbers[i] == -1 && PyErr_Occurred() != nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Clear();
+        return refuse({"window", "a length in ms is beyond 2^53"});
+      }
+      return nullptr;
+    }
+  }
+  if (numbers[0] < 0 || numbers[0] > 2) return PyErr_Format(PyExc_ValueError, "unknown kind of window");
+  return call_checked([&] {
+    const Groups& groups = groups_of(self);
+    return new_groups(groups.batch, stream::split_by_window(groups.groups, static_cast<stream::WindowKind>(numbers[0]),
+                                                            numbers[1], numbers[2], numbers[3]));
+  });
+}
+
+// keys(): a dict of the groups' keys, a list for each field.
+PyObject* groups_keys(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const Groups& groups = groups_of(self);
+    PyObject* keys = PyDict_New();
+    for (const auto& key : groups.groups.keys) {
+      if (keys == nullptr) break;
+      PyObject* name = PyUnicode_FromStringAndSize(key.name.data(), static_cast<Py_ssize_t>(key.name.size()));
+      PyObject* values = name == nullptr
+                             ? nullptr
+                             : make_list(key.values.size(), [&](std::size_t i) { return groups.batch->object(key.values[i]); });
+      if (values == nullptr || PyDict_SetItem(keys, name, values) < 0) Py_CLEAR(keys);
+      Py_XDECREF(name);
+      Py_XDECREF(values);
+    }
+    return keys;
+  });
+}
+
+// views(): a view of each group.
+PyObject* groups_views(PyObject* self, PyObject*) {
+  return call_checked([&] {
+    const Groups& groups = groups_of(self);
+    const stream::Vector<std::uint64_t> counts = stream::count_rows(groups.groups);
+    stream::Vector<Rows> rows(groups.groups.count);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].reserve(counts[i]);
+    for (std::size_t i = 0; i < groups.groups.rows.size(); ++i) rows[groups.groups.groups[i]].push_back(groups.groups.rows[i]);
+    return make_list(rows.size(), [&](std::size_t i) { return new_view(groups.batch, std::move(rows[i])); });
+  });
+}
+
+enum class Function : std::uint8_t { count, sum, mean, min, max, first, last, distinct, std, q1, median, q3, span };
+constexpr std::string_view kFunctions[] = {"count",    "sum", "mean", "min",    "max", "first", "last",
+                                           "distinct", "std", "q1",   "median", "q3",  "span"};
+
+bool read_function(PyObject* object, Function& function) {
+  std::string_view text;
+  if (!read_text(object, "the aggregation", text)) return false;
+  for (std::size_t i = 0; i < std::size(kFunctions); ++i) {
+    if (text != kFunctions[i]) continue;
+    function = static_cast<Function>(i);
+    return true;
+  }
+  refuse({"aggregation", "'" + std::string(text) +
+                             "' is unknown; use count, sum, mean, min, max, first, last, distinct, std, q1, median, q3 or span"});
+  return false;
+}
+
+PyObject* whole_of(__int128 number) {
+  if (number >= INT64_MIN && number <= INT64_MAX) return PyLong_FromLongLong(static_cast<long long>(number));
+  std::uint8_t bytes[16];
+  std::memcpy(bytes, &number, 16);
+  return PyLong_FromNativeBytes(bytes, 16, Py_ASNATIVEBYTES_NATIVE_ENDIAN);
+}
+
+PyObject* object_of_total(const stream::Total& total) {
+  return total.is_real ? PyFloat_FromDouble(total.as_real()) : whole_of(total.whole);
+}
+
+PyObject* mean_of(const stream::Total& total) {
+  if (total.count == 0) Py_RETURN_NONE;
+  constexpr __int128 kExact = __int128{1} << 53;
+  if (total.is_real || (total.whole <= kExact && total.whole >= -kExact))
+    return PyFloat_FromDouble(total.as_real() / static_cast<double>(total.count));
+  PyObject *sum = whole_of(total.whole), *count = PyLong_FromUnsignedLongLong(total.count);
+  PyObject* mean = sum == nullptr || count == nullptr ? nullptr : PyNumber_TrueDivide(sum, count);
+  Py_XDECREF(sum);
+  Py_XDECREF(count);
+  return mean;
+}
+
+PyObject* distinct_of(const Groups& groups, const stream::Vector<Value>& values, std::string_view field) {
+  stream::EventGroups present{groups.groups.batch, {}, {}, groups.groups.count, {}};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].is_present()) continue;
+    present.rows.push_back(groups.groups.rows[i]);
+    present.groups.push_back(groups.groups.groups[i]);
+  }
+  present.keys.push_back({"", stream::Vector<Value>(groups.groups.count)});  // the group that a value is of
+  for (std::uint32_t i = 0; i < groups.groups.count; ++i) present.keys[0].values[i] = stream::integer_value(i);
+  const stream::EventGroups pairs = stream::group_by(present, field);
+  PyObject* lists = make_list(groups.groups.count, [](std::size_t) { return PyList_New(0); });
+  for (std::uint32_t i = 0; lists != nullptr && i < pairs.count; ++i) {
+    PyObject* value = groups.batch->object(pairs.keys[1].values[i]);
+    if (value == nullptr || PyList_Append(PyList_GET_ITEM(lists, pairs.keys[0].values[i].integer), value) < 0) Py_CLEAR(lists);
+    Py_XDECREF(value);
+  }
+  return lists;
+}
+
+PyObject* object_or_none(const Groups& groups, const stream::Vector<Value>& values) {
+  return make_list(values.size(), [&](std::size_t i) { return groups.batch->object(values[i]); });
+}
+
+// Returns the list of an aggregation's results, one for each group.
+PyObject* aggregate(const Groups& groups, Function function, std::string_view field, const stream::Vector<Value>& values) {
+  const stream::EventGroups& all = groups.groups;
+  switch (function) {
+    case Function::count: {
+      const auto counts = field.empty() ? stream::count_rows(all) : stream::count_values(all, values);
+      return make_list(all.count, [&](std::size_t i) { return PyLong_FromUnsignedLongLong(counts[i]); });
+    }
+    case Function::sum:
+    case Function::mean: {
+      const auto totals = stream::sums(all, values);
+      return make_list(
+          all.count, [&](std::size_t i) { return function == Function::sum ? object_of_total(totals[i]) : mean_of(totals[i]); });
+    }
+    case Function::min:
+    case Function::max: return object_or_none(groups, stream::extremes(all, values, function == Function::max));
+    case Function::first: return object_or_none(groups, stream::first_values(all, values));
+    case Function::last: return object_or_none(groups, stream::last_values(all, values));
+    case Function::distinct: return distinct_of(groups, values, field);
+    case Function::std: {
+      const auto found = stream::deviations(all, values);
+      return make_list(all.count,
+                       [&](std::size_t i) { return std::isnan(found[i]) ? Py_NewRef(Py_None) : PyFloat_FromDouble(found[i]); });
+    }
+    case Function::q1:
+    case Function::median:
+    case Function::q3: {
+      const auto part = 1 + static_cast<std::uint32_t>(function) - static_cast<std::uint32_t>(Function::q1);
+      return object_or_none(groups, stream::quantiles(all, values, part, 4));
+    }
+    case Function::span: {
+      const auto low = stream::extremes(all, values, false), high = stream::extremes(all, values, true);
+      return make_list(all.count, [&](std::size_t i) -> PyObject* {
+        PyObject *most = groups.batch->object(high[i]), *least = groups.batch->object(low[i]);
+        PyObject* span = most == nullptr || least == nullptr ? nullptr
+                         : most == Py_None                   ? Py_NewRef(Py_None)
+                                                             : PyNumber_Subtract(most, least);
+        Py_XDECREF(most);
+        Py_XDECREF(least);
+        return span;
+      });
+    }
+  }
+  Py_UNREACHABLE();
+}
+
+// aggregate(((field or None, aggregation), ...)): a list for each pair, with a result for each group.
+PyObject* groups_aggregate(PyObject* self, PyObject* pairs) {
+  if (!PyTuple_CheckExact(pairs)) return PyErr_Format(PyExc_TypeError, "aggregate() takes a tuple of pairs");
+  return call_checked([&]() -> PyObject* {
+    const Groups& groups = groups_of(self);
+    const EventBatch& events = *groups.batch->events;
+    std::vector<std::pair<std::string_view, stream::Vector<Value>>> columns;  // that were read; the names are in `pairs`
+    columns.reserve(static_cast<std::size_t>(PyTuple_GET_SIZE(pairs)));
+    const stream::Vector<Value> none;
+    PyObject* results = PyList_New(PyTuple_GET_SIZE(pairs));
+    for (Py_ssize_t i = 0; results != nullptr && i < PyTuple_GET_SIZE(pairs); ++i) {
+      PyObject* pair = PyTuple_GET_ITEM(pairs, i);
+      PyObject* result = nullptr;
+      std::string_view field;
+      Function function{};
+      if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) {
+        PyErr_SetString(PyExc_TypeError, "an aggregation is a pair of field and function");
+      } else if (read_function(PyTuple_GET_ITEM(pair, 1), function) &&
+                 (PyTuple_GET_ITEM(pair, 0) == Py_None || read_text(PyTuple_GET_ITEM(pair, 0), "the field", field))) {
+        try {
+          const stream::Vector<Value>* values = &none;
+          if (PyTuple_GET_ITEM(pair, 0) == Py_None) {
+            if (function != Function::count) throw EventFault{"aggregation", "needs a field, unless it is count"};
+          } else {
+            for (const auto& [name, read] : columns)
+              if (name == field) values = &read;
+            if (values == &none) {
+              columns.emplace_back(field, events.fields(groups.groups.rows, FieldPath(field), field));
+              values = &columns.back().second;
+            }
+          }
+          result = aggregate(groups, function, field, *values);
+        } catch (...) {
+          Py_DECREF(results);
+          throw;
+        }
+      }
+      if (result == nullptr)
+        Py_CLEAR(results);
+      else
+        PyList_SET_ITEM(results, i, result);
+    }
+    return results;
+  });
+}
+
+// --- functions
+// ------------------------------------------------------------------------------------------------------------------
+
+// Returns false with a Python error where the module's attributes, which task code can set, are not its types.
+bool read_types(PyObject* module, Types& types) {
+  const auto read = [&](const char* name, destructor of_ours, PyTypeObject*& type) {
+    PyObject* found = PyObject_GetAttrString(module, name);
+    if (found == nullptr) return false;
+    type = reinterpret_cast<PyTypeObject*>(found);
+    const bool is_ours = PyType_Check(found) && type->tp_dealloc == of_ours;
+    Py_DECREF(found);  // the module keeps it
+    if (!is_ours) PyErr_Format(PyExc_TypeError, "_core.%s was replaced", name);
+    return is_ours;
+  };
+  return read("EventView", dealloc<View>, types.view) && read("EventGroups", dealloc<Groups>, types.groups);
+}
+
+// open_events(bytes): a view of events that encode_events encoded. Keeps the bytes.
+PyObject* open_events(PyObject* module, PyObject* bytes) {
+  if (!PyBytes_CheckExact(bytes))
+    return PyErr_Format(PyExc_TypeError, "events must be bytes, are %.200s", Py_TYPE(bytes)->tp_name);
+  Types types{};
+  if (!read_types(module, types)) return nullptr;
+  return call_checked([&] {
+    const std::shared_ptr<const void> owner(Py_NewRef(bytes), [](PyObject* kept) { Py_DECREF(kept); });
+    auto batch = std::make_shared<EventBatch>(owner, reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(bytes)),
+                                              static_cast<std::size_t>(PyBytes_GET_SIZE(bytes)));
+    batch->read_all();
+    return view_of_batch(types, std::move(batch));
+  });
+}
+
+// read_json_events(bytes): a view of events in JSON: a list of objects, or one object after the other.
+PyObject* read_json_events(PyObject* module, PyObject* json) {
+  Types types{};
+  Py_buffer buffer;
+  if (!read_types(module, types) || PyObject_GetBuffer(json, &buffer, PyBUF_SIMPLE) < 0) return nullptr;
+  PyObject* view = call_checked([&] {
+    return view_of_batch(types,
+                         stream::read_json_events({static_cast<const char*>(buffer.buf), static_cast<std::size_t>(buffer.len)}));
+  });
+  PyBuffer_Release(&buffer);
+  return view;
+}
+
+PyObject* encode(PyObject* given, bool lenient) {
+  PyObject* names[5] = {};
+  static constexpr const char* kNames[] = {"encoded", "event_id", "page_id", "ts_ms", "contents"};
+  PyObject* events = PySequence_Tuple(given);
+  for (int i = 0; i < 5 && events != nullptr; ++i)
+    if ((names[i] = PyUnicode_InternFromString(kNames[i])) == nullptr) Py_CLEAR(events);
+  PyObject* result = events == nullptr ? nullptr : call_checked([&]() -> PyObject* {
+    stream::Vector<std::uint8_t> out(stream::kMaxHeadBytes);
+    const Py_ssize_t count = PyTuple_GET_SIZE(events);
+    out.resize(static_cast<std::size_t>(stream::write_list_head(out.data(), static_cast<std::uint32_t>(count)) - out.data()));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* event = PyTuple_GET_ITEM(events, i);
+      PyObject* encoded = nullptr;
+      const int has_encoded = PyObject_GetOptionalAttr(event, names[0], &encoded);
+      if (has_encoded < 0) return nullptr;
+      if (has_encoded > 0) {
+        const bool is_bytes = PyBytes_CheckExact(encoded);
+        if (is_bytes) {
+          const auto* from = reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(encoded));
+          out.insert(out.end(), from, from + PyBytes_GET_SIZE(encoded));
+        }
+        Py_DECREF(encoded);
+        if (is_bytes) continue;
+      }
+      out.push_back(0x94);
+      for (int field = 1; field < 5; ++field) {
+        PyObject* value = PyObject_GetAttr(event, names[field]);
+        if (value == nullptr) return nullptr;
+        const int left = append_packed(value, out, lenient && field == 4);
+        Py_DECREF(value);
+        if (left < 0) return nullptr;
+        if (left > 0) Py_RETURN_NONE;
+      }
+    }
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(out.data()), static_cast<Py_ssize_t>(out.size()));
+  });
+  for (PyObject* name : names) Py_XDECREF(name);
+  Py_XDECREF(events);
+  return result;
+}
+
+// encode_events(events): the bytes of a list of events, None where walle.plain must decide. An event with an attribute `encoded`
+// is copied from there.
+PyObject* encode_events(PyObject*, PyObject* events) { return encode(events, false); }
+
+// encode_columns(events): as encode_events, but columns do not have the values in contents on which walle.plain must decide.
+PyObject* encode_columns(PyObject*, PyObject* events) { return encode(events, true); }
+
+// unpack_event(bytes): the four fields of an encoded event.
+PyObject* unpack_event(PyObject*, PyObject* bytes) {
+  if (!PyBytes_CheckExact(bytes)) return PyErr_Format(PyExc_TypeError, "an event must be bytes");
+  const auto* data = reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(bytes));
+  stream::PackedReader reader(data, static_cast<std::size_t>(PyBytes_GET_SIZE(bytes)));
+  return object_of(reader, data);
+}
+
+template <typename Call>
+PyCFunction fast_method(Call* call) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call));
+}
+
+PyMethodDef view_methods[] = {{"named", fast_method(view_named), METH_FASTCALL, nullptr},
+                              {"between", fast_method(view_between), METH_FASTCALL, nullptr},
+                              {"where", fast_method(view_where), METH_FASTCALL, nullptr},
+                              {"take", view_take, METH_O, nullptr},
+                              {"slice", fast_method(view_slice), METH_FASTCALL, nullptr},
+                              {"row", view_row, METH_O, nullptr},
+                              {"fields", view_fields, METH_NOARGS, nullptr},
+                              {"indices", view_indices, METH_NOARGS, nullptr},
+                              {"rows", view_rows, METH_NOARGS, nullptr},
+                              {"encode", view_encode, METH_NOARGS, nullptr},
+                              {"column", fast_method(view_column), METH_FASTCALL, nullptr},
+                              {"pick", fast_method(view_pick), METH_FASTCALL, nullptr},
+                              {"numbers", fast_method(view_numbers), METH_FASTCALL, nullptr},
+                              {"texts", fast_method(view_texts), METH_FASTCALL, nullptr},
+                              {"groups", view_groups, METH_NOARGS, nullptr},
+                              {nullptr, nullptr, 0, nullptr}};
+PyType_Slot view_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<View>)},
+                            {Py_tp_methods, view_methods},
+                            {Py_sq_length, reinterpret_cast<void*>(view_length)},
+                            {0, nullptr}};
+PyMethodDef groups_methods[] = {{"by", groups_by, METH_O, nullptr},
+                                {"windows", fast_method(groups_windows), METH_FASTCALL, nullptr},
+                                {"keys", groups_keys, METH_NOARGS, nullptr},
+                                {"views", groups_views, METH_NOARGS, nullptr},
+                                {"aggregate", groups_aggregate, METH_O, nullptr},
+                                {nullptr, nullptr, 0, nullptr}};
+PyType_Slot groups_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<Groups>)},
+                              {Py_tp_methods, groups_methods},
+                              {Py_sq_length, reinterpret_cast<void*>(groups_length)},
+                              {0, nullptr}};
+
+constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE;
+PyType_Spec view_spec = {"walle.engine_ext._core.EventView", sizeof(Object<View>), 0, kFlags, view_slots};
+PyType_Spec groups_spec = {"walle.engine_ext._core.EventGroups", sizeof(Object<Groups>), 0, kFlags, groups_slots};
+
+PyMethodDef functions[] = {{"open_events", open_events, METH_O, nullptr},
+                           {"read_json_events", read_json_events, METH_O, nullptr},
+                           {"encode_events", encode_events, METH_O, nullptr},
+                           {"encode_columns", encode_columns, METH_O, nullptr},
+                           {"unpack_event", unpack_event, METH_O, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_event_columns(PyObject* module) {
+  for (PyType_Spec* spec : {&view_spec, &groups_spec}) {
+    PyObject* type = PyType_FromSpec(spec);
+    const int failed = type == nullptr ? -1 : PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type));
+    Py_XDECREF(type);
+    if (failed < 0) return -1;
+  }
+  return PyModule_AddFunctions(module, functions);
+}
+
+}  // namespace walle

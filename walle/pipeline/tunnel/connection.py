@@ -1,0 +1,459 @@
+"""One device's connection of a tunnel server (§5.2): frames to calls of the server, and back.
+
+The server holds the queue, the byte budget and the table of devices; a connection holds one device's decoder, its place
+in the stream of uploads, and the reasons for which it is not read.
+"""
+
+import asyncio
+import contextlib
+import enum
+import functools
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from walle import protocol
+from walle.errors import WalleError
+from walle.pipeline.tunnel.dictionaries import Dictionary
+from walle.pipeline.tunnel.frames import (
+    MAX_BODY_BYTES,
+    Decoder,
+    FrameError,
+    UnknownDictionaryError,
+    UploadFields,
+    encode_ack,
+)
+from walle.pipeline.tunnel.handlers import RequestExpiredError
+
+if TYPE_CHECKING:
+    from walle.pipeline.tunnel.server import TunnelServer
+
+_LOG = logging.getLogger(__name__)
+
+_HELLO_BODY_BYTES = 4096  # a Hello needs no more
+_CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
+_CHUNK_BYTES = 256 << 10
+_UPLOADS = (protocol.Upload, protocol.UploadBatch)
+_READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
+
+
+class Received(NamedTuple):
+    """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's."""
+
+    device_id: str
+    epoch: str
+    seq: int
+    topic: str
+    payload: bytes
+    sent_ms: int
+    received_ms: int
+
+
+class ResumePoint(NamedTuple):
+    """The highest durable number of a (device, epoch), and the chain value there."""
+
+    seq: int
+    chain: int
+
+
+class _ConnectionState(enum.Enum):
+    GREETING = enum.auto()  # waiting for its Hello
+    CHECKING = enum.auto()  # looking up credential and numbers
+    OPEN = enum.auto()
+    CLOSED = enum.auto()  # refused or lost; further frames are dropped
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One device's connection: frames to calls of the server, and back.
+
+    All connections of a server are read into one buffer: a read is processed before the next one begins, and only an
+    unfinished frame is copied. A TLS transport would otherwise allocate its largest read for each small one.
+    """
+
+    def __init__(self, server: "TunnelServer") -> None:
+        self.device_id = ""
+        self.epoch = ""
+        self.upload_bytes = 0  # of its uploads that are not stored; these three are the server's accounts
+        self.request_bytes = 0
+        self.buffered_bytes = 0
+        self._server = server
+        self._state = _ConnectionState.GREETING
+        self._decoder = Decoder(max_body_bytes=_HELLO_BODY_BYTES, decompressor=server.decompressor)
+        self._transport: asyncio.Transport
+        self._acked = 0
+        self._due = 1  # number of the next upload
+        self._pauses = 0  # reasons for not reading
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._owed_ack = False  # an Ack could not be written yet
+        self._answer_bytes = 0  # of answers that wait until the device reads
+        self._since_s = 0.0  # time of the latest progress
+        self._has_sent = False  # since the latest sweep, which moves `_since_s` then
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._version = protocol.OLDEST_PROTOCOL  # of the frames that are sent: until the Hello, those that all read
+        self._answers: dict[int, asyncio.Task[None]] = {}  # to requests, by their ids
+        self._request_since_s: float | None = None  # when the request that waits for memory came
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._state is _ConnectionState.CLOSED
+
+    # --- asyncio's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._since_s = self._server.clock.monotonic()
+        set_limits = getattr(transport, "set_read_buffer_limits", None)
+        if set_limits is not None:  # TLS transports have it
+            set_limits(_READ_AHEAD_BYTES)
+        else:  # aiofastnet's: bytes wait here only once its buffer of encrypted ones is full
+            self._transport.set_write_buffer_limits(high=0)
+        tls = transport.get_extra_info("ssl_object")
+        self._server.counts.resumed += bool(tls is not None and tls.session_reused)
+        self._server.joined(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
+        self._state = _ConnectionState.CLOSED
+        self._writable.set()
+        for task in self._tasks:
+            task.cancel()
+        self._decoder.clear()
+        self._server.set_buffered(0, self)
+        self._server.left(self)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        self._since_s = self._server.clock.monotonic()
+        self._count_buffered()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._count_buffered()
+        if self._owed_ack:
+            self._write_ack()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer has the largest size
+        return self._server.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        server = self._server
+        server.counts.bytes_in += nbytes
+        if self._state is _ConnectionState.CLOSED:
+            return
+        self._has_sent = True
+        self._decoder.add(server.receive_buffer[:nbytes])
+        self._take()
+
+    def _take(self) -> None:
+        """Process the received frames until the connection is paused: a few bytes may decompress to many."""
+        server, decoder = self._server, self._decoder
+        try:
+            while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
+                if self._state is _ConnectionState.OPEN:
+                    if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] in _UPLOADS:
+                        server.pause_uploads(self)
+                        break
+                    if self._take_due() or self._take_others():
+                        if decoder.buffered_bytes == 0:
+                            break
+                        continue
+                    ahead = decoder.peek()
+                    if ahead is None:
+                        break
+                    if ahead[0] is protocol.Request and not server.admit_request(ahead[1], self):
+                        self._request_since_s = server.clock.monotonic()
+                        break
+                frame = decoder.next()
+                if frame is None or not self._on_other(frame):
+                    break
+        except UnknownDictionaryError as error:
+            self.refuse("dictionary", f"{error}; send without dictionaries", 0.0)
+        except FrameError as error:
+            self.refuse("frame", str(error), 60.0)
+        if decoder.trim() or self.buffered_bytes:
+            self._count_buffered()
+
+    def _take_due(self) -> bool:
+        """Queue the uploads that come next and are due; return whether there is one."""
+        server = self._server
+        uploads, size_bytes = self._decoder.records(
+            Received,
+            (self.device_id, self.epoch, int(server.clock.time() * 1000)),
+            (self._due, self._acked + server.limits.window),
+            _CHUNK,
+            _CHUNK_BYTES,
+        )
+        if not uploads:
+            return False
+        self._due += len(uploads)
+        server.enqueue(uploads, size_bytes, self)
+        return True
+
+    def _take_others(self) -> bool:
+        """Process the uploads that come next, of which the first is not due or wrong; return whether there is one."""
+        uploads = self._decoder.uploads(_CHUNK, _CHUNK_BYTES)
+        if uploads:
+            self._on_uploads(uploads)
+        return bool(uploads)
+
+    def _on_uploads(self, uploads: list[UploadFields]) -> None:
+        """Queue what is due; acknowledge what is known. Uploads before one out of turn are complete and in order."""
+        received_ms = int(self._server.clock.time() * 1000)
+        due, last_allowed = self._due, self._acked + self._server.limits.window
+        device_id, epoch = self.device_id, self.epoch
+        fresh: list[Received] = []
+        size_bytes = duplicates = 0
+        for seq, topic, payload, sent_ms in uploads:
+            if seq == due and seq <= last_allowed:
+                due += 1
+                fresh.append(Received(device_id, epoch, seq, topic, payload, sent_ms, received_ms))
+                size_bytes += len(payload)
+            elif seq < due:
+                duplicates += 1
+            else:
+                break
+        self._due = due
+        if fresh:
+            self._server.enqueue(fresh, size_bytes, self)
+        if duplicates:
+            self._server.counts.duplicates += duplicates
+            self._write_ack()
+        if len(fresh) + duplicates < len(uploads):
+            self._refuse_out_of_turn(uploads[len(fresh) + duplicates][0])
+
+    def _count_buffered(self) -> None:
+        buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
+        if not self._writable.is_set():
+            # aiofastnet leaves what is encrypted already out of the usual size.
+            size = getattr(self._transport, "get_local_write_buffer_size", self._transport.get_write_buffer_size)
+            buffered_bytes += size()
+        if buffered_bytes != self.buffered_bytes:
+            self._server.set_buffered(buffered_bytes, self)
+
+    # --- the server's calls ---
+
+    def acknowledge(self, seq: int) -> None:
+        # Uploads of the device's previous connection may become durable during this one: continue after those.
+        if self._state is _ConnectionState.OPEN and seq > self._acked:
+            self._acked = seq
+            self._due = max(self._due, seq + 1)
+            self._write_ack()
+
+    def refuse(self, code: str, message: str, retry_s: float, host: str = "", port: int = 0) -> None:
+        """Send the reason, and where to connect instead if not here; disconnect once it is sent."""
+        if self._is_closed:
+            return
+        self._server.counts.refusals[code] += 1
+        self._write(protocol.Refusal(code, message, retry_s, host, port))
+        self._state = _ConnectionState.CLOSED
+        self._since_s = self._server.clock.monotonic()
+        self._transport.close()
+
+    def ask_to_move(self, drain: protocol.Drain) -> bool:
+        """Send the device elsewhere; return False if it does not know how to, or has not said Hello yet."""
+        if self._version < 3 or self._state is not _ConnectionState.OPEN:
+            return self._is_closed
+        self._write(drain)
+        return True
+
+    def drop_for_memory(self, why: str) -> None:
+        """Close the connection and release what it has buffered."""
+        self.refuse(
+            "memory", f"{why}; what was not acknowledged is to be sent again", self._server.limits.memory_retry_s
+        )
+        if not self._writable.is_set():
+            self._transport.abort()
+        self._decoder.clear()
+        self._answer_bytes = 0
+        self._server.set_buffered(0, self)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+
+    def pause(self) -> None:
+        self._pauses += 1
+        if self._pauses == 1 and not self._is_closed:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0 and not self._is_closed:
+            self._since_s = self._server.clock.monotonic()  # the pause was the server's
+            self._take()
+            if self._pauses == 0 and not self._is_closed:
+                self._transport.resume_reading()
+
+    def check_patience(self, now_s: float) -> None:
+        """Disconnect a device that has been silent, or has not read, beyond the limits."""
+        # Single bytes before the Hello do not extend its timeout, nor bytes of a device that does not read.
+        if self._has_sent and self._state is _ConnectionState.OPEN and self._writable.is_set():
+            self._since_s = now_s
+        self._has_sent = False
+        limits, waited_s = self._server.limits, now_s - self._since_s
+        if self._is_closed:
+            if waited_s >= limits.linger_s:
+                self._transport.abort()
+        elif self._state is _ConnectionState.GREETING:
+            if waited_s >= limits.hello_s:
+                self.refuse("hello", f"no Hello within {limits.hello_s} s", 10.0)
+        elif waited_s >= limits.idle_s and (self._pauses == 0 or not self._writable.is_set()):
+            self.refuse("idle", f"silent for {limits.idle_s} s", 0.0)
+
+    # --- frames ---
+
+    def _refuse_out_of_turn(self, seq: int) -> None:
+        window = self._server.limits.window
+        if seq != self._due:
+            self.refuse("gap", f"upload {seq} came where {self._due} was due", 0.0)
+        else:
+            self.refuse("window", f"upload {seq} is more than {window} past {self._acked}, the last acknowledged", 10.0)
+
+    def _on_other(self, frame: protocol.Frame) -> bool:
+        """Process any frame but an upload in order. Return False if the connection has ended."""
+        match frame:
+            case protocol.Hello() if self._state is _ConnectionState.GREETING:
+                self._state = _ConnectionState.CHECKING
+                self.pause()
+                self._spawn(self._greet(frame))
+            case protocol.Request() if self._state is _ConnectionState.OPEN:
+                self._on_request(frame)
+            case protocol.Cancel() if self._state is _ConnectionState.OPEN:
+                if (answer := self._answers.pop(frame.request_id, None)) is not None:
+                    self._server.counts.cancelled_requests += 1
+                    answer.cancel()
+            case protocol.Ping() if self._state is _ConnectionState.OPEN:
+                if self._writable.is_set():
+                    self._write(protocol.Pong(frame.token))
+            case _:
+                name = type(frame).__name__
+                self.refuse("order", f"{name} came while the connection was {self._state.name.lower()}", 60.0)
+        return not self._is_closed
+
+    def _on_request(self, request: protocol.Request) -> None:
+        server, now_s = self._server, self._server.clock.monotonic()
+        server.counts.requests += 1
+        waited_s = 0.0 if self._request_since_s is None else now_s - self._request_since_s
+        self._request_since_s = None
+        if request.priority not in protocol.PRIORITIES:
+            raise FrameError("Request.priority", f"{request.priority} is not from -100 to 100")
+        if not 0 <= request.deadline_ms <= protocol.MAX_DEADLINE_MS:
+            raise FrameError(
+                "Request.deadline_ms", f"{request.deadline_ms} is not from 0 to {protocol.MAX_DEADLINE_MS}"
+            )
+        if request.request_id in self._answers:
+            raise FrameError("Request.request_id", f"{request.request_id} is the id of a request that is not answered")
+        if len(self._tasks) < server.limits.requests:
+            held = server.hold_request(len(request.payload), self)
+            answer = self._spawn(self._answer(request, held, waited_s))
+            self._answers[request.request_id] = answer
+            answer.add_done_callback(lambda _: held.close())
+        else:
+            what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
+            self._write(protocol.Response(request.request_id, b"", what, "busy"))
+
+    async def _greet(self, hello: protocol.Hello) -> None:
+        server = self._server
+        try:
+            self._version = min(max(hello.protocol, protocol.OLDEST_PROTOCOL), protocol.PROTOCOL_VERSION)
+            if hello.protocol < protocol.OLDEST_PROTOCOL:
+                spoken = f"{protocol.OLDEST_PROTOCOL} to {protocol.PROTOCOL_VERSION}"
+                what = f"protocol {hello.protocol} is not supported; the cloud speaks {spoken}; update walle here"
+                self.refuse("protocol", what, -1.0)
+            elif not hello.device_id or not hello.epoch:
+                self.refuse("hello", "device_id and epoch cannot be empty", -1.0)
+            elif (device_id := await server.authenticate(hello.token)) is None:
+                self.refuse("token", "the credential is not known", -1.0)
+            elif device_id != hello.device_id:
+                self.refuse("identity", f"the credential is not that of device {hello.device_id!r}", -1.0)
+            else:
+                digests = protocol.digests_from_text(hello.dictionaries)
+                found = {number: await server.dictionaries.get(digest) for number, digest in enumerate(digests, 1)}
+                point = await server.resume(hello)
+                if self._state is _ConnectionState.CHECKING:
+                    known = {number: dictionary for number, dictionary in found.items() if dictionary is not None}
+                    self._open(hello, point, known)
+        except protocol.ProtocolError as error:
+            self.refuse("hello", str(error), -1.0)
+        except Exception:  # noqa: BLE001 - the device gets an answer after any failure
+            _LOG.exception("tunnel: device %r could not be looked up", hello.device_id)
+            self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
+
+    def _open(self, hello: protocol.Hello, point: ResumePoint, dictionaries: dict[int, Dictionary]) -> None:
+        server = self._server
+        if server.is_draining:
+            server.redirect(self)
+            return
+        self.device_id, self.epoch = hello.device_id, hello.epoch
+        self._acked, self._due = point.seq, point.seq + 1
+        self._state = _ConnectionState.OPEN
+        self._since_s = self._server.clock.monotonic()
+        self._decoder.max_body_bytes = MAX_BODY_BYTES
+        self._decoder.dictionaries = dictionaries
+        server.admit(self)
+        limits, numbers = server.limits, ",".join(map(str, dictionaries))
+        self._write(
+            protocol.Welcome(point.seq, limits.window, point.chain, self._version, limits.window_bytes, numbers)
+        )
+        self.resume()
+
+    async def _answer(self, request: protocol.Request, held: contextlib.ExitStack, waited_s: float) -> None:
+        payload, error_text, code, request_id = b"", "", "", request.request_id
+        left_s = request.deadline_ms / 1000 - waited_s if request.deadline_ms else None
+        server, counts = self._server, self._server.counts
+
+        handler = functools.partial(server.on_request, self.device_id, request.topic, request.payload)
+        try:
+            payload = await server.handlers.run(handler, priority=request.priority, left_s=left_s)
+        except RequestExpiredError as error:
+            counts.expired_requests += 1
+            error_text, code = str(error), "expired"
+        except WalleError as error:
+            error_text, code = str(error) or type(error).__name__, "failed"
+        except Exception:  # noqa: BLE001 - the device gets an answer after any failure
+            _LOG.exception("tunnel: request %r of device %r failed", request.topic, self.device_id)
+            error_text, code = "the cloud failed at this request", "internal"
+        finally:
+            del request, handler
+            held.close()
+        counts.failed_requests += bool(error_text)
+        await self._wait_writable(len(payload))
+        try:
+            self._write(protocol.Response(request_id, payload, error_text[:2000], code))
+        except FrameError as error:
+            self._write(protocol.Response(request_id, b"", f"the answer cannot be sent: {error}", "internal"))
+        self._answers.pop(request_id, None)
+
+    async def _wait_writable(self, answer_bytes: int) -> None:
+        """Return once an answer may be written. Another answer may fill the buffer again first."""
+        if self._writable.is_set():
+            return
+        self._answer_bytes += answer_bytes
+        self._count_buffered()
+        try:
+            while not self._writable.is_set():
+                await self._writable.wait()
+        finally:
+            if not self._is_closed:
+                self._answer_bytes -= answer_bytes
+                self._count_buffered()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._server.spawn(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _write_ack(self) -> None:
+        self._owed_ack = not self._writable.is_set()
+        if not self._owed_ack:
+            self._send(encode_ack(self._acked))
+
+    def _write(self, frame: protocol.Frame) -> None:
+        if not self._is_closed:
+            self._send(self._server.encoder.encode(frame, version=self._version))
+
+    def _send(self, data: bytes) -> None:
+        if not self._is_closed:
+            self._server.counts.bytes_out += len(data)
+            self._transport.write(data)

@@ -1,0 +1,328 @@
+"""One connection of a tunnel client (§5.2): frames, credit, and what waits for acknowledgements and answers."""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from walle import protocol
+from walle.clock import Clock
+from walle.errors import PipelineError
+from walle.pipeline.tunnel import sockets
+from walle.pipeline.tunnel.frames import Decoder, FrameError
+from walle.pipeline.tunnel.pacing import InFlightBound
+from walle.pipeline.tunnel.sessions import ResumingContext
+from walle.pipeline.tunnel.slots import PrioritySlots
+
+WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
+_HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_:-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")  # a name, or an IP address
+CLOSE_S = 2.0  # for the last bytes of a connection to leave
+
+
+class TunnelError(PipelineError):
+    """The tunnel cannot continue, and connecting again unchanged would fail again."""
+
+
+class TunnelClosedError(TunnelError):
+    """The connection or the client was closed before the operation ended."""
+
+
+class TunnelRefusedError(TunnelError):
+    """The cloud refused this device: a wrong credential or protocol, or another device of the same name."""
+
+    def __init__(self, refusal: protocol.Refusal) -> None:
+        super().__init__(f"the cloud refused the tunnel ({refusal.code}): {refusal.message}")
+        self.code = refusal.code
+        self.message = refusal.message
+        self.retry_s = refusal.retry_s
+        self.host = refusal.host
+        self.port = refusal.port
+
+
+class _Sent(NamedTuple):
+    """An upload in flight. Of uploads in one frame, the last has the frame's `wire_bytes`."""
+
+    seq: int
+    sent_s: float
+    size_bytes: int
+    wire_bytes: int
+
+
+def upload_bytes(upload: protocol.Upload) -> int:
+    """Return what an upload takes of the credit."""
+    return len(upload.topic.encode()) + len(upload.payload)
+
+
+def is_address(host: str, port: int) -> bool:
+    """Return whether a device may be sent there; an empty host is the address that it has."""
+    return not host or (_HOST.fullmatch(host) is not None and 0 < port < 1 << 16)
+
+
+def _is_sound(welcome: protocol.Welcome) -> bool:
+    try:
+        numbers = protocol.numbers_from_text(welcome.dictionaries)
+    except protocol.ProtocolError:
+        return False
+    return (
+        welcome.protocol == protocol.PROTOCOL_VERSION
+        and 0 <= welcome.acked <= protocol.MAX_SEQ
+        and welcome.chain >= 0
+        and welcome.window > 0
+        and welcome.window_bytes > 0
+        and all(0 < number <= protocol.MAX_DICTIONARIES for number in numbers)
+    )
+
+
+class Link(asyncio.Protocol):
+    """One connection: decodes frames, and wakes the calls that wait for them."""
+
+    # Set by the client at the Welcome.
+    window = 1
+    window_bytes = 1
+    numbers: Mapping[str, int] = {}  # of the dictionaries that the cloud has, by digest
+
+    def __init__(self, clock: Clock) -> None:
+        self.acked = 0
+        self.epoch = ""  # of the Hello
+        self.heard_s = clock.monotonic()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.ack_came = asyncio.Event()
+        self.drain: protocol.Drain | None = None
+        self.leaving = asyncio.Event()  # a Drain came, or the client wants a new connection
+        self._is_leaving = False
+        self.bound = InFlightBound(self.window_bytes)
+        self.in_flight_bytes = 0  # of uploads on the wire
+        self._credit_used = 0  # topics and payloads of the same uploads
+        self._clock = clock
+        self._decoder = Decoder()
+        self._transport: asyncio.Transport | None = None
+        self._welcome: protocol.Welcome | None = None
+        self._error: Exception | None = None
+        self._moved = asyncio.Event()  # a Welcome or an Ack came, or the link ended
+        self._ended = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._in_flight: collections.deque[_Sent] = collections.deque()  # at most a window of them
+        self._latencies: list[tuple[int, float]] = []
+        self._answers: dict[int, asyncio.Future[protocol.Response]] = {}
+        self._waiting_requests = 0  # until they may be written
+        self._turn = PrioritySlots(1)  # of the requests that wait for that
+
+    # --- asyncio's calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        # What is written waits in the transport and in the kernel; the limits keep both short.
+        self._transport.set_write_buffer_limits(WRITE_BYTES)
+        connection = transport.get_extra_info("socket")
+        sockets.bound_unsent(connection, WRITE_BYTES)
+        sockets.recover_fast(connection)
+        sockets.send_past_losses(connection)
+        self.heard_s = self._clock.monotonic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set()
+        self._end(exc or TunnelClosedError("the cloud disconnected"))
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended.is_set():
+            return
+        self.heard_s = self._clock.monotonic()
+        try:
+            for frame in self._decoder.feed(data):
+                self._on_frame(frame)
+        except FrameError as error:
+            self._end(TunnelClosedError(f"the cloud sent an invalid frame: {error}"))
+
+    def _on_frame(self, frame: protocol.Frame) -> None:
+        match frame:
+            case protocol.Ack():
+                if frame.seq > self.acked:
+                    self._on_ack(frame.seq)
+            case protocol.Response():
+                answer = self._answers.pop(frame.request_id, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+                    self._moved.set()
+            case protocol.Welcome() if self._welcome is None and _is_sound(frame):
+                self._welcome = frame
+                self._moved.set()
+            case protocol.Drain() if self._welcome is not None and is_address(frame.host, frame.port):
+                self.drain = frame
+                self.leaving.set()
+            case protocol.Refusal() if is_address(frame.host, frame.port):
+                self._end(TunnelRefusedError(frame))
+            case protocol.Pong():
+                pass  # it only shows that the cloud is there
+            case _:
+                name = type(frame).__name__
+                self._end(TunnelClosedError(f"the cloud sent a {name} out of turn, or with impossible values"))
+
+    def _on_ack(self, seq: int) -> None:
+        self.acked = seq
+        wire_bytes = 0
+        while self._in_flight and self._in_flight[0].seq <= seq:
+            sent = self._in_flight.popleft()
+            wire_bytes += sent.wire_bytes
+            self._credit_used -= sent.size_bytes
+            delay_s = self.heard_s - sent.sent_s
+            self._latencies.append((sent.seq, delay_s))
+        if wire_bytes:
+            self.in_flight_bytes -= wire_bytes
+            self.bound.acknowledged(wire_bytes, delay_s, self.heard_s)
+        self.ack_came.set()
+        self._moved.set()
+
+    def _end(self, error: Exception) -> None:
+        if self._error is None:  # the first reason is the true one
+            self._error = error
+        self._ended.set()
+        self._moved.set()
+        self.writable.set()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(TunnelClosedError(f"the tunnel dropped before the answer came: {error}"))
+
+    # --- the client's calls ---
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._ended.is_set():
+            self._transport.write(data)
+
+    def accept(self, welcome: protocol.Welcome, digests: Sequence[str]) -> None:
+        """Take over a Welcome's numbers; `digests` are the dictionaries that the Hello named."""
+        self.acked = welcome.acked
+        self.window, self.window_bytes = welcome.window, welcome.window_bytes
+        self.bound = InFlightBound(welcome.window_bytes)
+        known = protocol.numbers_from_text(welcome.dictionaries)
+        self.numbers = {digest: number for number, digest in enumerate(digests, 1) if number in known}
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        if tls is not None and isinstance(tls.context, ResumingContext):
+            tls.context.keep(tls)
+
+    def send(self, uploads: Sequence[protocol.Upload], data: bytes) -> None:
+        """Write uploads, which `data` encodes, and record when."""
+        now_s = self._clock.monotonic()
+        for upload in uploads:
+            size_bytes = upload_bytes(upload)
+            self._credit_used += size_bytes
+            self._in_flight.append(_Sent(upload.seq, now_s, size_bytes, 0))
+        self._in_flight[-1] = self._in_flight[-1]._replace(wire_bytes=len(data))
+        self.in_flight_bytes += len(data)
+        self.write(data)
+
+    def allows(self, upload: protocol.Upload) -> bool:
+        """Return whether the credit and the bound allow one more upload now; one of any size always may be sent."""
+        if not self._in_flight:
+            return True
+        return (
+            upload.seq <= self.acked + self.window
+            and self._credit_used + upload_bytes(upload) <= self.window_bytes
+            and self.in_flight_bytes < self.bound.limit_bytes
+        )
+
+    @property
+    def is_leaving(self) -> bool:
+        """True once nothing new is sent any more."""
+        return self._is_leaving
+
+    def leave(self) -> None:
+        """Send nothing new from now on."""
+        self._is_leaving = True
+
+    @property
+    def credit_bytes(self) -> int:
+        """The bytes of uploads that the cloud still accepts."""
+        return self.window_bytes - self._credit_used
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no upload is unacknowledged and no request is unanswered."""
+        return not self._in_flight and not self._answers
+
+    async def writable_for_uploads(self) -> None:
+        """Return once uploads may be written: after the requests that wait."""
+        while True:
+            await self.writable.wait()
+            if not self._waiting_requests or self.ended:
+                return
+            await asyncio.sleep(0)
+
+    def take_latencies(self) -> list[tuple[int, float]]:
+        taken, self._latencies = self._latencies, []
+        return taken
+
+    async def welcome(self) -> protocol.Welcome:
+        while self._welcome is None:
+            if self._error is not None:
+                raise self._error
+            await self._moved.wait()
+            self._moved.clear()
+        return self._welcome
+
+    async def room(self) -> None:
+        """Return at the next acknowledgement or answer, or when the link has ended."""
+        self._moved.clear()
+        await self._moved.wait()
+
+    async def over(self) -> None:
+        """Block until the link has ended, and raise the reason."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    async def ask(
+        self, request: protocol.Request, encode: Callable[[protocol.Frame], bytes], due_s: float
+    ) -> protocol.Response:
+        """Write a request once the link takes it, and return the answer.
+
+        The cloud is told how long this side waits, which is until `due_s`, and when it stops waiting before an answer.
+        """
+        self._waiting_requests += 1
+        try:
+            async with self._turn.slot(request.priority):
+                while not self.writable.is_set():
+                    await self.writable.wait()
+                if self._error is not None:
+                    raise TunnelClosedError(f"request {request.topic!r} was not sent: {self._error}")
+                left_ms = max(1, int((due_s - self._clock.monotonic()) * 1000))
+                answer: asyncio.Future[protocol.Response] = asyncio.get_running_loop().create_future()
+                self._answers[request.request_id] = answer
+                self.write(encode(dataclasses.replace(request, deadline_ms=min(left_ms, protocol.MAX_DEADLINE_MS))))
+        finally:
+            self._waiting_requests -= 1
+        try:
+            return await answer
+        finally:
+            if self._answers.pop(request.request_id, None) is not None:  # cancelled, or too late
+                self.write(encode(protocol.Cancel(request.request_id)))
+                self._moved.set()
+
+    async def close(self) -> None:
+        """Send what is written and disconnect; wait for that at most CLOSE_S."""
+        self._end(TunnelClosedError("the tunnel client disconnected"))
+        if self._transport is not None:
+            self._transport.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._lost.wait()
+
+    def abort(self) -> None:
+        """Drop the connection at once, if it is open."""
+        self._end(TunnelClosedError("the tunnel client disconnected"))
+        if self._transport is not None and not self._lost.is_set():
+            self._transport.abort()
