@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz fuzz-frames soak-vm wheel lint format figures clean
+.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz fuzz-frames soak-vm soak-faults loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ soak-vm: $(STAMP)  ## ten minutes of hostile tasks, and 10,000 loads and unloads
 	@$(BIN)/python -m tests.sim.hostile --seconds 600
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000 --ray
+
+soak-faults: $(STAMP)  ## 2,000 kills, cut links, rollbacks, cut logs, full disks and flipped bits at random (about six minutes)
+	@$(BIN)/python -m tests.sim.faults $(FAULT_ARGS)
+
+loadtest: $(STAMP)  ## a minute of locust users that are devices, against a real cloud; fails on any wrong result
+	@$(BIN)/python -m loadtest.tunnel $(LOADTEST_ARGS)
 
 figures: $(STAMP)  ## measure every figure that exists so far, on this machine, into out/
 	@$(BIN)/walle figures

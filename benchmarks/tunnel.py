@@ -22,6 +22,7 @@ Rounds of all of them alternate. Figures are medians.
 
     python benchmarks/tunnel.py [--rounds 3] [--uploads 20000] [--devices 50] [--connections 1000]
         [--rows 200000] [--lone 400] [--json]
+    python benchmarks/tunnel.py --link ...    # delays on an emulated mobile link: see `benchmarks/tunnel_delay.py`
 """
 
 import argparse
@@ -474,6 +475,12 @@ def main() -> None:
             _run(loop, serve_bare(Path(folder), fast=fast, buffered=kind == "buffered"))
         else:
             _run(loop, serve(Path(folder), fast=fast, stores=kind == "stores"))
+        return
+    if "--link" in sys.argv:
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from benchmarks import tunnel_delay
+
+        tunnel_delay.main([argument for argument in sys.argv[1:] if argument != "--link"])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.links.proxy import ProxyLink
+from benchmarks.links.shape import LinkShape
 from tests.sim.rollbacks import copy_files, put_back, run_seeds, total
-from tests.sim.slow_link import SlowLink
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, running, stored, until
 from walle import plain
@@ -158,7 +159,7 @@ async def test_no_upload_leaves_under_an_epoch_that_ended_while_its_batch_was_be
     rows, damaged = 40, 20  # one batch, written in pieces
     async with rig.cloud, FeatureStore(rig.path) as store:
         port = rig.cloud.server.port
-        slow = SlowLink(port, delay_s=0.01, jitter_s=0.0, loss=0.0, bytes_per_s=400e3, rng=random.Random(1))
+        slow = ProxyLink(port, LinkShape(delay_ms=10, jitter_ms=0, loss=0.0, bits_per_s=3.2e6), random.Random(1))
         outbox = Outbox(store)
         epoch = outbox.epoch
         await store.put_all(
@@ -245,6 +246,26 @@ async def test_a_cloud_restored_from_an_older_copy_goes_on_and_reports_it(rig: R
 
 
 @pytest.mark.asyncio
+async def test_a_device_restored_to_before_its_epoch_began_is_reported_by_the_cloud(rig: Rig) -> None:
+    async with rig.cloud:
+        await rig.send(10)
+        older = copy_files(rig.path, FILES)
+        await rig.send(5, upload=False)
+        folder = copy_files(rig.path, FOLDER)
+        put_back(rig.path, older)
+        await rig.send(7)  # in a new epoch
+        epoch = (await stored_epochs(rig))[-1]
+        put_back(rig.path, folder)  # with its mark: the device cannot know
+        await rig.send(3)
+        assert await rig.arrived() == [*range(10), *range(15, 22), *range(10, 15), *range(22, 25)]
+        assert (await rig.losses())[-1] == Loss(epoch, 1, None, LossCause.DEVICE_RESTORED)
+
+
+async def stored_epochs(rig: Rig) -> list[str]:
+    return [received.epoch for _, received in await rig.cloud.ingest.query(limit=1000)]
+
+
+@pytest.mark.asyncio
 async def test_a_topic_of_reports_cannot_be_put(tmp_path: Path) -> None:
     async with FeatureStore(tmp_path / "features.db") as store:
         with pytest.raises(PayloadError, match="reserved"):
@@ -286,6 +307,44 @@ async def test_uploads_of_the_older_epoch_may_be_stored_after_the_hello_of_the_n
         accepted = await ingest.accept(batch)  # they were in the server's queue
         assert accepted.fresh == [*batch[:2], batch[4]]
         assert accepted.highest == {("d", "e"): 2, ("d", "f"): 3}
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_returns_to_an_epoch_that_it_had_left_is_noticed(tmp_path: Path) -> None:
+    async with Ingest(tmp_path / "uploads.db") as ingest:
+        old = [received(seq, payload=bytes([seq])) for seq in range(1, 7)]
+        await ingest.accept(old[:3])
+        origins = origins_to_text([Origin("e", 3, 3, 2)])
+        await ingest.resume(hello("f", origins=origins))
+        moved = [received(seq - 3, epoch="f", payload=bytes([seq])) for seq in (4, 5)]
+        await ingest.accept([*moved, received(3, epoch="f", payload=b"made again in e")])
+
+        left = Loss("f", 3, None, LossCause.DEVICE_RESTORED)
+        for _ in range(2):
+            assert (await ingest.resume(hello("e", acked=3))).seq == 3
+            assert [recorded.loss for recorded in await ingest.losses()] == [left]
+        accepted = await ingest.accept(old[3:])
+        assert accepted.fresh == [old[5]]
+        assert accepted.highest == {("d", "e"): 6}
+
+        other_origins = origins_to_text([Origin("e", 3, 3, 2)])  # it went back once more, and started another epoch
+        await ingest.resume(hello("g", origins=other_origins))
+        beside = [received(seq - 3, epoch="g", payload=bytes([seq])) for seq in (4, 5)]
+        assert (await ingest.accept([*beside, received(3, epoch="g")])).fresh == [received(3, epoch="g")]
+        assert [recorded.loss for recorded in await ingest.losses()] == [left]
+
+
+@pytest.mark.asyncio
+async def test_epochs_that_continue_one_another_raise_no_alarm(tmp_path: Path) -> None:
+    async with Ingest(tmp_path / "uploads.db") as ingest:
+        names = [f"epoch-{number}" for number in range(12)]
+        for number, name in enumerate(names):
+            before = list(reversed(names[:number]))[: Origin.MAX_COUNT]
+            origins = [Origin(older, 1, index + 1, 0) for index, older in enumerate(before)]
+            for _ in range(2):
+                await ingest.resume(hello(name, origins=origins_to_text(origins)))
+            await ingest.accept([received(1, epoch=name)])
+        assert await ingest.losses() == []
 
 
 @pytest.mark.asyncio

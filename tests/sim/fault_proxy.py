@@ -52,6 +52,11 @@ class FaultProxy:
         """Flip a bit of the `count`th byte from now."""
         self._flip_in[way] = count
 
+    def disarm(self) -> None:
+        """Forget the cuts and flips that have not acted yet."""
+        self._cut_in.clear()
+        self._flip_in.clear()
+
     def cut(self) -> None:
         """Reset every connection."""
         for writer in self._writers:

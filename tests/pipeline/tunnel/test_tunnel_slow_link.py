@@ -7,12 +7,13 @@ import time
 
 import pytest
 
+from benchmarks.links.proxy import ProxyLink
+from benchmarks.links.shape import LinkShape
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.slow_link import SlowLink
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, running, until
 
-_ROUND_TRIP_S = 0.1
+_SHAPE = LinkShape()
 
 
 @pytest.mark.asyncio
@@ -22,12 +23,7 @@ async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelClou
     for _ in range(400):
         outbox.add("t", rng.randbytes(10_000))
     latencies: list[float] = []
-    async with (
-        cloud,
-        SlowLink(
-            cloud.server.port, delay_s=_ROUND_TRIP_S / 2, jitter_s=0.02, loss=0.01, bytes_per_s=1.25e6, rng=rng
-        ).open() as link,
-    ):
+    async with cloud, ProxyLink(cloud.server.port, _SHAPE, rng).open() as link:
         client = make_client(outbox, link.port)
         async with running(client), asyncio.timeout(60):
             await until(lambda: client.connected)
@@ -41,5 +37,5 @@ async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelClou
         assert await cloud.ingest.count() == 400
     # An idle link of this kind has p99 at 2.1 round trips. Without a bound on what is in flight, the median is 2.7.
     assert len(latencies) >= 10
-    assert statistics.median(latencies) < 2.2 * _ROUND_TRIP_S
-    assert statistics.quantiles(latencies, n=10)[-1] < 4 * _ROUND_TRIP_S
+    assert statistics.median(latencies) < 2.2 * _SHAPE.round_trip_s
+    assert statistics.quantiles(latencies, n=10)[-1] < 4 * _SHAPE.round_trip_s

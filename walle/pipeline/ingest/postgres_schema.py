@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS walle.origins (
     stream BIGINT NOT NULL, origin BIGINT NOT NULL, seq_offset BIGINT NOT NULL, upto BIGINT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS origins_by_stream ON walle.origins (stream);
+CREATE INDEX IF NOT EXISTS origins_by_origin ON walle.origins (origin);
 CREATE TABLE IF NOT EXISTS walle.uploads (
     position BIGINT PRIMARY KEY, stream BIGINT NOT NULL, seq BIGINT NOT NULL, topic TEXT NOT NULL,
     payload BYTEA NOT NULL, sent_ms BIGINT NOT NULL, received_ms BIGINT NOT NULL,

@@ -25,9 +25,10 @@ from walle.pipeline.ingest.receipt import (
     SortedBatch,
     StoredStream,
     StreamKey,
-    StreamOrigin,
+    StreamLink,
     check_hello,
     moved_places,
+    related_streams,
     sort_batch,
 )
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, UploadStore
@@ -184,13 +185,16 @@ class PostgresUploadStore(UploadStore):
             stream = await _find(connection, key)
             if stream is None and not origins and hello.acked == 0:  # stored with its first upload
                 return ResumePoint(0, first_link(hello.epoch))
-            if stream is not None and stream.highest >= hello.acked:
+            abandoned = await _abandoned(connection, hello, origins)
+            if stream is not None and stream.highest >= hello.acked and not abandoned:
                 return ResumePoint(stream.highest, stream.chain)
         async with self._transaction() as connection:
             known = await _find(connection, key) is not None
             stream = (await _lock_streams(connection, [key]))[key]
             if not known:
                 await self._link_origins(connection, stream, hello.device_id, origins)
+            for loss in abandoned:
+                await self._record(connection, RecordedLoss(hello.device_id, loss, int(self.clock.time() * 1000)))
             if stream.highest < hello.acked:
                 await self._record_restore(connection, hello.device_id, hello.epoch, stream.highest, hello.acked)
                 stream.highest, stream.chain = hello.acked, hello.acked_chain
@@ -205,19 +209,24 @@ class PostgresUploadStore(UploadStore):
     async def _link_origins(
         self, connection: _Connection, stream: StoredStream, device_id: str, origins: Sequence[Origin]
     ) -> None:
-        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this store lacks."""
+        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this store lacks.
+
+        A device that goes back to the older epoch repeats them under their older numbers.
+        """
         for origin in origins:
             key = (device_id, origin.epoch)
             older = await _find(connection, key)
             highest = older.highest if older else 0
             if highest < origin.acked:
                 await self._record_restore(connection, device_id, origin.epoch, highest, origin.acked)
+            # Uploads of the older epoch may have arrived and not be stored yet.
+            older = older or (await _lock_streams(connection, [key]))[key]
+            insert = "INSERT INTO walle.origins VALUES ($1, $2, $3, $4)"
+            await connection.execute(insert, stream.number, older.number, origin.offset, origin.upto)
+            stream.moved = max(stream.moved, origin.upto)
             if origin.upto:
-                # Uploads of the older epoch may have arrived and not be stored yet.
-                older = older or (await _lock_streams(connection, [key]))[key]
-                insert = "INSERT INTO walle.origins VALUES ($1, $2, $3, $4)"
-                await connection.execute(insert, stream.number, older.number, origin.offset, origin.upto)
-                stream.moved = max(stream.moved, origin.upto)
+                update = "UPDATE walle.streams SET moved = greatest(moved, $1) WHERE stream = $2"
+                await connection.execute(update, origin.offset + origin.upto, older.number)
         await connection.execute("UPDATE walle.streams SET moved = $1 WHERE stream = $2", stream.moved, stream.number)
 
     async def _record_restore(
@@ -389,12 +398,33 @@ async def _lock_streams(connection: _Connection, keys: Sequence[StreamKey]) -> d
     streams = {(row[0], row[1]): StoredStream(*row[2:]) for row in found}
     moved = [stream.number for stream in streams.values() if stream.moved]
     if moved:
-        origins = await connection.fetch(
-            "SELECT stream, origin, seq_offset, upto FROM walle.origins WHERE stream = ANY($1::bigint[])", moved
+        rows = await connection.fetch(
+            "SELECT stream, origin, seq_offset, upto FROM walle.origins"
+            " WHERE stream = ANY($1::bigint[]) OR origin = ANY($1::bigint[])"
+            " OR origin IN (SELECT origin FROM walle.origins WHERE stream = ANY($1::bigint[]))",
+            moved,
         )
+        links = [StreamLink(*row) for row in rows]
         for stream in streams.values():
-            stream.origins = tuple(StreamOrigin(*row[1:]) for row in origins if row[0] == stream.number)
+            stream.related = related_streams(stream.number, links)
     return streams
+
+
+async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:
+    """Return the losses of epochs that continue one of this Hello's and are not among them, if not recorded yet.
+
+    The device had them, and went back to before they began. Uploads that they took over are known by contents.
+    """
+    rows = await connection.fetch(
+        "SELECT s.epoch, max(o.upto) AS upto FROM walle.origins AS o JOIN walle.streams AS s USING (stream)"
+        " WHERE o.origin IN (SELECT stream FROM walle.streams WHERE device_id = $1 AND epoch = ANY($2::text[]))"
+        " AND s.epoch <> ALL($2::text[]) AND NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1"
+        " AND l.epoch = s.epoch AND l.first_seq <= o.upto + 1 AND l.last_seq IS NULL)"
+        " GROUP BY s.epoch",
+        hello.device_id,
+        [hello.epoch, *(origin.epoch for origin in origins)],
+    )
+    return [Loss(row[0], row[1] + 1, None, LossCause.DEVICE_RESTORED) for row in rows]
 
 
 async def _stored(connection: _Connection, places: Iterable[Place]) -> dict[Place, Contents]:

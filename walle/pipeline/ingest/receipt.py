@@ -1,6 +1,6 @@
 """Rules of the receipt of a batch, without I/O: new uploads, duplicates, gaps, moved uploads and reports of losses.
 
-A store reads the streams of a batch and the earlier uploads that its moved uploads may repeat, calls `sort_batch`, and
+A store reads the streams of a batch and the stored uploads that its moved uploads may repeat, calls `sort_batch`, and
 writes the result, all in one transaction.
 """
 
@@ -41,23 +41,36 @@ class RecordedLoss(NamedTuple):
     recorded_ms: int
 
 
-class StreamOrigin(NamedTuple):
-    """An older stream: its upload `seq + offset` is upload `seq` of the newer one, for seq <= `upto`."""
+class StreamLink(NamedTuple):
+    """A row of `origins`: upload `seq + offset` of the older stream `origin` is upload `seq` of `stream`.
+
+    For seq <= `upto`, which is 0 if the newer epoch repeats nothing.
+    """
+
+    stream: int
+    origin: int
+    offset: int
+    upto: int
+
+
+class RelatedStream(NamedTuple):
+    """Another epoch of the same device: its upload `seq + offset` is upload `seq` of this one, first <= seq <= upto."""
 
     number: int
     offset: int
+    first: int
     upto: int
 
 
 @dataclasses.dataclass(slots=True)
 class StoredStream:
-    """The row of one (device, epoch). Uploads up to `moved` continue the older streams `origins`."""
+    """The row of one (device, epoch). Uploads up to `moved` may be stored already, in the streams `related`."""
 
     number: int
     highest: int
     chain: int
     moved: int
-    origins: tuple[StreamOrigin, ...] = ()
+    related: tuple[RelatedStream, ...] = ()
 
 
 @dataclasses.dataclass
@@ -94,23 +107,42 @@ def check_hello(hello: Hello) -> tuple[Origin, ...]:
     return origins
 
 
+def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedStream, ...]:
+    """Return the streams that may hold uploads of stream `number` under other numbers.
+
+    These are its origins, the streams that continue it, to which a device that goes back in time returns from, and
+    other streams that continue one of its origins. `links` are the rows of all of them.
+    """
+    own = {link.origin: link for link in links if link.stream == number}
+    related = [RelatedStream(link.origin, link.offset, 1, link.upto) for link in own.values()]
+    for link in links:
+        if link.origin == number:
+            related.append(RelatedStream(link.stream, -link.offset, link.offset + 1, link.offset + link.upto))
+        elif link.stream != number and (shared := own.get(link.origin)) is not None:
+            offset = shared.offset - link.offset
+            related.append(
+                RelatedStream(link.stream, offset, max(1, 1 - offset), min(shared.upto, link.upto - offset))
+            )
+    return tuple(related)
+
+
 def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[Place]:
-    """Yield the places in older streams that uploads of the batch may repeat."""
+    """Yield the places in other streams that uploads of the batch may repeat."""
     if not any(stream.moved for stream in streams.values()):
         return
     for received in batch:
         stream = streams.get(received[:2])
         if stream is not None and stream.highest < received.seq <= stream.moved:
-            yield from _older_places(stream, received.seq)
+            yield from _other_places(stream, received.seq)
 
 
 def sort_batch(
-    batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream], older: Mapping[Place, Contents]
+    batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream], stored: Mapping[Place, Contents]
 ) -> SortedBatch:
     """Sort the uploads of a batch, and move `highest` and `chain` of their streams on.
 
     In each stream, numbers go up by one from the highest. Lower ones are duplicates and are dropped, as are those after
-    a missing one, and those without a stream in `streams`. `older` has the contents that are stored at `moved_places`.
+    a missing one, and those without a stream in `streams`. `stored` has the contents that are stored at `moved_places`.
     """
     result = SortedBatch()
     fresh, rows = result.fresh, result.rows
@@ -128,8 +160,8 @@ def sort_batch(
         if has_moved:
             contents = received[3:6]
             if received.seq <= stream.moved:
-                places = _older_places(stream, received.seq)
-                if any(contents == in_batch.get(place, older.get(place)) for place in places):
+                places = _other_places(stream, received.seq)
+                if any(contents == in_batch.get(place, stored.get(place)) for place in places):
                     continue
             in_batch[stream.number, received.seq] = contents
         fresh.append(received)
@@ -137,10 +169,10 @@ def sort_batch(
     return result
 
 
-def _older_places(stream: StoredStream, seq: int) -> Iterator[Place]:
-    for origin in stream.origins:
-        if seq <= origin.upto:
-            yield origin.number, seq + origin.offset
+def _other_places(stream: StoredStream, seq: int) -> Iterator[Place]:
+    for related in stream.related:
+        if related.first <= seq <= related.upto:
+            yield related.number, seq + related.offset
 
 
 def _add_report(losses: list[RecordedLoss], received: Received) -> None:

@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS origins (
     stream INTEGER NOT NULL, origin INTEGER NOT NULL, seq_offset INTEGER NOT NULL, upto INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS origins_by_stream ON origins (stream);
+CREATE INDEX IF NOT EXISTS origins_by_origin ON origins (origin);
 CREATE TABLE IF NOT EXISTS uploads (
     position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
     payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL,

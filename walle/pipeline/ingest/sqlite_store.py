@@ -32,9 +32,10 @@ from walle.pipeline.ingest.receipt import (
     RecordedLoss,
     StoredStream,
     StreamKey,
-    StreamOrigin,
+    StreamLink,
     check_hello,
     moved_places,
+    related_streams,
     sort_batch,
 )
 from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, make_schema, transaction
@@ -322,13 +323,16 @@ class SqliteUploadStore(UploadStore):
         stream = _find(database, key)
         if stream is None and not origins and hello.acked == 0:  # stored with its first upload
             return ResumePoint(0, first_link(hello.epoch))
-        if stream is None or stream.highest < hello.acked:
+        abandoned = _abandoned(database, hello, origins)
+        if stream is None or stream.highest < hello.acked or abandoned:
             self._streams.pop(key, None)
             with transaction(database):
                 stream = _find(database, key)
                 if stream is None:
                     stream = _add(database, key)
                     self._link_origins(database, stream, hello.device_id, origins)
+                for loss in abandoned:
+                    self._record(database, RecordedLoss(hello.device_id, loss, int(self.clock.time() * 1000)))
                 if stream.highest < hello.acked:
                     self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
                     stream.highest, stream.chain = hello.acked, hello.acked_chain
@@ -341,18 +345,25 @@ class SqliteUploadStore(UploadStore):
     def _link_origins(
         self, database: sqlite3.Connection, stream: StoredStream, device_id: str, origins: Sequence[Origin]
     ) -> None:
-        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this file lacks."""
+        """Note which stored uploads a new stream may repeat, and record acknowledged ones that this file lacks.
+
+        A device that goes back to the older epoch repeats them under their older numbers.
+        """
         for origin in origins:
             older = _find(database, (device_id, origin.epoch))
             highest = older.highest if older else 0
             if highest < origin.acked:
                 self._record_restore(database, device_id, origin.epoch, highest, origin.acked)
+            # Uploads of the older epoch may have arrived and not be stored yet.
+            older = older or _add(database, (device_id, origin.epoch))
+            values = (stream.number, older.number, origin.offset, origin.upto)
+            database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
+            stream.moved = max(stream.moved, origin.upto)
             if origin.upto:
-                # Uploads of the older epoch may have arrived and not be stored yet.
-                older = older or _add(database, (device_id, origin.epoch))
-                values = (stream.number, older.number, origin.offset, origin.upto)
-                database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
-                stream.moved = max(stream.moved, origin.upto)
+                moved = max(older.moved, origin.offset + origin.upto)
+                database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (moved, older.number))
+        if origins:
+            self._streams.clear()  # others are related to this one now
         database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
 
     def _record_restore(
@@ -380,9 +391,37 @@ def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:
         return None
     stream = StoredStream(*row)
     if stream.moved:
-        found = database.execute("SELECT origin, seq_offset, upto FROM origins WHERE stream = ?", (stream.number,))
-        stream.origins = tuple(StreamOrigin(*origin) for origin in found)
+        query = (
+            "SELECT stream, origin, seq_offset, upto FROM origins"
+            " WHERE stream = ?1 OR origin = ?1 OR origin IN (SELECT origin FROM origins WHERE stream = ?1)"
+        )
+        found = database.execute(query, (stream.number,))
+        stream.related = related_streams(stream.number, [StreamLink(*link) for link in found])
     return stream
+
+
+def _abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:
+    """Return the losses of epochs that continue one of this Hello's and are not among them, if not recorded yet.
+
+    The device had them, and went back to before they began. Uploads that they took over are known by contents.
+    """
+    epochs = [hello.epoch, *(origin.epoch for origin in origins)]
+    marks = ", ".join("?" * len(epochs))
+    query = (
+        "SELECT epoch, max(upto) FROM origins JOIN streams USING (stream)"  # noqa: S608 - made of constants
+        f" WHERE origin IN (SELECT stream FROM streams WHERE device_id = ? AND epoch IN ({marks}))"
+        f" AND epoch NOT IN ({marks}) GROUP BY epoch"
+    )
+    losses = [
+        Loss(epoch, upto + 1, None, LossCause.DEVICE_RESTORED)
+        for epoch, upto in database.execute(query, (hello.device_id, *epochs, *epochs))
+    ]
+    known = "SELECT 1 FROM losses WHERE device_id = ? AND epoch = ? AND first_seq <= ? AND last_seq IS NULL"
+    return [
+        loss
+        for loss in losses
+        if database.execute(known, (hello.device_id, loss.epoch, loss.first_seq)).fetchone() is None
+    ]
 
 
 def _add(database: sqlite3.Connection, key: StreamKey) -> StoredStream:

@@ -5,13 +5,13 @@ import collections
 import contextlib
 import dataclasses
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from walle import protocol
 from walle.clock import Clock
 from walle.errors import PipelineError
+from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.frames import Decoder, FrameError
 from walle.pipeline.tunnel.pacing import InFlightBound
 from walle.pipeline.tunnel.sessions import ResumingContext
@@ -117,8 +117,10 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # What is written waits in the transport and in the kernel; the limits keep both short.
         self._transport.set_write_buffer_limits(WRITE_BYTES)
-        with contextlib.suppress(OSError, AttributeError):  # not every system has the option
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, WRITE_BYTES)
+        connection = transport.get_extra_info("socket")
+        sockets.bound_unsent(connection, WRITE_BYTES)
+        sockets.recover_fast(connection)
+        sockets.send_past_losses(connection)
         self.heard_s = self._clock.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:

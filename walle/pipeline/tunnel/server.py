@@ -26,6 +26,7 @@ import zstandard
 from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError
+from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.budget import ByteBudget
 from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
@@ -207,6 +208,8 @@ class TunnelServer:
             shutdown_s=self.limits.linger_s,
             fast=self._fast_transports,
         )
+        for listening in self._listener.sockets:
+            sockets.recover_fast(listening)
         self._sweeper = asyncio.create_task(self._sweep(), name="tunnel server sweep")
 
     async def drain(self, *, host: str = "", port: int = 0, over_s: float = 10.0, grace_s: float = 10.0) -> None:

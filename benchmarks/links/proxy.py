@@ -1,6 +1,7 @@
-"""An emulated mobile link between a device and its cloud: delay, jitter, loss and rate, in a TCP proxy.
+"""An emulated link as a TCP proxy, which needs no right: delay, jitter, loss and rate of a byte stream.
 
-A lost packet is what its TCP connection makes of it: its bytes, and all behind them, come a round trip later.
+It carries no packets: a lost one is modelled as a delay of its bytes, and of all behind them, by a round trip. What TCP
+does when the last packet of an upload is lost (a retransmission timeout) does not occur here; `tun` has it.
 """
 
 import asyncio
@@ -10,28 +11,25 @@ import socket
 import time
 from collections.abc import AsyncIterator
 
+from benchmarks.links.shape import LinkShape
+
 _PACKET_BYTES = 1448
 _KERNEL_BYTES = 8 << 10  # that the proxy's sockets buffer: the rest waits at its sender, as before a real link
 
 
-class SlowLink:
-    """One link. `delay_s` and `jitter_s` are of one direction, `bytes_per_s` of each, `loss` of a packet."""
+class ProxyLink:
+    """One link from its own `.port` to `port` on 127.0.0.1."""
 
-    def __init__(
-        self, port: int, *, delay_s: float, jitter_s: float, loss: float, bytes_per_s: float, rng: random.Random
-    ) -> None:
+    def __init__(self, port: int, shape: LinkShape, rng: random.Random) -> None:
         self.port = 0
         self._to = port
-        self._delay_s = delay_s
-        self._jitter_s = jitter_s
-        self._loss = loss
-        self._bytes_per_s = bytes_per_s
+        self._shape = shape
         self._rng = rng
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
 
     @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator["SlowLink"]:
+    async def open(self) -> AsyncIterator["ProxyLink"]:
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
         server = await asyncio.start_server(self._serve, sock=listener, limit=_PACKET_BYTES)
@@ -43,12 +41,15 @@ class SlowLink:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for writer in self._writers:  # what a stopped device does not read would keep one open
+            for writer in self._writers:
                 writer.transport.abort()
+            for writer in self._writers:
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to, limit=_PACKET_BYTES)
-        self._writers += [writer, far_writer]
+        self._writers += (far_writer, writer)
         for one, other in ((reader, far_writer), (far_reader, writer)):
             self._tasks.add(asyncio.create_task(self._carry(one, other)))
 
@@ -59,10 +60,10 @@ class SlowLink:
         try:
             while data := await reader.read(_PACKET_BYTES):
                 now_s = time.monotonic()
-                free_s = max(free_s, now_s) + len(data) / self._bytes_per_s
-                delay_s = self._delay_s + self._rng.uniform(-self._jitter_s, self._jitter_s)
-                if self._rng.random() < self._loss:
-                    delay_s += 2 * self._delay_s
+                free_s = max(free_s, now_s) + self._shape.time_on_link_s(len(data))
+                delay_s = self._shape.draw_delay_s(self._rng)
+                if self._rng.random() < self._shape.loss:
+                    delay_s += self._shape.round_trip_s
                 arrives_s = max(arrives_s, free_s + delay_s)
                 packets.put_nowait((arrives_s, data))
                 if free_s > now_s + 0.002:  # shorter sleeps are not exact

@@ -1,0 +1,133 @@
+"""Fig. 12: delay (p50, p90, p99) and count of uploads over their size, on an emulated mobile link.
+
+Devices with durable outboxes upload features of random, incompressible bytes through the real client to the real
+server, one at a time with a pause, so that each upload starts on an idle connection. Most are small, as in the paper.
+Then one device sends requests of 200 B while its outbox drains.
+
+The link is made of real IP packets between two TUN devices where this machine allows it, so that the kernel's TCP
+recovers from each loss; elsewhere it is a TCP proxy, and the report says so. Values are of one direction.
+
+    python benchmarks/tunnel_delay.py [--delay 50] [--jitter 20] [--loss 0.01] [--rate 10] [--uploads 2000]
+        [--devices 16] [--requests 200] [--seed 1] [--proxy] [--sysctl NAME=VALUE]
+        [--out out] [--json]
+
+Table, JSON, picture and page are written to the folder --out as tunnel_delay.*.
+"""
+
+import argparse
+import asyncio
+import collections
+import json
+import platform
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.fig12 import report  # noqa: E402  # the path must be set first
+from benchmarks.fig12.bench_link import BenchLink  # noqa: E402
+from benchmarks.fig12.device import Acked, play_all, time_requests  # noqa: E402
+from benchmarks.links.shape import LinkShape  # noqa: E402
+from walle.pipeline.tunnel.ingest import Ingest  # noqa: E402
+
+_SHARES = {1_000: 50, 3_000: 25, 10_000: 10, 30_000: 12, 100_000: 3}  # percent; large ones enough for a p99
+_PAUSE_S = 1.0
+_CONGESTION = "net.ipv4.tcp_congestion_control"
+
+
+def draw_sizes(devices: int, uploads: int, rng: random.Random) -> list[list[int]]:
+    """Return the sizes of each device's uploads, in exact shares and random order."""
+    sizes = [size for size, share in _SHARES.items() for _ in range(max(1, round(uploads * share / 100)))]
+    rng.shuffle(sizes)
+    return [sizes[device::devices] for device in range(devices)]
+
+
+async def arrived_ms(path: Path) -> dict[tuple[str, int], float]:
+    """Return the milliseconds from put to receipt of each stored upload; both clocks are this machine's."""
+    async with Ingest(path) as ingest:
+        rows = await ingest.query(limit=1_000_000)
+    return {(one.device_id, one.seq): float(one.received_ms - one.sent_ms) for _, one in rows}
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    shape = LinkShape(
+        delay_ms=options.delay, jitter_ms=options.jitter, loss=options.loss, bits_per_s=options.rate * 1e6
+    )
+    sizes = draw_sizes(options.devices, options.uploads, random.Random(options.seed))
+    sysctls = dict(one.split("=", 1) for one in options.sysctl)
+    cloud, device = folder / "cloud", folder / "device"
+    for made in (cloud, device):
+        made.mkdir()
+    with BenchLink.open(cloud, shape, options.seed, proxy=options.proxy, sysctls=sysctls) as link:
+        acked = link.run(lambda address: play_all(address, device, sizes, _PAUSE_S, options.seed))
+        asked = link.run(lambda address: time_requests(address, device, options.requests, options.seed))
+    arrived = asyncio.run(arrived_ms(cloud / "uploads.db"))
+    by_size = collections.defaultdict[int, list[Acked]](list)
+    for upload in acked:
+        by_size[upload.size_bytes].append(upload)
+    return {
+        "link": str(shape),
+        "model": link.model,
+        "shape": shape.to_dict(),
+        "round_trip_ms": shape.round_trip_s * 1000,
+        "seed": options.seed,
+        "kernel": platform.release(),
+        "congestion_control": sysctls.get(_CONGESTION, Path("/proc/sys", *_CONGESTION.split(".")).read_text().strip()),
+        "sysctls": sysctls,
+        "packets": link.counts,
+        "sizes": [
+            {
+                "size_bytes": size_bytes,
+                "acknowledged_ms": report.quantiles([one.acked_ms for one in own]),
+                "arrived_ms": report.quantiles([arrived[one.device_id, one.seq] for one in own]),
+                "paper_mean_ms": report.PAPER_MS.get(size_bytes),
+            }
+            for size_bytes, own in sorted(by_size.items())
+        ],
+        "requests_ms": report.quantiles(asked) if asked else {},
+    }
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    defaults = LinkShape()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--delay", type=float, default=defaults.delay_ms, help="ms, one way (default: %(default)s)")
+    parser.add_argument("--jitter", type=float, default=defaults.jitter_ms, help="± ms (default: %(default)s)")
+    parser.add_argument("--loss", type=float, default=defaults.loss, help="of a packet (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=defaults.bits_per_s / 1e6, help="Mbit/s (default: %(default)s)")
+    parser.add_argument("--uploads", type=int, default=2_000, help="of all devices (default: %(default)s)")
+    parser.add_argument("--devices", type=int, default=16, help="that share the link (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=200, help="beside a draining outbox (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--proxy", action="store_true", help="use the TCP proxy, although TUN devices may be possible")
+    parser.add_argument(
+        "--sysctl",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="at both ends of a link of TUN devices, such as net.ipv4.tcp_congestion_control=bbr; once for each",
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "out", help="folder of the report (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options, Path(folder))
+    options.out.mkdir(parents=True, exist_ok=True)
+    picture, web = options.out / "tunnel_delay.png", options.out / "tunnel_delay.html"
+    (options.out / "tunnel_delay.json").write_text(json.dumps(found, indent=1))
+    report.plot(found, picture)
+    report.page(found, picture, web)
+    print(json.dumps(found) if options.json else f"{report.table(found)}\npicture: {picture}, page: {web}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Load tests with locust, against real processes; each fails on a wrong result, not only on a slow one."""

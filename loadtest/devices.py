@@ -1,0 +1,184 @@
+"""Devices of the load test in a process of their own: real clients with durable outboxes on one asyncio loop.
+
+    python -m loadtest.devices SOCKET_FD JOIN_FILE FOLDER
+
+locust's users run on gevent, which replaces threads and sockets, and asyncio with SQLite threads does not work on that.
+So the users send commands as lines of JSON over a socket, and this process executes and times them.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from loadtest.cloud_process import SCENARIO, TASK, VERSION
+from walle import plain
+from walle.cli import event_loop
+from walle.cli.join import Join
+from walle.credential import device_credential
+from walle.errors import WalleError
+from walle.pipeline.outbox import Outbox
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.tunnel.client import TunnelClient, TunnelError, client_context
+from walle.task_runner import PHASE_TOPIC
+
+TOPIC = "load"
+_DRAIN_S = 60.0
+
+
+class WrongAnswerError(TunnelError):
+    """The cloud answered a request with another value than asked for."""
+
+
+class LoadDevice:
+    """One device. `made` counts its uploads, which carry their numbers from 0."""
+
+    def __init__(self, device_id: str, join: Join, context: ssl.SSLContext, folder: Path) -> None:
+        self.device_id = device_id
+        self.made = 0
+        self.answered = 0
+        self._join = join
+        self._context = context
+        self._store = FeatureStore(folder / f"{device_id}.db")
+        self._outbox = Outbox(self._store)
+        self._rng = random.Random(device_id)
+        self.calls = asyncio.Lock()  # one call at a time; the last one may be under way when locust ends
+        self._client: TunnelClient
+        self._running: asyncio.Task[None]
+
+    async def join(self) -> None:
+        await self._store.start()
+        self._connect()
+        await self.request()
+
+    def _connect(self) -> None:
+        self._client = TunnelClient(
+            self._outbox,
+            device_id=self.device_id,
+            token=device_credential(self._join.token, self.device_id),
+            host=self._join.tunnel_host,
+            port=self._join.tunnel_port,
+            ssl_context=self._context,
+            rng=self._rng,
+            backoff_s=0.05,
+            backoff_max_s=1.0,
+        )
+        self._running = asyncio.create_task(self._client.run())
+
+    async def upload(self, size_bytes: int, count: int = 1) -> None:
+        """Put `count` features durably, and return once the cloud has acknowledged all."""
+        for _ in range(count):
+            await self._store.put(TOPIC, [self.made, self._rng.randbytes(size_bytes)])
+            self.made += 1
+        await self._store.flush()
+        async with asyncio.timeout(_DRAIN_S):
+            await self._client.drained()
+
+    async def request(self) -> None:
+        """Let the released task compute on the cloud, and check its answer.
+
+        Raises:
+            WrongAnswerError: it is another one.
+        """
+        number = self._rng.randrange(1 << 40)
+        body = {"task": f"{SCENARIO}/{TASK}", "version": VERSION, "phase": "execute", "payload": number, "device": {}}
+        answer = plain.decode(await self._client.request(PHASE_TOPIC, plain.encode(body)))
+        if answer != {"device": self.device_id, "doubled": 2 * number}:
+            raise WrongAnswerError(f"{self.device_id} asked for twice {number} and was answered {answer}")
+        self.answered += 1
+
+    async def reconnect(self) -> None:
+        """Close the tunnel and open it again."""
+        await self._client.close()
+        await self._running
+        self._connect()
+        await self.request()
+
+    async def finish(self) -> None:
+        """Return once everything that was put is acknowledged and the device is closed."""
+        async with asyncio.timeout(_DRAIN_S), self.calls:
+            await self._store.flush()
+            await self._client.drained()
+            await self._client.close()
+            await self._running
+            await self._store.close()
+
+
+class Commands:
+    """Executes the users' commands."""
+
+    def __init__(self, join: Join, context: ssl.SSLContext, folder: Path) -> None:
+        self._join = join
+        self._context = context
+        self._folder = folder
+        self._devices: dict[str, LoadDevice] = {}
+
+    async def execute(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Return the result: milliseconds, and an error if it failed."""
+        began_s = time.perf_counter()
+        answer: dict[str, Any] = {"id": command["id"], "error": ""}
+        try:
+            answer["result"] = await self._call(command)
+        except (WalleError, OSError, TimeoutError) as error:
+            answer["error"] = f"{type(error).__name__}: {error}"
+        return answer | {"ms": (time.perf_counter() - began_s) * 1000}
+
+    async def _call(self, command: dict[str, Any]) -> Any:
+        if command["call"] == "finish":
+            return await self._finish()
+        device_id = command["device"]
+        if device_id not in self._devices:
+            self._devices[device_id] = LoadDevice(device_id, self._join, self._context, self._folder)
+        device = self._devices[device_id]
+        calls: dict[str, Callable[..., Awaitable[None]]] = {
+            "join": device.join,
+            "upload": device.upload,
+            "request": device.request,
+            "reconnect": device.reconnect,
+        }
+        async with device.calls:
+            return await calls[command["call"]](**command["arguments"])
+
+    async def _finish(self) -> dict[str, dict[str, int]]:
+        await asyncio.gather(*(device.finish() for device in self._devices.values()))
+        return {key: {"made": one.made, "answered": one.answered} for key, one in self._devices.items()}
+
+
+async def serve(connection: socket.socket, commands: Commands) -> None:
+    """Execute commands until the other side closes."""
+    reader, writer = await asyncio.open_connection(sock=connection)
+    tasks = set[asyncio.Task[None]]()
+
+    async def execute(line: bytes) -> None:
+        answer = await commands.execute(json.loads(line))
+        writer.write(json.dumps(answer).encode() + b"\n")
+
+    while line := await reader.readline():
+        task = asyncio.create_task(execute(line))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def main(descriptor: int, join_file: Path, folder: Path) -> None:
+    join = Join.load(join_file)
+    ca_path = folder / "ca.pem"
+    ca_path.write_text(join.ca_pem)
+    commands = Commands(join, client_context(ca_path), folder)
+    event_loop.run(serve(socket.socket(fileno=descriptor), commands))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

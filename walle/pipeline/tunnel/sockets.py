@@ -1,0 +1,50 @@
+"""TCP options of the tunnel's connections, for small messages on links that lose packets.
+
+A lone upload or acknowledgement that is lost has no packet behind it whose acknowledgement shows the loss, so that TCP
+waits for its timer: the round trip plus at least 200 ms. The variance of the round trip, which is in the timer too, is
+the better bound. Every option is left out where the system does not have it (docs/adr/0118).
+"""
+
+import contextlib
+import socket
+import sys
+from typing import Protocol
+
+_RTO_MIN_US = 40_000  # the delay of acknowledgements of a peer without the options; the variance comes on top
+_DELACK_MAX_US = 20_000  # the least that a kernel with 100 ticks a second takes
+# Linux's numbers, since 6.15; Python has no names for them.
+_TCP_RTO_MIN_US = 45
+_TCP_DELACK_MAX_US = 46
+_CONGESTION_CONTROL = b"bbr"  # which does not take each loss for congestion
+
+
+class SupportsOptions(Protocol):
+    """A socket, or what an event loop gives in its place."""
+
+    def setsockopt(self, level: int, option: int, value: int | bytes, /) -> None: ...
+
+
+def recover_fast(connection: SupportsOptions | None) -> None:
+    """Shorten the timers of a connection, or of a listener's future ones."""
+    if sys.platform == "linux":
+        _set(connection, _TCP_RTO_MIN_US, _RTO_MIN_US)
+        _set(connection, _TCP_DELACK_MAX_US, _DELACK_MAX_US)
+
+
+def send_past_losses(connection: SupportsOptions | None) -> None:
+    """Let a sender keep its rate at a loss, if this user may choose that."""
+    if sys.platform == "linux":
+        _set(connection, socket.TCP_CONGESTION, _CONGESTION_CONTROL)
+
+
+def bound_unsent(connection: SupportsOptions | None, size_bytes: int) -> None:
+    """Bound the bytes that wait in the kernel before their first transmission, so that later ones can go first."""
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None:
+        _set(connection, option, size_bytes)
+
+
+def _set(connection: SupportsOptions | None, option: int, value: int | bytes) -> None:
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
