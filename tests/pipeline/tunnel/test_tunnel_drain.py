@@ -106,7 +106,7 @@ async def test_a_device_of_protocol_2_is_disconnected_and_one_that_does_not_move
 
 
 @pytest.mark.asyncio
-async def test_an_address_that_does_not_answer_is_given_up(
+async def test_a_device_returns_from_an_address_that_does_not_answer(
     cloud: TunnelCloud, authority: Authority, make_client: MakeClient, tmp_path: Path
 ) -> None:
     """The first server sends the device to a port where nothing listens; it returns to its configured address."""

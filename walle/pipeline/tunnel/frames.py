@@ -97,11 +97,10 @@ class Encoder:
             raise FrameError(kind.name, f"body of {len(body)} bytes, at most {kind.max_body_bytes} can be sent")
         flags = used = 0
         if len(body) >= (COMPRESS_FROM_BYTES if dictionary is None else DICTIONARY_FROM_BYTES):
-            packed: bytes = (self._compressor if dictionary is None else dictionary.compressor).compress(body)
+            packed = (self._compressor if dictionary is None else dictionary.compressor).compress(body)
             if len(packed) < len(body):
                 body, flags, used = packed, _COMPRESSED, number
-        header: bytes = _HEADER.pack(len(body), kind.number, flags, used)
-        return header + body
+        return b"".join((_HEADER.pack(len(body), kind.number, flags, used), body))
 
 
 class Decoder:
