@@ -106,11 +106,7 @@ async def test_a_device_of_protocol_2_is_disconnected_and_one_that_does_not_move
 
 
 @pytest.mark.asyncio
-<<<<<<< HEAD
-async def test_an_address_that_does_not_answer_is_abandoned_by_the_client(
-=======
 async def test_a_device_returns_from_an_address_that_does_not_answer(
->>>>>>> protocol
     cloud: TunnelCloud, authority: Authority, make_client: MakeClient, tmp_path: Path
 ) -> None:
     """The first server sends the device to a port where nothing listens; it returns to its configured address."""

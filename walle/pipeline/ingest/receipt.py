@@ -120,9 +120,7 @@ def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedSt
             related.append(RelatedStream(link.stream, -link.offset, link.offset + 1, link.offset + link.upto))
         elif link.stream != number and (shared := own.get(link.origin)) is not None:
             offset = shared.offset - link.offset
-            related.append(
-                RelatedStream(link.stream, offset, max(1, 1 - offset), min(shared.upto, link.upto - offset))
-            )
+            related.append(RelatedStream(link.stream, offset, max(1, 1 - offset), min(shared.upto, link.upto - offset)))
     return tuple(related)
 
 

@@ -106,7 +106,7 @@ class UploadStore(abc.ABC):
         """Claim a device, and return where its uploads continue: its highest durable number and the chain value there.
 
         If this store went back in time, so that the device's uploads up to `hello.acked` are not all here, they are
-        recorded as lost, and the numbers continue after them. If the device went back to before an epoch that this store
+        recorded as lost, and the numbers continue after them. If the device went back to before an epoch that the store
         knows, that epoch's uploads are recorded as lost: the device makes them again, or does not have them.
 
         Raises:
