@@ -310,44 +310,6 @@ async def test_uploads_of_the_older_epoch_may_be_stored_after_the_hello_of_the_n
 
 
 @pytest.mark.asyncio
-async def test_a_device_that_returns_to_an_epoch_that_it_had_left_is_noticed(tmp_path: Path) -> None:
-    async with Ingest(tmp_path / "uploads.db") as ingest:
-        old = [received(seq, payload=bytes([seq])) for seq in range(1, 7)]
-        await ingest.accept(old[:3])
-        origins = origins_to_text([Origin("e", 3, 3, 2)])
-        await ingest.resume(hello("f", origins=origins))
-        moved = [received(seq - 3, epoch="f", payload=bytes([seq])) for seq in (4, 5)]
-        await ingest.accept([*moved, received(3, epoch="f", payload=b"made again in e")])
-
-        left = Loss("f", 3, None, LossCause.DEVICE_RESTORED)
-        for _ in range(2):
-            assert (await ingest.resume(hello("e", acked=3))).seq == 3
-            assert [recorded.loss for recorded in await ingest.losses()] == [left]
-        accepted = await ingest.accept(old[3:])
-        assert accepted.fresh == [old[5]]
-        assert accepted.highest == {("d", "e"): 6}
-
-        other_origins = origins_to_text([Origin("e", 3, 3, 2)])  # it went back once more, and started another epoch
-        await ingest.resume(hello("g", origins=other_origins))
-        beside = [received(seq - 3, epoch="g", payload=bytes([seq])) for seq in (4, 5)]
-        assert (await ingest.accept([*beside, received(3, epoch="g")])).fresh == [received(3, epoch="g")]
-        assert [recorded.loss for recorded in await ingest.losses()] == [left]
-
-
-@pytest.mark.asyncio
-async def test_epochs_that_continue_one_another_raise_no_alarm(tmp_path: Path) -> None:
-    async with Ingest(tmp_path / "uploads.db") as ingest:
-        names = [f"epoch-{number}" for number in range(12)]
-        for number, name in enumerate(names):
-            before = list(reversed(names[:number]))[: Origin.MAX_COUNT]
-            origins = [Origin(older, 1, index + 1, 0) for index, older in enumerate(before)]
-            for _ in range(2):
-                await ingest.resume(hello(name, origins=origins_to_text(origins)))
-            await ingest.accept([received(1, epoch=name)])
-        assert await ingest.losses() == []
-
-
-@pytest.mark.asyncio
 async def test_reports_are_recorded_once_and_are_no_uploads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     loss = Loss("e", 3, None, LossCause.DEVICE_RESTORED)
     async with Ingest(tmp_path / "uploads.db") as ingest:

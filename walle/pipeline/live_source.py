@@ -18,7 +18,7 @@ _CLOCK_STEP_S = 1.0  # changes of the device's clock below it are slow correctio
 
 
 class LatePolicy(enum.StrEnum):
-    """What becomes of a late event: it is dropped and counted, or taken and counted."""
+    """The treatment of a late event: it is dropped and counted, or taken and counted."""
 
     DROP = "drop"
     TAKE = "take"

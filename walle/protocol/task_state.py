@@ -9,7 +9,7 @@ from walle.protocol.fields import ProtocolError, shorten
 
 
 class UpgradePolicy(enum.StrEnum):
-    """What the first state of a higher version is: a copy of the older one, empty, or what `migrate` returns."""
+    """The first state of a higher version: a copy of the older one, empty, or what `migrate` returns."""
 
     KEEP = "keep"
     CLEAR = "clear"
@@ -17,7 +17,7 @@ class UpgradePolicy(enum.StrEnum):
 
 
 class FeaturesPolicy(enum.StrEnum):
-    """Whether queries of a higher version return features that were stored before it began."""
+    """The choice between features of older versions being returned by a higher version's queries, and not."""
 
     KEEP = "keep"
     CLEAR = "clear"

@@ -25,6 +25,11 @@ def received(seq: int, *, device: str = "d", epoch: str = "e", topic: str = "t",
     return Received(device, epoch, seq, topic, payload, 10 * seq, 10 * seq + 1)
 
 
+def moved(uploads: list[Received], epoch: str) -> list[Received]:
+    """Return the uploads as a new epoch numbers them, from 1."""
+    return [upload._replace(epoch=epoch, seq=seq) for seq, upload in enumerate(uploads, 1)]
+
+
 def chain_of(rows: list[Received], epoch: str = "e") -> int:
     chain = first_link(epoch)
     for row in rows:
@@ -227,6 +232,39 @@ class UploadStoreContract:
         assert [recorded.loss for recorded in await store.losses()] == [Loss("e", 2, 7, LossCause.CLOUD_RESTORED)]
 
     # --- several processes --------------------------------------------------------------------------------------------
+
+    @pytest.mark.asyncio
+    async def test_a_device_that_returns_to_an_epoch_that_it_had_left_is_noticed(self, store: UploadStore) -> None:
+        old = [received(seq, payload=bytes([seq])) for seq in range(1, 7)]
+        await store.accept(old[:3])
+        origins = origins_to_text([Origin("e", 3, 3, 2)])
+        await store.resume(Hello("d", "f", "token", origins=origins))
+        await store.accept([*moved(old[3:5], "f"), received(3, epoch="f", payload=b"made again in e")])
+
+        left = Loss("f", 3, None, LossCause.DEVICE_RESTORED)
+        for _ in range(2):
+            assert (await store.resume(Hello("d", "e", "token", acked=3))).seq == 3
+            assert [recorded.loss for recorded in await store.losses()] == [left]
+        accepted = await store.accept(old[3:])
+        assert accepted.fresh == [old[5]]
+        assert accepted.highest == {("d", "e"): 6}
+
+        # It goes back once more, and starts another epoch.
+        await store.resume(Hello("d", "g", "token", origins=origins))
+        third = received(3, epoch="g")
+        assert (await store.accept([*moved(old[3:5], "g"), third])).fresh == [third]
+        assert [recorded.loss for recorded in await store.losses()] == [left]
+
+    @pytest.mark.asyncio
+    async def test_epochs_that_continue_one_another_are_no_loss(self, store: UploadStore) -> None:
+        names = [f"epoch-{number}" for number in range(12)]
+        for number, name in enumerate(names):
+            before = list(reversed(names[:number]))[: Origin.MAX_COUNT]
+            origins = [Origin(older, 1, index + 1, 0) for index, older in enumerate(before)]
+            for _ in range(2):
+                await store.resume(Hello("d", name, "token", origins=origins_to_text(origins)))
+            await store.accept([received(1, epoch=name)])
+        assert await store.losses() == []
 
     @pytest.mark.asyncio
     async def test_a_device_that_connects_to_another_process_is_taken_over(
