@@ -30,12 +30,17 @@ from walle.pipeline import store_schema
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 
 _SUFFIXES = ("", "-wal")
+_MOVES = (
+    "SELECT newer.epoch, older.epoch, seq_offset, upto FROM origins JOIN streams AS newer USING (stream)"
+    " JOIN streams AS older ON older.stream = origin"
+)
 _DRAIN_S = 40.0
 _START_S = 20.0
 _BEFORE_END = 25  # features that are made after the last fault
 _RESTARTS = 5  # of a process that ends by itself, between two faults
 
 type Number = tuple[str, int]  # epoch, seq
+type Move = tuple[str, str, int, int]  # a newer epoch, an older one, offset, upto: as `walle.protocol.Origin`
 type Files = dict[str, bytes]
 
 
@@ -82,6 +87,7 @@ class World:
         self._until: int | None = None
         self._copies: dict[str, list[Files]] = {"device": [], "device folder": [], "cloud": []}
         self._numbers = collections.defaultdict[int, set[Number]](set)  # of each feature, under which it ever was
+        self._moves: set[Move] = set()
         self.losses: set[Loss] = set()
         self._undo = contextlib.AsyncExitStack()
         gentle_faults: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
@@ -341,8 +347,13 @@ class World:
                 copy.with_name(name.replace(self._paths[side].name, copy.name)).write_bytes(data)
             # The rest of a damaged file is found by the store's own salvage.
             with contextlib.closing(sqlite3.connect(copy)) as db, contextlib.suppress(sqlite3.DatabaseError):
-                epoch = "" if side == "cloud" else store_schema.read_state(db).epoch
-                if side == "cloud":
+                epoch = ""
+                if side == "device":
+                    state = store_schema.read_state(db)
+                    epoch = state.epoch
+                    self._moves |= {(epoch, one.epoch, one.offset, one.upto) for one in state.origins}
+                else:
+                    self._moves |= set(db.execute(_MOVES))
                     query_losses = "SELECT epoch, first_seq, last_seq, cause FROM losses"
                     for row_epoch, first_seq, last_seq, cause in db.execute(query_losses):
                         self.losses.add(Loss(row_epoch, first_seq, last_seq, LossCause(cause)))
@@ -362,7 +373,7 @@ class World:
         result.made = max(self._numbers, default=-1) + 1
         result.reports = len(self.losses)
         for feature in range(result.made):
-            is_named = any(self._is_named(number) for number in self._numbers[feature])
+            is_named = any(self._is_named(number) for number in self._all_numbers(feature))
             if copies[feature] == 1:
                 result.once += 1
             elif is_named and not copies[feature]:
@@ -372,6 +383,20 @@ class World:
             else:
                 numbers = ", ".join(f"{seq} of {epoch[:6]}" for epoch, seq in sorted(self._numbers[feature]))
                 result.silent.append(f"feature {feature}: {copies[feature]} in the cloud, was upload {numbers}")
+
+    def _all_numbers(self, feature: int) -> set[Number]:
+        """Return the numbers of a feature, those included that it had between two looks at the files."""
+        numbers = set(self._numbers[feature])
+        new = list(numbers)
+        while new:
+            epoch, seq = new.pop()
+            for newer, older, offset, upto in self._moves:
+                found = (newer, seq - offset) if epoch == older else (older, seq + offset)
+                in_newer = seq - offset if epoch == older else seq
+                if epoch in (newer, older) and 1 <= in_newer <= upto and found not in numbers:
+                    numbers.add(found)
+                    new.append(found)
+        return numbers
 
     def _is_named(self, number: Number) -> bool:
         epoch, seq = number

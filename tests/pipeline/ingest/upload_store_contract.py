@@ -256,6 +256,17 @@ class UploadStoreContract:
         assert [recorded.loss for recorded in await store.losses()] == [left]
 
     @pytest.mark.asyncio
+    async def test_an_epoch_that_was_an_origin_first_is_linked_when_its_device_returns_to_it(
+        self, store: UploadStore
+    ) -> None:
+        """The store went back in time and learns of epoch f, which continues e, only as an origin of g."""
+        old = [received(seq, payload=bytes([seq])) for seq in range(1, 5)]
+        await store.accept(old)
+        await store.resume(Hello("d", "g", "", origins=origins_to_text([Origin("f", 0, 0, 0)])))
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 2, 2, 2)])))
+        assert (await store.accept(moved(old[2:], "f"))).fresh == []
+
+    @pytest.mark.asyncio
     async def test_epochs_that_continue_one_another_are_no_loss(self, store: UploadStore) -> None:
         names = [f"epoch-{number}" for number in range(12)]
         for number, name in enumerate(names):

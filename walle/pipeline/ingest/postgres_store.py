@@ -186,12 +186,13 @@ class PostgresUploadStore(UploadStore):
             if stream is None and not origins and hello.acked == 0:  # stored with its first upload
                 return ResumePoint(0, first_link(hello.epoch))
             abandoned = await _abandoned(connection, hello, origins)
-            if stream is not None and stream.highest >= hello.acked and not abandoned:
+            # A stream that another one named as its origin, after the store went back in time, has no links of its own.
+            is_linked = not origins or (stream is not None and await _has_links(connection, stream.number))
+            if stream is not None and is_linked and stream.highest >= hello.acked and not abandoned:
                 return ResumePoint(stream.highest, stream.chain)
         async with self._transaction() as connection:
-            known = await _find(connection, key) is not None
             stream = (await _lock_streams(connection, [key]))[key]
-            if not known:
+            if not is_linked:
                 await self._link_origins(connection, stream, hello.device_id, origins)
             for loss in abandoned:
                 await self._record(connection, RecordedLoss(hello.device_id, loss, int(self.clock.time() * 1000)))
@@ -408,6 +409,10 @@ async def _lock_streams(connection: _Connection, keys: Sequence[StreamKey]) -> d
         for stream in streams.values():
             stream.related = related_streams(stream.number, links)
     return streams
+
+
+async def _has_links(connection: _Connection, number: int) -> bool:
+    return await connection.fetchval("SELECT 1 FROM walle.origins WHERE stream = $1 LIMIT 1", number) is not None
 
 
 async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:

@@ -324,12 +324,13 @@ class SqliteUploadStore(UploadStore):
         if stream is None and not origins and hello.acked == 0:  # stored with its first upload
             return ResumePoint(0, first_link(hello.epoch))
         abandoned = _abandoned(database, hello, origins)
-        if stream is None or stream.highest < hello.acked or abandoned:
+        # A stream that another one named as its origin, after this file went back in time, has no links of its own.
+        is_linked = not origins or (stream is not None and _has_links(database, stream.number))
+        if stream is None or not is_linked or stream.highest < hello.acked or abandoned:
             self._streams.pop(key, None)
             with transaction(database):
-                stream = _find(database, key)
-                if stream is None:
-                    stream = _add(database, key)
+                stream = _find(database, key) or _add(database, key)
+                if not is_linked:
                     self._link_origins(database, stream, hello.device_id, origins)
                 for loss in abandoned:
                     self._record(database, RecordedLoss(hello.device_id, loss, int(self.clock.time() * 1000)))
@@ -398,6 +399,10 @@ def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:
         found = database.execute(query, (stream.number,))
         stream.related = related_streams(stream.number, [StreamLink(*link) for link in found])
     return stream
+
+
+def _has_links(database: sqlite3.Connection, number: int) -> bool:
+    return database.execute("SELECT 1 FROM origins WHERE stream = ? LIMIT 1", (number,)).fetchone() is not None
 
 
 def _abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:
