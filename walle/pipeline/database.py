@@ -456,8 +456,8 @@ class StoreDatabase:
             known = None
         if known == chain:
             return True
-        first_seq = state.last_seq + 1 if known is None else state.acked + 1
-        self._start_epoch([Loss(state.epoch, first_seq, None, LossCause.DEVICE_RESTORED)])
+        # Uploads that were made since the file went back may have reused any number after the acknowledged ones.
+        self._start_epoch([Loss(state.epoch, state.acked + 1, None, LossCause.DEVICE_RESTORED)])
         return False
 
     # --- read ---------------------------------------------------------------------------------------------------------
@@ -562,8 +562,12 @@ def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
         # A file that continues the mark's epoch was killed before its new mark was written; any other was replaced.
         known = [origin.offset + origin.upto for origin in state.origins if origin.epoch == mark.epoch]
         first_seq = known[0] + 1 if known else 1
-        lost = mark.last_seq >= first_seq
-        return [Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED)] if lost else []
+        losses = []
+        if mark.last_seq >= first_seq:
+            losses.append(Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED))
+        if not known and state.commits:  # a copy from before the mark's epoch, of which an unknown number went on
+            losses.append(Loss(state.epoch, state.last_seq + 1, None, LossCause.DEVICE_RESTORED))
+        return losses
     if mark.commits > state.commits and mark.last_seq > state.last_seq:
         return [Loss(mark.epoch, state.last_seq + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
     if mark.commits == state.commits and mark.last_chain != state.last_chain:
