@@ -92,6 +92,41 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
 
 
 @pytest.mark.asyncio
+async def test_long_topics_do_not_fill_the_memory(authority: Authority) -> None:
+    gate = asyncio.Event()
+
+    async def wait(_device_id: str, _topic: str, _payload: bytes) -> bytes:
+        await gate.wait()
+        return b""
+
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=wait,
+            limits=ServerLimits(memory_bytes=24 << 20),
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        topic = "t" * (1 << 20)
+        device.say(*(protocol.Upload(seq, topic, b"", 0) for seq in range(1, 101)))
+        await until(lambda: server.counts.pauses == 1)
+        assert 1 << 20 <= server.budget.uploads <= 10 << 20
+        seqs: list[int] = []
+        while len(seqs) < 100:
+            seqs += [received.seq for received in await server.arrived(3)]
+            assert server.budget.uploads <= 10 << 20
+        device.say(*(protocol.Request(number, topic, b"") for number in range(16)))
+        await until(lambda: server.counts.requests > 0 and len(server._waiting) == 1)
+        assert server.budget.requests <= 6 << 20
+        gate.set()
+        assert {type(await device.hear()) for _ in range(16)} == {protocol.Response}
+        assert server.budget.requests == 0
+
+
+@pytest.mark.asyncio
 async def test_closing_does_not_wait_for_a_cloud_that_does_not_answer(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:

@@ -49,6 +49,11 @@ class Received(NamedTuple):
     received_ms: int
 
 
+def memory_bytes(topic: str, payload: bytes) -> int:
+    """Return what an upload or a request takes of the byte budget."""
+    return len(topic.encode()) + len(payload)
+
+
 class ResumePoint(NamedTuple):
     """The highest durable number of a (device, epoch), and the chain value there."""
 
@@ -207,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             if seq == due and seq <= last_allowed:
                 due += 1
                 fresh.append(Received(device_id, epoch, seq, topic, payload, sent_ms, received_ms))
-                size_bytes += len(payload)
+                size_bytes += memory_bytes(topic, payload)
             elif seq < due:
                 duplicates += 1
             else:
@@ -344,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         if request.request_id in self._answers:
             raise FrameError("Request.request_id", f"{request.request_id} is the id of a request that is not answered")
         if len(self._tasks) < server.limits.requests:
-            held = server.hold_request(len(request.payload), self)
+            held = server.hold_request(memory_bytes(request.topic, request.payload), self)
             answer = self._spawn(self._answer(request, held, waited_s))
             self._answers[request.request_id] = answer
             answer.add_done_callback(lambda _: held.close())

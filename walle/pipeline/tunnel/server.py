@@ -28,7 +28,7 @@ from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.budget import ByteBudget
-from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint
+from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint, memory_bytes
 from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
@@ -92,7 +92,7 @@ class _Chunk:
     def split(self, count: int) -> "_Chunk":
         """Remove and return the first `count` uploads."""
         first, self.uploads = self.uploads[:count], self.uploads[count:]
-        size_bytes = sum(len(received.payload) for received in first)
+        size_bytes = sum(memory_bytes(received.topic, received.payload) for received in first)
         self.size_bytes -= size_bytes
         return _Chunk(self.connection, first, size_bytes)
 
