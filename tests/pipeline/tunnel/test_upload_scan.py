@@ -133,6 +133,17 @@ def test_a_body_beyond_the_bound_is_not_decompressed() -> None:
     assert len(called) == 1  # what it returned is not the size that the frame states
 
 
+@pytest.mark.parametrize("kind", [3, 19])
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_body_of_no_bytes_is_left_to_the_decoder_in_python(kind: int, flags: int) -> None:
+    body = zstandard.ZstdCompressor(write_content_size=True).compress(b"") if flags else b""
+    decoder = Decoder()
+    decoder.add(struct.pack(">IBBH", len(body), kind, flags, 0) + body)
+    assert decoder.records(Received, _VALUES, _ALL, 10, 1 << 20) == ([], 0)
+    with pytest.raises(FrameError, match="body of 0 bytes"):
+        decoder.next()
+
+
 def test_every_truncation_is_an_incomplete_frame(dictionary: Dictionary) -> None:
     stream = Encoder().encode(Upload(1, "ipv", b"feature " * 100, 7), number=1, dictionary=dictionary)
     for end in range(len(stream)):

@@ -53,7 +53,7 @@ struct Scan {
   Py_ssize_t max_body_bytes;
   PyObject* records = nullptr;  // a list, owned
   PyObject* topic = nullptr;    // of the latest upload, owned: those of one device are mostly the same
-  Py_ssize_t size_bytes = 0;  // of their topics and payloads
+  Py_ssize_t size_bytes = 0;    // of their topics and payloads
 
   ~Scan() {
     Py_XDECREF(records);
@@ -79,6 +79,7 @@ struct Scan {
 
   // Appends the records of a body, all or none. Returns false if it is not that of uploads in turn, or with a Python error.
   bool append(const unsigned char* body, Py_ssize_t bytes, bool is_batch) {
+    if (bytes == 0) return false;
     const Py_ssize_t before = PyList_GET_SIZE(records);
     const long long due_before = due;
     const Py_ssize_t size_before = size_bytes;
@@ -162,8 +163,7 @@ struct Scan {
   }
 
   // Appends the records of frames from `at` on; returns the place of the first that was not read, -1 with a Python error.
-  Py_ssize_t read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads,
-                  Py_ssize_t max_size_bytes) {
+  Py_ssize_t read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads, Py_ssize_t max_size_bytes) {
     while (end - at >= kHeaderBytes && PyList_GET_SIZE(records) < max_uploads && size_bytes < max_size_bytes) {
       const auto length = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(bytes + at));
       const int kind = bytes[at + 4];
