@@ -92,6 +92,40 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["uploads", "requests"])
+async def test_few_bytes_that_unpack_to_many_do_not_stop_the_event_loop(authority: Authority, kind: str) -> None:
+    async def wait(_device_id: str, _topic: str, _payload: bytes) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=wait,
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        most = done = 0
+        if kind == "uploads":
+            frame = device.encoder.encode(protocol.Upload(0, "t", bytes(1 << 20), 0))  # 0: as if it were known
+        else:
+            device.say(*(protocol.Request(number, "t", b"") for number in range(16)))
+            await until(lambda: server.counts.requests == 16)
+            done = 16
+            frame = device.encoder.encode(protocol.Request(16, "t", bytes(1 << 20)))  # one too many
+        device.writer.write(frame * 50)
+        async with asyncio.timeout(20):
+            while server.counts.duplicates + server.counts.requests < done + 50:
+                before = server.counts.duplicates + server.counts.requests
+                await asyncio.sleep(0)
+                most = max(most, server.counts.duplicates + server.counts.requests - before)
+        assert 1 <= most <= 3
+
+
+@pytest.mark.asyncio
 async def test_long_topics_do_not_fill_the_memory(authority: Authority) -> None:
     gate = asyncio.Event()
 

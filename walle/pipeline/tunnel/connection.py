@@ -33,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 _HELLO_BODY_BYTES = 4096  # a Hello needs no more
 _CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
 _CHUNK_BYTES = 256 << 10
+_TURN_BYTES = 1 << 20  # that a connection decompresses before the others have a turn; a frame is not divided
 _UPLOADS = (protocol.Upload, protocol.UploadBatch)
 _READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
 
@@ -152,8 +153,13 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self) -> None:
         """Process the received frames until the connection is paused: a few bytes may decompress to many."""
         server, decoder = self._server, self._decoder
+        turn_end = decoder.unpacked_bytes + _TURN_BYTES
         try:
             while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
+                if decoder.unpacked_bytes > turn_end:
+                    self.pause()
+                    asyncio.get_running_loop().call_soon(self.resume)
+                    break
                 if self._state is _ConnectionState.OPEN:
                     if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] in _UPLOADS:
                         server.pause_uploads(self)

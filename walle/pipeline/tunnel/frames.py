@@ -115,6 +115,7 @@ class Decoder:
         self, *, max_body_bytes: int = MAX_BODY_BYTES, decompressor: zstandard.ZstdDecompressor | None = None
     ) -> None:
         self.max_body_bytes = max_body_bytes
+        self.unpacked_bytes = 0  # that were decompressed so far, without those of `records`
         self._decompressor = decompressor or zstandard.ZstdDecompressor()
         self.dictionaries = {}
         # The latest bytes themselves where no frame was incomplete before them.
@@ -348,6 +349,7 @@ class Decoder:
     def _decompress(self, kind: Kind, body: bytes | memoryview, dictionary: int) -> bytes:
         # The stated size is checked before decompression; zstd refuses a frame that then yields another size.
         size = self._content_size(kind, body)
+        self.unpacked_bytes += size
         decompressor = self.dictionaries[dictionary].decompressor if dictionary else self._decompressor
         try:
             return decompressor.decompress(body, max_output_size=size, allow_extra_data=False)
